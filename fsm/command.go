@@ -1,0 +1,145 @@
+package fsm
+
+import (
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// Kind says what a command does. The numbers are part of the log format: they are only ever added, never reused. A machine
+// that meets a kind it does not know stops; see ErrUnknown.
+type Kind uint8
+
+// The kinds of commands. The first seven come from clients; the others from the cluster itself.
+const (
+	KindSet           Kind = 1
+	KindDel           Kind = 2
+	KindVDel          Kind = 3
+	KindKeyNotify     Kind = 4
+	KindKeyNotifyStop Kind = 5
+	KindGet           Kind = 6
+	KindInvalid       Kind = 7  // a request that is an error, but which one depends on the settings in force
+	KindReject        Kind = 8  // the leader was too busy for these requests: they get the overload error for good
+	KindClientGone    Kind = 9  // a client disconnected: its watches end
+	KindWatchEnd      Kind = 10 // a notification found no subscriber: the watch ends
+	KindLeaderStart   Kind = 11 // a leader begins to serve; always alone in its entry
+	KindConfigure     Kind = 12 // the settings change
+	KindAdvance       Kind = 13 // clocks are raised after a restore
+)
+
+// RequestID identifies a request across redeliveries, nodes and restarts. The zero value means that the request has none:
+// it takes effect as often as it arrives.
+type RequestID [16]byte
+
+// IsZero reports whether there is no id.
+func (id RequestID) IsZero() bool { return id == RequestID{} }
+
+// Condition restricts a SET.
+type Condition uint8
+
+// The conditions.
+const (
+	Always          Condition = 0
+	IfAbsent        Condition = 1 // NX
+	IfAbsentOrEqual Condition = 2 // NEX: absent, or equal to Expected
+)
+
+// Dialect is how a client expects to read what the protocol page and the libraries in the field write differently.
+type Dialect uint8
+
+// The dialects.
+const (
+	Documented Dialect = 0 // "-1" for a condition that was not met, DEL in a notification
+	SDK        Dialect = 1 // ":-1" and DELETE
+)
+
+// Command is one thing to do. Which fields count depends on the kind. Byte slices may be shared with the caller; the machine
+// copies what it keeps.
+type Command struct {
+	Kind      Kind
+	ID        RequestID
+	Principal policy.Principal
+	Dialect   Dialect // of the request, before the settings decide
+
+	Key       []byte
+	Value     []byte // SET: the new value; VDEL: the value to compare with
+	Expected  []byte // SET with IfAbsentOrEqual
+	Condition Condition
+	TTL       int64         // SET: milliseconds, 0 for none
+	Timestamp hlc.Timestamp // SET: the client's clock
+	Token     hlc.Timestamp // SET, DEL, VDEL: the fencing token; zero for none
+
+	// Lifetime is how long, in milliseconds of cluster time, the outcome of a request with an id is remembered.
+	Lifetime int64
+
+	// What is wrong with the request, in the order in which the checks answer: CaseError only counts while the settings are
+	// case sensitive, Error always, LateError after the sizes were found to be in order.
+	CaseError ErrorCode
+	Error     ErrorCode
+	LateError ErrorCode
+
+	// Oversize says that a key or value was over the limit and left out: whatever the limits are by now, the quota answers.
+	Oversize bool
+	// Unidentified says that the request lacks the identity that the node was told to require.
+	Unidentified bool
+
+	// BrokerTime orders events of one client by its broker's own reckoning: for a KEYNOTIFY when it was published, for a
+	// ClientGone when the client went. 0 is unknown.
+	BrokerTime int64
+	// Everyone widens a ClientGone to all clients.
+	Everyone bool
+
+	// Rejected lists the requests of a Reject.
+	Rejected []Rejection
+
+	// NotificationIndex and PublishedAt belong to a WatchEnd: which change found no subscriber, and the cluster time at which
+	// its notification was published.
+	NotificationIndex uint64
+	PublishedAt       int64
+
+	// Nonce and Version belong to a LeaderStart: which attempt to lead this is, and what every member can apply.
+	Nonce   uint64
+	Version uint32
+
+	// Settings belong to a Configure.
+	Settings *Settings
+	// KeepPolicy says that the Configure leaves the policy in force as it is.
+	KeepPolicy bool
+
+	// Floor belongs to an Advance.
+	Floor Floor
+}
+
+// Rejection is a request that the leader refused for being too busy.
+type Rejection struct {
+	ID       RequestID
+	ClientID string
+	Lifetime int64
+	Dialect  Dialect
+}
+
+// Floor is a lower bound of the clocks.
+type Floor struct {
+	Clock hlc.Clock
+	Now   int64
+	Wall  int64
+}
+
+// writes reports whether a client's command of this kind has an outcome to remember.
+func (k Kind) writes() bool {
+	switch k {
+	case KindSet, KindDel, KindVDel, KindKeyNotify, KindKeyNotifyStop, KindInvalid:
+		return true
+	default:
+		return false
+	}
+}
+
+// access returns what the policy has to allow.
+func (k Kind) access() policy.Access {
+	switch k {
+	case KindSet, KindDel, KindVDel:
+		return policy.Write
+	default:
+		return policy.Read
+	}
+}

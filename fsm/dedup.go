@@ -1,0 +1,133 @@
+package fsm
+
+import (
+	"bytes"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/tidwall/btree"
+
+	"holdfast/hlc"
+)
+
+// memory is the outcome of a request that is remembered so that a copy of the request gets the same reply and has no effect.
+type memory struct {
+	id      RequestID
+	index   uint64 // of the log entry in which it took effect
+	expires int64  // cluster time
+	client  uint64 // hash of the client id
+	wall    int64  // version in the reply
+	counter uint32
+	code    Code
+	err     ErrorCode
+	dialect Dialect
+	flags   uint8
+}
+
+const (
+	memoryHasTime uint8 = 1 << iota
+	memoryReserve       // counts against the reserve
+	memoryFlags         // the end of the known flags
+)
+
+// dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
+// push it out, a flood by one client would let another client's redelivered write take effect twice.
+type dedup struct {
+	byID     *btree.BTreeG[memory]
+	byExpiry btree.Map[int64, []RequestID] // by expiry in units of expiryUnit; derived, not in a snapshot
+	clients  map[uint64]int64              // outcomes per client, the reserve aside; derived
+	reserve  int64                         // outcomes in the reserve; derived
+}
+
+// expiryShift is the granularity in which outcomes are forgotten: 2^10 ms.
+const expiryShift = 10
+
+// maxForgotten bounds how many outcomes one entry forgets. The others stay a little longer, which harms nobody.
+const maxForgotten = 50_000
+
+func newDedup() dedup {
+	return dedup{
+		byID:    btree.NewBTreeGOptions(func(a, b memory) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
+		clients: make(map[uint64]int64),
+	}
+}
+
+func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
+
+func (d *dedup) find(id RequestID) (memory, bool) { return d.byID.Get(memory{id: id}) }
+
+// room reports whether an outcome of the client may be added without touching the reserve.
+func (d *dedup) room(client uint64, limit int64) bool {
+	main := limit - limit/10
+	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < max(limit/2, 1)
+}
+
+// reserveRoom reports whether a refusal may be remembered.
+func (d *dedup) reserveRoom(limit int64) bool { return d.reserve < max(limit/10, 1) }
+
+func (d *dedup) put(m memory) {
+	if m.flags&memoryReserve != 0 {
+		d.reserve++
+	} else {
+		d.clients[m.client]++
+	}
+	d.byID.Set(m)
+	unit := expiryUnit(m.expires)
+	ids, _ := d.byExpiry.Get(unit)
+	d.byExpiry.Set(unit, append(ids, m.id))
+}
+
+func expiryUnit(expires int64) int64 { return (expires + 1<<expiryShift - 1) >> expiryShift }
+
+// forget removes what has expired at now, the oldest first, at most maxForgotten.
+func (d *dedup) forget(now int64) {
+	for left := maxForgotten; left > 0; {
+		unit, ids, ok := d.byExpiry.Min()
+		if !ok || unit > now>>expiryShift {
+			return
+		}
+		n := min(left, len(ids))
+		for _, id := range ids[:n] {
+			d.drop(id)
+		}
+		left -= n
+		if n == len(ids) {
+			d.byExpiry.Delete(unit)
+		} else {
+			d.byExpiry.Set(unit, ids[n:])
+		}
+	}
+}
+
+func (d *dedup) drop(id RequestID) {
+	gone, ok := d.byID.Delete(memory{id: id})
+	switch {
+	case !ok:
+	case gone.flags&memoryReserve != 0:
+		d.reserve--
+	case d.clients[gone.client] <= 1:
+		delete(d.clients, gone.client)
+	default:
+		d.clients[gone.client]--
+	}
+}
+
+// remembered turns a result into what is kept of it.
+func remembered(id RequestID, index uint64, expires int64, client uint64, result *Result) memory {
+	m := memory{
+		id: id, index: index, expires: expires, client: client,
+		wall: result.version.Wall, counter: uint32(result.version.Counter),
+		code: result.Code, err: result.Error, dialect: result.Dialect,
+	}
+	if result.hasTime {
+		m.flags |= memoryHasTime
+	}
+	return m
+}
+
+// result turns what is kept into the result for a copy of the request.
+func (m *memory) result() Result {
+	return Result{
+		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
+		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&memoryHasTime != 0,
+	}
+}

@@ -1,0 +1,325 @@
+package fsm
+
+import (
+	"github.com/cespare/xxhash/v2"
+
+	"holdfast/hlc"
+)
+
+// execute runs one command and puts down its result.
+func (m *Machine) execute(position int, command *Command, storageLow bool, outcome *Outcome) {
+	result := &outcome.Results[position]
+	switch command.Kind {
+	case KindReject:
+		m.reject(command)
+	case KindClientGone:
+		m.clientGone(command)
+	case KindWatchEnd:
+		m.watchEnd(command)
+	case KindConfigure:
+		m.configure(command)
+	case KindAdvance:
+		m.raise(&command.Floor)
+	case KindGet:
+		*result = m.Read(command)
+	default:
+		m.request(position, command, storageLow, outcome)
+	}
+	m.note('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
+}
+
+// request runs a client's write, once for all copies of it.
+func (m *Machine) request(position int, command *Command, storageLow bool, outcome *Outcome) {
+	result := &outcome.Results[position]
+	if command.ID.IsZero() {
+		m.write(position, command, storageLow, outcome)
+		return
+	}
+	if earlier, ok := m.dedup.find(command.ID); ok {
+		*result = earlier.result()
+		return
+	}
+	client := clientHash(command.Principal.ClientID)
+	if !m.dedup.room(client, m.settings.Limits.DedupEntries) {
+		*result = m.refuse(command.ID, client, command.Lifetime, m.settings.dialect(command.Dialect))
+		return
+	}
+	m.write(position, command, storageLow, outcome)
+	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result))
+}
+
+// refuse remembers that a request gets the overload error, in the reserve of the table. Where even that is full, the request
+// stays unanswered: an answer that nobody remembers could be followed by the effect.
+func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, dialect Dialect) Result {
+	if !m.dedup.reserveRoom(m.settings.Limits.DedupEntries) {
+		return Result{Code: CodeDropped}
+	}
+	result := Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
+	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
+	refusal.flags |= memoryReserve
+	m.dedup.put(refusal)
+	return result
+}
+
+// reject runs a Reject. The outcome of each request is found by its id afterwards; see Remembered.
+func (m *Machine) reject(command *Command) {
+	for i := range command.Rejected {
+		rejection := &command.Rejected[i]
+		if _, known := m.dedup.find(rejection.ID); known || rejection.ID.IsZero() {
+			continue
+		}
+		m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, m.settings.dialect(rejection.Dialect))
+	}
+}
+
+// Remembered returns the result that a request with this id got, the index of the entry in which it got it, and whether
+// there is one.
+func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
+	earlier, ok := m.dedup.find(id)
+	return earlier.result(), earlier.index, ok
+}
+
+// write runs a client's write in the order of checks of the protocol.
+func (m *Machine) write(position int, command *Command, storageLow bool, outcome *Outcome) {
+	result := &outcome.Results[position]
+	result.Dialect = m.settings.dialect(command.Dialect)
+	if result.Error = m.judge(command); result.Error != NoError {
+		result.Code = CodeError
+		return
+	}
+	switch command.Kind {
+	case KindSet:
+		m.set(position, command, storageLow, outcome)
+	case KindDel, KindVDel:
+		m.delete(position, command, outcome)
+	case KindKeyNotify:
+		m.keyNotify(command, result)
+	case KindKeyNotifyStop:
+		m.keyNotifyStop(command, result)
+	default: // KindInvalid always has an error
+		result.fail(ErrorSyntax)
+	}
+}
+
+// judge makes the checks that come before the state of the key is looked at. They are the same for GET.
+func (m *Machine) judge(command *Command) ErrorCode {
+	limits := &m.settings.Limits
+	switch {
+	case command.CaseError != NoError && !m.settings.CaseInsensitive:
+		return command.CaseError
+	case command.Error != NoError:
+		return command.Error
+	case command.Oversize,
+		int64(len(command.Key)) > limits.KeyBytes,
+		int64(len(command.Value)) > limits.ValueBytes,
+		int64(len(command.Expected)) > limits.ValueBytes:
+		return ErrorQuota
+	case command.LateError != NoError:
+		return command.LateError
+	case command.Unidentified:
+		return ErrorNotAuthorized
+	case command.Principal.ClientID == "" && (command.Kind == KindKeyNotify || command.Kind == KindKeyNotifyStop):
+		return ErrorNotAuthorized
+	case m.settings.Policy != nil && !m.settings.Policy.Allows(&command.Principal, command.Kind.access(), command.Key):
+		return ErrorNotAuthorized
+	default:
+		return NoError
+	}
+}
+
+// lookup returns the record of the key. One that is due expires now: for a command it is gone.
+func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, bool) {
+	found, ok := m.values.find(key)
+	if ok && found.deadline <= m.now {
+		m.expire(position, found, outcome)
+		return nil, false
+	}
+	return found, ok
+}
+
+// fence checks a fencing token, if there is one, against the clock and the key. present says whether the key exists.
+func (m *Machine) fence(token *hlc.Timestamp, found *record, present bool) ErrorCode {
+	if token.TooFarAhead(m.wall) {
+		return ErrorTokenSkew
+	}
+	if !present || found.token == nil {
+		return NoError
+	}
+	if token.IsZero() {
+		return ErrorTokenRequired
+	}
+	if token.Before(*found.token) {
+		return ErrorTokenLower
+	}
+	return NoError
+}
+
+// given reports whether a timestamp is at or below the store's own clock: then it is no news, and cannot be too far ahead.
+func (m *Machine) given(t *hlc.Timestamp) bool {
+	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)
+}
+
+func (m *Machine) set(position int, command *Command, storageLow bool, outcome *Outcome) {
+	result := &outcome.Results[position]
+	if command.Timestamp.TooFarAhead(m.wall) && !m.given(&command.Timestamp) {
+		result.fail(ErrorTimestampSkew)
+		return
+	}
+	found, present := m.lookup(position, command.Key, outcome)
+	if code := m.fence(&command.Token, found, present); code != NoError {
+		result.fail(code)
+		return
+	}
+	if present && (command.Condition == IfAbsent ||
+		(command.Condition == IfAbsentOrEqual && found.value() != string(command.Expected))) {
+		*result = Result{Code: CodeNotApplied, Dialect: result.Dialect, version: found.version(), hasTime: true}
+		return
+	}
+	if m.exceedsQuota(command, found, present, storageLow) {
+		result.fail(ErrorQuota)
+		return
+	}
+	version := m.clock.Receive(command.Timestamp, m.wall)
+	stored := newRecord(command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
+	m.values.put(stored)
+	m.note('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline))
+	m.tell(outcome, position, stored, false)
+	result.Code, result.version, result.hasTime = CodeOK, version, true
+}
+
+func (m *Machine) deadline(ttl int64) int64 {
+	if ttl <= 0 {
+		return noDeadline
+	}
+	return m.now + min(ttl, noDeadline-1-m.now)
+}
+
+// token returns the token that the key has after a SET: the newest that it was given.
+func (m *Machine) token(command *Command, found *record, present bool) *hlc.Timestamp {
+	switch {
+	case command.Token.IsZero():
+		return nil // fence has seen that the key has none either
+	case present && found.token != nil && *found.token == command.Token:
+		return found.token
+	}
+	token := command.Token
+	if token.NodeID == hlc.StoreNodeID {
+		token.NodeID = hlc.StoreNodeID // share the constant's memory
+	}
+	return &token
+}
+
+// exceedsQuota reports whether a SET has to be refused for making the counted bytes, or the number of keys, grow too far.
+func (m *Machine) exceedsQuota(command *Command, found *record, present, storageLow bool) bool {
+	limits := &m.settings.Limits
+	growth := int64(len(command.Key) + len(command.Value))
+	if present {
+		growth -= int64(len(found.data))
+	}
+	if growth <= 0 && present {
+		return false
+	}
+	return storageLow ||
+		(!present && limits.Keys > 0 && int64(m.values.byKey.Len()) >= limits.Keys) ||
+		(limits.TotalBytes > 0 && m.values.bytes+growth > limits.TotalBytes)
+}
+
+func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
+	result := &outcome.Results[position]
+	found, present := m.lookup(position, command.Key, outcome)
+	if code := m.fence(&command.Token, found, present); code != NoError {
+		result.fail(code)
+		return
+	}
+	if !present {
+		result.Code = CodeMissing
+		return
+	}
+	result.version, result.hasTime = found.version(), true
+	if command.Kind == KindVDel && found.value() != string(command.Value) {
+		result.Code = CodeNotApplied
+		return
+	}
+	result.Code = CodeDeleted
+	m.values.delete(found)
+	m.note('D', xxhash.Sum64String(found.key()))
+	m.tell(outcome, position, found, true)
+}
+
+// maxNotificationTopic is how long an MQTT topic name can be.
+const maxNotificationTopic = 65_535
+
+// NotificationTopicSize returns the size in bytes of the topic on which a client is told of a key.
+func NotificationTopicSize(clientID string, key []byte) int {
+	const fixed = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8//command/notify/")
+	return fixed + 2*len(clientID) + 2*len(key)
+}
+
+func (m *Machine) keyNotify(command *Command, result *Result) {
+	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)
+	if NotificationTopicSize(command.Principal.ClientID, command.Key) > maxNotificationTopic ||
+		(!renewed && int64(m.watches.len()) >= m.settings.Limits.Watches) {
+		result.fail(ErrorQuota)
+		return
+	}
+	m.watches.put(&watch{
+		key: string(command.Key), clientID: command.Principal.ClientID, dialect: result.Dialect,
+		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
+	})
+	m.note('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID))
+	result.Code = CodeOK
+}
+
+func (m *Machine) keyNotifyStop(command *Command, result *Result) {
+	found, ok := m.watches.find(command.Key, command.Principal.ClientID)
+	if !ok {
+		result.Code = CodeMissing
+		return
+	}
+	m.endWatch(found)
+	result.Code = CodeOK
+}
+
+// clientGone ends the watches of a client that disconnected. Times of the broker are only compared with times of the broker:
+// a watch that was made at an unknown time, or after the disconnect, stays.
+func (m *Machine) clientGone(command *Command) {
+	for _, candidate := range m.watches.ofClient(command.Principal.ClientID, command.Everyone) {
+		if candidate.brokerTime != 0 && candidate.brokerTime <= command.BrokerTime {
+			m.endWatch(candidate)
+		}
+	}
+}
+
+// watchGrace is how old a watch must be, in milliseconds, before a notification without a subscriber ends it: a client may
+// watch first and subscribe then.
+const watchGrace = 5_000
+
+func (m *Machine) watchEnd(command *Command) {
+	found, ok := m.watches.find(command.Key, command.Principal.ClientID)
+	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.PublishedAt {
+		m.endWatch(found)
+	}
+}
+
+func (m *Machine) configure(command *Command) {
+	policy := m.settings.Policy
+	m.settings, m.configured = *command.Settings, true
+	if command.KeepPolicy {
+		m.settings.Policy = policy
+	}
+	m.note('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
+}
+
+// raise lifts the clocks after a restore, so that no version is given twice and no time goes back.
+func (m *Machine) raise(floor *Floor) {
+	m.clock.AtLeast(floor.Clock.Timestamp(hlc.StoreNodeID))
+	m.wall = max(m.wall, floor.Wall)
+	if floor.Now > m.now {
+		m.leader.start += floor.Now - m.now
+		m.now = floor.Now
+	}
+}
+
+func (r *Result) fail(code ErrorCode) {
+	*r = Result{Code: CodeError, Error: code, Dialect: r.Dialect}
+}

@@ -1,0 +1,277 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+
+	"holdfast/hlc"
+)
+
+// This file holds the frames of a snapshot. Field numbers are never reused.
+
+func (m *Machine) readFrame(kind section, content []byte) error {
+	r := reader{rest: content}
+	switch kind {
+	case sectionMeta:
+		m.readMeta(&r)
+	case sectionSettings:
+		outer := reader{rest: appendElement(nil, 1, content)}
+		outer.next()
+		m.settings = *outer.settings()
+		r.err = outer.err
+	case sectionValue:
+		m.readRecord(&r)
+	case sectionWatch:
+		m.readWatch(&r)
+	case sectionMemory:
+		m.readMemory(&r)
+	case sectionUnpublished:
+		m.readEvent(&r)
+	default:
+		return fmt.Errorf("%w: section %d of a snapshot", ErrUnknown, kind)
+	}
+	return r.err
+}
+
+func appendMeta(b []byte, m *Machine) []byte {
+	b = appendUint(b, 1, m.index)
+	b = appendUint(b, 2, m.leader.term)
+	b = appendUint(b, 3, m.leader.number)
+	b = appendUint(b, 4, uint64(m.leader.start))
+	b = appendUint(b, 5, m.leader.nonce)
+	b = appendUint(b, 6, uint64(m.now))
+	b = appendUint(b, 7, uint64(m.wall))
+	b = appendUint(b, 8, uint64(m.clock.Wall))
+	b = appendUint(b, 9, m.clock.Counter)
+	b = appendUint(b, 10, m.published)
+	b = appendUint(b, 11, uint64(m.version))
+	b = appendUint(b, 12, m.hash)
+	return appendBool(b, 13, m.configured)
+}
+
+func (m *Machine) readMeta(r *reader) {
+	for r.next() {
+		switch r.field {
+		case 1:
+			m.index = r.uint()
+		case 2:
+			m.leader.term = r.uint()
+		case 3:
+			m.leader.number = r.uint()
+		case 4:
+			m.leader.start = r.int()
+		case 5:
+			m.leader.nonce = r.uint()
+		case 6:
+			m.now = r.int()
+		case 7:
+			m.wall = r.int()
+		case 8:
+			m.clock.Wall = r.int()
+		case 9:
+			m.clock.Counter = r.uint()
+		case 10:
+			m.published = r.uint()
+		case 11:
+			m.version = uint32(r.uint())
+		case 12:
+			m.hash = r.uint()
+		case 13:
+			m.configured = r.bool()
+		default:
+			r.unknown("Meta")
+		}
+	}
+}
+
+func appendRecord(b []byte, record *record) []byte {
+	b = appendBytes(b, 1, record.key())
+	b = appendBytes(b, 2, record.value())
+	b = appendUint(b, 3, uint64(record.wall))
+	b = appendUint(b, 4, uint64(record.counter))
+	if record.deadline != noDeadline {
+		b = appendUint(b, 5, uint64(record.deadline)+1) // 0 is no deadline
+	}
+	if record.token != nil {
+		b = appendTimestamp(b, 6, record.token)
+	}
+	return b
+}
+
+func (m *Machine) readRecord(r *reader) {
+	var key, value []byte
+	var version hlc.Clock
+	var token *hlc.Timestamp
+	deadline := int64(noDeadline)
+	for r.next() {
+		switch r.field {
+		case 1:
+			key = r.bytes()
+		case 2:
+			value = r.bytes()
+		case 3:
+			version.Wall = r.int()
+		case 4:
+			version.Counter = r.uint()
+		case 5:
+			deadline = r.int() - 1
+		case 6:
+			t := r.timestamp()
+			token = &t
+		default:
+			r.unknown("Value")
+		}
+	}
+	added := newRecord(key, value, version, deadline, token)
+	if last, ok := m.values.byKey.Max(); r.err == nil && ok && last.key() >= added.key() {
+		r.fail(fmt.Errorf("%w: keys out of order", ErrDamaged))
+	}
+	if r.err == nil {
+		m.values.put(added)
+	}
+}
+
+func appendWatch(b []byte, w *watch) []byte {
+	b = appendBytes(b, 1, w.key)
+	b = appendBytes(b, 2, w.clientID)
+	b = appendUint(b, 3, uint64(w.dialect))
+	b = appendUint(b, 4, w.index)
+	b = appendUint(b, 5, uint64(w.renewed))
+	return appendUint(b, 6, uint64(w.brokerTime))
+}
+
+func (m *Machine) readWatch(r *reader) {
+	var w watch
+	for r.next() {
+		switch r.field {
+		case 1:
+			w.key = r.string()
+		case 2:
+			w.clientID = r.string()
+		case 3:
+			w.dialect = Dialect(r.small(uint64(SDK) + 1))
+		case 4:
+			w.index = r.uint()
+		case 5:
+			w.renewed = r.int()
+		case 6:
+			w.brokerTime = r.int()
+		default:
+			r.unknown("Watch")
+		}
+	}
+	if r.err == nil {
+		m.watches.put(&w)
+	}
+}
+
+func appendMemory(b []byte, m *memory) []byte {
+	b = appendElement(b, 1, m.id[:])
+	b = appendUint(b, 2, m.index)
+	b = appendUint(b, 3, uint64(m.expires))
+	b = appendUint(b, 4, m.client)
+	b = appendUint(b, 5, uint64(m.wall))
+	b = appendUint(b, 6, uint64(m.counter))
+	b = appendUint(b, 7, uint64(m.code))
+	b = appendUint(b, 8, uint64(m.err))
+	b = appendUint(b, 9, uint64(m.dialect))
+	return appendUint(b, 10, uint64(m.flags))
+}
+
+func (m *Machine) readMemory(r *reader) {
+	var kept memory
+	for r.next() {
+		switch r.field {
+		case 1:
+			kept.id = r.id()
+		case 2:
+			kept.index = r.uint()
+		case 3:
+			kept.expires = r.int()
+		case 4:
+			kept.client = r.uint()
+		case 5:
+			kept.wall = r.int()
+		case 6:
+			kept.counter = uint32(r.uint())
+		case 7:
+			kept.code = Code(r.small(uint64(CodeDropped) + 1))
+		case 8:
+			kept.err = ErrorCode(r.small(uint64(errorCodes)))
+		case 9:
+			kept.dialect = Dialect(r.small(uint64(SDK) + 1))
+		case 10:
+			kept.flags = r.small(uint64(memoryFlags))
+		default:
+			r.unknown("Memory")
+		}
+	}
+	if last, ok := m.dedup.byID.Max(); r.err == nil && ok && bytes.Compare(last.id[:], kept.id[:]) >= 0 {
+		r.fail(fmt.Errorf("%w: request ids out of order", ErrDamaged))
+	}
+	if r.err == nil {
+		m.dedup.put(kept)
+	}
+}
+
+func appendEvent(b []byte, e *Event) []byte {
+	b = appendUint(b, 1, e.Index)
+	b = appendUint(b, 2, uint64(e.Command+1)) // -1 is the expiry
+	b = appendBytes(b, 3, e.Key)
+	b = appendBytes(b, 4, e.Value)
+	b = appendBool(b, 5, e.Deleted)
+	b = appendTimestamp(b, 6, &e.Version)
+	b = appendUint(b, 7, uint64(e.At))
+	for i := range e.Receivers {
+		b = appendMessage(b, 8, func(b []byte) []byte {
+			b = appendBytes(b, 1, e.Receivers[i].ClientID)
+			return appendUint(b, 2, uint64(e.Receivers[i].Dialect))
+		})
+	}
+	return b
+}
+
+func (m *Machine) readEvent(r *reader) {
+	e := Event{Command: -1} // what is not written is 0, and that is the expiry
+	for r.next() {
+		switch r.field {
+		case 1:
+			e.Index = r.uint()
+		case 2:
+			e.Command = int(r.uint()) - 1
+		case 3:
+			e.Key = r.string()
+		case 4:
+			e.Value = r.string()
+		case 5:
+			e.Deleted = r.bool()
+		case 6:
+			e.Version = r.timestamp()
+		case 7:
+			e.At = r.int()
+		case 8:
+			e.Receivers = append(e.Receivers, r.receiver())
+		default:
+			r.unknown("Unpublished")
+		}
+	}
+	if r.err == nil {
+		m.unpublished.add(e)
+	}
+}
+
+func (r *reader) receiver() (receiver Receiver) {
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			receiver.ClientID = inner.string()
+		case 2:
+			receiver.Dialect = Dialect(inner.small(uint64(SDK) + 1))
+		default:
+			inner.unknown("Receiver")
+		}
+	}
+	r.leave(&inner)
+	return receiver
+}

@@ -1,0 +1,228 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+
+	"holdfast/hlc"
+)
+
+// Machine is the state of the store. Apply and Restore need it for themselves; Read, Snapshot and the other methods may run
+// beside each other but not beside those two. The caller sees to it.
+type Machine struct {
+	index     uint64 // of the last entry applied
+	leader    leadership
+	now       int64 // cluster time, milliseconds
+	wall      int64 // cluster clock, milliseconds since the Unix epoch
+	clock     hlc.Clock
+	published uint64
+	version   uint32
+	hash      uint64
+
+	settings   Settings
+	configured bool
+
+	values      values
+	watches     watches
+	dedup       dedup
+	unpublished unpublished
+
+	scratch []byte
+}
+
+// leadership is what entries are held against.
+type leadership struct {
+	term   uint64 // raft term of the LeaderStart
+	number uint64 // of the last entry since
+	start  int64  // cluster time at the LeaderStart
+	nonce  uint64
+}
+
+// New returns the empty state.
+func New() *Machine {
+	return &Machine{settings: DefaultSettings(), values: newValues(), watches: newWatches(), dedup: newDedup()}
+}
+
+// Apply applies the log entry at the raft index, which must grow, with the raft term. The outcome shares memory with data
+// and with the state; it must not be changed. An error (ErrDamaged, ErrUnknown) means that nothing was applied and that this
+// replica must stop.
+func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
+	entry, err := DecodeEntry(data)
+	if err != nil {
+		return nil, fmt.Errorf("log entry %d: %w", index, err)
+	}
+	if index <= m.index {
+		return nil, fmt.Errorf("log entry %d: %w: entry %d is already applied", index, ErrDamaged, m.index)
+	}
+	starts := len(entry.Commands) == 1 && entry.Commands[0].Kind == KindLeaderStart
+	if !starts {
+		for i := range entry.Commands {
+			if entry.Commands[i].Kind == KindLeaderStart {
+				return nil, fmt.Errorf("log entry %d: %w: a LeaderStart among other commands", index, ErrDamaged)
+			}
+		}
+	}
+	m.index = index
+	outcome := &Outcome{Index: index, Term: term, Number: entry.Number, Commands: entry.Commands}
+	if starts {
+		m.lead(term, &entry.Commands[0])
+		outcome.Results = make([]Result, 1)
+		return outcome, nil
+	}
+	if term != m.leader.term || entry.Term != term || entry.Number != m.leader.number+1 {
+		outcome.Skipped = true
+		return outcome, nil
+	}
+	m.leader.number = entry.Number
+	m.wall = max(m.wall, entry.Wall)
+	m.publishedUpTo(entry.Published)
+	m.advance(max(m.now, m.leader.start+entry.Elapsed), outcome)
+	outcome.Results = make([]Result, len(entry.Commands))
+	for i := range entry.Commands {
+		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
+	}
+	outcome.Dropped = m.unpublished.bound(&m.settings.Limits)
+	m.note('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
+	return outcome, nil
+}
+
+// lead begins a leadership. It adds nothing to cluster time.
+func (m *Machine) lead(term uint64, command *Command) {
+	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
+	m.version = max(m.version, command.Version)
+	m.note('L', term, command.Nonce)
+}
+
+// maxExpired bounds how many keys one entry expires. What is due and still there is absent for every command all the same.
+const maxExpired = 10_000
+
+// advance moves cluster time and ends what is due by it.
+func (m *Machine) advance(now int64, outcome *Outcome) {
+	m.now = now
+	for range maxExpired {
+		due, ok := m.values.due(now)
+		if !ok {
+			break
+		}
+		m.expire(-1, due, outcome)
+	}
+	m.dedup.forget(now)
+	if m.settings.WatchTTL > 0 {
+		for range maxExpired {
+			oldest, ok := m.watches.byRenewal.Min()
+			if !ok || oldest.renewed+m.settings.WatchTTL > now {
+				break
+			}
+			m.endWatch(oldest)
+		}
+	}
+}
+
+// expire removes a key that is due, and tells its watchers.
+func (m *Machine) expire(position int, due *record, outcome *Outcome) {
+	m.values.delete(due)
+	m.note('X', uint64(due.wall), uint64(due.counter))
+	m.tell(outcome, position, due, true)
+}
+
+func (m *Machine) endWatch(ended *watch) {
+	m.watches.delete(ended)
+	m.note('W', xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
+}
+
+// tell records that a key changed, for whoever watches it.
+func (m *Machine) tell(outcome *Outcome, command int, changed *record, deleted bool) {
+	receivers := m.watches.receivers(changed.key())
+	if len(receivers) == 0 {
+		return
+	}
+	event := Event{
+		Index: m.index, Command: command, Key: changed.key(), Deleted: deleted,
+		Version: changed.version().Timestamp(hlc.StoreNodeID), At: m.now, Receivers: receivers,
+	}
+	if !deleted {
+		event.Value = changed.value()
+	}
+	outcome.Events = append(outcome.Events, event)
+	m.unpublished.add(event)
+	m.note('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))
+}
+
+// publishedUpTo takes up the leader's word that everything up to the index is published.
+func (m *Machine) publishedUpTo(index uint64) {
+	if index > m.published {
+		m.published = index
+		m.unpublished.release(index)
+	}
+}
+
+// note chains a change into the running hash.
+func (m *Machine) note(kind byte, numbers ...uint64) {
+	b := append(m.scratch[:0], kind)
+	b = binary.LittleEndian.AppendUint64(b, m.hash)
+	for _, number := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, number)
+	}
+	m.hash = xxhash.Sum64(b)
+	m.scratch = b
+}
+
+// Read answers a GET from the state as it is. Expiry is judged by the cluster time of the last entry applied.
+func (m *Machine) Read(command *Command) Result {
+	result := Result{Dialect: m.settings.dialect(command.Dialect)}
+	if result.Error = m.judge(command); result.Error != NoError {
+		result.Code = CodeError
+		return result
+	}
+	found, ok := m.values.find(command.Key)
+	if !ok || found.deadline <= m.now {
+		result.Code = CodeNull
+		return result
+	}
+	result.Code, result.Value = CodeValue, found.value()
+	result.version, result.hasTime = found.version(), true
+	return result
+}
+
+// Status is a summary of the state.
+type Status struct {
+	Index         uint64 // of the last entry applied
+	LeaderTerm    uint64
+	LeaderNonce   uint64
+	Number        uint64 // of the last entry since the LeaderStart
+	Now           int64
+	Wall          int64
+	Clock         hlc.Clock
+	Published     uint64
+	Version       uint32 // what every member can apply
+	Hash          uint64
+	Keys          int
+	Bytes         int64
+	Watches       int
+	Remembered    int // outcomes in the dedup table
+	Unpublished   int // notifications
+	Configured    bool
+	NextDeadline  int64 // cluster time at which the next key expires, if HasDeadline
+	HasDeadline   bool
+	TimeIsPending bool // something waits for cluster time to move
+}
+
+// Status returns a summary of the state.
+func (m *Machine) Status() Status {
+	status := Status{
+		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number,
+		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
+		Keys: m.values.byKey.Len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.byID.Len(),
+		Unpublished: m.unpublished.receivers, Configured: m.configured,
+	}
+	if next, ok := m.values.byDeadline.Min(); ok {
+		status.NextDeadline, status.HasDeadline = next.deadline, true
+	}
+	status.TimeIsPending = status.HasDeadline || status.Remembered > 0 || (m.settings.WatchTTL > 0 && status.Watches > 0)
+	return status
+}
+
+// Settings returns the settings in force, and whether they were ever configured.
+func (m *Machine) Settings() (Settings, bool) { return m.settings, m.configured }

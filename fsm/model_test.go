@@ -1,0 +1,286 @@
+package fsm
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// model is the store as a reader of the protocol page would write it down: maps, scans, no cleverness. It shares no code with
+// the machine beyond the types of commands.
+type model struct {
+	now, wall, start int64
+	l, c             int64
+	keys             map[string]modelValue
+	watching         map[[2]string]bool // client, key
+	done             map[RequestID]modelDone
+}
+
+type modelValue struct {
+	value    string
+	version  string
+	deadline int64 // 0: none
+	token    *hlc.Timestamp
+}
+
+type modelDone struct {
+	reply string
+	until int64
+}
+
+func (m *model) expire(told *[]string) {
+	type due struct {
+		deadline int64
+		key      string
+	}
+	var all []due
+	for key, v := range m.keys {
+		if v.deadline != 0 && v.deadline <= m.now {
+			all = append(all, due{v.deadline, key})
+		}
+	}
+	slices.SortFunc(all, func(a, b due) int {
+		if a.deadline != b.deadline {
+			return int(a.deadline - b.deadline)
+		}
+		if a.key < b.key {
+			return -1
+		}
+		return 1
+	})
+	for _, d := range all {
+		m.tell(told, d.key, "gone", m.keys[d.key].version)
+		delete(m.keys, d.key)
+	}
+	maps.DeleteFunc(m.done, func(_ RequestID, d modelDone) bool { return (d.until+1023)/1024*1024 <= m.now })
+}
+
+func (m *model) tell(told *[]string, key, what, version string) {
+	var clients []string
+	for w := range m.watching {
+		if w[1] == key {
+			clients = append(clients, w[0])
+		}
+	}
+	slices.Sort(clients)
+	for _, c := range clients {
+		*told = append(*told, fmt.Sprintf("%s: %q %s %s", c, key, what, version))
+	}
+}
+
+func (m *model) execute(c *Command, told *[]string) string {
+	if d, ok := m.done[c.ID]; ok && c.Kind != KindGet {
+		return d.reply
+	}
+	reply := m.run(c, told)
+	if !c.ID.IsZero() && c.Kind != KindGet {
+		m.done[c.ID] = modelDone{reply, m.now + c.Lifetime}
+	}
+	return reply
+}
+
+func (m *model) run(c *Command, told *[]string) string {
+	key := string(c.Key)
+	v, exists := m.keys[key]
+	w := [2]string{c.Principal.ClientID, key}
+	switch c.Kind {
+	case KindGet:
+		if !exists {
+			return "null"
+		}
+		return "value " + v.value + " " + v.version
+	case KindKeyNotify:
+		m.watching[w] = true
+		return "ok"
+	case KindKeyNotifyStop:
+		if !m.watching[w] {
+			return "missing"
+		}
+		delete(m.watching, w)
+		return "ok"
+	case KindSet:
+		if c.Timestamp.Wall > m.wall+60_000 && (c.Timestamp.Wall > m.l || c.Timestamp.Wall == m.l && int64(c.Timestamp.Counter) > m.c) {
+			return "err " + ErrorTimestampSkew.Text()
+		}
+	}
+	if c.Token.NodeID != "" && c.Token.Wall > m.wall+60_000 {
+		return "err " + ErrorTokenSkew.Text()
+	}
+	if exists && v.token != nil {
+		if c.Token.NodeID == "" {
+			return "err " + ErrorTokenRequired.Text()
+		}
+		if c.Token.Compare(*v.token) < 0 {
+			return "err " + ErrorTokenLower.Text()
+		}
+	}
+	if c.Kind != KindSet {
+		switch {
+		case !exists:
+			return "missing"
+		case c.Kind == KindVDel && v.value != string(c.Value):
+			return "not applied " + v.version
+		}
+		delete(m.keys, key)
+		m.tell(told, key, "gone", v.version)
+		return "deleted " + v.version
+	}
+	if exists && (c.Condition == IfAbsent || c.Condition == IfAbsentOrEqual && v.value != string(c.Expected)) {
+		return "not applied " + v.version
+	}
+	next := modelValue{value: string(c.Value), version: m.version(c.Timestamp)}
+	if c.TTL > 0 {
+		next.deadline = m.now + c.TTL
+	}
+	if c.Token.NodeID != "" {
+		t := c.Token
+		next.token = &t
+	}
+	m.keys[key] = next
+	m.tell(told, key, "set "+next.value, next.version)
+	return "ok " + next.version
+}
+
+func (m *model) version(t hlc.Timestamp) string {
+	top := max(m.l, t.Wall, m.wall)
+	switch {
+	case top == m.l && top == t.Wall:
+		m.c = max(m.c, int64(t.Counter)) + 1
+	case top == m.l:
+		m.c++
+	case top == t.Wall:
+		m.c = int64(t.Counter) + 1
+	default:
+		m.c = 0
+	}
+	m.l = top
+	return fmt.Sprintf("%d:%d:StateStore", m.l, m.c)
+}
+
+func describe(r Result) string {
+	v := version(r)
+	if v != "" {
+		v = " " + v
+	}
+	switch r.Code {
+	case CodeOK:
+		return "ok" + v
+	case CodeNotApplied:
+		return "not applied" + v
+	case CodeDeleted:
+		return "deleted" + v
+	case CodeMissing:
+		return "missing" + v
+	case CodeValue:
+		return "value " + r.Value + v
+	case CodeNull:
+		return "null" + v
+	default:
+		return "err " + r.Error.Text() + v
+	}
+}
+
+func drawCommand(t *rapid.T, wall int64) Command {
+	c := Command{
+		Kind:      rapid.SampledFrom([]Kind{KindSet, KindSet, KindSet, KindDel, KindVDel, KindGet, KindKeyNotify, KindKeyNotifyStop}).Draw(t, "kind"),
+		Principal: policy.Principal{ClientID: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "client")},
+		Key:       []byte(rapid.SampledFrom([]string{"x", "y", "z\x00"}).Draw(t, "key")),
+		Lifetime:  rapid.Int64Range(0, 4000).Draw(t, "lifetime"),
+	}
+	if n := rapid.ByteRange(0, 40).Draw(t, "id"); n < 20 {
+		c.ID[0], c.ID[15] = n, 1
+	}
+	value := rapid.SampledFrom([]string{"", "1", "2"})
+	moment := rapid.SampledFrom([]int64{wall, wall - 5, wall + 1, wall + 60_000, wall + 60_001, wall + 70_000})
+	if c.Kind == KindSet || c.Kind == KindVDel {
+		c.Value = []byte(value.Draw(t, "value"))
+	}
+	if c.Kind == KindSet {
+		c.Condition = Condition(rapid.ByteRange(0, 2).Draw(t, "condition"))
+		if c.Condition == IfAbsentOrEqual {
+			c.Expected = []byte(value.Draw(t, "expected"))
+		}
+		c.TTL = rapid.SampledFrom([]int64{0, 0, 1, 100, 3000}).Draw(t, "ttl")
+		c.Timestamp = hlc.Timestamp{Wall: moment.Draw(t, "ts"), Counter: rapid.Uint64Range(0, 3).Draw(t, "tc"), NodeID: "c"}
+	}
+	if c.Kind != KindGet && c.Kind != KindKeyNotify && c.Kind != KindKeyNotifyStop && rapid.IntRange(0, 3).Draw(t, "fenced") == 0 {
+		c.Token = hlc.Timestamp{Wall: moment.Draw(t, "ft"), NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "fn")}
+	}
+	return c
+}
+
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l := newLeader(t)
+		m := &model{wall: 0, keys: map[string]modelValue{}, watching: map[[2]string]bool{}, done: map[RequestID]modelDone{}}
+		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
+			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {
+				m.start = m.now
+				l.start()
+			}
+			l.elapsed += rapid.SampledFrom([]int64{0, 0, 1, 99, 100, 1500, 5000}).Draw(rt, "elapsed")
+			l.wall += rapid.SampledFrom([]int64{0, 0, 1, 500, -300, 90_000}).Draw(rt, "wall")
+			m.now, m.wall = max(m.now, m.start+l.elapsed), max(m.wall, l.wall)
+			commands := make([]Command, rapid.IntRange(0, 4).Draw(rt, "commands"))
+			var want, wantTold []string
+			m.expire(&wantTold)
+			for i := range commands {
+				commands[i] = drawCommand(rt, m.wall)
+				want = append(want, m.execute(&commands[i], &wantTold))
+			}
+			outcome := l.apply(commands...)
+			var got, told []string
+			for _, r := range outcome.Results {
+				got = append(got, describe(r))
+			}
+			for _, e := range outcome.Events {
+				for _, r := range e.Receivers {
+					what := "set " + e.Value
+					if e.Deleted {
+						what = "gone"
+					}
+					told = append(told, fmt.Sprintf("%s: %q %s %s", r.ClientID, e.Key, what, e.Version))
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(told) != fmt.Sprint(wantTold) {
+				rt.Fatalf("results\n got %q\nwant %q\ntold\n got %q\nwant %q", got, want, told, wantTold)
+			}
+		}
+		if len(m.keys) != l.m.Status().Keys || len(m.watching) != l.m.Status().Watches || len(m.done) != l.m.Status().Remembered {
+			rt.Fatalf("%+v against %d keys, %d watches, %d outcomes", l.m.Status(), len(m.keys), len(m.watching), len(m.done))
+		}
+	})
+}
+
+// drawLog draws a log as leaders that come and go would write it, with entries that are out of turn.
+func drawLog(t *rapid.T) []logged {
+	var log []logged
+	term, number, elapsed, wall := uint64(0), uint64(0), int64(0), int64(startWall)
+	for i := range rapid.IntRange(1, 40).Draw(t, "length") {
+		entry := &Entry{Term: term, Number: number + 1, Elapsed: elapsed, Wall: wall, Published: rapid.Uint64Range(0, uint64(i)).Draw(t, "published")}
+		switch {
+		case i == 0 || rapid.IntRange(0, 9).Draw(t, "start") == 0:
+			term, number, elapsed = term+1, 0, 0
+			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term}}}
+		case rapid.IntRange(0, 9).Draw(t, "out of turn") == 0:
+			entry.Number += rapid.Uint64Range(1, 2).Draw(t, "ahead")
+		default:
+			number++
+		}
+		elapsed += rapid.Int64Range(0, 3000).Draw(t, "elapsed")
+		wall += rapid.Int64Range(-1000, 3000).Draw(t, "wall")
+		if entry.Term != 0 {
+			for range rapid.IntRange(0, 5).Draw(t, "commands") {
+				entry.Commands = append(entry.Commands, drawCommand(t, wall))
+			}
+		}
+		log = append(log, logged{uint64(i + 1), term, AppendEntry(nil, entry)})
+	}
+	return log
+}

@@ -1,0 +1,134 @@
+package fsm
+
+import "holdfast/hlc"
+
+// ErrorCode is an error that a client is told. The numbers are part of the log and snapshot formats: only ever added.
+type ErrorCode uint8
+
+// The errors, with the texts that clients read. 0 is no error.
+const (
+	NoError ErrorCode = iota
+	ErrorSyntax
+	ErrorUnknownCommand
+	ErrorArguments
+	ErrorEmptyKey
+	ErrorQuota
+	ErrorMissingTimestamp
+	ErrorMalformedTimestamp
+	ErrorNotAuthorized
+	ErrorTimestampSkew
+	ErrorTokenRequired
+	ErrorTokenSkew
+	ErrorTokenLower
+	ErrorOverloaded
+	ErrorQoS
+	ErrorMissingCorrelationData
+	ErrorReplyTooLarge
+	errorCodes
+)
+
+// Text returns the error as the protocol spells it, without "-ERR ".
+func (e ErrorCode) Text() string {
+	switch e {
+	case ErrorSyntax:
+		return "syntax error"
+	case ErrorUnknownCommand:
+		return "unknown command"
+	case ErrorArguments:
+		return "wrong number of arguments"
+	case ErrorEmptyKey:
+		return "the key length is zero"
+	case ErrorQuota:
+		return "the quota has been exceeded"
+	case ErrorMissingTimestamp:
+		return "missing timestamp"
+	case ErrorMalformedTimestamp:
+		return "malformed timestamp"
+	case ErrorNotAuthorized:
+		return "not authorized"
+	case ErrorTimestampSkew:
+		return "the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
+	case ErrorTokenRequired:
+		return "a fencing token is required for this request"
+	case ErrorTokenSkew:
+		return "the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
+	case ErrorTokenLower:
+		return "the request fencing token is a lower version than the fencing token protecting the resource"
+	case ErrorOverloaded:
+		return "the service is overloaded; try again"
+	case ErrorQoS:
+		return "request must be published with QoS 1"
+	case ErrorMissingCorrelationData:
+		return "missing correlation data"
+	case ErrorReplyTooLarge:
+		return "the reply is larger than the broker accepts"
+	default:
+		return "internal error"
+	}
+}
+
+// Code says how a command ended. The numbers are part of the snapshot format: only ever added.
+type Code uint8
+
+// The codes of results.
+const (
+	CodeNone       Code = 0 // commands of the cluster itself: nobody waits for a reply
+	CodeOK         Code = 1
+	CodeNotApplied Code = 2 // the condition was not met
+	CodeDeleted    Code = 3
+	CodeMissing    Code = 4 // nothing there to delete, or to stop watching
+	CodeValue      Code = 5
+	CodeNull       Code = 6 // GET of a key that does not exist
+	CodeError      Code = 7
+	CodeDropped    Code = 8 // no room even to remember a refusal: unanswered, and not executed
+)
+
+// Result is how one command ended.
+type Result struct {
+	Code    Code
+	Error   ErrorCode // with CodeError
+	Dialect Dialect   // in which to answer
+	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
+	Value   string    // with CodeValue
+
+	version hlc.Clock
+	hasTime bool
+}
+
+// Version returns the version that goes into the reply, if one does.
+func (r *Result) Version() (hlc.Timestamp, bool) {
+	return r.version.Timestamp(hlc.StoreNodeID), r.hasTime
+}
+
+// Event is one change of a watched key, and who is told of it. It must not be changed.
+type Event struct {
+	Index     uint64 // of the log entry
+	Command   int    // position in its entry; -1 for an expiry before all commands
+	Key       string
+	Value     string
+	Deleted   bool
+	Version   hlc.Timestamp
+	At        int64 // cluster time of the change
+	Receivers []Receiver
+}
+
+// Receiver is a client that watches a key.
+type Receiver struct {
+	ClientID string
+	Dialect  Dialect
+}
+
+// Outcome is what an entry did.
+type Outcome struct {
+	Index, Term, Number uint64
+	// Skipped says that the entry was not of the serving leader, or not the next of it: it had no effect at all.
+	Skipped bool
+	// Results has one element per command, in their order.
+	Results []Result
+	// Events come in the order in which they happened. Events of a command precede its result.
+	Events []Event
+	// Commands are those of the entry.
+	Commands []Command
+	// Dropped counts the notifications that were given up to keep the list of unpublished ones within its bound.
+	Dropped int
+}

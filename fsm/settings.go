@@ -1,0 +1,213 @@
+package fsm
+
+import (
+	"holdfast/internal/policy"
+)
+
+// DialectRule says which dialect answers.
+type DialectRule uint8
+
+// The dialect rules.
+const (
+	DialectAuto       DialectRule = 0 // the one of the request
+	DialectDocumented DialectRule = 1
+	DialectSDK        DialectRule = 2
+)
+
+// Settings are what decides outcomes beside the commands themselves. They are replicated, so that a request has the same
+// outcome whoever leads. Every replica has Settings from its first day: DefaultSettings, until a Configure replaces them.
+type Settings struct {
+	Dialect         DialectRule
+	CaseInsensitive bool // verbs and options are understood in lower case too
+	Limits          Limits
+	WatchTTL        int64 // milliseconds of cluster time after which a watch that was not renewed ends; 0 is never
+	// NotificationExpiry is how long, in milliseconds, a notification is worth delivering.
+	NotificationExpiry int64
+	Policy             *policy.Policy // nil: authorization is off
+}
+
+// Limits bound the state. 0 is no limit, for Keys and TotalBytes.
+type Limits struct {
+	KeyBytes     int64
+	ValueBytes   int64 // also of expected values
+	Keys         int64
+	TotalBytes   int64 // of keys and values
+	Watches      int64
+	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
+	// UnpublishedNotifications and UnpublishedBytes bound what is kept of changes that no client has been told of yet.
+	// Beyond it the oldest are given up.
+	UnpublishedNotifications int64
+	UnpublishedBytes         int64
+}
+
+// DefaultSettings returns what is in force until a Configure is applied.
+func DefaultSettings() Settings {
+	return Settings{
+		Limits: Limits{
+			KeyBytes:                 64 << 10,
+			ValueBytes:               4 << 20,
+			TotalBytes:               1 << 30,
+			Watches:                  100_000,
+			DedupEntries:             8_000_000,
+			UnpublishedNotifications: 1_000_000,
+			UnpublishedBytes:         256 << 20,
+		},
+		NotificationExpiry: 30_000,
+	}
+}
+
+func (s *Settings) dialect(request Dialect) Dialect {
+	switch s.Dialect {
+	case DialectDocumented:
+		return Documented
+	case DialectSDK:
+		return SDK
+	default:
+		return request
+	}
+}
+
+func appendSettings(b []byte, s *Settings) []byte {
+	b = appendUint(b, 1, uint64(s.Dialect))
+	b = appendBool(b, 2, s.CaseInsensitive)
+	b = appendUint(b, 3, uint64(s.Limits.KeyBytes))
+	b = appendUint(b, 4, uint64(s.Limits.ValueBytes))
+	b = appendUint(b, 5, uint64(s.Limits.Keys))
+	b = appendUint(b, 6, uint64(s.Limits.TotalBytes))
+	b = appendUint(b, 7, uint64(s.Limits.Watches))
+	b = appendUint(b, 8, uint64(s.Limits.DedupEntries))
+	b = appendUint(b, 9, uint64(s.WatchTTL))
+	b = appendUint(b, 10, uint64(s.NotificationExpiry))
+	b = appendUint(b, 11, uint64(s.Limits.UnpublishedNotifications))
+	b = appendUint(b, 12, uint64(s.Limits.UnpublishedBytes))
+	if s.Policy != nil {
+		b = appendBool(b, 13, true)
+		for _, rule := range s.Policy.Rules() {
+			b = appendMessage(b, 14, func(b []byte) []byte { return appendRule(b, &rule) })
+		}
+	}
+	return b
+}
+
+func (r *reader) settings() *Settings {
+	s := &Settings{}
+	var rules []policy.Rule
+	hasPolicy := false
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			s.Dialect = DialectRule(inner.small(uint64(DialectSDK) + 1))
+		case 2:
+			s.CaseInsensitive = inner.bool()
+		case 3:
+			s.Limits.KeyBytes = inner.int()
+		case 4:
+			s.Limits.ValueBytes = inner.int()
+		case 5:
+			s.Limits.Keys = inner.int()
+		case 6:
+			s.Limits.TotalBytes = inner.int()
+		case 7:
+			s.Limits.Watches = inner.int()
+		case 8:
+			s.Limits.DedupEntries = inner.int()
+		case 9:
+			s.WatchTTL = inner.int()
+		case 10:
+			s.NotificationExpiry = inner.int()
+		case 11:
+			s.Limits.UnpublishedNotifications = inner.int()
+		case 12:
+			s.Limits.UnpublishedBytes = inner.int()
+		case 13:
+			hasPolicy = inner.bool()
+		case 14:
+			rules = append(rules, inner.rule())
+		default:
+			inner.unknown("Settings")
+		}
+	}
+	if inner.err == nil && hasPolicy {
+		var err error
+		if s.Policy, err = policy.Compile(rules); err != nil {
+			inner.fail(err)
+		}
+	}
+	r.leave(&inner)
+	return s
+}
+
+func appendRule(b []byte, rule *policy.Rule) []byte {
+	for _, pattern := range rule.ClientIDs {
+		b = appendElement(b, 1, pattern)
+	}
+	for _, pattern := range rule.Usernames {
+		b = appendElement(b, 2, pattern)
+	}
+	for _, attributes := range rule.Attributes {
+		b = appendMessage(b, 3, func(b []byte) []byte { return appendAttributes(b, 1, attributes) })
+	}
+	for _, resource := range rule.Resources {
+		b = appendMessage(b, 4, func(b []byte) []byte {
+			b = appendUint(b, 1, uint64(resource.Access))
+			b = appendUint(b, 2, uint64(resource.KeyType))
+			for _, key := range resource.Keys {
+				b = appendElement(b, 3, key)
+			}
+			return b
+		})
+	}
+	return b
+}
+
+func (r *reader) rule() (rule policy.Rule) {
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			rule.ClientIDs = append(rule.ClientIDs, inner.string())
+		case 2:
+			rule.Usernames = append(rule.Usernames, inner.string())
+		case 3:
+			rule.Attributes = append(rule.Attributes, inner.attributeSet())
+		case 4:
+			rule.Resources = append(rule.Resources, inner.resource())
+		default:
+			inner.unknown("Rule")
+		}
+	}
+	r.leave(&inner)
+	return rule
+}
+
+func (r *reader) attributeSet() (attributes []policy.Attribute) {
+	inner := r.enter()
+	for inner.next() {
+		if inner.field != 1 {
+			inner.unknown("AttributeSet")
+			break
+		}
+		attributes = append(attributes, inner.attribute())
+	}
+	r.leave(&inner)
+	return attributes
+}
+
+func (r *reader) resource() (resource policy.Resource) {
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			resource.Access = policy.Access(inner.small(uint64(policy.ReadWrite) + 1))
+		case 2:
+			resource.KeyType = policy.KeyType(inner.small(uint64(policy.Binary) + 1))
+		case 3:
+			resource.Keys = append(resource.Keys, inner.string())
+		default:
+			inner.unknown("Resource")
+		}
+	}
+	r.leave(&inner)
+	return resource
+}

@@ -1,0 +1,284 @@
+package fsm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tidwall/btree"
+)
+
+// A snapshot is
+//
+//	magic "holdfast"   8 bytes
+//	format             4 bytes, little endian: SnapshotFormat
+//	zstd stream        frames, each: section (1 byte), length (varint), a protobuf message
+//	CRC-32C            4 bytes, little endian, over all that comes before
+//
+// The sections come in ascending order, and within each the frames in the order of their keys; the last frame is the end
+// section with the number of frames before it. Two replicas at one index write the same bytes.
+const (
+	snapshotMagic = "holdfast"
+	// SnapshotFormat is the version of the format that is written. Every format that was ever released stays readable.
+	SnapshotFormat = 1
+	headerSize     = len(snapshotMagic) + 4
+	trailerSize    = 4
+)
+
+type section byte
+
+const (
+	sectionMeta        section = 1
+	sectionSettings    section = 2
+	sectionValue       section = 3
+	sectionWatch       section = 4
+	sectionMemory      section = 5
+	sectionUnpublished section = 6
+	sectionEnd         section = 7
+)
+
+// Snapshot is the state at one index. It does not change while the machine goes on, and may be written from another goroutine.
+type Snapshot struct {
+	state   Machine // the scalar fields only
+	values  *btree.BTreeG[*record]
+	watches *btree.BTreeG[*watch]
+	dedup   *btree.BTreeG[memory]
+	events  []Event
+}
+
+// Snapshot captures the state. It takes the same short time whatever the state's size. It must not run beside Apply, Restore
+// or another Snapshot.
+func (m *Machine) Snapshot() *Snapshot {
+	return &Snapshot{
+		state: Machine{
+			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
+			version: m.version, hash: m.hash, settings: m.settings, configured: m.configured,
+		},
+		values:  m.values.byKey.Copy(),
+		watches: m.watches.byKey.Copy(),
+		dedup:   m.dedup.byID.Copy(),
+		events:  m.Unpublished(),
+	}
+}
+
+// Index returns the index of the last entry in the snapshot.
+func (s *Snapshot) Index() uint64 { return s.state.index }
+
+// Write writes the snapshot.
+func (s *Snapshot) Write(w io.Writer) error {
+	sum := crc32.New(castagnoli())
+	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)
+	header := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), SnapshotFormat)
+	if _, err := buffered.Write(header); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	compressor, err := zstd.NewWriter(buffered, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
+	if err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	frames := frameWriter{w: compressor}
+	s.writeFrames(&frames)
+	if err := compressor.Close(); frames.err == nil {
+		frames.err = err
+	}
+	if err := buffered.Flush(); frames.err == nil {
+		frames.err = err
+	}
+	if frames.err == nil {
+		_, frames.err = w.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	}
+	if frames.err != nil {
+		return fmt.Errorf("write snapshot: %w", frames.err)
+	}
+	return nil
+}
+
+func (s *Snapshot) writeFrames(frames *frameWriter) {
+	frames.write(sectionMeta, func(b []byte) []byte { return appendMeta(b, &s.state) })
+	frames.write(sectionSettings, func(b []byte) []byte { return appendSettings(b, &s.state.settings) })
+	s.values.Scan(func(r *record) bool {
+		return frames.write(sectionValue, func(b []byte) []byte { return appendRecord(b, r) })
+	})
+	s.watches.Scan(func(w *watch) bool {
+		return frames.write(sectionWatch, func(b []byte) []byte { return appendWatch(b, w) })
+	})
+	s.dedup.Scan(func(m memory) bool {
+		return frames.write(sectionMemory, func(b []byte) []byte { return appendMemory(b, &m) })
+	})
+	for i := range s.events {
+		frames.write(sectionUnpublished, func(b []byte) []byte { return appendEvent(b, &s.events[i]) })
+	}
+	count := frames.count
+	frames.write(sectionEnd, func(b []byte) []byte { return appendUint(b, 1, count) })
+}
+
+type frameWriter struct {
+	w       io.Writer
+	head    []byte
+	content []byte
+	count   uint64
+	err     error
+}
+
+// write writes a frame and reports whether to go on.
+func (f *frameWriter) write(s section, content func([]byte) []byte) bool {
+	if f.err != nil {
+		return false
+	}
+	f.content = content(f.content[:0])
+	f.head = protowire.AppendVarint(append(f.head[:0], byte(s)), uint64(len(f.content)))
+	if _, f.err = f.w.Write(f.head); f.err == nil {
+		_, f.err = f.w.Write(f.content)
+	}
+	f.count++
+	return f.err == nil
+}
+
+// Restore replaces the state with that of a snapshot. When it fails, with ErrDamaged or ErrUnknown or an error of the reader,
+// the state is as it was.
+func (m *Machine) Restore(r io.Reader) error {
+	restored := New()
+	if err := restored.read(r); err != nil {
+		return fmt.Errorf("restore snapshot: %w", err)
+	}
+	*m = *restored
+	return nil
+}
+
+func (m *Machine) read(r io.Reader) error {
+	body := &bodyReader{r: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli())}
+	header := make([]byte, headerSize)
+	if _, err := io.ReadFull(body, header); err != nil {
+		return body.explain(err)
+	}
+	if string(header[:len(snapshotMagic)]) != snapshotMagic {
+		return fmt.Errorf("%w: no holdfast snapshot", ErrDamaged)
+	}
+	if format := binary.LittleEndian.Uint32(header[len(snapshotMagic):]); format != SnapshotFormat {
+		return fmt.Errorf("%w: snapshot format %d", ErrUnknown, format)
+	}
+	decompressor, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	defer decompressor.Close()
+	// A fault in the content of a file with a wrong checksum is damage, whatever it looks like. So the file is read to its
+	// end before the fault is named.
+	fault := m.readFrames(bufio.NewReaderSize(decompressor, 1<<16))
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return body.explain(err)
+	}
+	if err := body.verify(); err != nil {
+		return err
+	}
+	return fault
+}
+
+// bodyReader reads all but the trailer of a snapshot and sums it up.
+type bodyReader struct {
+	r   *bufio.Reader
+	sum hash.Hash32
+	err error // of the source, other than its end
+}
+
+func (b *bodyReader) Read(p []byte) (int, error) {
+	held, err := b.r.Peek(trailerSize + 1)
+	if len(held) <= trailerSize {
+		if err != io.EOF {
+			b.err = err
+		}
+		return 0, err
+	}
+	n := min(len(p), max(b.r.Buffered()-trailerSize, 1))
+	n, err = b.r.Read(p[:n])
+	b.sum.Write(p[:n])
+	return n, err
+}
+
+// explain tells an error of the source from a source that ended too early.
+func (b *bodyReader) explain(err error) error {
+	if b.err != nil {
+		return b.err
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
+}
+
+func (b *bodyReader) verify() error {
+	trailer := make([]byte, trailerSize)
+	if _, err := io.ReadFull(b.r, trailer); err != nil {
+		return b.explain(err)
+	}
+	if binary.LittleEndian.Uint32(trailer) != b.sum.Sum32() {
+		return fmt.Errorf("%w: snapshot with a wrong checksum", ErrDamaged)
+	}
+	return nil
+}
+
+func (m *Machine) readFrames(r *bufio.Reader) error {
+	var content []byte
+	last := section(0)
+	for count := uint64(0); ; count++ {
+		kind, err := r.ReadByte()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if section(kind) < last {
+			return fmt.Errorf("%w: sections out of order", ErrDamaged)
+		}
+		last = section(kind)
+		if content, err = readContent(r, content); err != nil {
+			return err
+		}
+		if last == sectionEnd {
+			return checkEnd(content, count)
+		}
+		if err := m.readFrame(last, content); err != nil {
+			return err
+		}
+	}
+}
+
+// maxFrame is more than any frame of a release ever was: a key, a value and little else.
+const maxFrame = 1 << 30
+
+// readContent reads a length and as many bytes. Memory is only taken for what really comes.
+func readContent(r *bufio.Reader, content []byte) ([]byte, error) {
+	const step = 1 << 20
+	size, err := binary.ReadUvarint(r)
+	if err != nil || size > maxFrame {
+		return nil, fmt.Errorf("%w: frame of %d bytes: %w", ErrDamaged, size, err)
+	}
+	content = content[:0]
+	for left := int(size); left > 0; {
+		n := min(left, step)
+		start := len(content)
+		content = append(content, make([]byte, n)...)
+		if _, err := io.ReadFull(r, content[start:]); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		left -= n
+	}
+	return content, nil
+}
+
+func checkEnd(content []byte, count uint64) error {
+	r := reader{rest: content}
+	var written uint64
+	for r.next() {
+		if r.field != 1 {
+			r.unknown("End")
+			break
+		}
+		written = r.uint()
+	}
+	if r.err == nil && written != count {
+		r.fail(fmt.Errorf("%w: %d frames of %d", ErrDamaged, count, written))
+	}
+	return r.err
+}

@@ -1,0 +1,240 @@
+package fsm
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// everything returns a leader whose state has something in every section.
+func everything(t testing.TB) *testLeader {
+	l := newLeader(t)
+	rules, err := policy.Compile([]policy.Rule{{
+		ClientIDs: []string{"c", "line-*"}, Usernames: []string{""}, Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
+		Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*", ""}}, {Access: policy.Read, KeyType: policy.Binary, Keys: []string{"AP8="}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.configure(func(s *Settings) {
+		s.Policy, s.CaseInsensitive, s.Dialect, s.WatchTTL = rules, true, DialectSDK, 1_000_000
+		s.Limits.DedupEntries = 10
+	})
+	l.apply(
+		l.set("plain", "value"),
+		l.set("empty", ""),
+		l.set("\x00\xff", "\r\n", ttl(60_000), token(l.wall)),
+		l.set("lock", "me", ttl(10_000), id(l.newID()), func(c *Command) { c.Token = hlc.Timestamp{Wall: 7, Counter: 9, NodeID: "other"} }),
+		watching("c", "plain"), watching("line-1", "plain"), watching("line-1", "none"),
+		Command{Kind: KindReject, Rejected: []Rejection{{ID: l.newID(), ClientID: "line-2", Lifetime: 99_000}}},
+	)
+	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"), vdel("none", "x", id(l.newID())))
+	l.number++
+	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1})
+	return l
+}
+
+// Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
+func TestGoldenSnapshots(t *testing.T) {
+	current := filepath.Join("testdata", "snapshot", fmt.Sprintf("format-%d.snap", SnapshotFormat))
+	l := everything(t)
+	if *update {
+		if err := os.WriteFile(current, l.snapshot(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob("testdata/snapshot/*.snap")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored := New()
+		if err := restored.Restore(bytes.NewReader(data)); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if got, want := restored.Status(), l.m.Status(); got != want {
+			t.Errorf("%s: %+v, want %+v", file, got, want)
+		}
+		if file == current && !bytes.Equal(data, l.snapshot()) {
+			t.Errorf("%s: a snapshot of the same state has other bytes now; a change of the format needs a new number", file)
+		}
+	}
+}
+
+func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
+	l := everything(t)
+	data := l.snapshot()
+	m := New()
+	for i := range data {
+		flipped := bytes.Clone(data)
+		flipped[i] ^= 1 << (i % 8)
+		if err := m.Restore(bytes.NewReader(flipped)); !errors.Is(err, ErrDamaged) && !(i >= 8 && i < 12 && errors.Is(err, ErrUnknown)) {
+			t.Fatalf("byte %d flipped: %v", i, err)
+		}
+		if err := m.Restore(bytes.NewReader(data[:i])); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("cut at %d: %v", i, err)
+		}
+	}
+	if err := m.Restore(bytes.NewReader(append(bytes.Clone(data), 0))); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a byte too many: %v", err)
+	}
+	if m.Status() != New().Status() {
+		t.Error("a refused snapshot left something behind")
+	}
+	if err := l.m.Restore(bytes.NewReader(data[:50])); err == nil || !bytes.Equal(l.snapshot(), data) {
+		t.Error("a refused snapshot changed the state")
+	}
+}
+
+// A snapshot does not change while the machine goes on.
+func TestSnapshotIsIsolated(t *testing.T) {
+	l := everything(t)
+	want := l.snapshot()
+	taken := l.m.Snapshot()
+	for i := range 300 {
+		l.apply(l.set(fmt.Sprint("k", i), "v", id(l.newID()), ttl(5)), watching("c", fmt.Sprint("k", i)), del("plain"))
+		l.pass(10)
+	}
+	var buffer bytes.Buffer
+	if err := taken.Write(&buffer); err != nil || !bytes.Equal(buffer.Bytes(), want) {
+		t.Fatalf("the snapshot changed, error %v", err)
+	}
+}
+
+// The same log gives the same hash and the same bytes: applied twice, and applied after a snapshot and restore at any index.
+func TestDeterminism(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t)
+		first := New()
+		var hashes []uint64
+		for _, entry := range log {
+			applyLogged(t, first, entry)
+			hashes = append(hashes, first.Status().Hash)
+		}
+		want := snapshotOf(t, first)
+		cut := rapid.IntRange(0, len(log)).Draw(t, "cut")
+		second := New()
+		for i, entry := range log {
+			if i == cut {
+				restored := New()
+				if err := restored.Restore(bytes.NewReader(snapshotOf(t, second))); err != nil {
+					t.Fatal(err)
+				}
+				second = restored
+			}
+			applyLogged(t, second, entry)
+			if hash := second.Status().Hash; hash != hashes[i] {
+				t.Fatalf("hashes differ at entry %d, restored at %d", i, cut)
+			}
+		}
+		if !bytes.Equal(snapshotOf(t, second), want) {
+			t.Fatalf("snapshots differ, restored at %d", cut)
+		}
+	})
+}
+
+// The same for one long log, at every index.
+func TestDeterminismAtEveryIndex(t *testing.T) {
+	l := everything(t)
+	for i := range 40 {
+		l.elapsed += int64(i * 100)
+		l.apply(l.set(fmt.Sprint(i%7), fmt.Sprint(i), ttl(int64(300*i)), id(l.newID())), watching(fmt.Sprint("line-", i%3), fmt.Sprint(i%7)), vdel(fmt.Sprint(i%5), fmt.Sprint(i-2)))
+		if i%10 == 9 {
+			l.start()
+		}
+	}
+	want := l.snapshot()
+	for cut := range l.log {
+		m := New()
+		for i, entry := range l.log {
+			if i == cut {
+				data := snapshotOf(t, m)
+				m = New()
+				if err := m.Restore(bytes.NewReader(data)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			applyLogged(t, m, entry)
+		}
+		if !bytes.Equal(snapshotOf(t, m), want) {
+			t.Fatalf("restored at %d: other bytes", cut)
+		}
+	}
+}
+
+type fataler interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+func snapshotOf(t fataler, m *Machine) []byte {
+	t.Helper()
+	var buffer bytes.Buffer
+	if err := m.Snapshot().Write(&buffer); err != nil {
+		t.Fatal(err)
+	}
+	return buffer.Bytes()
+}
+
+func applyLogged(t fataler, m *Machine, entry logged) *Outcome {
+	t.Helper()
+	outcome, err := m.Apply(entry.index, entry.term, entry.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome
+}
+
+func FuzzRestore(f *testing.F) {
+	l := everything(f)
+	f.Add(l.snapshot())
+	f.Add(newLeader(f).snapshot())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := New()
+		if m.Restore(bytes.NewReader(data)) == nil {
+			snapshotOf(t, m)
+		}
+	})
+}
+
+// FuzzFrames goes past the checksum and the compression, which random bytes never pass.
+func FuzzFrames(f *testing.F) {
+	f.Add(byte(sectionValue), appendRecord(nil, newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5, &hlc.Timestamp{Wall: 2, NodeID: "x"})))
+	settings := DefaultSettings()
+	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
+	f.Add(byte(sectionWatch), appendWatch(nil, &watch{key: "k", clientID: "c", index: 3}))
+	f.Add(byte(sectionMemory), appendMemory(nil, &memory{code: CodeOK, index: 4}))
+	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
+	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
+		m := New()
+		if m.readFrame(section(kind), content) == nil {
+			snapshotOf(t, m)
+		}
+	})
+}
+
+func BenchmarkSnapshotWrite(b *testing.B) {
+	l := newLeader(b)
+	for i := range 100_000 {
+		l.m.values.put(newRecord(fmt.Appendf(nil, "key-%016d", i), make([]byte, 100), hlc.Clock{Wall: int64(i)}, noDeadline, nil))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		snapshotOf(b, l.m)
+	}
+}

@@ -1,0 +1,47 @@
+package fsm
+
+// unpublished holds the changes that the clients who watch them may not have been told of yet, the oldest first. The slice is
+// only ever appended to and cut at its front, so a copy of its header is a copy of the list.
+type unpublished struct {
+	events    []Event
+	receivers int
+	bytes     int64
+}
+
+func (u *unpublished) add(event Event) {
+	u.events = append(u.events, event)
+	u.receivers += len(event.Receivers)
+	u.bytes += event.size()
+}
+
+func (e *Event) size() int64 { return int64(len(e.Key) + len(e.Value)) }
+
+// release removes the events up to the log index.
+func (u *unpublished) release(index uint64) {
+	for len(u.events) > 0 && u.events[0].Index <= index {
+		u.removeFirst()
+	}
+}
+
+// bound gives up the oldest events until the list is within the limits, and returns how many notifications that cost.
+func (u *unpublished) bound(limits *Limits) int {
+	before := u.receivers
+	for len(u.events) > 0 && (int64(u.receivers) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {
+		u.removeFirst()
+	}
+	return before - u.receivers
+}
+
+func (u *unpublished) removeFirst() {
+	u.receivers -= len(u.events[0].Receivers)
+	u.bytes -= u.events[0].size()
+	u.events = u.events[1:]
+	if len(u.events) == 0 {
+		u.events = nil // let go of the array
+	}
+}
+
+// Unpublished returns the changes beyond the published mark. They must not be changed.
+func (m *Machine) Unpublished() []Event {
+	return m.unpublished.events[:len(m.unpublished.events):len(m.unpublished.events)]
+}

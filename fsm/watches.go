@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"cmp"
+
+	"github.com/tidwall/btree"
+)
+
+// watch is a client's wish to be told of the changes of a key. It is immutable once it is in the trees.
+type watch struct {
+	key        string
+	clientID   string
+	dialect    Dialect
+	index      uint64 // of the latest KEYNOTIFY
+	renewed    int64  // cluster time of the latest KEYNOTIFY
+	brokerTime int64  // of the latest KEYNOTIFY; 0 is unknown
+}
+
+// watches holds them in the orders of their keys, of their clients, and of their renewal.
+type watches struct {
+	byKey     *btree.BTreeG[*watch]
+	byClient  *btree.BTreeG[*watch]
+	byRenewal *btree.BTreeG[*watch]
+}
+
+func newWatches() watches {
+	tree := func(compare func(a, b *watch) int) *btree.BTreeG[*watch] {
+		return btree.NewBTreeGOptions(func(a, b *watch) bool { return compare(a, b) < 0 }, btree.Options{NoLocks: true})
+	}
+	byKey := func(a, b *watch) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.clientID, b.clientID))
+	}
+	return watches{
+		byKey: tree(byKey),
+		byClient: tree(func(a, b *watch) int {
+			return cmp.Or(cmp.Compare(a.clientID, b.clientID), cmp.Compare(a.key, b.key))
+		}),
+		byRenewal: tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.renewed, b.renewed), byKey(a, b)) }),
+	}
+}
+
+func (w *watches) len() int { return w.byKey.Len() }
+
+func (w *watches) find(key []byte, clientID string) (*watch, bool) {
+	return w.byKey.Get(&watch{key: string(key), clientID: clientID})
+}
+
+func (w *watches) put(added *watch) {
+	if old, replaced := w.byKey.Set(added); replaced {
+		w.byRenewal.Delete(old)
+	}
+	w.byClient.Set(added)
+	w.byRenewal.Set(added)
+}
+
+func (w *watches) delete(ended *watch) {
+	w.byKey.Delete(ended)
+	w.byClient.Delete(ended)
+	w.byRenewal.Delete(ended)
+}
+
+// receivers returns who watches the key, in the order of their client ids.
+func (w *watches) receivers(key string) []Receiver {
+	if w.byKey.Len() == 0 {
+		return nil
+	}
+	var receivers []Receiver
+	w.byKey.Ascend(&watch{key: key}, func(found *watch) bool {
+		if found.key != key {
+			return false
+		}
+		receivers = append(receivers, Receiver{ClientID: found.clientID, Dialect: found.dialect})
+		return true
+	})
+	return receivers
+}
+
+// ofClient returns the watches of one client, or those of all clients, in the order of clients and keys.
+func (w *watches) ofClient(clientID string, everyone bool) []*watch {
+	var found []*watch
+	w.byClient.Ascend(&watch{clientID: clientID}, func(candidate *watch) bool {
+		if candidate.clientID != clientID && !everyone {
+			return false
+		}
+		found = append(found, candidate)
+		return true
+	})
+	return found
+}

@@ -1,0 +1,189 @@
+// Package policy decides who may do what with which keys. It is pure: a compiled Policy is immutable, and the same question
+// has the same answer on every replica. Reading policy files is the business of package policyfile.
+package policy
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Access is what a command does to a key.
+type Access uint8
+
+// The kinds of access. ReadWrite is both in one.
+const (
+	Read      Access = 1
+	Write     Access = 2
+	ReadWrite Access = Read | Write
+)
+
+// Attribute is a property of a principal that its broker vouches for.
+type Attribute struct{ Name, Value string }
+
+// Principal is who asks. What is unknown is empty, and matches no pattern.
+type Principal struct {
+	ClientID   string
+	Username   string
+	Attributes []Attribute
+}
+
+// KeyType says how the keys of a resource are written.
+type KeyType uint8
+
+// The key types.
+const (
+	Pattern KeyType = iota // a glob, with tokens
+	String                 // the key itself
+	Binary                 // the key in standard base64
+)
+
+// Resource is an access to a set of keys.
+type Resource struct {
+	Access  Access
+	KeyType KeyType
+	Keys    []string
+}
+
+// Rule grants its resources to its principals. A principal is meant when any of the three lists names it; a rule without any
+// principals means nobody. An entry of Attributes names a principal that has all of its attributes.
+type Rule struct {
+	ClientIDs  []string // globs
+	Usernames  []string // globs
+	Attributes [][]Attribute
+	Resources  []Resource
+}
+
+// Policy is a compiled list of rules. What no rule allows is denied.
+type Policy struct {
+	rules    []Rule
+	compiled []compiledRule
+}
+
+type compiledRule struct {
+	clientIDs, usernames []glob
+	attributes           [][]Attribute
+	resources            []compiledResource
+}
+
+type compiledResource struct {
+	access Access
+	globs  []glob
+	keys   map[string]struct{}
+}
+
+// ErrInvalid is wrapped by every error of Compile.
+var ErrInvalid = errors.New("invalid policy")
+
+// Compile checks the rules and makes a policy of them. No rules at all make a policy that denies everything.
+func Compile(rules []Rule) (*Policy, error) {
+	policy := &Policy{rules: rules}
+	for i, rule := range rules {
+		compiled, err := compileRule(rule)
+		if err != nil {
+			return nil, fmt.Errorf("%w: rule %d: %w", ErrInvalid, i+1, err)
+		}
+		policy.compiled = append(policy.compiled, compiled)
+	}
+	return policy, nil
+}
+
+func compileRule(rule Rule) (compiledRule, error) {
+	compiled := compiledRule{attributes: rule.Attributes}
+	var err error
+	if compiled.clientIDs, err = compileGlobs(rule.ClientIDs, false); err != nil {
+		return compiledRule{}, fmt.Errorf("client id %w", err)
+	}
+	if compiled.usernames, err = compileGlobs(rule.Usernames, false); err != nil {
+		return compiledRule{}, fmt.Errorf("user name %w", err)
+	}
+	for _, attributes := range rule.Attributes {
+		if len(attributes) == 0 {
+			return compiledRule{}, errors.New("an entry of attributes names no attribute, which would mean everybody")
+		}
+	}
+	for i, resource := range rule.Resources {
+		r := compiledResource{access: resource.Access}
+		if resource.Access == 0 || resource.Access&^ReadWrite != 0 {
+			return compiledRule{}, fmt.Errorf("resource %d: the method is none of Read, Write, ReadWrite", i+1)
+		}
+		switch resource.KeyType {
+		case Pattern:
+			if r.globs, err = compileGlobs(resource.Keys, true); err != nil {
+				return compiledRule{}, fmt.Errorf("resource %d: key %w", i+1, err)
+			}
+		case String, Binary:
+			if r.keys, err = exactKeys(resource); err != nil {
+				return compiledRule{}, fmt.Errorf("resource %d: %w", i+1, err)
+			}
+		default:
+			return compiledRule{}, fmt.Errorf("resource %d: the key type is none of Pattern, String, Binary", i+1)
+		}
+		compiled.resources = append(compiled.resources, r)
+	}
+	return compiled, nil
+}
+
+func exactKeys(resource Resource) (map[string]struct{}, error) {
+	keys := make(map[string]struct{}, len(resource.Keys))
+	for _, key := range resource.Keys {
+		if resource.KeyType == Binary {
+			decoded, err := base64.StdEncoding.DecodeString(key)
+			if err != nil {
+				return nil, fmt.Errorf("key %q is no base64: %w", key, err)
+			}
+			key = string(decoded)
+		}
+		keys[key] = struct{}{}
+	}
+	return keys, nil
+}
+
+// Rules returns the rules that the policy was compiled from. The caller must not change them.
+func (p *Policy) Rules() []Rule { return p.rules }
+
+// Allows reports whether the principal may access the key.
+func (p *Policy) Allows(principal *Principal, access Access, key []byte) bool {
+	for i := range p.compiled {
+		rule := &p.compiled[i]
+		if rule.means(principal) && rule.grants(principal, access, key) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *compiledRule) means(principal *Principal) bool {
+	if principal.ClientID != "" && matchesAny(r.clientIDs, []byte(principal.ClientID), principal) {
+		return true
+	}
+	if principal.Username != "" && matchesAny(r.usernames, []byte(principal.Username), principal) {
+		return true
+	}
+	return slices.ContainsFunc(r.attributes, func(wanted []Attribute) bool {
+		for _, attribute := range wanted {
+			if !slices.Contains(principal.Attributes, attribute) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (r *compiledRule) grants(principal *Principal, access Access, key []byte) bool {
+	for i := range r.resources {
+		resource := &r.resources[i]
+		if resource.access&access != access {
+			continue
+		}
+		if _, ok := resource.keys[string(key)]; ok || matchesAny(resource.globs, key, principal) {
+			return true
+		}
+	}
+	return false
+}
+
+func matchesAny(globs []glob, text []byte, principal *Principal) bool {
+	return slices.ContainsFunc(globs, func(g glob) bool { return g.matches(text, principal) })
+}

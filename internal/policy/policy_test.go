@@ -1,0 +1,135 @@
+package policy
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestGlob(t *testing.T) {
+	principal := &Principal{ClientID: "line-*", Username: "u"}
+	for _, test := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"n[0-9]", "n7", true},
+		{"n[0-9]", "n77", false},
+		{"n[0-9]", "nx", false},
+		{"*", "", true},
+		{"*", "a/b\x00", true},
+		{"", "", true},
+		{"", "a", false},
+		{"a*b*c", "a/x/b/y/bc", true},
+		{"a*b*c", "acb", false},
+		{"?", "ä", false},
+		{"??", "ä", true},
+		{"[!a]", "b", true},
+		{"[^a]", "a", false},
+		{"[]a]", "]", true},
+		{"[a-]", "-", true},
+		{"[[]x", "[x", true},
+		{"{x}*", "{x}y", true},
+		{"clients/{principal.clientId}/*", "clients/line-*/x", true},
+		{"clients/{principal.clientId}/*", "clients/line-1/x", false},
+		{"*{principal.username}", "uu", true},
+	} {
+		g, err := compileGlob(test.pattern, true)
+		if err != nil || g.matches([]byte(test.text), principal) != test.want {
+			t.Errorf("%q on %q: want %v, error %v", test.pattern, test.text, test.want, err)
+		}
+	}
+	if g, _ := compileGlob("{principal.clientId}*", true); g.matches([]byte("x"), &Principal{}) {
+		t.Error("the token of an unknown client matches the empty text")
+	}
+	for _, pattern := range []string{"[", "[a", "[]", "[z-a]", "{principal.x}", "{principal."} {
+		if _, err := compileGlob(pattern, true); err == nil {
+			t.Errorf("%q compiles", pattern)
+		}
+	}
+}
+
+// The standard library's matcher is an independent model where a star may not cross a slash and there is none.
+func TestGlobAgainstPathMatch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := rapid.StringMatching(`([ab*?]|\[ab\]|\[a-b\]|\[\^a\])*`).Draw(t, "pattern")
+		text := rapid.StringMatching(`[abc]*`).Draw(t, "text")
+		g, err := compileGlob(pattern, false)
+		want, wantErr := path.Match(pattern, text)
+		if err != nil || wantErr != nil || g.matches([]byte(text), &Principal{}) != want {
+			t.Fatalf("%q on %q: want %v; %v, %v", pattern, text, want, err, wantErr)
+		}
+	})
+}
+
+func TestGlobIsNotExponential(t *testing.T) {
+	g, _ := compileGlob(strings.Repeat("a*", 50)+"b", false)
+	start := time.Now()
+	if g.matches([]byte(strings.Repeat("a", 4000)), &Principal{}) || time.Since(start) > time.Second {
+		t.Fatalf("took %v", time.Since(start))
+	}
+}
+
+func TestAllows(t *testing.T) {
+	policy, err := Compile([]Rule{
+		{
+			ClientIDs: []string{"line-*"},
+			Resources: []Resource{
+				{Read, Pattern, []string{"n[0-9]", "clients/{principal.clientId}/*"}},
+				{ReadWrite, Binary, []string{"AP8="}},
+				{Write, String, []string{"*"}},
+			},
+		},
+		{Usernames: []string{"admin"}, Resources: []Resource{{ReadWrite, Pattern, []string{"*"}}}},
+		{Attributes: [][]Attribute{{{"site", "a"}, {"role", "op"}}}, Resources: []Resource{{Read, String, []string{"s"}}}},
+		{Resources: []Resource{{ReadWrite, Pattern, []string{"*"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := Principal{ClientID: "line-1"}
+	for _, test := range []struct {
+		principal Principal
+		access    Access
+		key       string
+		want      bool
+	}{
+		{line, Read, "n1", true},
+		{line, Write, "n1", false},
+		{line, ReadWrite, "n1", false},
+		{line, Read, "clients/line-1/x", true},
+		{line, Read, "clients/line-2/x", false},
+		{line, Write, "\x00\xff", true},
+		{line, Write, "*", true},
+		{line, Write, "x", false},
+		{Principal{}, Read, "n1", false},
+		{Principal{ClientID: "admin"}, Read, "x", false},
+		{Principal{Username: "admin"}, ReadWrite, "x", true},
+		{Principal{Attributes: []Attribute{{"site", "a"}}}, Read, "s", false},
+		{Principal{Attributes: []Attribute{{"role", "op"}, {"site", "a"}}}, Read, "s", true},
+	} {
+		if got := policy.Allows(&test.principal, test.access, []byte(test.key)); got != test.want {
+			t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
+		}
+	}
+}
+
+func TestCompileRefuses(t *testing.T) {
+	for _, rule := range []Rule{
+		{ClientIDs: []string{"["}},
+		{Usernames: []string{"["}},
+		{Attributes: [][]Attribute{{}}},
+		{Resources: []Resource{{0, Pattern, nil}}},
+		{Resources: []Resource{{4, Pattern, nil}}},
+		{Resources: []Resource{{Read, Pattern, []string{"["}}}},
+		{Resources: []Resource{{Read, Binary, []string{"!"}}}},
+		{Resources: []Resource{{Read, 9, nil}}},
+	} {
+		if _, err := Compile([]Rule{rule}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", rule, err)
+		}
+	}
+}
