@@ -83,6 +83,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 	for i := range entry.Commands {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
 	}
+	outcome.Published = m.published
 	outcome.Dropped = m.unpublished.bound(&m.settings.Limits)
 	m.note('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
 	return outcome, nil

@@ -127,6 +127,8 @@ type Outcome struct {
 	Results []Result
 	// Events come in the order in which they happened. Events of a command precede its result.
 	Events []Event
+	// Published is the published mark after the entry.
+	Published uint64
 	// Commands are those of the entry.
 	Commands []Command
 	// Dropped counts the notifications that were given up to keep the list of unpublished ones within its bound.

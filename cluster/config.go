@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// Version is what this node can apply. It grows by one with every new kind of command or field of the log format; a leader
+// proposes nothing that the oldest member does not know.
+const Version = 1
+
+// Timing says how fast members suspect each other.
+type Timing struct {
+	Heartbeat    time.Duration // a follower that hears nothing for as long stands for election
+	Election     time.Duration // a candidate that is not elected for as long tries again
+	LeaderLease  time.Duration // a leader that reaches no majority for as long steps down
+	Commit       time.Duration // a follower learns of a commit after as long without other traffic
+	DiskDeadline time.Duration // a store call that takes longer ends the process
+}
+
+// LAN is the timing for machines with good disks in one network.
+func LAN() Timing {
+	return Timing{
+		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
+		Commit: 20 * time.Millisecond, DiskDeadline: 5 * time.Second,
+	}
+}
+
+// Edge is the timing for slow disks, SD cards and crowded machines.
+func Edge() Timing {
+	return Timing{
+		Heartbeat: 2 * time.Second, Election: 2 * time.Second, LeaderLease: 1500 * time.Millisecond,
+		Commit: 50 * time.Millisecond, DiskDeadline: 30 * time.Second,
+	}
+}
+
+// Config is what a Node needs to know. DefaultConfig gives the rest a value.
+type Config struct {
+	ID      raft.ServerID // of this member, unique for ever: see Identity
+	Timing  Timing
+	Members []raft.Server // of the first cluster, bootstrapped when the node has no state; nil never bootstraps
+
+	// Offer is what this node wants the cluster's settings to be.
+	Offer Offer
+
+	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
+	BatchBytes    int
+	BatchCommands int
+	// InFlight is how many entries are proposed before the first of them is committed.
+	InFlight int
+	// SnapshotBytes is how much log is written before a snapshot is taken.
+	SnapshotBytes int64
+	// TrailingEntries is how many entries stay in the log behind a snapshot.
+	TrailingEntries uint64
+	// CacheBytes bounds the entries that are kept in memory for followers that are a little behind.
+	CacheBytes int
+}
+
+// DefaultConfig returns a configuration that only lacks an ID and Members.
+func DefaultConfig() Config {
+	return Config{
+		Timing:     LAN(),
+		Offer:      Offer{Settings: fsm.DefaultSettings()},
+		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2,
+		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20,
+	}
+}
+
+// Validate reports the first field that makes no sense.
+func (c *Config) Validate() error {
+	positive := []struct {
+		name  string
+		value int64
+	}{
+		{"Timing.Heartbeat", int64(c.Timing.Heartbeat)},
+		{"Timing.Election", int64(c.Timing.Election)},
+		{"Timing.LeaderLease", int64(c.Timing.LeaderLease)},
+		{"Timing.Commit", int64(c.Timing.Commit)},
+		{"Timing.DiskDeadline", int64(c.Timing.DiskDeadline)},
+		{"BatchBytes", int64(c.BatchBytes)},
+		{"BatchCommands", int64(c.BatchCommands)},
+		{"InFlight", int64(c.InFlight)},
+		{"SnapshotBytes", c.SnapshotBytes},
+		{"CacheBytes", int64(c.CacheBytes)},
+	}
+	for _, field := range positive {
+		if field.value <= 0 {
+			return fmt.Errorf("cluster config: %s is %d: must be positive", field.name, field.value)
+		}
+	}
+	switch {
+	case c.ID == "":
+		return fmt.Errorf("cluster config: ID is %q: must not be empty", c.ID)
+	case c.Timing.LeaderLease > c.Timing.Heartbeat:
+		return fmt.Errorf("cluster config: Timing.LeaderLease is %v: must not be above Timing.Heartbeat (%v)", c.Timing.LeaderLease, c.Timing.Heartbeat)
+	case c.Timing.Election < c.Timing.Heartbeat:
+		return fmt.Errorf("cluster config: Timing.Election is %v: must not be below Timing.Heartbeat (%v)", c.Timing.Election, c.Timing.Heartbeat)
+	}
+	return nil
+}
+
+// Observer is told of everything that happens, in order. It is implemented by the front end.
+type Observer interface {
+	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
+	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
+	// this leadership did not propose the entry. The outcome must not be changed.
+	Applied(outcome *fsm.Outcome, tags []any)
+	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
+	ReadDone(tag any, index uint64, result fsm.Result)
+	// Failed gives back what was proposed or read in vain. unknown says that the command may still take effect, or has;
+	// otherwise it definitely has not and will not. It must be quick.
+	Failed(tag any, unknown bool)
+	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
+	// returns. The context ends with the leadership. An error gives the leadership up for now; it is tried again.
+	Serve(ctx context.Context, term uint64) error
+}
+
+// Clock is the node's sources of time.
+type Clock struct {
+	Wall      func() int64         // milliseconds since the Unix epoch
+	Monotonic func() time.Duration // since any fixed moment; never goes back
+}
+
+// SystemClock returns the machine's clock.
+func SystemClock() Clock {
+	start := time.Now()
+	return Clock{
+		Wall:      func() int64 { return time.Now().UnixMilli() },
+		Monotonic: func() time.Duration { return time.Since(start) },
+	}
+}
+
+// World is all that a Node touches outside of its own memory.
+type World struct {
+	Stores    Stores
+	Transport raft.Transport
+	Peers     Peers
+	Clock     Clock
+	Random    func() uint64
+	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
+	FreeSpace func() (free uint64, low bool)
+	// Exit ends the process: the state or the disk cannot be trusted any more. It may return, in a simulation; the node does
+	// nothing more then.
+	Exit    func(error)
+	Log     *slog.Logger
+	Metrics *Metrics
+}

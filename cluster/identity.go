@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/raft"
+)
+
+// Identity is who a data folder belongs to. The raft id of a member is its name plus what was drawn at its first start: raft
+// never checks whom a message was meant for, so a node that lost its disk must not come back under the id it had before, or it
+// would vote again in terms in which it has voted.
+type Identity struct {
+	Cluster string `json:"cluster"`
+	Node    string `json:"node"`
+	Draw    string `json:"draw"`
+}
+
+// RaftID returns the id under which the node is a member.
+func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Draw) }
+
+// NodeName returns the name of the node that a raft id belongs to.
+func NodeName(id raft.ServerID) string {
+	name := string(id)
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		return name[:dot]
+	}
+	return name
+}
+
+// ErrForeignData says that a data folder belongs to another node or cluster.
+var ErrForeignData = errors.New("the data folder belongs to somebody else")
+
+// LoadIdentity reads the identity of a data folder, or makes it at the first start with the given draw.
+func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, error) {
+	file := filepath.Join(dataDir, "identity.json")
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		identity := Identity{Cluster: clusterName, Node: node, Draw: fmt.Sprintf("%016x", draw)}
+		encoded, err := json.MarshalIndent(identity, "", "  ")
+		if err != nil {
+			return Identity{}, err
+		}
+		return identity, writeFile(file, append(encoded, '\n'))
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("read identity: %w", err)
+	}
+	var identity Identity
+	if err := json.Unmarshal(data, &identity); err != nil {
+		return Identity{}, fmt.Errorf("read identity: %s: %w", file, err)
+	}
+	if identity.Cluster != clusterName || identity.Node != node || identity.Draw == "" {
+		return Identity{}, fmt.Errorf("%w: %s is of node %q in cluster %q, not of %q in %q",
+			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
+	}
+	return identity, nil
+}
+
+// writeFile replaces a file so that after a crash it is there whole, in its old or its new form.
+func writeFile(file string, data []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
+	if _, err = temporary.Write(data); err == nil {
+		err = temporary.Sync()
+	}
+	if closeErr := temporary.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temporary.Name(), file)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(file))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = folder.Sync()
+	if closeErr := folder.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// leadership is what this node does while it leads in one term.
+type leadership struct {
+	term     uint64
+	proposer *proposer
+	reader   *reader
+}
+
+// watchLeadership begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
+// finds what the channel dropped.
+func (n *Node) watchLeadership(ctx context.Context) {
+	const poll = 50 * time.Millisecond
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		if n.raft.State() == raft.Leader {
+			if err := n.lead(ctx); err != nil && ctx.Err() == nil {
+				n.world.Log.Warn("leadership ended", "reason", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.raft.LeaderCh():
+		case <-ticker.C:
+		}
+	}
+}
+
+// errStepDown says that raft took the leadership away.
+var errStepDown = errors.New("raft no longer leads in this term")
+
+// lead runs one leadership from its LeaderStart to its end.
+func (n *Node) lead(ctx context.Context) error {
+	nonce := n.world.Random()
+	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: Version}}}
+	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
+	if err := future.Error(); err != nil {
+		return fmt.Errorf("propose LeaderStart: %w", err)
+	}
+	outcome, ok := future.Response().(*fsm.Outcome)
+	if !ok {
+		return fmt.Errorf("apply LeaderStart: %v", future.Response())
+	}
+	status := n.replica.status()
+	if status.LeaderNonce != nonce {
+		return errStepDown
+	}
+	began := n.world.Clock.Monotonic()
+	l := &leadership{
+		term:     outcome.Term,
+		proposer: newProposer(n, outcome.Term, began, status.Now),
+		reader:   newReader(n, outcome.Term),
+	}
+	n.world.Log.Info("leading", "term", l.term)
+	n.world.Metrics.leading(true)
+	defer n.world.Metrics.leading(false)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	n.leadership.Store(l)
+	defer n.leadership.CompareAndSwap(l, nil)
+	var workers sync.WaitGroup
+	for _, work := range []func(context.Context) error{
+		l.proposer.run, l.reader.run,
+		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
+		func(ctx context.Context) error { return n.serve(ctx, l) },
+	} {
+		workers.Go(func() {
+			if err := work(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+// serve brings the cluster's settings in line and lets the front end serve.
+func (n *Node) serve(ctx context.Context, l *leadership) error {
+	if err := n.offer(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var offers sync.WaitGroup
+	offers.Go(func() {
+		if err := n.watchOffers(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	err := n.observer.Serve(ctx, l.term)
+	n.leadership.CompareAndSwap(l, nil)
+	if err == nil {
+		if err = context.Cause(ctx); err == nil {
+			err = errors.New("the front end gave up")
+		}
+	}
+	cancel(err)
+	offers.Wait()
+	return err
+}
+
+// watchTerm ends the leadership when raft is no longer the leader of its term.
+func (n *Node) watchTerm(ctx context.Context, term uint64) error {
+	const poll = 20 * time.Millisecond
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		if n.raft.State() != raft.Leader || n.raft.CurrentTerm() != term {
+			return errStepDown
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// checkedLog stands between raft and its log store. It verifies the checksum of every entry before it is stored and after it
+// is read, because the stores have none: a flipped bit has to stop this node, not to spread. It ends the process when the
+// store fails or hangs, because raft goes on after a failed StoreLogs. It keeps the newest entries in memory, bounded by
+// bytes. And it knows which indexes hold commands: no-ops and configurations never reach the state machine, so a read has to
+// know which command to wait for.
+type checkedLog struct {
+	raft.LogStore
+	guard guard
+
+	mu         sync.Mutex
+	cache      []*raft.Log // consecutive, ascending
+	cacheBytes int
+	cacheLimit int
+	commands   []uint64 // indexes of commands, ascending; cut at both ends
+	stored     int64    // bytes stored since resetStored
+}
+
+func newCheckedLog(store raft.LogStore, guard guard, cacheLimit int) *checkedLog {
+	return &checkedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit}
+}
+
+func verifyLog(log *raft.Log) error {
+	if log.Type != raft.LogCommand {
+		return nil
+	}
+	if err := fsm.VerifyEntry(log.Data); err != nil {
+		return fmt.Errorf("raft log at index %d: %w", log.Index, err)
+	}
+	return nil
+}
+
+func (l *checkedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
+	for _, log := range logs {
+		if err := verifyLog(log); err != nil {
+			l.guard.exit(err)
+			return err
+		}
+	}
+	if err := l.guard.do("log", func() error { return l.LogStore.StoreLogs(logs) }); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, log := range logs {
+		l.remember(log)
+	}
+	return nil
+}
+
+func (l *checkedLog) remember(log *raft.Log) {
+	if n := len(l.cache); n > 0 && l.cache[n-1].Index+1 != log.Index {
+		l.cache, l.cacheBytes = nil, 0
+	}
+	l.cache = append(l.cache, log)
+	l.cacheBytes += len(log.Data)
+	l.stored += int64(len(log.Data))
+	drop := 0
+	for l.cacheBytes > l.cacheLimit && drop < len(l.cache) {
+		l.cacheBytes -= len(l.cache[drop].Data)
+		drop++
+	}
+	l.cache = slices.Delete(l.cache, 0, drop)
+	if log.Type == raft.LogCommand {
+		l.commands = append(l.commands, log.Index)
+	}
+}
+
+func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
+	l.mu.Lock()
+	if n := len(l.cache); n > 0 && index >= l.cache[0].Index && index <= l.cache[n-1].Index {
+		*log = *l.cache[index-l.cache[0].Index]
+		l.mu.Unlock()
+		return nil
+	}
+	l.mu.Unlock()
+	if err := l.LogStore.GetLog(index, log); err != nil {
+		return err
+	}
+	if err := verifyLog(log); err != nil {
+		l.guard.exit(err)
+		return err
+	}
+	return nil
+}
+
+func (l *checkedLog) DeleteRange(first, last uint64) error {
+	l.mu.Lock()
+	l.cache, l.cacheBytes = nil, 0
+	// A range at the end is a conflict with a new leader; one at the front is compaction.
+	l.commands = slices.DeleteFunc(l.commands, func(index uint64) bool { return first <= index && index <= last })
+	l.mu.Unlock()
+	return l.guard.do("log", func() error { return l.LogStore.DeleteRange(first, last) })
+}
+
+// lastCommand returns the highest index of a command at or below index among those stored since the start, 0 if there is
+// none. Indexes below applied are forgotten on the way: nobody waits for them.
+func (l *checkedLog) lastCommand(index, applied uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keep, _ := slices.BinarySearch(l.commands, applied)
+	l.commands = slices.Delete(l.commands, 0, keep)
+	if next, _ := slices.BinarySearch(l.commands, index+1); next > 0 {
+		return l.commands[next-1]
+	}
+	return 0
+}
+
+func (l *checkedLog) storedBytes() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stored
+}
+
+func (l *checkedLog) resetStored() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stored = 0
+}

@@ -1,0 +1,30 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// newRaftLogger returns a logger for raft that writes to log.
+func newRaftLogger(log *slog.Logger) hclog.Logger {
+	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
+	logger.RegisterSink(slogSink{log})
+	return logger
+}
+
+type slogSink struct{ log *slog.Logger }
+
+// Accept implements hclog.SinkAdapter. Raft's information is this project's detail.
+func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...any) {
+	to := slog.LevelDebug
+	switch {
+	case level >= hclog.Error:
+		to = slog.LevelError
+	case level == hclog.Warn:
+		to = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), to, "raft: "+message, args...)
+}

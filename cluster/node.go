@@ -1,0 +1,272 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// Node is one member of the cluster. Its methods are safe for concurrent use.
+type Node struct {
+	config   Config
+	world    World
+	observer Observer
+	raft     *raft.Raft
+	log      *checkedLog
+	replica  *replica
+	offers   *offers
+
+	leadership atomic.Pointer[leadership]
+	published  atomic.Uint64
+	wallOffset atomic.Int64 // milliseconds from this node's wall clock to the cluster's median
+
+	stop    context.CancelFunc
+	workers sync.WaitGroup
+	closing sync.Once
+	closed  error
+}
+
+// Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
+// from now on, also when Open fails.
+func Open(config Config, world World, observer Observer) (*Node, error) {
+	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer)}
+	if err := n.start(); err != nil {
+		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchClocks} {
+		n.workers.Go(func() { work(ctx) })
+	}
+	return n, nil
+}
+
+func (n *Node) start() error {
+	if err := n.config.Validate(); err != nil {
+		return err
+	}
+	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.world.Exit}
+	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
+	n.replica = newReplica(n)
+	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard}
+	snapshots := meteredSnapshots{SnapshotStore: n.world.Stores.Snapshots, written: n.world.Metrics.snapshotWritten}
+	config := n.raftConfig()
+	if n.config.Members != nil {
+		has, err := raft.HasExistingState(n.log, stable, snapshots)
+		if err != nil {
+			return fmt.Errorf("open node: %w", err)
+		}
+		if !has {
+			err := raft.BootstrapCluster(config, n.log, stable, snapshots, n.world.Transport, raft.Configuration{Servers: n.config.Members})
+			if err != nil {
+				return fmt.Errorf("bootstrap: %w", err)
+			}
+		}
+	}
+	var err error
+	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, n.world.Transport); err != nil {
+		return fmt.Errorf("open node: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) raftConfig() *raft.Config {
+	config := raft.DefaultConfig()
+	config.LocalID = n.config.ID
+	config.HeartbeatTimeout = n.config.Timing.Heartbeat
+	config.ElectionTimeout = n.config.Timing.Election
+	config.LeaderLeaseTimeout = n.config.Timing.LeaderLease
+	config.CommitTimeout = n.config.Timing.Commit
+	config.MaxAppendEntries = 64 // entries of up to 1 MiB
+	config.BatchApplyCh = true
+	config.TrailingLogs = n.config.TrailingEntries
+	config.SnapshotThreshold = 1 << 20 // watchLogSize decides by bytes, which is what a disk fills up with
+	config.NoLegacyTelemetry = true
+	config.Logger = newRaftLogger(n.world.Log)
+	return config
+}
+
+// ID returns the raft id of this member.
+func (n *Node) ID() raft.ServerID { return n.config.ID }
+
+// Propose queues a command for the log and reports whether it was taken up. If it was, either the observer's Applied gets the
+// tag or its Failed does, exactly once. The command's byte slices must not change any more.
+func (n *Node) Propose(command fsm.Command, tag any) bool {
+	l := n.leadership.Load()
+	return l != nil && l.proposer.add(command, tag)
+}
+
+// Read queues a GET and reports whether it was taken up. If it was, either the observer's ReadDone gets the tag or its Failed
+// does, exactly once.
+func (n *Node) Read(command *fsm.Command, tag any) bool {
+	l := n.leadership.Load()
+	return l != nil && l.reader.add(command, tag)
+}
+
+// Confirm returns nil when this node was the leader of its term at some moment after the call.
+func (n *Node) Confirm(ctx context.Context) error {
+	l := n.leadership.Load()
+	if l == nil {
+		return ErrNotLeader
+	}
+	return n.confirm(ctx, l.term)
+}
+
+// View runs f with the state, beside readers but not beside Applied and ReadDone. f must be quick, and keep nothing.
+func (n *Node) View(f func(*fsm.Machine)) { n.replica.view(f) }
+
+// SetPublished tells that everything up to the log index was published. The mark goes into the log with the next entry.
+func (n *Node) SetPublished(index uint64) {
+	for {
+		old := n.published.Load()
+		if index <= old || n.published.CompareAndSwap(old, index) {
+			return
+		}
+	}
+}
+
+// waiter is the tag of a command that one of this package's own goroutines waits for.
+type waiter struct {
+	done   chan struct{}
+	result fsm.Result
+	err    error
+}
+
+// Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown or the
+// context's, whose outcome is unknown too.
+func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
+	w := &waiter{done: make(chan struct{})}
+	if !n.Propose(command, w) {
+		return fsm.Result{}, ErrNotLeader
+	}
+	select {
+	case <-w.done:
+		return w.result, w.err
+	case <-ctx.Done():
+		return fsm.Result{}, ctx.Err()
+	}
+}
+
+// observe passes an entry that was applied on. The state is locked.
+func (n *Node) observe(outcome *fsm.Outcome) {
+	var tags []any
+	if l := n.leadership.Load(); l != nil {
+		tags = l.proposer.tags(outcome)
+	}
+	for i, tag := range tags {
+		if w, ok := tag.(*waiter); ok {
+			w.result = outcome.Results[i]
+			close(w.done)
+			tags[i] = nil
+		}
+	}
+	n.observer.Applied(outcome, tags)
+}
+
+func (n *Node) readDone(tag any, index uint64, result fsm.Result) {
+	n.observer.ReadDone(tag, index, result)
+}
+
+func (n *Node) failed(tag any, unknown bool) {
+	switch tag := tag.(type) {
+	case nil:
+	case *waiter:
+		tag.err = ErrNotDone
+		if unknown {
+			tag.err = ErrOutcomeUnknown
+		}
+		close(tag.done)
+	default:
+		n.observer.Failed(tag, unknown)
+	}
+}
+
+// Answer answers another member's question.
+func (n *Node) Answer() Answer {
+	return Answer{Term: n.raft.CurrentTerm(), Wall: n.world.Clock.Wall()}
+}
+
+// Status is what a member knows of itself and the cluster.
+type Status struct {
+	ID       raft.ServerID
+	Role     string // leader, follower, candidate or shutdown
+	Serving  bool   // leads, and has begun to serve
+	Term     uint64
+	LeaderID raft.ServerID
+	Commit   uint64
+	Last     uint64
+	Servers  []raft.Server
+	State    fsm.Status
+}
+
+// Status returns what this member knows now.
+func (n *Node) Status() Status {
+	_, leader := n.raft.LeaderWithID()
+	status := Status{
+		ID: n.config.ID, Serving: n.leadership.Load() != nil,
+		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
+		State: n.replica.status(),
+	}
+	switch n.raft.State() {
+	case raft.Leader:
+		status.Role = "leader"
+	case raft.Follower:
+		status.Role = "follower"
+	case raft.Candidate:
+		status.Role = "candidate"
+	default:
+		status.Role = "shutdown"
+	}
+	if future := n.raft.GetConfiguration(); future.Error() == nil {
+		status.Servers = future.Configuration().Servers
+	}
+	return status
+}
+
+// TransferLeadership hands the leadership to another voter, if there is one. Cluster time is put into the log before, so that
+// leaders that change all the time still let keys expire.
+func (n *Node) TransferLeadership(ctx context.Context) error {
+	status := n.Status()
+	if status.Role != "leader" || len(status.Servers) < 2 {
+		return nil
+	}
+	if status.Serving {
+		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}); err != nil {
+			return fmt.Errorf("transfer leadership: %w", err)
+		}
+	}
+	if err := n.raft.LeadershipTransfer().Error(); err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	return nil
+}
+
+// Close hands over the leadership, if there is anybody to take it, and stops: raft, the transport, the stores, in this order.
+// The context bounds the hand-over only.
+func (n *Node) Close(ctx context.Context) error {
+	n.closing.Do(func() { n.closed = n.shutdown(ctx) })
+	return n.closed
+}
+
+func closeTransport(transport raft.Transport) error {
+	if closer, ok := transport.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+func (n *Node) shutdown(ctx context.Context) error {
+	if err := n.TransferLeadership(ctx); err != nil {
+		n.world.Log.Warn("stopping without a hand-over", "error", err)
+	}
+	n.stop()
+	n.workers.Wait()
+	return errors.Join(n.raft.Shutdown().Error(), closeTransport(n.world.Transport), n.world.Stores.Close())
+}

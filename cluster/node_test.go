@@ -1,0 +1,503 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"go.uber.org/goleak"
+
+	"holdfast/fsm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOneNode(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	if r := n.must(t, set("k", "v")); r.Code != fsm.CodeOK {
+		t.Fatalf("%+v", r)
+	}
+	if value, err := n.get("k"); value != "v" || err != nil {
+		t.Fatalf("%q, %v", value, err)
+	}
+	status := n.Status()
+	if status.Role != "leader" || !status.Serving || status.State.Keys != 1 || !status.State.Configured {
+		t.Errorf("%+v", status)
+	}
+}
+
+func TestThreeNodesAgree(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	var wait sync.WaitGroup
+	for i := range 300 {
+		r := newReply()
+		if !n.Propose(set(fmt.Sprint("k", i%7), fmt.Sprint(i)), r) {
+			t.Fatal("not taken up")
+		}
+		wait.Go(func() { <-r.done })
+	}
+	wait.Wait()
+	if value, err := n.get("k5"); value != "299" && err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+	want := n.replica.status()
+	for _, m := range members {
+		for m.replica.status().Index < want.Index {
+			_, changed := m.replica.state()
+			<-changed
+		}
+		m.recorder.mu.Lock()
+		entries := len(m.recorder.outcomes)
+		m.recorder.mu.Unlock()
+		if entries == 0 || m.replica.status().Keys != 7 {
+			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.replica.status())
+		}
+	}
+	var hashes []uint64
+	for _, m := range members {
+		hashes = append(hashes, m.replica.status().Hash)
+	}
+	if leader := n.replica.status(); leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
+		t.Errorf("hashes %v", hashes)
+	}
+}
+
+// Commands are batched: while an entry is on its way, the next one gathers.
+func TestGroupCommit(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	before := n.raft.LastIndex()
+	replies := make([]*reply, 2000)
+	for i := range replies {
+		replies[i] = newReply()
+		n.Propose(set("k", "v"), replies[i])
+	}
+	last := uint64(0)
+	for _, r := range replies {
+		<-r.done
+		if r.index < last {
+			t.Fatal("out of order")
+		}
+		last = r.index
+	}
+	if entries := n.raft.LastIndex() - before; entries > 1000 {
+		t.Errorf("%d entries for 2000 commands", entries)
+	}
+}
+
+// Idle or not, a key expires in time.
+func TestTickExpires(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	command := set("k", "v")
+	command.TTL = 100
+	start := time.Now()
+	n.must(t, command)
+	for {
+		status, changed := n.replica.state()
+		if status.Keys == 0 {
+			break
+		}
+		<-changed
+	}
+	if took := time.Since(start); took < 100*time.Millisecond || took > 400*time.Millisecond {
+		t.Errorf("expired after %v", took)
+	}
+}
+
+// When nothing waits for time, an idle leader writes nothing.
+func TestIdleLeaderWritesNothing(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	n.must(t, set("k", "v"))
+	p := n.leadership.Load().proposer
+	if wait := p.untilTick(); wait < time.Hour {
+		t.Errorf("the next tick is due in %v", wait)
+	}
+	n.SetPublished(1)
+	if wait := p.untilTick(); wait > 200*time.Millisecond {
+		t.Errorf("the published mark waits for %v", wait)
+	}
+}
+
+func TestLeadershipMoves(t *testing.T) {
+	members := startCluster(t, 3)
+	first := leader(t, members...)
+	first.must(t, set("k", "v"))
+	if err := first.TransferLeadership(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := leader(t, members...)
+	if second == first {
+		t.Fatal("still the same leader")
+	}
+	if value, err := second.get("k"); value != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+	second.must(t, set("k", "w"))
+	if _, err := first.get("k"); !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrNotDone) {
+		t.Errorf("the old leader answers: %v", err)
+	}
+}
+
+// † Confirmation is by fresh answers of the voters: a leader in a lower term than a majority knows does not read.
+func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
+	peers := &switchPeers{}
+	members := startCluster(t, 3, func(_ *Config, w *World) {
+		peers.set(w.Peers)
+		w.Peers = peers
+	})
+	n := leader(t, members...)
+	term := n.leadership.Load().term
+	if err := n.confirm(t.Context(), term); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.confirm(t.Context(), term-1); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("of a term that is over: %v", err)
+	}
+	peers.set(answers{term: term + 1})
+	if err := n.confirm(t.Context(), term); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("when the others know a later term: %v", err)
+	}
+	peers.set(answers{err: ErrUnreachable})
+	if err := n.confirm(t.Context(), term); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("when nobody answers: %v", err)
+	}
+}
+
+// switchPeers are peers that a test exchanges while the members run.
+type switchPeers struct {
+	mu    sync.Mutex
+	peers Peers
+}
+
+func (s *switchPeers) set(peers Peers) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peers = peers
+}
+
+func (s *switchPeers) Ask(ctx context.Context, member raft.Server) (Answer, error) {
+	s.mu.Lock()
+	peers := s.peers
+	s.mu.Unlock()
+	return peers.Ask(ctx, member)
+}
+
+type answers struct {
+	term uint64
+	err  error
+}
+
+func (a answers) Ask(context.Context, raft.Server) (Answer, error) {
+	return Answer{Term: a.term}, a.err
+}
+
+// † One node with a wrong clock changes nothing, leader or not.
+func TestClusterClockIsTheMedian(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	for _, wrong := range []int64{120_000, -120_000} {
+		n.wall.mu.Lock()
+		n.wall.offset = wrong
+		n.wall.mu.Unlock()
+		n.wallOffset.Store(n.medianOffset(t.Context(), time.Second))
+		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
+		}
+	}
+}
+
+// wall1 is Node.wall, which the embedding member hides.
+func (m *member) wall1() int64 { return m.Node.wall() }
+
+// A node with a store that was closed and opened again has everything, from the log and from snapshots.
+func TestRestart(t *testing.T) {
+	dir := t.TempDir()
+	for round := range 3 {
+		stores, err := OpenStores(dir, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := startMember(t, NewNetwork(), "n1", servers("n1"), stores)
+		n := leader(t, m)
+		for i := range round {
+			if value, err := n.get(fmt.Sprint("k", i)); value != "v" || err != nil {
+				t.Fatalf("round %d: %q, %v", round, value, err)
+			}
+		}
+		n.must(t, set(fmt.Sprint("k", round), "v"))
+		if round == 1 {
+			if err := n.TakeSnapshot(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSnapshotByLogSize(t *testing.T) {
+	stores := memoryStores()
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *World) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
+	n := leader(t, m)
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		n.must(t, set("k", string(make([]byte, 5_000))))
+		list, err := stores.Snapshots.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first, err := stores.Log.FirstIndex(); err == nil && first > 3 && len(list) > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no snapshot was taken, or the log was not cut")
+		}
+	}
+}
+
+func TestSaveSnapshot(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	n.must(t, set("k", "v"))
+	var saved bytes.Buffer
+	index, err := n.SaveSnapshot(&saved)
+	if err != nil || index == 0 {
+		t.Fatal(index, err)
+	}
+	m := fsm.New()
+	if err := m.Restore(&saved); err != nil || m.Status().Keys != 1 || m.Status().Index != index {
+		t.Fatalf("%+v, %v", m.Status(), err)
+	}
+}
+
+// † A flipped bit in the log halts the node that has it: raft-boltdb has no checksum.
+func TestFlippedBitHalts(t *testing.T) {
+	store := raft.NewInmemStore()
+	stores := memoryStores()
+	stores.Log, stores.Stable = store, store
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores)
+	leader(t, m).must(t, set("k", "v"))
+	last, _ := store.LastIndex()
+	if err := m.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var log raft.Log
+	if err := store.GetLog(last, &log); err != nil {
+		t.Fatal(err)
+	}
+	log.Data = bytes.Clone(log.Data)
+	log.Data[len(log.Data)/2] ^= 4
+	if err := store.StoreLog(&log); err != nil {
+		t.Fatal(err)
+	}
+	exits := make(chan error, 1)
+	checked := newCheckedLog(store, guard{deadline: time.Minute, exit: func(err error) { exits <- err }}, 100)
+	if err := checked.GetLog(last, &log); !errors.Is(err, fsm.ErrDamaged) || !errors.Is(<-exits, fsm.ErrDamaged) {
+		t.Errorf("read: %v", err)
+	}
+	if err := checked.StoreLog(&log); !errors.Is(err, fsm.ErrDamaged) || !errors.Is(<-exits, fsm.ErrDamaged) {
+		t.Errorf("stored: %v", err)
+	}
+	config := DefaultConfig()
+	config.ID = "n1"
+	world := m.world
+	world.Stores, world.Transport = stores, NewNetwork().Transport("n1", config.Timing)
+	// raft does not wrap what its stores say.
+	if _, err := Open(config, world, m.recorder); err == nil || !strings.Contains(err.Error(), fsm.ErrDamaged.Error()) {
+		t.Errorf("opened: %v", err)
+	}
+}
+
+// † An entry that cannot be applied halts the node rather than letting its state diverge.
+func TestReplicaHalts(t *testing.T) {
+	m := startCluster(t, 1)[0]
+	n := leader(t, m)
+	before := n.replica.status()
+	data := fsm.AppendEntry(nil, &fsm.Entry{Term: 1, Number: 1, Commands: []fsm.Command{{Kind: 99}}})
+	if _, err := n.replica.apply(&raft.Log{Index: before.Index + 1, Term: 1, Data: data}); !errors.Is(err, fsm.ErrUnknown) {
+		t.Fatal(err)
+	}
+	if err := <-m.exits; !errors.Is(err, ErrHalted) {
+		t.Errorf("exited with %v", err)
+	}
+	if _, err := n.replica.apply(&raft.Log{Index: before.Index + 2}); !errors.Is(err, ErrHalted) || n.replica.status() != before {
+		t.Errorf("the replica went on: %v", err)
+	}
+}
+
+// hangingLog is a disk that takes its time, or fails.
+type hangingLog struct {
+	raft.LogStore
+	release chan struct{}
+	err     error
+}
+
+func (h *hangingLog) StoreLogs(logs []*raft.Log) error {
+	if h.release != nil {
+		<-h.release
+	}
+	if h.err != nil {
+		return h.err
+	}
+	return h.LogStore.StoreLogs(logs)
+}
+
+// † A disk that hangs, or fails, ends the process.
+func TestDiskEndsTheProcess(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		disk *hangingLog
+	}{
+		{"hangs", &hangingLog{release: make(chan struct{})}},
+		{"fails", &hangingLog{err: errors.New("no space left on device")}},
+	} {
+		exits := make(chan error, 1)
+		test.disk.LogStore = raft.NewInmemStore()
+		log := newCheckedLog(test.disk, guard{deadline: 50 * time.Millisecond, exit: func(err error) { exits <- err }}, 100)
+		done := make(chan error, 1)
+		go func() { done <- log.StoreLogs([]*raft.Log{{Index: 1, Type: raft.LogNoop}}) }()
+		if err := <-exits; !errors.Is(err, ErrDisk) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if test.disk.release != nil {
+			close(test.disk.release)
+		}
+		<-done
+	}
+}
+
+func TestCheckedLogCacheIsBounded(t *testing.T) {
+	log := newCheckedLog(raft.NewInmemStore(), guard{deadline: time.Minute}, 10_000)
+	entry := func(index uint64) *raft.Log {
+		return &raft.Log{Index: index, Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{set("k", string(make([]byte, 900)))}})}
+	}
+	for i := uint64(1); i <= 100; i++ {
+		if err := log.StoreLog(entry(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if log.cacheBytes > 10_000 || len(log.cache) < 5 {
+		t.Errorf("%d bytes in %d entries", log.cacheBytes, len(log.cache))
+	}
+	for i := uint64(1); i <= 100; i++ {
+		var got raft.Log
+		if err := log.GetLog(i, &got); err != nil || got.Index != i {
+			t.Fatalf("%d: %v, %v", i, got.Index, err)
+		}
+	}
+	if err := log.DeleteRange(90, 100); err != nil || log.lastCommand(100, 5) != 89 || log.lastCommand(20, 5) != 20 || log.lastCommand(4, 5) != 0 {
+		t.Errorf("%v, %d", err, log.lastCommand(100, 5))
+	}
+}
+
+func TestSettingsAreOfferedOnce(t *testing.T) {
+	stores := memoryStores()
+	keys := func(n int64) func(*Config, *World) {
+		return func(c *Config, _ *World) { c.Offer.Settings.Limits.Keys = n }
+	}
+	inForce := func(n *member) (limit int64) {
+		n.View(func(m *fsm.Machine) { s, _ := m.Settings(); limit = s.Limits.Keys })
+		return limit
+	}
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, keys(5))
+	n := leader(t, m)
+	if inForce(n) != 5 {
+		t.Fatal("not offered at the first start")
+	}
+	other := fsm.DefaultSettings()
+	other.Limits.Keys = 7 // as another node would have set it
+	n.must(t, fsm.Command{Kind: fsm.KindConfigure, Settings: &other})
+	_ = m.Close(t.Context())
+	m = startMember(t, NewNetwork(), "n1", nil, stores, keys(5))
+	if n = leader(t, m); inForce(n) != 7 {
+		t.Fatal("a leader brought back its older settings")
+	}
+	offer := DefaultConfig().Offer
+	offer.Settings.Limits.Keys = 9
+	n.SetOffer(offer)
+	for inForce(n) != 9 {
+		_, changed := n.replica.state()
+		if inForce(n) == 9 {
+			break
+		}
+		<-changed
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	dir := t.TempDir()
+	first, err := LoadIdentity(dir, "holdfast", "n1", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.RaftID() != "n1.0000000000000007" || NodeName(first.RaftID()) != "n1" {
+		t.Errorf("%s", first.RaftID())
+	}
+	if again, err := LoadIdentity(dir, "holdfast", "n1", 8); again != first || err != nil {
+		t.Errorf("%v, %v", again, err)
+	}
+	if _, err := LoadIdentity(dir, "holdfast", "n2", 8); !errors.Is(err, ErrForeignData) {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); err == nil {
+		t.Error("a broken identity was accepted")
+	}
+}
+
+func TestStoresAreLocked(t *testing.T) {
+	dir := t.TempDir()
+	stores, err := OpenStores(dir, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStores(dir, quiet()); !errors.Is(err, ErrLocked) {
+		t.Errorf("%v", err)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, break1 := range []func(*Config){
+		func(c *Config) { c.ID = "" },
+		func(c *Config) { c.InFlight = 0 },
+		func(c *Config) { c.BatchBytes = -1 },
+		func(c *Config) { c.Timing.LeaderLease = time.Hour },
+		func(c *Config) { c.Timing.Election = time.Millisecond },
+	} {
+		config := DefaultConfig()
+		config.ID = "n1"
+		if err := config.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		break1(&config)
+		if err := config.Validate(); err == nil {
+			t.Errorf("%+v is valid", config)
+		}
+	}
+}
+
+// † Only three errors of raft's Apply say that a command was not done.
+func TestOutcomeUnknown(t *testing.T) {
+	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
+		if outcomeUnknown(err) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, err := range []error{raft.ErrLeadershipLost, raft.ErrRaftShutdown, raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled} {
+		if !outcomeUnknown(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}

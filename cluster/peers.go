@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Answer is what a member says of itself.
+type Answer struct {
+	Term uint64 // raft's current term, read after the question arrived
+	Wall int64  // its wall clock, milliseconds since the Unix epoch
+}
+
+// Peers asks other members. Ask returns an answer that was given after the call, or an error. It is safe for concurrent use.
+type Peers interface {
+	Ask(ctx context.Context, member raft.Server) (Answer, error)
+}
+
+// ErrUnreachable says that a member did not answer.
+var ErrUnreachable = errors.New("member unreachable")
+
+// Network connects the members of one process: raft's in-memory transport, and questions by a function call.
+type Network struct {
+	mu      sync.Mutex
+	members map[raft.ServerID]*Node
+	wires   []*raft.InmemTransport
+}
+
+// NewNetwork returns a network without members.
+func NewNetwork() *Network { return &Network{members: make(map[raft.ServerID]*Node)} }
+
+// Transport returns the raft transport of a member, connected with all others of the network. Its address is its id.
+func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.DiskDeadline)
+	for _, other := range n.wires {
+		other.Connect(wire.LocalAddr(), wire)
+		wire.Connect(other.LocalAddr(), other)
+	}
+	n.wires = append(n.wires, wire)
+	return wire
+}
+
+// Attach makes a member answer questions.
+func (n *Network) Attach(node *Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.members[node.ID()] = node
+}
+
+// Ask implements Peers.
+func (n *Network) Ask(_ context.Context, member raft.Server) (Answer, error) {
+	n.mu.Lock()
+	node := n.members[member.ID]
+	n.mu.Unlock()
+	if node == nil {
+		return Answer{}, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+	}
+	return node.Answer(), nil
+}

@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+)
+
+// Stores is where a member keeps what must survive.
+type Stores struct {
+	Log       raft.LogStore
+	Stable    raft.StableStore
+	Snapshots raft.SnapshotStore
+	// Offered keeps the settings that this node offered last.
+	Offered OfferStore
+	Close   func() error
+}
+
+// OfferStore keeps a small blob. Load returns nil when there is none.
+type OfferStore interface {
+	Load() ([]byte, error)
+	Save([]byte) error
+}
+
+// ErrLocked says that another process uses the data folder.
+var ErrLocked = errors.New("the data folder is in use by another process")
+
+// retainedSnapshots is how many snapshots are kept: the newest, and one in case it is damaged.
+const retainedSnapshots = 2
+
+// OpenStores opens the stores in a folder, which is made where it is missing.
+func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return Stores{}, fmt.Errorf("open stores: %w", err)
+	}
+	file := filepath.Join(dataDir, "raft.db")
+	bolt, err := raftboltdb.New(raftboltdb.Options{
+		Path: file,
+		BoltOptions: &bbolt.Options{
+			Timeout: 2 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if errors.Is(err, bbolt.ErrTimeout) {
+		return Stores{}, fmt.Errorf("open stores: %w: %s", ErrLocked, dataDir)
+	}
+	if err != nil {
+		return Stores{}, fmt.Errorf("open stores: %s: %w", file, err)
+	}
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, newRaftLogger(log))
+	if err != nil {
+		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, bolt.Close()))
+	}
+	return Stores{
+		Log: bolt, Stable: bolt, Snapshots: snapshots,
+		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: bolt.Close,
+	}, nil
+}
+
+type offerFile string
+
+func (f offerFile) Load() ([]byte, error) {
+	data, err := os.ReadFile(string(f))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
+
+func (f offerFile) Save(data []byte) error { return writeFile(string(f), data) }
+
+// deadlineStore ends the process when a call of the stable store fails or takes too long: a vote that is written after the
+// node was given up for dead would land on top of a newer one.
+type deadlineStore struct {
+	raft.StableStore
+	guard guard
+}
+
+func (s deadlineStore) Set(key, value []byte) error {
+	return s.guard.do("vote", func() error { return s.StableStore.Set(key, value) })
+}
+
+func (s deadlineStore) SetUint64(key []byte, value uint64) error {
+	return s.guard.do("term", func() error { return s.StableStore.SetUint64(key, value) })
+}
+
+// guard runs store calls under a deadline. A call is never abandoned while the process lives.
+type guard struct {
+	deadline time.Duration
+	exit     func(error)
+}
+
+// ErrDisk says that the disk under the stores failed or hangs.
+var ErrDisk = errors.New("the disk failed")
+
+func (g guard) do(what string, call func() error) error {
+	timer := time.AfterFunc(g.deadline, func() {
+		g.exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, what, g.deadline))
+	})
+	err := call()
+	timer.Stop()
+	if err != nil {
+		err = fmt.Errorf("%w: write the %s: %w", ErrDisk, what, err)
+		g.exit(err)
+	}
+	return err
+}
+
+// meteredSnapshots reports the size of the snapshots that are written.
+type meteredSnapshots struct {
+	raft.SnapshotStore
+	written func(bytes int64)
+}
+
+func (s meteredSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	if err != nil {
+		return nil, err
+	}
+	return &meteredSink{SnapshotSink: sink, written: s.written}, nil
+}
+
+type meteredSink struct {
+	raft.SnapshotSink
+	bytes   int64
+	written func(int64)
+}
+
+func (s *meteredSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	s.bytes += int64(n)
+	return n, err
+}
+
+func (s *meteredSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err == nil {
+		s.written(s.bytes)
+	}
+	return err
+}
+
+var _ io.WriteCloser = (*meteredSink)(nil)
