@@ -11,7 +11,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	result := &outcome.Results[position]
 	switch command.Kind {
 	case KindReject:
-		m.reject(command)
+		*result = m.reject(command)
 	case KindClientGone:
 		m.clientGone(command)
 	case KindWatchEnd:
@@ -61,15 +61,21 @@ func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, dialect Di
 	return result
 }
 
-// reject runs a Reject. The outcome of each request is found by its id afterwards; see Remembered.
-func (m *Machine) reject(command *Command) {
+// reject runs a Reject and returns the outcome of the last of its requests: a leader that has to know proposes them one by
+// one. A request that has an outcome keeps it.
+func (m *Machine) reject(command *Command) (last Result) {
 	for i := range command.Rejected {
 		rejection := &command.Rejected[i]
-		if _, known := m.dedup.find(rejection.ID); known || rejection.ID.IsZero() {
+		if rejection.ID.IsZero() {
 			continue
 		}
-		m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, m.settings.dialect(rejection.Dialect))
+		if earlier, known := m.dedup.find(rejection.ID); known {
+			last = earlier.result()
+			continue
+		}
+		last = m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, m.settings.dialect(rejection.Dialect))
 	}
+	return last
 }
 
 // Remembered returns the result that a request with this id got, the index of the entry in which it got it, and whether
@@ -250,7 +256,7 @@ func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
 const maxNotificationTopic = 65_535
 
 // NotificationTopicSize returns the size in bytes of the topic on which a client is told of a key.
-func NotificationTopicSize(clientID string, key []byte) int {
+func NotificationTopicSize[T ~string | ~[]byte](clientID string, key T) int {
 	const fixed = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8//command/notify/")
 	return fixed + 2*len(clientID) + 2*len(key)
 }

@@ -1,0 +1,70 @@
+package mqttconn
+
+import (
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho/session/state"
+)
+
+// Session is a session manager for paho's client that leaves acknowledging to Acks: paho's own manual acknowledgement sends
+// PUBACKs every 50 ms, and searches its list for each.
+type Session struct{ *state.State }
+
+// NewSession returns the state of one connection. Receiving at QoS 1 needs no more, also when the broker resumes a session.
+func NewSession() Session { return Session{state.NewInMemory()} }
+
+// Ack is called by paho after its handlers have returned. It does nothing.
+func (Session) Ack(*packets.Publish) error { return nil }
+
+// Acks sends the PUBACKs of one connection in the order in which the messages arrived, as MQTT demands, whatever the order in
+// which they are done. It belongs to one connection: what is done after that has ended is not acknowledged, and the broker
+// sends it again. It is safe for concurrent use.
+type Acks struct {
+	conn *Conn
+
+	mu    sync.Mutex
+	first uint64 // number of queue[0]
+	queue []pendingAck
+	out   []byte
+}
+
+type pendingAck struct {
+	id   uint16
+	done bool
+}
+
+// NewAcks returns the acknowledgements of a connection.
+func NewAcks(conn *Conn) *Acks { return &Acks{conn: conn} }
+
+// Arrived notes a message at QoS 1 and returns the number by which Done knows it.
+func (a *Acks) Arrived(packetID uint16) uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = append(a.queue, pendingAck{id: packetID})
+	return a.first + uint64(len(a.queue)) - 1
+}
+
+// Done acknowledges a message as soon as all before it are. An error means that the connection has ended.
+func (a *Acks) Done(number uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if number < a.first || number >= a.first+uint64(len(a.queue)) {
+		return nil
+	}
+	a.queue[number-a.first].done = true
+	a.out = a.out[:0]
+	for len(a.queue) > 0 && a.queue[0].done {
+		id := a.queue[0].id
+		a.out = append(a.out, packets.PUBACK<<4, 2, byte(id>>8), byte(id))
+		a.queue = a.queue[1:]
+		a.first++
+	}
+	if len(a.out) == 0 {
+		return nil
+	}
+	a.conn.Lock()
+	defer a.conn.Unlock()
+	_, err := a.conn.Write(a.out)
+	return err
+}

@@ -1,0 +1,92 @@
+package mqttconn
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+// ErrAddress is wrapped by errors about a broker address that is not understood.
+var ErrAddress = errors.New("broker address")
+
+// Address is where a broker listens.
+type Address struct {
+	Host string // host:port
+	TLS  bool
+}
+
+// ParseAddress reads mqtt://host[:port], mqtts://host[:port] (also tcp, ssl and tls), or host:port. The ports are 1883 and
+// 8883 where none is given.
+func ParseAddress(text string) (Address, error) {
+	if host, port, err := net.SplitHostPort(text); err == nil && host != "" && port != "" && len(port) <= 5 {
+		return Address{Host: text}, nil
+	}
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") || parsed.RawQuery != "" || parsed.User != nil {
+		return Address{}, fmt.Errorf("%w %q: want mqtt://host:port or mqtts://host:port", ErrAddress, text)
+	}
+	port, address := "1883", Address{}
+	switch parsed.Scheme {
+	case "mqtt", "tcp":
+	case "mqtts", "ssl", "tls":
+		port, address.TLS = "8883", true
+	default:
+		return Address{}, fmt.Errorf("%w %q: the scheme is neither mqtt nor mqtts", ErrAddress, text)
+	}
+	if parsed.Port() != "" {
+		port = parsed.Port()
+	}
+	address.Host = net.JoinHostPort(parsed.Hostname(), port)
+	return address, nil
+}
+
+// Dialer connects to the first of several addresses that answers, beginning with the one that did last.
+type Dialer struct {
+	Addresses []Address
+	TLS       *tls.Config // for addresses with TLS
+	Timeout   time.Duration
+	// Network replaces the network, in tests; nil is TCP.
+	Network func(ctx context.Context, address string) (net.Conn, error)
+
+	last atomic.Uint32
+}
+
+// Dial returns a connection, or the errors of all addresses.
+func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
+	first := int(d.last.Load())
+	var failures []error
+	for i := range d.Addresses {
+		index := (first + i) % len(d.Addresses)
+		conn, err := d.dial(ctx, d.Addresses[index])
+		if err == nil {
+			d.last.Store(uint32(index))
+			return conn, nil
+		}
+		failures = append(failures, err)
+	}
+	return nil, errors.Join(failures...)
+}
+
+// Next makes the next Dial begin with another address: the one that answered does not serve.
+func (d *Dialer) Next() {
+	if len(d.Addresses) > 0 {
+		d.last.Store((d.last.Load() + 1) % uint32(len(d.Addresses)))
+	}
+}
+
+func (d *Dialer) dial(ctx context.Context, address Address) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	if d.Network != nil {
+		return d.Network(ctx, address.Host)
+	}
+	if address.TLS {
+		return (&tls.Dialer{Config: d.TLS}).DialContext(ctx, "tcp", address.Host)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
+}

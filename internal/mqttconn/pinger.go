@@ -1,0 +1,56 @@
+package mqttconn
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho/log"
+)
+
+// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any packet as a sign of life, and a connection
+// that this side does not read from is not the broker's silence.
+type Pinger struct {
+	received atomic.Uint64
+}
+
+// Run implements paho.Pinger.
+func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error {
+	if keepAlive == 0 {
+		return nil
+	}
+	ticker := time.NewTicker(time.Duration(keepAlive) * time.Second / 2)
+	defer ticker.Stop()
+	for {
+		last := p.received.Load()
+		if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(conn); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		blocked := false
+		if wrapped, ok := conn.(*Conn); ok {
+			blocked = wrapped.Blocked()
+		}
+		if p.received.Load() == last && !blocked {
+			return ErrSilent
+		}
+	}
+}
+
+// PacketReceived implements paho.Pinger.
+func (p *Pinger) PacketReceived() { p.received.Add(1) }
+
+// PingResp implements paho.Pinger.
+func (p *Pinger) PingResp() { p.received.Add(1) }
+
+// PacketSent implements paho.Pinger.
+func (p *Pinger) PacketSent() {}
+
+// SetDebug implements paho.Pinger.
+func (p *Pinger) SetDebug(log.Logger) {}

@@ -1,0 +1,359 @@
+package mqttconn
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+var (
+	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size. Nothing was sent.
+	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
+	// ErrClosed says that the connection was closed on this side.
+	ErrClosed = errors.New("mqtt: connection closed")
+	// ErrSilent says that the broker did not answer within the keep-alive time.
+	ErrSilent = errors.New("mqtt: the broker is silent")
+)
+
+// Refusal is what the broker says when it ends a connection, or does not accept it.
+type Refusal struct {
+	Reason byte   // of the DISCONNECT or CONNACK
+	Text   string // reason string, often empty
+}
+
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("mqtt: the broker ended the connection with reason 0x%02X %s", r.Reason, r.Text)
+}
+
+// Reasons of a Refusal that callers tell apart.
+const (
+	ReasonSessionTakenOver     byte = 0x8E
+	ReasonNoMatchingSubscriber byte = 0x10
+)
+
+const (
+	// maxIncoming bounds what a broker may send to a connection that only publishes.
+	maxIncoming = 64 << 10
+	// ackPause lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
+	// is told of a PUBACK, never a message.
+	ackPause = 300 * time.Microsecond
+)
+
+// Publisher is a connection that only publishes, at QoS 1, and tells what becomes of each message. It has no session: what is
+// in flight when it ends is reported as such, and the caller decides. It is safe for concurrent use.
+type Publisher struct {
+	conn      net.Conn
+	reader    *bufio.Reader
+	maxPacket int
+	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
+	received  atomic.Uint64
+
+	mu     sync.Mutex
+	more   sync.Cond // the writer waits for bytes
+	room   sync.Cond // Publish waits for room
+	out    []byte
+	spare  []byte
+	flight []func(reason byte, err error) // by packet id
+	err    error
+	polite bool // send what is buffered before closing
+
+	down    chan struct{} // closed when it begins to end
+	ended   chan struct{} // closed when it has ended
+	workers sync.WaitGroup
+}
+
+// NewPublisher makes the handshake on a connection, which it owns from now on, also when it fails. The context bounds the
+// handshake only. window bounds the messages in flight; the broker's Receive Maximum does, too. A broker that refuses gives a
+// *Refusal.
+func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
+	p := &Publisher{
+		conn: conn, reader: bufio.NewReaderSize(conn, 32<<10), maxPacket: math.MaxInt,
+		down: make(chan struct{}), ended: make(chan struct{}),
+	}
+	p.more.L, p.room.L = &p.mu, &p.mu
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	keepAlive, err := p.handshake(connect, window)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	p.workers.Go(p.write)
+	p.workers.Go(p.read)
+	p.workers.Go(func() { p.ping(keepAlive) })
+	go p.finish()
+	return p, nil
+}
+
+func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive time.Duration, err error) {
+	if connect.Properties == nil {
+		connect.Properties = &packets.Properties{}
+	}
+	limit := uint32(maxIncoming)
+	connect.ProtocolName, connect.ProtocolVersion, connect.Properties.MaximumPacketSize = "MQTT", 5, &limit
+	if _, err := connect.WriteTo(p.conn); err != nil {
+		return 0, err
+	}
+	packet, err := ReadPacket(p.reader, maxIncoming)
+	if err != nil {
+		return 0, err
+	}
+	connack, ok := packet.Content.(*packets.Connack)
+	if !ok {
+		return 0, fmt.Errorf("mqtt: %s instead of CONNACK", packet.PacketType())
+	}
+	properties := connack.Properties
+	if connack.ReasonCode >= 0x80 {
+		return 0, &Refusal{Reason: connack.ReasonCode, Text: properties.ReasonString}
+	}
+	keepAlive = time.Duration(connect.KeepAlive) * time.Second
+	if properties.ServerKeepAlive != nil {
+		keepAlive = time.Duration(*properties.ServerKeepAlive) * time.Second
+	}
+	if properties.MaximumPacketSize != nil {
+		p.maxPacket = int(*properties.MaximumPacketSize)
+	}
+	window = min(window, math.MaxUint16)
+	if properties.ReceiveMaximum != nil {
+		window = min(window, int(*properties.ReceiveMaximum))
+	}
+	p.ids, p.flight = make(chan uint16, window), make([]func(byte, error), window+1)
+	for id := 1; id <= window; id++ {
+		p.ids <- uint16(id)
+	}
+	return keepAlive, nil
+}
+
+// Publish puts a message on the wire; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
+// done is called exactly once, with the PUBACK's reason, or with an error when the connection ended before one came: then the
+// message may or may not have been published. done must not block.
+func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done func(reason byte, err error)) error {
+	message.QoS = 1
+	if size, ok := PublishSize(message); !ok || size > p.maxPacket {
+		return ErrTooLarge
+	}
+	var id uint16
+	select {
+	case id = <-p.ids:
+	case <-p.down:
+		return p.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.out) > maxBuffered && p.err == nil { // ends when the broker reads, or is found silent
+		p.room.Wait()
+	}
+	if p.err != nil {
+		return p.err
+	}
+	message.PacketID, p.flight[id] = id, done
+	p.out = AppendPublish(p.out, message)
+	p.more.Signal()
+	return nil
+}
+
+// Err returns why the connection ended, or nil.
+func (p *Publisher) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Done is closed when the connection has ended and every done was called.
+func (p *Publisher) Done() <-chan struct{} { return p.ended }
+
+// Close sends DISCONNECT after what was published, and waits for the end, but for no PUBACK.
+func (p *Publisher) Close() {
+	_ = p.conn.SetWriteDeadline(time.Now().Add(closeGrace))
+	p.fail(ErrClosed, true)
+	<-p.ended
+}
+
+// Abort ends the connection at once; what is buffered is not sent. It waits for the end.
+func (p *Publisher) Abort() {
+	p.fail(ErrClosed, false)
+	<-p.ended
+}
+
+// finish tells those in flight that the connection has ended.
+func (p *Publisher) finish() {
+	p.workers.Wait()
+	for _, done := range p.flight {
+		if done != nil {
+			done(0, p.err)
+		}
+	}
+	close(p.ended)
+}
+
+func (p *Publisher) fail(err error, polite bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return
+	}
+	p.err, p.polite = err, polite
+	if polite {
+		p.out = append(p.out, packets.DISCONNECT<<4, 0)
+	} else {
+		_ = p.conn.Close()
+	}
+	close(p.down)
+	p.more.Signal()
+	p.room.Broadcast()
+}
+
+// write sends what has gathered, in one call.
+func (p *Publisher) write() {
+	defer func() { _ = p.conn.Close() }() // ends the reader, too
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		for len(p.out) == 0 && p.err == nil {
+			p.more.Wait()
+		}
+		if p.err != nil && (!p.polite || len(p.out) == 0) {
+			return
+		}
+		sending := p.out
+		p.out, p.spare = p.spare[:0], nil
+		p.room.Broadcast()
+		p.mu.Unlock()
+		_, err := p.conn.Write(sending)
+		if err != nil {
+			p.fail(err, false)
+		}
+		p.mu.Lock()
+		if err != nil {
+			return
+		}
+		if cap(sending) <= 2*maxBuffered {
+			p.spare = sending
+		}
+	}
+}
+
+type puback struct {
+	id     uint16
+	reason byte
+	done   func(byte, error)
+}
+
+func (p *Publisher) read() {
+	var acks []puback
+	for {
+		if acks = p.bufferedAcks(acks[:0]); len(acks) > 0 {
+			p.acknowledged(acks)
+			time.Sleep(ackPause)
+			continue
+		}
+		packet, err := ReadPacket(p.reader, maxIncoming)
+		if err != nil {
+			p.fail(err, false)
+			return
+		}
+		p.received.Add(1)
+		switch content := packet.Content.(type) {
+		case *packets.Pingresp:
+		case *packets.Puback: // with a reason string
+			p.acknowledged([]puback{{id: content.PacketID, reason: content.ReasonCode}})
+		case *packets.Publish: // some brokers subscribe clients that did not ask for it
+			if content.QoS == 1 {
+				p.send(packets.PUBACK<<4, 2, byte(content.PacketID>>8), byte(content.PacketID))
+			}
+		case *packets.Disconnect:
+			p.fail(&Refusal{Reason: content.ReasonCode, Text: content.Properties.ReasonString}, false)
+			return
+		default:
+			p.fail(fmt.Errorf("mqtt: unexpected %s", packet.PacketType()), false)
+			return
+		}
+	}
+}
+
+// bufferedAcks reads the PUBACKs that are there, without paho's decoder and its allocations; it waits for the first packet,
+// and returns none when that is another.
+func (p *Publisher) bufferedAcks(acks []puback) []puback {
+	for len(acks) == 0 || p.reader.Buffered() >= 4 {
+		header, err := p.reader.Peek(2)
+		if err != nil || header[0] != packets.PUBACK<<4 || header[1] < 2 || header[1] > 127 {
+			break
+		}
+		size := 2 + int(header[1])
+		if len(acks) > 0 && p.reader.Buffered() < size {
+			break
+		}
+		packet, err := p.reader.Peek(size)
+		if err != nil {
+			break
+		}
+		ack := puback{id: uint16(packet[2])<<8 | uint16(packet[3])}
+		if size > 4 {
+			ack.reason = packet[4]
+		}
+		if _, err := p.reader.Discard(size); err != nil {
+			break
+		}
+		acks = append(acks, ack)
+	}
+	return acks
+}
+
+func (p *Publisher) acknowledged(acks []puback) {
+	p.received.Add(1)
+	p.mu.Lock()
+	for i := range acks {
+		if ack := &acks[i]; int(ack.id) < len(p.flight) {
+			ack.done, p.flight[ack.id] = p.flight[ack.id], nil
+		}
+	}
+	p.mu.Unlock()
+	for _, ack := range acks {
+		if ack.done != nil { // what is not in flight is ignored
+			p.ids <- ack.id // has room: there are as many places as ids
+			ack.done(ack.reason, nil)
+		}
+	}
+}
+
+func (p *Publisher) send(b ...byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.out = append(p.out, b...)
+		p.more.Signal()
+	}
+}
+
+// ping asks for a sign of life twice per keep-alive time, busy or not; any packet since the last question is one.
+func (p *Publisher) ping(keepAlive time.Duration) {
+	if keepAlive <= 0 {
+		return
+	}
+	ticker := time.NewTicker(keepAlive / 2)
+	defer ticker.Stop()
+	for {
+		last := p.received.Load()
+		p.send(packets.PINGREQ<<4, 0)
+		select {
+		case <-p.down:
+			return
+		case <-ticker.C:
+		}
+		if p.received.Load() == last {
+			p.fail(ErrSilent, false)
+			return
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package mqttfront
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"holdfast/internal/mqttconn"
+)
+
+// Identity names the user properties by which a broker tells who published.
+type Identity struct {
+	ClientIDProperty    string // empty: the request's own word is taken
+	UsernameProperty    string
+	AttributeProperties []string
+}
+
+// Config is what a Front needs to know. DefaultConfig gives the rest a value.
+type Config struct {
+	Cluster string // prefix of the MQTT client ids
+	Node    string
+
+	Addresses []mqttconn.Address
+	TLS       *tls.Config
+	Username  string
+	Password  []byte
+
+	Identity Identity
+
+	// AcknowledgeAnswered keeps back the PUBACK of a request until it is answered. It is for a cluster of one: a request that
+	// was not answered when the node dies comes again. With more nodes the others have it.
+	AcknowledgeAnswered bool
+
+	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
+	SessionAge time.Duration
+	// ProbeInterval is how often a node sends itself a message through the broker.
+	ProbeInterval time.Duration
+	KeepAlive     time.Duration
+	ConnectTime   time.Duration // bounds a connection attempt
+	BackoffMin    time.Duration // between attempts to connect, with jitter
+	BackoffMax    time.Duration
+
+	Lanes         int // outgoing connections
+	Window        int // messages in flight on each
+	QueueBytes    int // received and not yet taken up; beyond it TCP pushes back
+	QueueMessages int
+	Executing     int // requests in the hands of the store at once
+	HoldBytes     int // requests kept until they are known to be answered
+	HoldMessages  int
+	// OverloadAge is how long a request may wait to be taken up before it is refused.
+	OverloadAge time.Duration
+	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
+	LaneNotifications int
+}
+
+// DefaultConfig returns a configuration that only lacks names and addresses.
+func DefaultConfig() Config {
+	return Config{
+		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
+		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 5 * time.Second,
+		Lanes: 2, Window: 4096, QueueBytes: 32 << 20, QueueMessages: 16384, Executing: 16384,
+		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000,
+	}
+}
+
+// Validate reports the first field that makes no sense.
+func (c *Config) Validate() error {
+	names := []struct{ name, value string }{{"Cluster", c.Cluster}, {"Node", c.Node}}
+	for _, field := range names {
+		if field.value == "" || strings.ContainsAny(field.value, "/+#\x00") {
+			return fmt.Errorf("front end config: %s is %q: must not be empty, nor hold '/', '+' or '#'", field.name, field.value)
+		}
+	}
+	positive := []struct {
+		name  string
+		value int64
+	}{
+		{"len(Addresses)", int64(len(c.Addresses))},
+		{"SessionAge", int64(c.SessionAge)},
+		{"ProbeInterval", int64(c.ProbeInterval)},
+		{"KeepAlive", int64(c.KeepAlive)},
+		{"ConnectTime", int64(c.ConnectTime)},
+		{"BackoffMin", int64(c.BackoffMin)},
+		{"Lanes", int64(c.Lanes)},
+		{"Window", int64(c.Window)},
+		{"QueueBytes", int64(c.QueueBytes)},
+		{"QueueMessages", int64(c.QueueMessages)},
+		{"Executing", int64(c.Executing)},
+		{"HoldBytes", int64(c.HoldBytes)},
+		{"HoldMessages", int64(c.HoldMessages)},
+		{"OverloadAge", int64(c.OverloadAge)},
+		{"LaneNotifications", int64(c.LaneNotifications)},
+	}
+	for _, field := range positive {
+		if field.value <= 0 {
+			return fmt.Errorf("front end config: %s is %d: must be positive", field.name, field.value)
+		}
+	}
+	if c.BackoffMax < c.BackoffMin {
+		return fmt.Errorf("front end config: BackoffMax is %v: must not be below BackoffMin (%v)", c.BackoffMax, c.BackoffMin)
+	}
+	return nil
+}
+
+// ContactStore keeps when the ingest session was last in contact with the broker, so that a restarted node knows whether it
+// may resume it. The times are wall-clock times in milliseconds since the Unix epoch.
+type ContactStore interface {
+	Load() (wall int64, ok bool)
+	Save(wall int64) error
+}
+
+// World is all that a Front touches outside of its own memory.
+type World struct {
+	Dialer  *mqttconn.Dialer
+	Driver  Driver
+	Contact ContactStore
+	Wall    func() int64 // milliseconds since the Unix epoch
+	Random  func() uint64
+	Log     *slog.Logger
+	Metrics *Metrics
+}

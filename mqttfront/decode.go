@@ -1,0 +1,224 @@
+package mqttfront
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// verdict says what to do with a message, in the order of checks of the protocol.
+type verdict uint8
+
+const (
+	verdictExecute     verdict = iota // it is a command
+	verdictAnswer                     // its answer is known without the log: a pure function of its bytes
+	verdictIgnore                     // nothing can be answered
+	verdictSendAway                   // not answered, and its publisher is to be disconnected
+	verdictUnsupported                // answered with 505
+)
+
+// reasons for which a message is not executed, as they are counted.
+const (
+	reasonNoResponseTopic  = "no_response_topic"
+	reasonBadResponseTopic = "bad_response_topic"
+	reasonRetained         = "retained"
+	reasonExpired          = "expired"
+)
+
+// maxPayload bounds what is looked at; a larger message is over the quota, whatever the settings are.
+const maxPayload = 16 << 20
+
+// properties are the user properties that mean something.
+type properties struct {
+	timestamp, token   string
+	timestamps, tokens int // how often they occur
+	sourceID, version  string
+	trustedID          string
+	hasTrustedID       bool
+	username           string
+	attributes         []policy.Attribute
+	hasVersion         bool
+}
+
+// decode turns a message into a request. It is a pure function of the message, its arrival and the node's configuration.
+func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verdict, string) {
+	topic := message.Properties.ResponseTopic
+	if topic == "" {
+		return nil, verdictIgnore, reasonNoResponseTopic
+	}
+	p := f.properties(message.Properties.User)
+	r := &request{
+		responseTopic: topic, correlation: message.Properties.CorrelationData, arrived: arrived,
+		size: len(message.Payload) + len(topic) + len(message.Properties.CorrelationData) + requestOverhead,
+	}
+	r.command.Principal = policy.Principal{ClientID: f.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
+	if !validResponseTopic(topic) {
+		return r, verdictSendAway, reasonBadResponseTopic
+	}
+	if message.Retain {
+		return nil, verdictIgnore, reasonRetained
+	}
+	expiry := defaultExpiry
+	if message.Properties.MessageExpiry != nil {
+		expiry = time.Duration(*message.Properties.MessageExpiry) * time.Second
+		r.deadline = arrived.Add(expiry)
+		if expiry == 0 {
+			return nil, verdictIgnore, reasonExpired
+		}
+	}
+	r.holdUntil = arrived.Add(min(expiry, maxExpiry))
+	r.command.Lifetime = (min(expiry, maxExpiry) + dedupMargin).Milliseconds()
+	if p.hasVersion {
+		r.command.Dialect = fsm.SDK
+	}
+	origin := f.world.Driver.Origin(message)
+	r.command.BrokerTime = origin.Time
+	switch {
+	case message.QoS != 1 || origin.QoS > 1:
+		r.command.Error = fsm.ErrorQoS
+		return r, verdictAnswer, ""
+	case len(r.correlation) == 0:
+		r.correlation = nil
+		r.command.Error = fsm.ErrorMissingCorrelationData
+		return r, verdictAnswer, ""
+	case p.hasVersion && !supported(p.version):
+		r.version = p.version
+		return r, verdictUnsupported, ""
+	case len(message.Payload) > maxPayload:
+		r.command.Error = fsm.ErrorQuota
+		return r, verdictAnswer, ""
+	}
+	parsePayload(message.Payload, &r.command)
+	if r.command.Kind == 0 {
+		return r, verdictAnswer, ""
+	}
+	r.read = r.command.Kind == fsm.KindGet
+	f.addTimes(&r.command, &p)
+	r.command.Unidentified = f.config.Identity.ClientIDProperty != "" && !p.hasTrustedID
+	if !r.read {
+		r.command.ID = requestID(r.command.Principal.ClientID, message, p.timestamp, p.token)
+	}
+	return r, verdictExecute, ""
+}
+
+// requestOverhead is what a request costs beyond its bytes.
+const requestOverhead = 512
+
+func (f *Front) properties(user paho.UserProperties) (p properties) {
+	identity := &f.config.Identity
+	for i := range user {
+		key, value := user[i].Key, user[i].Value
+		switch {
+		case key == "":
+		case key == identity.ClientIDProperty:
+			p.trustedID, p.hasTrustedID = value, value != ""
+		case key == identity.UsernameProperty:
+			p.username = value
+		}
+		switch key {
+		case "__ts":
+			p.timestamp = value
+			p.timestamps++
+		case "__ft":
+			p.token = value
+			p.tokens++
+		case "__srcId":
+			p.sourceID = value
+		case "__protVer":
+			p.version, p.hasVersion = value, value != ""
+		}
+		for _, name := range identity.AttributeProperties {
+			if key == name {
+				p.attributes = setAttribute(p.attributes, name, value)
+			}
+		}
+	}
+	return p
+}
+
+// setAttribute sets an attribute to the last value that was given: a broker that vouches for it appends its own.
+func setAttribute(attributes []policy.Attribute, name, value string) []policy.Attribute {
+	for i := range attributes {
+		if attributes[i].Name == name {
+			attributes[i].Value = value
+			return attributes
+		}
+	}
+	return append(attributes, policy.Attribute{Name: name, Value: value})
+}
+
+// clientID returns who asks: the broker's word, else the request's, else the response topic's, else nobody.
+func (f *Front) clientID(p *properties, responseTopic string) string {
+	switch {
+	case f.config.Identity.ClientIDProperty != "":
+		return p.trustedID
+	case p.sourceID != "":
+		return p.sourceID
+	}
+	if rest, ok := strings.CutPrefix(responseTopic, "clients/"); ok {
+		if id, _, ok := strings.Cut(rest, "/"); ok {
+			return id
+		}
+	}
+	return ""
+}
+
+// validResponseTopic reports whether the store may publish there.
+func validResponseTopic(topic string) bool {
+	return topic != InvokeTopic && !strings.HasPrefix(topic, notificationPrefix) && topic[0] != '$' &&
+		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
+}
+
+// supported reports whether a protocol version is well-formed and of major version 1.
+func supported(version string) bool {
+	major, minor, ok := strings.Cut(version, ".")
+	return ok && major == "1" && isNumber(minor)
+}
+
+func isNumber(text string) bool {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return false
+	}
+	_, err := strconv.ParseUint(text, 10, 32)
+	return err == nil
+}
+
+// addTimes reads the timestamp and the fencing token, where the command uses them. A request that lacks one, or has a
+// malformed one, is an error only if its sizes are in order, which the state machine decides.
+func (f *Front) addTimes(command *fsm.Command, p *properties) {
+	fail := func(code fsm.ErrorCode) {
+		if command.LateError == fsm.NoError {
+			command.LateError = code
+		}
+	}
+	if command.Kind == fsm.KindSet {
+		timestamp, err := hlc.Parse(p.timestamp)
+		switch {
+		case p.timestamps == 0:
+			fail(fsm.ErrorMissingTimestamp)
+		case p.timestamps > 1 || err != nil:
+			fail(fsm.ErrorMalformedTimestamp)
+		default:
+			command.Timestamp = timestamp
+		}
+	}
+	switch command.Kind {
+	case fsm.KindSet, fsm.KindDel, fsm.KindVDel:
+		if p.tokens == 0 {
+			return
+		}
+		token, err := hlc.Parse(p.token)
+		if p.tokens > 1 || err != nil {
+			fail(fsm.ErrorMalformedTimestamp)
+			return
+		}
+		command.Token = token
+	}
+}

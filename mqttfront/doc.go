@@ -1,0 +1,40 @@
+// Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
+//
+// Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (decode.go) into a
+// request and kept (front.go) until it is known to be answered: a follower only holds it, so that it can answer when it comes
+// to lead. The leader executes it through the Store and publishes replies and notifications on the outgoing connections
+// (outbox.go, lane.go), which a new leader takes over from the old one before it says anything.
+//
+// The package knows nothing of Raft: it is given a Store. It knows nothing of a particular broker either: what differs between
+// brokers is in a Driver.
+package mqttfront
+
+import (
+	"context"
+
+	"holdfast/fsm"
+)
+
+// Protocol constants of the state store.
+const (
+	serviceID = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	// InvokeTopic is where clients publish requests.
+	InvokeTopic = "statestore/v1/" + serviceID + "/command/invoke"
+	// notificationPrefix begins the topics of notifications.
+	notificationPrefix = "clients/statestore/v1/" + serviceID
+)
+
+// Store is the replicated state machine, as the front end uses it. A tag that was accepted comes back exactly once, through
+// Applied, ReadDone or Failed of the Front.
+type Store interface {
+	// Propose queues a command for the log and reports whether this node took it up.
+	Propose(command fsm.Command, tag any) bool
+	// Read queues a GET and reports whether this node took it up.
+	Read(command *fsm.Command, tag any) bool
+	// Confirm returns nil when this node led at some moment after the call.
+	Confirm(ctx context.Context) error
+	// View runs f with the state, not beside Applied and ReadDone.
+	View(f func(*fsm.Machine))
+	// SetPublished tells that everything up to the log index was published.
+	SetPublished(index uint64)
+}

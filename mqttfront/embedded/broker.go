@@ -1,0 +1,179 @@
+// Package embedded is an MQTT broker inside the process, for trials and demonstrations, on mochi-mqtt.
+//
+// It is also the Driver that knows everything: it stamps who published a request, tells when a client went away, sends clients
+// away, and delivers notifications to clients that never subscribed to them, as a habit of client libraries in the field needs.
+//
+// mochi v2.7.9 has faults that real clients meet. They are worked around here by its public hooks; each has its comment, and a
+// test. The price: a client's own Receive Maximum is not honoured.
+package embedded
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"holdfast/mqttfront"
+)
+
+// Config says how the broker listens, and who belongs to the store itself.
+type Config struct {
+	Listen  string // host:port; port 0 is any free one
+	TLS     *tls.Config
+	Log     *slog.Logger
+	Wall    func() int64 // milliseconds since the Unix epoch
+	Cluster string       // the prefix of the nodes' client ids, which nobody else may use
+	// NodeUsername and NodePassword are the login of the nodes. Everybody else connects as they like.
+	NodeUsername, NodePassword string
+}
+
+// Broker is a running broker. Its methods are safe for concurrent use.
+type Broker struct {
+	config   Config
+	server   *mqtt.Server
+	listener *listener
+	hook     *hook
+	base     int64 // ordinals of connections begin above it
+	ordinal  atomic.Int64
+	closing  sync.Once
+	closed   error
+
+	mu        sync.Mutex
+	observers map[*func(mqttfront.Departure)]struct{}
+}
+
+const (
+	connectTimeout = 10 * time.Second // for a CONNECT packet
+	writeTimeout   = 5 * time.Second  // for a client that does not read
+	// maxPacketSize is announced to clients. mochi allocates what a header claims before anybody has logged in.
+	maxPacketSize = 20 << 20
+	// maxInFlight stays below the number of packet ids: translating one needs a free id.
+	maxInFlight = 60_000
+)
+
+// Start starts a broker. A port that is taken is an error here.
+func Start(config Config) (*Broker, error) {
+	capabilities := mqtt.NewDefaultServerCapabilities()
+	capabilities.ReceiveMaximum = 65535
+	capabilities.MaximumInflight = maxInFlight
+	capabilities.MaximumClientWritesPending = 131072
+	capabilities.MaximumPacketSize = maxPacketSize
+	capabilities.MaximumMessageExpiryInterval = 0 // else mochi gives every message an expiry, and the order of a resend is lost
+	capabilities.TopicAliasMaximum = 0            // an alias would survive into the next connection of a session
+	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
+	b := &Broker{config: config, base: config.Wall() << 20, observers: make(map[*func(mqttfront.Departure)]struct{})}
+	b.ordinal.Store(b.base)
+	b.server = mqtt.New(&mqtt.Options{
+		Capabilities: capabilities, Logger: slog.New(slog.DiscardHandler), // mochi logs whole packets, payload and all
+		ClientNetReadBufferSize: 64 << 10, ClientNetWriteBufferSize: 64 << 10, SysTopicResendInterval: 3600,
+	})
+	b.hook = newHook(b)
+	if err := b.server.AddHook(b.hook, nil); err != nil {
+		return nil, fmt.Errorf("start the embedded broker: %w", err)
+	}
+	b.server.Topics.Subscribe(ghostClient, packets.Subscription{Filter: ghostFilter, Qos: 1})
+	b.listener = newListener(config, b.hook.ended)
+	if err := b.server.AddListener(b.listener); err != nil {
+		return nil, fmt.Errorf("start the embedded broker: %w", err)
+	}
+	if err := b.server.Serve(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the embedded broker: %w", err), b.Close())
+	}
+	return b, nil
+}
+
+// Address returns the host and port on which the broker listens.
+func (b *Broker) Address() string { return b.listener.Address() }
+
+// Close disconnects everybody and waits for the end.
+func (b *Broker) Close() error {
+	b.closing.Do(func() { b.closed = b.server.Close() })
+	return b.closed
+}
+
+// The user properties that the broker stamps on requests. What a client puts there itself is removed.
+const (
+	ClientIDProperty   = "$holdfast-client-id"
+	UsernameProperty   = "$holdfast-username"
+	connectionProperty = "$holdfast-connection"
+	qosProperty        = "$holdfast-qos"
+)
+
+// Origin implements mqttfront.Driver.
+func (b *Broker) Origin(request *paho.Publish) (origin mqttfront.Origin) {
+	for _, user := range request.Properties.User {
+		switch user.Key {
+		case connectionProperty:
+			_, _ = fmt.Sscan(user.Value, &origin.Time) // the broker wrote it
+		case qosProperty:
+			if user.Value == "2" {
+				origin.QoS = 2
+			}
+		}
+	}
+	return origin
+}
+
+// TrustedIdentity implements mqttfront.Driver.
+func (b *Broker) TrustedIdentity() bool { return true }
+
+// Departures implements mqttfront.Driver. Nobody who was connected before the broker started is connected now.
+func (b *Broker) Departures(ctx context.Context, gone func(mqttfront.Departure)) error {
+	gone(mqttfront.Departure{Everyone: true, Time: b.base})
+	b.mu.Lock()
+	b.observers[&gone] = struct{}{}
+	b.mu.Unlock()
+	<-ctx.Done()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.observers, &gone)
+	return nil
+}
+
+func (b *Broker) departed(clientID string, ordinal int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for observer := range b.observers {
+		(*observer)(mqttfront.Departure{ClientID: clientID, Time: ordinal})
+	}
+}
+
+// ErrUnknownClient says that no client of this id is connected.
+var ErrUnknownClient = errors.New("no such client is connected")
+
+// Disconnect implements mqttfront.Driver.
+func (b *Broker) Disconnect(_ context.Context, clientID string) error {
+	client, ok := b.server.Clients.Get(clientID)
+	if !ok || client.Closed() {
+		return ErrUnknownClient
+	}
+	sendAway(client, packets.ErrAdministrativeAction)
+	return nil
+}
+
+// isNode reports whether a login is that of the store's own nodes.
+func (b *Broker) isNode(client *mqtt.Client, password []byte) bool {
+	return b.config.NodePassword != "" && string(client.Properties.Username) == b.config.NodeUsername &&
+		subtle.ConstantTimeCompare(password, []byte(b.config.NodePassword)) == 1
+}
+
+// reserved reports whether a client id is one under which nodes connect.
+func (b *Broker) reserved(clientID string) bool {
+	rest, ok := strings.CutPrefix(clientID, b.config.Cluster+"-")
+	return ok && (strings.HasSuffix(rest, "-in") || strings.HasPrefix(rest, "out-"))
+}
+
+// protected reports whether only nodes may publish on a topic: notifications and probes.
+func protected(topic string) bool {
+	return strings.HasPrefix(topic, notificationPrefix) || strings.HasPrefix(topic, "holdfast/")
+}

@@ -1,0 +1,302 @@
+package embedded
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"holdfast/mqttfront"
+)
+
+const (
+	notificationPrefix = "clients/statestore/v1/"
+	// ghostClient has a shared subscription to all notifications: mochi asks OnSelectSubscribers only about topics that some
+	// shared subscription matches. No client can have this id, because MQTT forbids U+0000.
+	ghostClient = "\x00implicit"
+	ghostFilter = "$SHARE/holdfast/" + notificationPrefix + "+/+/command/notify/#"
+)
+
+// hook is where mochi is corrected, and where the broker serves the store.
+type hook struct {
+	mqtt.HookBase
+	broker *Broker
+
+	sequence atomic.Int64
+	// gate keeps messages back while one session replaces another: else those in between are lost.
+	gate        sync.RWMutex
+	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
+	connections sync.Map                    // *mqtt.Client to *connection
+}
+
+// connection is what the hook knows of one connection.
+type connection struct {
+	ordinal int64
+	node    bool // one of the store's own
+	// The fields below belong to the goroutine that reads from the connection.
+	original, replacement uint16 // packet id under translation
+	publishing            bool   // holds the gate for reading
+}
+
+func newHook(b *Broker) *hook { return &hook{broker: b} }
+
+// ID implements mqtt.Hook.
+func (h *hook) ID() string { return "holdfast" }
+
+// Provides implements mqtt.Hook.
+func (h *hook) Provides(event byte) bool {
+	return slices.Contains([]byte{
+		mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnConnect, mqtt.OnSessionEstablish, mqtt.OnSessionEstablished,
+		mqtt.OnDisconnect, mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnPublish, mqtt.OnSelectSubscribers,
+		mqtt.OnClientExpired, mqtt.OnPacketProcessed,
+	}, event)
+}
+
+func (h *hook) connection(client *mqtt.Client) *connection {
+	if found, ok := h.connections.Load(client); ok {
+		return found.(*connection)
+	}
+	return nil
+}
+
+// OnConnect corrects what CONNECT has set, before anything uses it.
+func (h *hook) OnConnect(client *mqtt.Client, _ packets.Packet) error {
+	// mochi hangs for good, or stalls, once it counts a client's send quota: inbound and outbound packet ids share one map,
+	// so quota is never given back. A negative quota is not counted. A resumed session would get the quota back from here.
+	client.Properties.Props.ReceiveMaximum = 0
+	client.State.Inflight.ResetSendQuota(-1)
+	// An alias given to a client would be in a message that is sent again on its next connection.
+	client.Properties.Props.TopicAliasMaximum = 0
+	// A client that wants no problem information would get no user properties either.
+	client.Properties.Props.RequestProblemInfoFlag = false
+	return nil
+}
+
+// OnConnectAuthenticate lets everybody in, except under the client ids of the nodes.
+func (h *hook) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
+	node := h.broker.isNode(client, packet.Connect.Password)
+	if !node && (h.broker.reserved(client.ID) || protected(packet.Connect.WillTopic)) { // a will passes no access check
+		return false
+	}
+	h.connections.Store(client, &connection{ordinal: h.broker.ordinal.Add(1), node: node})
+	return true
+}
+
+// OnACLCheck keeps clients from publishing what only nodes publish.
+func (h *hook) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
+	if !write || !protected(topic) {
+		return true
+	}
+	c := h.connection(client)
+	return c != nil && c.node
+}
+
+// OnSessionEstablish runs before an old session is inherited and before CONNACK.
+func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
+	h.gate.Lock()
+	h.replacing.Store(client)
+	old, ok := h.broker.server.Clients.Get(client.ID)
+	if !ok {
+		return
+	}
+	if !old.Closed() {
+		sendAway(old, packets.ErrSessionTakenOver)
+	}
+	if packet.Connect.Clean {
+		return
+	}
+	// mochi sends again in the order of uint16(Created), which is in seconds; OnPublish has put a sequence number there.
+	unacknowledged := old.State.Inflight.GetAll(false)
+	slices.SortFunc(unacknowledged, func(a, b packets.Packet) int { return cmp.Compare(a.Created, b.Created) })
+	for i := range unacknowledged {
+		unacknowledged[i].Created = int64(i)
+		old.State.Inflight.Set(unacknowledged[i])
+	}
+}
+
+// OnSessionEstablished runs after CONNACK and the resend, before the first packet is read.
+func (h *hook) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
+	client.State.Inflight.ResetSendQuota(-1) // a resumed session has brought its own
+	h.release(client)
+}
+
+func (h *hook) release(client *mqtt.Client) {
+	if h.replacing.CompareAndSwap(client, nil) {
+		h.gate.Unlock()
+	}
+}
+
+// ended is called when mochi is through with a network connection. OnSessionEstablished is left out when CONNACK or the resend
+// could not be written, and OnDisconnect when authentication failed.
+func (h *hook) ended(network net.Conn) {
+	if client := h.replacing.Load(); client != nil && client.Net.Conn == network {
+		h.connections.Delete(client)
+		h.release(client)
+	}
+}
+
+// takeOverWait bounds the wait for mochi to mark a connection as taken over.
+const takeOverWait = 2 * time.Second
+
+// OnDisconnect tells the store that a client went away.
+func (h *hook) OnDisconnect(client *mqtt.Client, _ error, _ bool) {
+	c := h.connection(client)
+	h.connections.Delete(client)
+	if errorIs(client.StopCause(), packets.ErrSessionTakenOver) {
+		// mochi sets the mark only after it has closed the connection; without it, it may now forget the new one.
+		for end := time.Now().Add(takeOverWait); !client.IsTakenOver() && time.Now().Before(end); {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	if c != nil && !c.node {
+		h.broker.departed(client.ID, c.ordinal)
+	}
+}
+
+func errorIs(err error, code packets.Code) bool {
+	found, ok := err.(packets.Code) //nolint:errorlint // mochi stores the bare code
+	return ok && found == code
+}
+
+// OnClientExpired removes the subscriptions of a session that is over: mochi forgets to, and the next session under that id
+// would inherit them.
+func (h *hook) OnClientExpired(client *mqtt.Client) { h.broker.server.UnsubscribeClient(client) }
+
+// OnPacketRead translates packet ids. mochi keeps those of both directions in one map: an inbound id that meets an outbound
+// message in flight would delete that message (PUBLISH), or be refused (SUBSCRIBE, UNSUBSCRIBE).
+func (h *hook) OnPacketRead(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
+	switch kind := packet.FixedHeader.Type; {
+	case kind == packets.Publish && packet.FixedHeader.Qos == 1, kind == packets.Subscribe, kind == packets.Unsubscribe:
+	default:
+		return packet, nil
+	}
+	c := h.connection(client)
+	if c == nil || packet.PacketID == 0 {
+		return packet, nil
+	}
+	c.replacement = 0
+	if _, clash := client.State.Inflight.Get(packet.PacketID); !clash {
+		return packet, nil
+	}
+	id := packet.PacketID + 1<<15
+	for range 1 << 16 {
+		if _, taken := client.State.Inflight.Get(id); !taken && id != 0 {
+			break
+		}
+		id++
+	}
+	c.original, c.replacement = packet.PacketID, id
+	packet.PacketID = id
+	return packet, nil
+}
+
+// OnPacketEncode corrects what goes out. Acknowledgements are written by the goroutine that read what they acknowledge.
+func (h *hook) OnPacketEncode(client *mqtt.Client, packet packets.Packet) packets.Packet {
+	switch packet.FixedHeader.Type {
+	case packets.Puback, packets.Suback, packets.Unsuback:
+		if packet.FixedHeader.Type == packets.Puback {
+			if packet.ReasonCode == packets.CodeGrantedQos1.Code {
+				packet.ReasonCode = 0 // 0x01 is no reason of a PUBACK: some clients crash on it
+			}
+			packet.Properties.User = nil // an echo of the request's
+		}
+		if c := h.connection(client); c != nil && c.replacement != 0 && c.replacement == packet.PacketID {
+			packet.PacketID = c.original
+		}
+	case packets.Connack:
+		packet.Properties.MaximumPacketSize = maxPacketSize // mochi does not announce it
+	}
+	return packet
+}
+
+// OnPublish stamps requests with who published them and how.
+func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
+	h.gate.RLock()
+	c := h.connection(client)
+	if c == nil { // the client is being thrown out
+		h.gate.RUnlock()
+		return packet, packets.CodeSuccessIgnore
+	}
+	c.publishing = true
+	packet.Created = h.sequence.Add(1) // the order of a resend
+	if packet.TopicName == mqttfront.InvokeTopic {
+		packet.Properties.User = stamp(packet.Properties.User, client, c, packet.FixedHeader.Qos)
+	}
+	return packet, nil
+}
+
+// OnPacketProcessed follows each OnPublish, on the same goroutine, also when the acknowledgement could not be written.
+func (h *hook) OnPacketProcessed(client *mqtt.Client, _ packets.Packet, _ error) {
+	if c := h.connection(client); c != nil && c.publishing {
+		c.publishing = false
+		h.gate.RUnlock()
+	}
+}
+
+func stamp(user []packets.UserProperty, client *mqtt.Client, c *connection, qos byte) []packets.UserProperty {
+	stamps := []packets.UserProperty{
+		{Key: ClientIDProperty, Val: client.ID},
+		{Key: UsernameProperty, Val: string(client.Properties.Username)},
+		{Key: connectionProperty, Val: strconv.FormatInt(c.ordinal, 10)},
+		{Key: qosProperty, Val: strconv.Itoa(int(qos))},
+	}
+	user = slices.DeleteFunc(user, func(u packets.UserProperty) bool {
+		return slices.ContainsFunc(stamps, func(s packets.UserProperty) bool { return s.Key == u.Key })
+	})
+	return append(user, stamps...)
+}
+
+// OnSelectSubscribers delivers a notification to the client that it is for, once, whether or not that has subscribed.
+func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers, packet packets.Packet) *mqtt.Subscribers {
+	if _, ok := subscribers.Shared[ghostFilter]; !ok {
+		return subscribers
+	}
+	delete(subscribers.Shared, ghostFilter)
+	level, _, _ := strings.Cut(strings.TrimPrefix(packet.TopicName, notificationPrefix), "/")
+	rest := strings.TrimPrefix(packet.TopicName, notificationPrefix+level+"/")
+	encoded, _, _ := strings.Cut(rest, "/")
+	id, err := hex.DecodeString(encoded)
+	if err != nil {
+		return subscribers
+	}
+	if _, subscribed := subscribers.Subscriptions[string(id)]; subscribed {
+		return subscribers
+	}
+	client, ok := h.broker.server.Clients.Get(string(id))
+	if !ok || client.Closed() { // without the second test it would be queued for a session that is offline
+		return subscribers
+	}
+	subscribers.Subscriptions[string(id)] = packets.Subscription{Filter: packet.TopicName, Qos: 1}
+	return subscribers
+}
+
+// sendAway disconnects a client. mochi's own DisconnectClient leaves the DISCONNECT in a buffer that it throws away when
+// messages are waiting, and sends it to MQTT 3.1.1 clients, who do not know it.
+func sendAway(client *mqtt.Client, code packets.Code) {
+	if client.Properties.ProtocolVersion != 5 || client.Net.Conn == nil {
+		client.Stop(code)
+		return
+	}
+	packet := packets.Packet{ProtocolVersion: 5, FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code.Code}
+	var encoded bytes.Buffer
+	if err := packet.DisconnectEncode(&encoded); err != nil {
+		client.Stop(code)
+		return
+	}
+	_ = client.Net.Conn.SetWriteDeadline(time.Now().Add(time.Second)) // a writer that is stuck gives the lock up
+	client.Lock()                                                     // mochi writes under it
+	defer client.Unlock()
+	if !client.Closed() {
+		_, _ = client.Net.Conn.Write(encoded.Bytes()) // as far as it goes: the connection ends now
+		client.Stop(code)                             // within the lock: nothing may follow a DISCONNECT
+	}
+}

@@ -1,0 +1,306 @@
+package mqttfront
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+)
+
+// Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
+// called by the store. All methods are safe for concurrent use.
+type Front struct {
+	config Config
+	world  World
+	store  Store
+
+	queue   chan message
+	pending chan Departure // that a leader has to put into the log
+
+	mu        sync.Mutex
+	room      sync.Cond  // somebody waits to hand a request to the store
+	held      *list.List // of *request: all that are not ended, in the order of their arrival
+	heldBytes int
+	byID      map[fsm.RequestID]*request
+	known     []*request     // followers: requests whose outcome is applied and not yet known to be published, by index
+	writing   map[string]int // by ordering: writes in the hands of the store
+	busy      int            // requests executing or answering
+	serving   *serving
+	limits    fsm.Limits
+	expiry    time.Duration // of notifications
+	stopped   bool
+	session   string // what the ingest session is doing, for people
+	up        bool   // the ingest session is
+}
+
+// message is what the ingest session has received.
+type message struct {
+	publish *paho.Publish
+	arrived time.Time
+	release func() // gives its bytes back to the connection
+	done    func() // acknowledges it to the broker
+}
+
+// New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
+func New(config Config, world World) (*Front, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	settings := fsm.DefaultSettings()
+	f := &Front{
+		config: config, world: world, queue: make(chan message, config.QueueMessages), pending: make(chan Departure, 1024),
+		held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
+		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
+	}
+	f.room.L = &f.mu
+	return f, nil
+}
+
+// SetStore gives the front end its store. It is called once, before Run.
+func (f *Front) SetStore(store Store) { f.store = store }
+
+// Run receives requests until the context ends. It returns an error only when the node cannot go on.
+func (f *Front) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var workers sync.WaitGroup
+	workers.Go(func() { f.takeUp(ctx) })
+	workers.Go(func() { f.expireHeld(ctx) })
+	workers.Go(func() { f.watchDepartures(ctx) })
+	workers.Go(func() {
+		if err := f.receive(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	<-ctx.Done()
+	f.mu.Lock()
+	f.stopped = true
+	f.room.Broadcast()
+	f.mu.Unlock()
+	workers.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Ready returns nil when the ingest session is up, else what is wrong.
+func (f *Front) Ready() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case !f.up:
+		return fmt.Errorf("broker session: %s", f.session)
+	case f.heldBytes >= f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages:
+		return errors.New("the hold buffer is full")
+	default:
+		return nil
+	}
+}
+
+// Drain waits until every request that was taken up is answered, or the context ends.
+func (f *Front) Drain(ctx context.Context) {
+	const poll = 5 * time.Millisecond
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		f.mu.Lock()
+		busy := f.busy
+		f.mu.Unlock()
+		if busy == 0 && len(f.queue) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// takeUp decodes what was received, in order.
+func (f *Front) takeUp(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-f.queue:
+			f.take(ctx, m)
+			m.release()
+		}
+	}
+}
+
+func (f *Front) take(ctx context.Context, m message) {
+	r, verdict, reason := f.decode(m.publish, m.arrived)
+	if reason != "" {
+		f.world.Metrics.ignored.WithLabelValues(reason).Inc()
+	}
+	if verdict == verdictIgnore {
+		f.world.Log.Debug("message on the invoke topic is not executed", "reason", reason)
+		m.done()
+		return
+	}
+	if verdict == verdictSendAway {
+		m.done()
+		f.sendAway(ctx, r)
+		return
+	}
+	r.done = m.done
+	f.admit(ctx, r)
+}
+
+// sendAway disconnects the publisher of a request with an invalid response topic, where it is known beyond doubt: a forged
+// identity must not get somebody else thrown out.
+func (f *Front) sendAway(ctx context.Context, r *request) {
+	clientID := r.command.Principal.ClientID
+	result := "untrusted"
+	if f.world.Driver.TrustedIdentity() && clientID != "" {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		switch err := f.world.Driver.Disconnect(ctx, clientID); {
+		case err == nil:
+			result = "done"
+		case errors.Is(err, ErrUnsupported):
+			result = "unsupported"
+		default:
+			result = "failed"
+			f.world.Log.Warn("a client could not be sent away", "error", err)
+		}
+	}
+	f.world.Metrics.sentAway.WithLabelValues(result).Inc()
+}
+
+// admit takes a request in: a leader executes it, another node keeps it.
+func (f *Front) admit(ctx context.Context, r *request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.serving != nil && !f.stopped && (f.busy >= f.config.Executing || f.heldBytes >= f.config.HoldBytes) {
+		f.room.Wait()
+	}
+	if f.stopped || ctx.Err() != nil {
+		return // not acknowledged: the broker has it still
+	}
+	if f.serving == nil && !f.keeps(r) {
+		r.done()
+		return
+	}
+	if f.heldBytes+r.size > f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages {
+		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
+		r.done()
+		return
+	}
+	r.element = f.held.PushBack(r)
+	f.heldBytes += r.size
+	f.world.Metrics.held.Set(float64(f.held.Len()))
+	if !r.command.ID.IsZero() {
+		f.byID[r.command.ID] = r
+	}
+	if !f.config.AcknowledgeAnswered {
+		r.done()
+		r.done = func() {}
+	}
+	if f.serving != nil && f.serving.open {
+		f.execute(r, true)
+	}
+}
+
+// keeps reports whether a node that does not lead keeps the request. In a cluster of one it is the only node to have it.
+func (f *Front) keeps(r *request) bool {
+	if f.config.AcknowledgeAnswered {
+		return true
+	}
+	if r.command.ID.IsZero() {
+		return false
+	}
+	_, known := f.byID[r.command.ID]
+	return !known
+}
+
+// end lets go of a request. f.mu is held.
+func (f *Front) end(r *request) {
+	if r.state == stateEnded {
+		return
+	}
+	r.state = stateEnded
+	f.held.Remove(r.element)
+	f.heldBytes -= r.size
+	f.world.Metrics.held.Set(float64(f.held.Len()))
+	if f.byID[r.command.ID] == r {
+		delete(f.byID, r.command.ID)
+	}
+	r.done()
+	f.room.Signal()
+}
+
+// expireHeld gives up what nobody waits for any more.
+func (f *Front) expireHeld(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			f.giveUp(now)
+		}
+	}
+}
+
+func (f *Front) giveUp(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for element := f.held.Front(); element != nil; {
+		r := element.Value.(*request)
+		element = element.Next()
+		if r.state == stateHeld && now.After(r.holdUntil) {
+			if r.outcome == 0 {
+				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()
+			}
+			f.end(r)
+		}
+	}
+}
+
+// watchDepartures keeps asking the driver who went away.
+func (f *Front) watchDepartures(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := f.world.Driver.Departures(ctx, f.departed)
+		if err != nil && ctx.Err() == nil {
+			f.world.Log.Warn("the broker does not tell who goes away", "error", err)
+		}
+		f.pause(ctx, f.config.BackoffMax)
+	}
+}
+
+// departed notes a client's end for whoever leads, this node perhaps: a follower keeps the latest.
+func (f *Front) departed(d Departure) {
+	for {
+		select {
+		case f.pending <- d:
+			return
+		default:
+		}
+		select {
+		case <-f.pending:
+		default:
+		}
+	}
+}
+
+// pause waits, with jitter, or until the context ends.
+func (f *Front) pause(ctx context.Context, d time.Duration) {
+	jittered := d/2 + time.Duration(f.world.Random()%uint64(d/2+1))
+	timer := time.NewTimer(jittered)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,155 @@
+package mqttfront
+
+import (
+	"bytes"
+	"strconv"
+
+	"holdfast/fsm"
+	"holdfast/resp"
+)
+
+// parsePayload reads a command. A payload that is an error under every setting leaves the kind at 0 and the error set. One
+// that is an error only while verbs and options are case sensitive has that in CaseError: which one answers is for the state
+// machine to say, because the setting is replicated. A payload that the strict reading accepts, the lenient one reads the
+// same way, so it is only tried when the strict one fails.
+func parsePayload(payload []byte, command *fsm.Command) {
+	request, err := resp.ReadRequest(payload)
+	if err != nil {
+		command.Error = fsm.ErrorSyntax
+		return
+	}
+	strict, lenient := grammar{}, grammar{foldCase: true}
+	first := strict.parse(&request, command)
+	if first == fsm.NoError {
+		return
+	}
+	folded := *command
+	switch second := lenient.parse(&request, &folded); second {
+	case first:
+		command.Kind, command.Error = 0, first
+	case fsm.NoError:
+		folded.CaseError = first
+		*command = folded
+	default:
+		command.Kind, command.CaseError, command.Error = fsm.KindInvalid, first, second
+	}
+}
+
+// grammar reads the arguments of a request.
+type grammar struct{ foldCase bool }
+
+func (g grammar) is(argument []byte, word string) bool {
+	if g.foldCase {
+		return bytes.EqualFold(argument, []byte(word))
+	}
+	return string(argument) == word
+}
+
+// parse checks, in this order: the command, the number of arguments, the length of the key, the options.
+func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCode {
+	arguments := request.Arguments()
+	verb := arguments[0]
+	least, most := 2, 2
+	kind := fsm.Kind(0)
+	switch {
+	case g.is(verb, "GET"):
+		kind = fsm.KindGet
+	case g.is(verb, "SET"):
+		kind, least, most = fsm.KindSet, 3, request.Count
+	case g.is(verb, "DEL"):
+		kind = fsm.KindDel
+	case g.is(verb, "VDEL"):
+		kind, least, most = fsm.KindVDel, 3, 3
+	case g.is(verb, "KEYNOTIFY"):
+		kind, most = fsm.KindKeyNotify, 3
+	default:
+		return fsm.ErrorUnknownCommand
+	}
+	if request.Count < least || request.Count > most {
+		return fsm.ErrorArguments
+	}
+	if len(arguments[1]) == 0 {
+		return fsm.ErrorEmptyKey
+	}
+	command.Kind, command.Key = kind, arguments[1]
+	switch kind {
+	case fsm.KindSet:
+		command.Value = arguments[2]
+		if request.Count > resp.MaxArguments || !g.setOptions(arguments[3:], command) {
+			return fsm.ErrorSyntax
+		}
+	case fsm.KindVDel:
+		command.Value = arguments[2]
+	case fsm.KindKeyNotify:
+		switch {
+		case request.Count == 2 || g.is(arguments[2], "GET"):
+		case g.is(arguments[2], "STOP"):
+			command.Kind = fsm.KindKeyNotifyStop
+		default:
+			return fsm.ErrorSyntax
+		}
+	}
+	return fsm.NoError
+}
+
+// setOptions reads [NX | NEX [expected]] [PX ms] in any order, each at most once.
+func (g grammar) setOptions(options [][]byte, command *fsm.Command) bool {
+	command.Condition, command.Expected, command.TTL = fsm.Always, nil, 0
+	for len(options) > 0 {
+		switch {
+		case g.is(options[0], "PX") && command.TTL == 0 && len(options) > 1:
+			ttl, ok := milliseconds(options[1])
+			if !ok {
+				return false
+			}
+			command.TTL, options = ttl, options[2:]
+		case g.is(options[0], "NX") && command.Condition == fsm.Always:
+			command.Condition, options = fsm.IfAbsent, options[1:]
+		case g.is(options[0], "NEX") && command.Condition == fsm.Always:
+			command.Condition, options = fsm.IfAbsentOrEqual, options[1:]
+			if len(options) == 0 || (command.TTL == 0 && g.isExpiry(options)) {
+				command.Expected = command.Value // this is how clients renew a lock
+				continue
+			}
+			command.Expected, options = options[0], options[1:]
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// isExpiry reports whether the options are exactly one valid PX ms.
+func (g grammar) isExpiry(options [][]byte) bool {
+	if len(options) != 2 || !g.is(options[0], "PX") {
+		return false
+	}
+	_, ok := milliseconds(options[1])
+	return ok
+}
+
+// maxMilliseconds is the longest time to live, 2^53 ms.
+const maxMilliseconds = 1 << 53
+
+// maxNumber bounds how many digits are read at all.
+const maxNumber = 64
+
+// milliseconds reads decimal digits, 1 to 2^53; a fraction after a point is rounded up, because one client library sends it.
+func milliseconds(text []byte) (int64, bool) {
+	whole, fraction, hasPoint := bytes.Cut(text, []byte{'.'})
+	if len(text) > maxNumber || !digits(whole) || (hasPoint && !digits(fraction)) {
+		return 0, false
+	}
+	ms, err := strconv.ParseInt(string(whole), 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	if ms <= maxMilliseconds && len(bytes.Trim(fraction, "0")) > 0 {
+		ms++
+	}
+	return ms, ms >= 1 && ms <= maxMilliseconds
+}
+
+func digits(text []byte) bool {
+	return len(text) > 0 && len(bytes.Trim(text, "0123456789")) == 0
+}

@@ -1,0 +1,190 @@
+package mqttfront
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
+)
+
+// maxPacket is the largest packet that a node accepts from the broker, which is told of it: a request that is just over the
+// quota is still answered.
+const maxPacket = maxPayload + 4<<20
+
+// ingest is one connection of the ingest session.
+type ingest struct {
+	front  *Front
+	client *paho.Client
+	conn   *mqttconn.Conn
+	acks   *mqttconn.Acks
+	probes *prober
+
+	stale   atomic.Bool // what comes now may be older than the session's age
+	handled context.Context
+	reason  chan error // why the connection ended, the first word counts
+}
+
+// receive keeps the ingest session connected until the context ends.
+func (f *Front) receive(ctx context.Context) error {
+	probes := newProber(f)
+	delay := f.config.BackoffMin
+	for {
+		began := time.Now()
+		err := f.connectIngest(ctx, probes)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.world.Metrics.ingestLosses.Inc()
+		f.setSession(false, err.Error())
+		if time.Since(began) > f.config.KeepAlive {
+			delay = f.config.BackoffMin
+		}
+		if isTakenOver(err) {
+			// Somebody else uses this node's client id. Taking it back would make the two throw each other out for ever.
+			delay = f.config.SessionAge
+			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name?", "client", f.ingestID())
+		} else {
+			f.world.Log.Warn("broker session lost", "error", err)
+		}
+		f.world.Dialer.Next()
+		f.pause(ctx, delay)
+		delay = min(2*delay, max(delay, f.config.BackoffMax))
+	}
+}
+
+func (f *Front) ingestID() string { return f.config.Cluster + "-" + f.config.Node + "-in" }
+
+func (f *Front) setSession(up bool, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.up, f.session = up, text
+	value := 0.0
+	if up {
+		value = 1
+	}
+	f.world.Metrics.ingest.Set(value)
+}
+
+// connectIngest connects once, and receives until the connection ends. It returns why.
+func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
+	dialing, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
+	defer cancel()
+	network, err := f.world.Dialer.Dial(dialing)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	in := &ingest{front: f, conn: mqttconn.NewConn(network, maxPacket, f.config.QueueBytes), probes: probes, handled: ctx, reason: make(chan error, 1)}
+	in.acks = mqttconn.NewAcks(in.conn)
+	in.client = paho.NewClient(paho.ClientConfig{
+		Conn: in.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: f.config.ConnectTime,
+		OnPublishReceived:  []func(paho.PublishReceived) (bool, error){in.handle},
+		OnClientError:      in.ended,
+		OnServerDisconnect: func(d *paho.Disconnect) { in.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+	})
+	connack, err := in.client.Connect(dialing, in.connect(probes.resumable()))
+	if err != nil {
+		_ = in.conn.Close() // the error that counts is the other
+		if connack != nil {
+			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+		}
+		return fmt.Errorf("connect as %s: %w", f.ingestID(), err)
+	}
+	err = in.serve(ctx, dialing)
+	_ = in.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
+	<-in.client.Done()
+	_ = in.conn.Close()
+	return err
+}
+
+func (in *ingest) connect(resume bool) *paho.Connect {
+	config := &in.front.config
+	age, receive, packet := uint32(config.SessionAge/time.Second), uint16(65535), uint32(maxPacket)
+	return &paho.Connect{
+		ClientID: in.front.ingestID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
+		Properties: &paho.ConnectProperties{
+			SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,
+		},
+	}
+}
+
+// serve subscribes and stays until the connection or the context ends.
+func (in *ingest) serve(ctx, dialing context.Context) error {
+	f := in.front
+	suback, err := in.client.Subscribe(dialing, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
+		{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2},
+		{Topic: in.probes.topic(), QoS: 1, RetainHandling: 2},
+	}})
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for _, granted := range suback.Reasons {
+		if granted != 1 {
+			return fmt.Errorf("subscribe: the broker granted 0x%02X instead of QoS 1", granted)
+		}
+	}
+	f.setSession(true, "connected")
+	f.world.Log.Info("broker session up", "client", f.ingestID())
+	in.probes.contact()
+	ctx, cancel := context.WithCancel(ctx)
+	var probing sync.WaitGroup
+	probing.Go(func() { in.probes.run(ctx, in.client) })
+	defer probing.Wait()
+	defer cancel()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-in.reason:
+		return err
+	case <-in.client.Done():
+		select {
+		case err := <-in.reason:
+			return err
+		case <-time.After(time.Second): // the callbacks come after the end, each in a goroutine of its own
+			return errors.New("the connection ended")
+		}
+	}
+}
+
+func (in *ingest) ended(err error) {
+	select {
+	case in.reason <- err:
+	default:
+	}
+}
+
+// handle takes a message from paho: copies it into the queue, no more. When the queue is full it waits, and TCP pushes back.
+func (in *ingest) handle(received paho.PublishReceived) (bool, error) {
+	f, publish := in.front, received.Packet
+	size := in.conn.TakeSize()
+	done := func() {}
+	if publish.QoS == 1 {
+		number := in.acks.Arrived(publish.PacketID)
+		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
+	}
+	switch {
+	case publish.Topic == in.probes.topic():
+		if !in.probes.fresh(publish.Payload) {
+			in.stale.Store(true)
+			in.ended(errStale)
+		}
+		done()
+		in.conn.Release(size)
+	case publish.Topic != InvokeTopic || in.stale.Load():
+		in.conn.Release(size)
+	default:
+		m := message{publish: publish, arrived: time.Now(), release: func() { in.conn.Release(size) }, done: done}
+		select {
+		case f.queue <- m:
+		case <-in.handled.Done():
+			in.conn.Release(size)
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,260 @@
+package mqttfront
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// outgoing is a reply or a notification on its way to the broker.
+type outgoing struct {
+	serving *serving
+	index   uint64 // of its log entry; 0 for what is not in the log
+	queued  time.Time
+
+	request *request // a reply
+	result  fsm.Result
+
+	event    *fsm.Event // a notification
+	receiver *fsm.Receiver
+	worth    time.Duration // how long after queued it is worth delivering
+
+	// The fields below are guarded by lane.mu.
+	losses int // connections that ended while it was in flight
+	acked  bool
+}
+
+// How often an output may be in flight when its connection ends: at aloneAt losses in a row it is sent alone, and at
+// abandonedAt it counts as published. A reply on which the broker hangs up must not stall the rest.
+const (
+	aloneAt     = 2
+	abandonedAt = 3
+)
+
+// lane is one outgoing connection. What one client receives goes through one lane, in order.
+type lane struct {
+	front    *Front
+	clientID string
+
+	mu            sync.Mutex
+	queue         []*outgoing
+	flight        []*outgoing // sent, in order; the first is not acknowledged
+	notifications int         // in the queue
+	wake          chan struct{}
+}
+
+func newLane(front *Front, clientID string) *lane {
+	return &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1)}
+}
+
+// push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
+// oldest when there are too many.
+func (l *lane) push(o *outgoing) (givenUp *outgoing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, o)
+	if o.event != nil {
+		l.notifications++
+		if l.notifications > l.front.config.LaneNotifications {
+			oldest := slices.IndexFunc(l.queue, func(o *outgoing) bool { return o.event != nil })
+			givenUp = l.queue[oldest]
+			l.queue = slices.Delete(l.queue, oldest, oldest+1)
+			l.notifications--
+		}
+	}
+	l.poke()
+	return givenUp
+}
+
+func (l *lane) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run publishes until the context ends, over one connection after the other.
+func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
+	delay := l.front.config.BackoffMin
+	for {
+		if publisher != nil {
+			delay = l.front.config.BackoffMin
+			l.pump(ctx, publisher)
+			publisher.Abort()
+			if ctx.Err() != nil {
+				return
+			}
+			l.front.world.Metrics.laneLosses.Inc()
+			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
+			l.requeue()
+		}
+		var err error
+		if publisher, err = l.reconnect(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			l.front.world.Log.Warn("a publishing connection is not up", "client", l.clientID, "error", err)
+			l.front.pause(ctx, delay)
+			delay = min(2*delay, l.front.config.BackoffMax)
+		}
+	}
+}
+
+// pump publishes over one connection until that or the context ends.
+func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
+	for {
+		o, wait := l.next()
+		if wait {
+			select {
+			case <-ctx.Done():
+				return
+			case <-publisher.Done():
+				return
+			case <-l.wake:
+			}
+			continue
+		}
+		if !l.send(ctx, publisher, o) {
+			return
+		}
+	}
+}
+
+// next takes the next output from the queue, or says to wait: for one, or until one that was lost too often may go alone.
+func (l *lane) next() (o *outgoing, wait bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) == 0 ||
+		(len(l.flight) > 0 && (l.queue[0].losses >= aloneAt || l.flight[len(l.flight)-1].losses >= aloneAt)) {
+		return nil, true
+	}
+	o = l.queue[0]
+	l.queue[0] = nil
+	l.queue = l.queue[1:]
+	if o.event != nil {
+		l.notifications--
+	}
+	l.flight = append(l.flight, o)
+	return o, false
+}
+
+// send publishes one output and reports whether the connection is still good.
+func (l *lane) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgoing) bool {
+	packet := l.encode(o)
+	if packet == nil { // not worth delivering any more
+		l.front.world.Metrics.notifications.WithLabelValues("expired").Inc()
+		l.acknowledge(o)
+		return true
+	}
+	done := func(reason byte, err error) { l.acked(o, reason, err) }
+	err := publisher.Publish(ctx, packet, done)
+	if errors.Is(err, mqttconn.ErrTooLarge) && o.request != nil && o.result.Code == fsm.CodeValue {
+		o.result = fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorReplyTooLarge}
+		err = publisher.Publish(ctx, l.encode(o), done)
+	}
+	if errors.Is(err, mqttconn.ErrTooLarge) {
+		kind := "reply"
+		if o.event != nil {
+			kind = "notification"
+		}
+		l.front.world.Metrics.abandoned.WithLabelValues(kind).Inc()
+		l.front.world.Log.Warn("larger than the broker accepts, not sent", "kind", kind)
+		l.acknowledge(o)
+		return true
+	}
+	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
+}
+
+func (l *lane) encode(o *outgoing) *packets.Publish {
+	now := time.Now()
+	if o.event == nil {
+		return encodeReply(o.request, &o.result, now)
+	}
+	left := o.worth - now.Sub(o.queued)
+	if left <= 0 {
+		return nil
+	}
+	return encodeNotification(o.event, o.receiver, left)
+}
+
+// acked is told what became of an output that was sent.
+func (l *lane) acked(o *outgoing, reason byte, err error) {
+	if err != nil {
+		l.mu.Lock()
+		o.losses++
+		l.mu.Unlock()
+		return
+	}
+	l.acknowledge(o)
+	if o.event != nil {
+		l.front.notified(o, reason)
+	}
+}
+
+// acknowledge lets go of an output.
+func (l *lane) acknowledge(o *outgoing) {
+	l.mu.Lock()
+	o.acked = true
+	for len(l.flight) > 0 && l.flight[0].acked {
+		l.flight[0] = nil
+		l.flight = l.flight[1:]
+	}
+	if len(l.flight) == 0 {
+		l.poke()
+	}
+	l.mu.Unlock()
+	l.front.published(o)
+}
+
+// requeue puts what was in flight on a connection that has ended before the rest of the queue, in order.
+func (l *lane) requeue() {
+	var again, abandoned []*outgoing
+	l.mu.Lock()
+	for _, o := range l.flight {
+		switch {
+		case o.acked:
+		case o.losses >= abandonedAt:
+			abandoned = append(abandoned, o)
+		default:
+			again = append(again, o)
+			if o.event != nil {
+				l.notifications++
+			}
+		}
+	}
+	l.flight = nil
+	l.queue = append(again, l.queue...)
+	l.mu.Unlock()
+	for _, o := range abandoned {
+		kind := "reply"
+		if o.event != nil {
+			kind = "notification"
+		}
+		l.front.world.Metrics.abandoned.WithLabelValues(kind).Inc()
+		l.front.published(o)
+	}
+}
+
+// notified takes note of the broker's answer to a notification. One that finds no subscriber ends its watch, if that is older
+// than the change: a client may watch first and subscribe then.
+func (f *Front) notified(o *outgoing, reason byte) {
+	switch {
+	case reason == mqttconn.ReasonNoMatchingSubscriber:
+		f.world.Metrics.notifications.WithLabelValues("no_subscriber").Inc()
+		f.store.Propose(fsm.Command{
+			Kind: fsm.KindWatchEnd, Principal: principal(o.receiver.ClientID), Key: []byte(o.event.Key),
+			NotificationIndex: o.event.Index, PublishedAt: o.event.At,
+		}, nil)
+	case reason >= 0x80:
+		f.world.Metrics.notifications.WithLabelValues("refused").Inc()
+	default:
+		f.world.Metrics.notifications.WithLabelValues("published").Inc()
+	}
+}

@@ -1,0 +1,91 @@
+package mqttfront
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/fsm"
+)
+
+// Metrics counts what a Front does. The labels never come from a client's input.
+type Metrics struct {
+	requests      *prometheus.CounterVec // command, outcome
+	ignored       *prometheus.CounterVec // reason
+	stages        *prometheus.HistogramVec
+	notifications *prometheus.CounterVec // result
+	held          prometheus.Gauge
+	heldDropped   *prometheus.CounterVec // reason
+	ingest        prometheus.Gauge
+	ingestLosses  prometheus.Counter
+	laneLosses    prometheus.Counter
+	abandoned     *prometheus.CounterVec // kind
+	probe         prometheus.Histogram
+	sentAway      *prometheus.CounterVec // result
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	buckets := prometheus.ExponentialBuckets(0.00005, 2, 18)
+	m := &Metrics{
+		requests: vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
+		ignored:  vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "holdfast_request_seconds", Help: "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
+			Buckets: buckets,
+		}, []string{"stage"}),
+		notifications: vector("holdfast_notifications_total", "Notifications by what became of them.", "result"),
+		held:          prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
+		heldDropped:   vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
+		ingest:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_ingest_connected", Help: "1 while the ingest session is up, else 0."}),
+		ingestLosses:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_losses_total", Help: "How often the ingest session was lost."}),
+		laneLosses:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_losses_total", Help: "How often a publishing connection was lost."}),
+		abandoned:     vector("holdfast_publish_abandoned_total", "Replies and notifications that no connection survived, or that do not fit into a packet.", "kind"),
+		probe:         prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: buckets}),
+		sentAway:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
+	}
+	registry.MustRegister(m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
+		m.laneLosses, m.abandoned, m.probe, m.sentAway)
+	return m
+}
+
+func (m *Metrics) answered(r *request, result *fsm.Result) {
+	m.requests.WithLabelValues(commandName(r.command.Kind), outcomeName(result)).Inc()
+}
+
+func (m *Metrics) stage(name string, took time.Duration) {
+	m.stages.WithLabelValues(name).Observe(took.Seconds())
+}
+
+func commandName(kind fsm.Kind) string {
+	switch kind {
+	case fsm.KindSet:
+		return "set"
+	case fsm.KindGet:
+		return "get"
+	case fsm.KindDel:
+		return "del"
+	case fsm.KindVDel:
+		return "vdel"
+	case fsm.KindKeyNotify, fsm.KindKeyNotifyStop:
+		return "keynotify"
+	default:
+		return "invalid"
+	}
+}
+
+func outcomeName(result *fsm.Result) string {
+	switch result.Code {
+	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue:
+		return "done"
+	case fsm.CodeNotApplied:
+		return "not_applied"
+	case fsm.CodeMissing, fsm.CodeNull:
+		return "missing"
+	default:
+		return "error"
+	}
+}

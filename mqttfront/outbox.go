@@ -1,0 +1,124 @@
+package mqttfront
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/internal/mqttconn"
+)
+
+// outbox holds the outgoing connections of one leadership. Their client ids are fixed for the whole cluster: when a new leader
+// connects under them, the broker closes the old leader's, so a leader that was paused cannot slip an old notification behind
+// a new one.
+type outbox struct {
+	front  *Front
+	lanes  []*lane
+	cancel context.CancelCauseFunc
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+}
+
+func newOutbox(front *Front, cancel context.CancelCauseFunc) *outbox {
+	o := &outbox{front: front, cancel: cancel, stop: func() {}}
+	for i := range front.config.Lanes {
+		o.lanes = append(o.lanes, newLane(front, fmt.Sprintf("%s-out-%d", front.config.Cluster, i)))
+	}
+	return o
+}
+
+// takeOver connects all lanes, and starts them. Leadership is confirmed before the first CONNECT and again after the last
+// CONNACK, and only then is anything published: else a leader that slept just before its CONNECT would throw the true one out
+// and repeat old news.
+func (o *outbox) takeOver(ctx context.Context) error {
+	for delay := o.front.config.BackoffMin; ; delay = min(2*delay, o.front.config.BackoffMax) {
+		publishers, err := o.connectAll(ctx)
+		if err == nil {
+			ctx, stop := context.WithCancel(ctx)
+			o.stop = stop
+			for i, lane := range o.lanes {
+				o.work.Go(func() { lane.run(ctx, publishers[i]) })
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		o.front.world.Log.Warn("the publishing connections are not up", "error", err)
+		o.front.pause(ctx, delay)
+	}
+}
+
+func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publisher, err error) {
+	defer func() {
+		if err != nil {
+			for _, publisher := range publishers {
+				publisher.Abort()
+			}
+		}
+	}()
+	if err := o.front.store.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	for _, lane := range o.lanes {
+		publisher, err := lane.connect(ctx)
+		if err != nil {
+			return publishers, err
+		}
+		publishers = append(publishers, publisher)
+	}
+	return publishers, o.front.store.Confirm(ctx)
+}
+
+// close stops publishing at once, and waits for the end of it.
+func (o *outbox) close() {
+	o.stop()
+	o.work.Wait()
+}
+
+// connect dials the broker under the lane's client id.
+func (l *lane) connect(ctx context.Context) (*mqttconn.Publisher, error) {
+	config := &l.front.config
+	ctx, cancel := context.WithTimeout(ctx, config.ConnectTime)
+	defer cancel()
+	conn, err := l.front.world.Dialer.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	connect := &packets.Connect{
+		ClientID: l.clientID, CleanStart: true, KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
+	}
+	publisher, err := mqttconn.NewPublisher(ctx, conn, connect, config.Window)
+	if err != nil {
+		l.front.world.Dialer.Next()
+		return nil, fmt.Errorf("connect as %s: %w", l.clientID, err)
+	}
+	return publisher, nil
+}
+
+// reconnect connects anew, as a leader that is confirmed before and after.
+func (l *lane) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
+	if err := l.front.store.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	publisher, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.front.store.Confirm(ctx); err != nil {
+		publisher.Abort()
+		return nil, err
+	}
+	return publisher, nil
+}
+
+// isTakenOver reports whether a connection ended because somebody else connected under its client id.
+func isTakenOver(err error) bool {
+	var refusal *mqttconn.Refusal
+	return errors.As(err, &refusal) && refusal.Reason == mqttconn.ReasonSessionTakenOver
+}

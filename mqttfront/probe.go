@@ -1,0 +1,117 @@
+package mqttfront
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// errStale says that the broker's queue for this node is older than its session may be.
+var errStale = errors.New("the session's queue is too old: starting a clean one")
+
+// prober sends the node messages through the broker. What follows a probe in the session's queue was received by the broker
+// after it, so a probe that was sent long ago says that the requests behind it are copies that deduplication may have
+// forgotten: they are dropped, and the session starts clean. The round trip is also the sign that the broker is alive.
+type prober struct {
+	front *Front
+	boot  uint64 // tells probes of this process from those of an earlier one
+	start time.Time
+
+	mu        sync.Mutex
+	connected bool      // at least once, in this process
+	last      time.Time // of the last contact
+	clean     bool      // the next session starts clean
+	saved     time.Time
+}
+
+func newProber(front *Front) *prober {
+	return &prober{front: front, boot: front.world.Random(), start: time.Now()}
+}
+
+func (p *prober) topic() string {
+	return fmt.Sprintf("holdfast/%s/%s/probe", p.front.config.Cluster, p.front.config.Node)
+}
+
+// resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
+// session's age ago, by its monotonic clock or, after a restart, by what it wrote down.
+func (p *prober) resumable() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.clean {
+		p.clean = false
+		return false
+	}
+	if p.connected {
+		return time.Since(p.last) < p.front.config.SessionAge
+	}
+	wall, ok := p.front.world.Contact.Load()
+	age := p.front.world.Wall() - wall
+	return ok && age >= 0 && age < p.front.config.SessionAge.Milliseconds()
+}
+
+// contactSaveInterval is how often the last contact is written down.
+const contactSaveInterval = 5 * time.Second
+
+// contact notes that the broker was just heard of.
+func (p *prober) contact() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.connected, p.last = true, now
+	if now.Sub(p.saved) < contactSaveInterval {
+		return
+	}
+	p.saved = now
+	if err := p.front.world.Contact.Save(p.front.world.Wall()); err != nil {
+		p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	}
+}
+
+// run sends probes until the context ends.
+func (p *prober) run(ctx context.Context, client *paho.Client) {
+	ticker := time.NewTicker(p.front.config.ProbeInterval)
+	defer ticker.Stop()
+	for {
+		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.front.world.Wall())
+		expiry := uint32(max(10*p.front.config.SessionAge/time.Second, 1))
+		sending, cancel := context.WithTimeout(ctx, p.front.config.KeepAlive)
+		_, err := client.Publish(sending, &paho.Publish{
+			Topic: p.topic(), QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
+		})
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			p.front.world.Log.Debug("probe not sent", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// fresh takes note of a probe that came back, and reports whether what follows it is young enough to be executed.
+func (p *prober) fresh(payload []byte) bool {
+	var boot uint64
+	var sent, wall int64
+	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &sent, &wall); err != nil {
+		return true // not a probe of ours; who may publish here is the business of the broker's access control
+	}
+	age := time.Duration(p.front.world.Wall()-wall) * time.Millisecond
+	if boot == p.boot {
+		age = time.Since(p.start) - time.Duration(sent)*time.Microsecond
+		p.front.world.Metrics.probe.Observe(age.Seconds())
+	}
+	if age > p.front.config.SessionAge {
+		p.mu.Lock()
+		p.clean = true
+		p.mu.Unlock()
+		return false
+	}
+	p.contact()
+	return true
+}

@@ -1,0 +1,86 @@
+package mqttfront
+
+import (
+	"container/list"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+)
+
+// request is a message on its way from the invoke topic to its reply.
+type request struct {
+	responseTopic string
+	correlation   []byte // nil when there was none
+	version       string // __protVer that cannot be served; only for replies of 505
+	command       fsm.Command
+	read          bool      // a GET
+	arrived       time.Time // when it was taken from the connection
+	deadline      time.Time // of its message expiry; zero for none
+	holdUntil     time.Time // when it is given up unanswered
+	size          int
+	done          func() // acknowledges the message to the broker
+
+	// The fields below are guarded by Front.mu.
+	state   requestState
+	element *list.Element // in Front.held
+	began   time.Time     // when it went into the hands of the store
+	writing bool          // counts in Front.writing
+	outcome uint64        // index of the entry with its outcome, when this node knows it and does not answer
+}
+
+type requestState uint8
+
+const (
+	stateHeld      requestState = iota // waits for somebody to answer it
+	stateExecuting                     // in the hands of the store
+	stateAnswering                     // on its way out
+	stateEnded
+)
+
+// ordering returns the key by which what one client receives is kept in order.
+func (r *request) ordering() string {
+	if id := r.command.Principal.ClientID; id != "" {
+		return id
+	}
+	return r.responseTopic
+}
+
+// holdTime is how long a request without a message expiry is worth answering.
+const (
+	defaultExpiry = time.Minute
+	maxExpiry     = 10 * time.Minute
+	// dedupMargin is how much longer than the request itself its outcome is remembered.
+	dedupMargin = 2 * time.Minute
+	// minIdentifying is how long Correlation Data must be for a request to have an identity.
+	minIdentifying = 16
+)
+
+// requestID returns the identity of a request: a hash over all that makes a copy of it the same request. Without enough
+// Correlation Data there is none.
+func requestID(clientID string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
+	if len(message.Properties.CorrelationData) < minIdentifying {
+		return id
+	}
+	sum := sha256.New()
+	writeField(sum, []byte(clientID))
+	writeField(sum, []byte(message.Properties.ResponseTopic))
+	writeField(sum, message.Properties.CorrelationData)
+	writeField(sum, message.Payload)
+	writeField(sum, []byte(timestamp))
+	writeField(sum, []byte(token))
+	var whole [sha256.Size]byte
+	copy(id[:], sum.Sum(whole[:0]))
+	return id
+}
+
+func writeField(sum hash.Hash, field []byte) {
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(len(field)))
+	sum.Write(length[:]) // a hash never fails
+	sum.Write(field)
+}

@@ -1,0 +1,350 @@
+package mqttfront
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/internal/policy"
+)
+
+// serving is what the front end has while its node leads. It is guarded by Front.mu.
+type serving struct {
+	lanes   []*lane
+	tracker tracker
+	open    bool // requests go to the store as they come
+}
+
+// Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
+// and then whatever comes, until the context ends. The error says why it ended.
+func (f *Front) Serve(ctx context.Context, term uint64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	outbox := newOutbox(f, cancel)
+	defer outbox.close()
+	if err := outbox.takeOver(ctx); err != nil {
+		return fmt.Errorf("take over the publishing connections: %w", err)
+	}
+	f.begin(outbox)
+	f.world.Log.Info("serving", "term", term)
+	for {
+		select {
+		case <-ctx.Done():
+			f.stopServing()
+			return context.Cause(ctx)
+		case d := <-f.pending:
+			f.store.Propose(fsm.Command{
+				Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time,
+			}, nil)
+		}
+	}
+}
+
+// begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
+// no outcome yet is executed, in the order of arrival.
+func (f *Front) begin(outbox *outbox) {
+	f.store.View(func(m *fsm.Machine) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.serving = &serving{lanes: outbox.lanes}
+		settings, _ := m.Settings()
+		f.adopt(&settings)
+		f.republish(m)
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.serving == nil {
+		return
+	}
+	f.serving.open = true
+	for element := f.held.Front(); element != nil; {
+		r := element.Value.(*request)
+		element = element.Next()
+		if r.state == stateHeld {
+			f.execute(r, false)
+		}
+	}
+}
+
+// adopt takes up the settings that the front end needs to know. f.mu is held.
+func (f *Front) adopt(settings *fsm.Settings) {
+	f.limits = settings.Limits
+	f.expiry = time.Duration(settings.NotificationExpiry) * time.Millisecond
+}
+
+// republish queues what may not have been published: notifications beyond the published mark, and the outcomes of requests
+// that this node still holds. f.mu is held, and the state does not move.
+func (f *Front) republish(m *fsm.Machine) {
+	type output struct {
+		index uint64
+		send  func()
+	}
+	var outputs []output
+	for _, event := range m.Unpublished() {
+		age := time.Duration(m.Status().Now-event.At) * time.Millisecond
+		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
+	}
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		r := element.Value.(*request)
+		if r.state != stateHeld || r.command.ID.IsZero() {
+			continue
+		}
+		if result, index, ok := m.Remembered(r.command.ID); ok {
+			outputs = append(outputs, output{index, func() { f.answer(r, index, &result) }})
+		}
+	}
+	slices.SortStableFunc(outputs, func(a, b output) int { return cmp.Compare(a.index, b.index) })
+	for _, o := range outputs {
+		o.send()
+	}
+	f.known = nil
+}
+
+// stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
+func (f *Front) stopServing() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.serving = nil
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		if r := element.Value.(*request); r.state == stateAnswering {
+			r.state = stateHeld
+			f.busy--
+		}
+	}
+	f.room.Broadcast()
+}
+
+// execute hands a request to the store, or answers it where the store is not needed. One that waited too long for a leader that
+// was there all the time is refused; one that waited for an election is not. f.mu is held.
+func (f *Front) execute(r *request, mayRefuse bool) {
+	now := time.Now()
+	if !r.deadline.IsZero() && !now.Before(r.deadline) {
+		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
+		f.end(r)
+		return
+	}
+	f.world.Metrics.stage("queue", now.Sub(r.arrived))
+	overloaded := mayRefuse && now.Sub(r.arrived) > f.config.OverloadAge
+	r.state = stateExecuting
+	r.began = now
+	f.busy++
+	command := r.command
+	switch {
+	case r.version != "" || command.Kind == 0:
+		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
+		return
+	case overloaded && command.ID.IsZero():
+		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
+		return
+	case overloaded:
+		command = fsm.Command{Kind: fsm.KindReject, Rejected: []fsm.Rejection{{
+			ID: command.ID, ClientID: command.Principal.ClientID, Lifetime: command.Lifetime, Dialect: command.Dialect,
+		}}}
+	case r.read && f.writing[r.ordering()] == 0:
+		if !f.store.Read(&r.command, r) {
+			f.putBack(r)
+		}
+		return
+	default:
+		f.leaveOutOversize(&command)
+	}
+	f.writing[r.ordering()]++
+	r.writing = true
+	if !f.store.Propose(command, r) {
+		f.putBack(r)
+	}
+}
+
+// leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
+func (f *Front) leaveOutOversize(command *fsm.Command) {
+	if int64(len(command.Key)) > f.limits.KeyBytes ||
+		int64(len(command.Value)) > f.limits.ValueBytes || int64(len(command.Expected)) > f.limits.ValueBytes {
+		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
+	}
+}
+
+// leave takes a request out of the hands of the store. f.mu is held.
+func (f *Front) leave(r *request) {
+	if r.writing {
+		r.writing = false
+		if f.writing[r.ordering()]--; f.writing[r.ordering()] == 0 {
+			delete(f.writing, r.ordering())
+		}
+	}
+}
+
+// putBack makes a request wait for the next leadership. f.mu is held.
+func (f *Front) putBack(r *request) {
+	f.leave(r)
+	r.state = stateHeld
+	f.busy--
+}
+
+// answer sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log. f.mu is held.
+func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
+	if r.state == stateHeld {
+		f.busy++ // the outcome was known before anybody executed it here
+	}
+	f.leave(r)
+	r.state = stateAnswering
+	if r.began.IsZero() {
+		r.began = time.Now()
+	}
+	f.world.Metrics.stage("commit", time.Since(r.began))
+	f.world.Metrics.answered(r, result)
+	if result.Code == fsm.CodeDropped {
+		f.busy--
+		f.end(r)
+		return
+	}
+	f.serving.tracker.add(index)
+	f.send(r.ordering(), &outgoing{index: index, request: r, result: *result, queued: time.Now()})
+}
+
+// notify sends the notifications of a change on their way. f.mu is held.
+func (f *Front) notify(event *fsm.Event, age time.Duration) {
+	if age >= f.expiry {
+		return
+	}
+	for i := range event.Receivers {
+		f.serving.tracker.add(event.Index)
+		f.send(event.Receivers[i].ClientID, &outgoing{
+			index: event.Index, event: event, receiver: &event.Receivers[i], queued: time.Now(), worth: f.expiry - age,
+		})
+	}
+}
+
+// send queues an output on the connection on which its client receives everything. f.mu is held.
+func (f *Front) send(client string, o *outgoing) {
+	o.serving = f.serving
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(client)) // never fails
+	lane := f.serving.lanes[hash.Sum32()%uint32(len(f.serving.lanes))]
+	if givenUp := lane.push(o); givenUp != nil {
+		f.world.Metrics.notifications.WithLabelValues("given_up").Inc()
+		f.settle(givenUp)
+	}
+}
+
+// Applied implements the store's observer.
+func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	events := outcome.Events
+	tell := func(position int) {
+		for len(events) > 0 && events[0].Command <= position {
+			if f.serving != nil {
+				f.notify(&events[0], 0)
+			}
+			events = events[1:]
+		}
+	}
+	if !outcome.Skipped {
+		for i := range outcome.Commands {
+			tell(i)
+			f.appliedCommand(outcome, i, tags)
+		}
+		tell(len(outcome.Commands))
+	}
+	if f.serving == nil {
+		f.releaseKnown(outcome.Published)
+	}
+}
+
+// appliedCommand takes up the outcome of one command. f.mu is held.
+func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
+	command := &outcome.Commands[i]
+	if command.Kind == fsm.KindConfigure {
+		f.adopt(command.Settings)
+	}
+	if tags != nil && tags[i] != nil {
+		r := tags[i].(*request)
+		if f.serving == nil {
+			f.putBack(r)
+		} else {
+			f.answer(r, outcome.Index, &outcome.Results[i])
+			return
+		}
+	}
+	if f.serving != nil {
+		return
+	}
+	f.learn(command.ID, outcome.Index)
+	for j := range command.Rejected {
+		f.learn(command.Rejected[j].ID, outcome.Index)
+	}
+}
+
+// learn notes that a request that this node holds has its outcome. f.mu is held.
+func (f *Front) learn(id fsm.RequestID, index uint64) {
+	if r, ok := f.byID[id]; ok && !id.IsZero() && r.outcome == 0 {
+		r.outcome = index
+		f.known = append(f.known, r)
+	}
+}
+
+// releaseKnown lets go of requests whose outcomes are known to be published. f.mu is held.
+func (f *Front) releaseKnown(published uint64) {
+	for len(f.known) > 0 && f.known[0].outcome <= published {
+		if f.known[0].state == stateHeld {
+			f.end(f.known[0])
+		}
+		f.known = f.known[1:]
+	}
+}
+
+// ReadDone implements the store's observer.
+func (f *Front) ReadDone(tag any, _ uint64, result fsm.Result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := tag.(*request)
+	if f.serving == nil {
+		f.putBack(r)
+		return
+	}
+	f.answer(r, 0, &result)
+}
+
+// Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
+// without an identity whose outcome is unknown must never be proposed again, so it stays unanswered.
+func (f *Front) Failed(tag any, unknown bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := tag.(*request)
+	f.putBack(r)
+	if unknown && !r.read && r.command.ID.IsZero() {
+		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		f.end(r)
+	}
+}
+
+// published takes note of what became of an output: the broker has it, or it was given up.
+func (f *Front) published(o *outgoing) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settle(o)
+}
+
+// settle takes an output off the books. f.mu is held.
+func (f *Front) settle(o *outgoing) {
+	if f.serving == nil || o.serving != f.serving {
+		return // of a leadership that is over
+	}
+	if f.serving.tracker.done(o.index) {
+		f.store.SetPublished(f.serving.tracker.mark)
+	}
+	if r := o.request; r != nil && r.state == stateAnswering {
+		f.world.Metrics.stage("publish", time.Since(o.queued))
+		f.busy--
+		f.end(r)
+	}
+}
+
+func principal(clientID string) (p policy.Principal) {
+	p.ClientID = clientID
+	return p
+}
