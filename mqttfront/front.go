@@ -20,8 +20,11 @@ type Front struct {
 	world  World
 	store  Store
 
-	queue   chan message
-	pending chan Departure // that a leader has to put into the log
+	hasStore chan struct{} // closed when store is set
+	queue    chan message
+	drain    chan struct{} // closed when nothing more is taken up
+	once     sync.Once
+	pending  chan Departure // that a leader has to put into the log
 
 	mu        sync.Mutex
 	room      sync.Cond  // somebody waits to hand a request to the store
@@ -55,15 +58,18 @@ func New(config Config, world World) (*Front, error) {
 	settings := fsm.DefaultSettings()
 	f := &Front{
 		config: config, world: world, queue: make(chan message, config.QueueMessages), pending: make(chan Departure, 1024),
-		held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
+		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 	}
 	f.room.L = &f.mu
 	return f, nil
 }
 
-// SetStore gives the front end its store. It is called once, before Run.
-func (f *Front) SetStore(store Store) { f.store = store }
+// SetStore gives the front end its store. It is called once, before Run; Serve waits for it.
+func (f *Front) SetStore(store Store) {
+	f.store = store
+	close(f.hasStore)
+}
 
 // Run receives requests until the context ends. It returns an error only when the node cannot go on.
 func (f *Front) Run(ctx context.Context) error {
@@ -104,8 +110,17 @@ func (f *Front) Ready() error {
 	}
 }
 
-// Drain waits until every request that was taken up is answered, or the context ends.
+// Serving reports whether requests are answered here as they come.
+func (f *Front) Serving() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.serving != nil && f.serving.open
+}
+
+// Drain takes up no more requests and waits until those that were are answered, or the context ends. What was received
+// besides is not acknowledged: the broker keeps it for whoever comes next.
 func (f *Front) Drain(ctx context.Context) {
+	f.once.Do(func() { close(f.drain) })
 	const poll = 5 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -113,7 +128,7 @@ func (f *Front) Drain(ctx context.Context) {
 		f.mu.Lock()
 		busy := f.busy
 		f.mu.Unlock()
-		if busy == 0 && len(f.queue) == 0 {
+		if busy == 0 {
 			return
 		}
 		select {
@@ -129,6 +144,8 @@ func (f *Front) takeUp(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-f.drain:
 			return
 		case m := <-f.queue:
 			f.take(ctx, m)

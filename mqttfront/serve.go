@@ -24,6 +24,11 @@ type serving struct {
 func (f *Front) Serve(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	select {
+	case <-f.hasStore:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	outbox := newOutbox(f, cancel)
 	defer outbox.close()
 	if err := outbox.takeOver(ctx); err != nil {

@@ -1,0 +1,163 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// call is a request that waits for its answer.
+type call struct {
+	publish     *paho.Publish
+	correlation string
+	done        chan answer // has room for one
+}
+
+type answer struct {
+	reply   resp.Reply
+	version hlc.Timestamp
+	err     error
+}
+
+func (c *call) finish(a answer) {
+	select {
+	case c.done <- a:
+	default: // answered already: a reply may come twice
+	}
+}
+
+type refusedError struct {
+	reason byte
+	err    error
+}
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("%v with reason 0x%02X: %v", ErrRefused, e.reason, e.err)
+}
+
+func (e *refusedError) Is(target error) bool { return target == ErrRefused }
+func (e *refusedError) Unwrap() error        { return e.err }
+
+// do sends a command and waits for its answer.
+func (c *Client) do(ctx context.Context, token hlc.Timestamp, arguments ...[]byte) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
+	defer cancel()
+	waiting, err := c.begin(ctx, token, arguments)
+	if err != nil {
+		return answer{}, err
+	}
+	defer c.forget(waiting)
+	select {
+	case a := <-waiting.done:
+		if a.err == nil && a.reply.Kind == resp.ReplyError {
+			a.err = &ServerError{Text: a.reply.Error}
+		}
+		return a, a.err
+	case <-ctx.Done():
+		return answer{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
+	}
+}
+
+func (c *Client) timeout(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return time.Until(deadline)
+	}
+	return c.config.Timeout
+}
+
+// begin waits for a connection and sends the request. Until then an error means that nothing was sent.
+func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]byte) (*call, error) {
+	correlation := make([]byte, 16)
+	_, _ = rand.Read(correlation) // never fails
+	for {
+		c.mu.Lock()
+		session, changed, failure, closed := c.session, c.changed, c.failure, c.closed
+		if closed {
+			c.mu.Unlock()
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, ErrClosed)
+		}
+		if session != nil {
+			waiting := c.newCall(ctx, correlation, token, arguments)
+			c.pending[waiting.correlation] = waiting
+			c.order = append(c.order, waiting)
+			session.send(waiting)
+			c.mu.Unlock()
+			return waiting, nil
+		}
+		c.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, errors.Join(ctx.Err(), failure))
+		}
+	}
+}
+
+// newCall makes the request. c.mu is held.
+func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
+	expiry := uint32(max((c.timeout(ctx)+time.Second-1)/time.Second, 1))
+	format := byte(0)
+	properties := &paho.PublishProperties{
+		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,
+		ContentType: "application/octet-stream", PayloadFormat: &format,
+		User: paho.UserProperties{
+			{Key: "__ts", Value: c.timestamp().String()},
+			{Key: "__srcId", Value: c.config.ClientID},
+			{Key: "__protVer", Value: "1.0"},
+		},
+	}
+	if !token.IsZero() {
+		properties.User.Add("__ft", token.String())
+	}
+	return &call{
+		publish:     &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
+		correlation: string(correlation), done: make(chan answer, 1),
+	}
+}
+
+func (c *Client) forget(waiting *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, waiting.correlation)
+	if at := slices.Index(c.order, waiting); at >= 0 {
+		c.order = slices.Delete(c.order, at, at+1)
+	}
+}
+
+// answered matches a reply with its request.
+func (c *Client) answered(p *paho.Publish) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting, ok := c.pending[string(p.Properties.CorrelationData)]
+	if !ok {
+		return // late, or twice
+	}
+	waiting.finish(c.read(p))
+}
+
+// read reads a reply. c.mu is held.
+func (c *Client) read(p *paho.Publish) (a answer) {
+	if status := p.Properties.User.Get("__stat"); status == "505" {
+		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotSent, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}
+	}
+	if text := p.Properties.User.Get("__ts"); text != "" {
+		version, err := hlc.Parse(text)
+		if err != nil {
+			return answer{err: fmt.Errorf("%w: version %q: %w", ErrProtocol, text, err)}
+		}
+		a.version = version
+		c.merge(version)
+	}
+	if a.reply, a.err = resp.ReadReply(p.Payload); a.err != nil {
+		a.err = fmt.Errorf("%w: %.40q", ErrProtocol, p.Payload)
+	}
+	return a
+}

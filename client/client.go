@@ -1,0 +1,223 @@
+// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Watch and Lock against a Holdfast cluster,
+// through any MQTT 5 broker.
+//
+// A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
+// again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not
+// come in time returns ErrOutcomeUnknown. An error of the store is a *ServerError and means that nothing was done.
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/hlc"
+	"holdfast/internal/mqttconn"
+)
+
+const (
+	serviceID          = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	invokeTopic        = "statestore/v1/" + serviceID + "/command/invoke"
+	notificationPrefix = "clients/statestore/v1/" + serviceID + "/"
+)
+
+// Config says where the broker is and who the client is. Only Addresses is needed.
+type Config struct {
+	Addresses []string // mqtt://host:port or mqtts://host:port, tried in turn
+	ClientID  string   // empty: a random one
+	Username  string
+	Password  []byte
+	TLS       *tls.Config // for mqtts
+
+	// Timeout is how long a command waits for its answer when its context has no deadline. Default 10 s.
+	Timeout time.Duration
+	// KeepAlive is the MQTT keep-alive time, in whole seconds. Default 30 s.
+	KeepAlive time.Duration
+	// WatchBuffer is how many events a Watcher keeps for a receiver that is slow. Default 1024.
+	WatchBuffer int
+	Log         *slog.Logger // default: nothing is logged
+	// Wall returns the wall clock in milliseconds since the Unix epoch. Default: the machine's.
+	Wall func() int64
+}
+
+// Client is a connection to the store. It is safe for concurrent use. Commands of one goroutine take effect in their order.
+type Client struct {
+	config Config
+	dialer *mqttconn.Dialer
+
+	responseTopic string
+	stop          context.CancelFunc
+	stopped       chan struct{}
+
+	mu       sync.Mutex
+	clock    hlc.Clock
+	pending  map[string]*call // by correlation data
+	order    []*call          // in the order in which they were made, for sending again
+	watchers map[string][]*Watcher
+	session  *session      // nil while there is no connection
+	changed  chan struct{} // closed and replaced when session changes
+	failure  error         // why there is no connection
+	closed   bool
+}
+
+// Connect connects to the first broker that answers. The context bounds the first attempt only.
+func Connect(ctx context.Context, config Config) (*Client, error) {
+	c := &Client{
+		config: config, pending: make(map[string]*call), watchers: make(map[string][]*Watcher),
+		changed: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	session, err := c.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	running, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	go c.keepConnected(running, session)
+	return c, nil
+}
+
+func (c *Client) complete() error {
+	if c.config.ClientID == "" {
+		random := make([]byte, 8)
+		_, _ = rand.Read(random) // never fails
+		c.config.ClientID = "holdfast-client-" + hex.EncodeToString(random)
+	}
+	if strings.ContainsAny(c.config.ClientID, "/+#\x00") {
+		return fmt.Errorf("client id %q: must not hold '/', '+' or '#'", c.config.ClientID)
+	}
+	if c.config.Timeout <= 0 {
+		c.config.Timeout = 10 * time.Second
+	}
+	if c.config.KeepAlive <= 0 {
+		c.config.KeepAlive = 30 * time.Second
+	}
+	if c.config.WatchBuffer <= 0 {
+		c.config.WatchBuffer = 1024
+	}
+	if c.config.Log == nil {
+		c.config.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.config.Wall == nil {
+		c.config.Wall = func() int64 { return time.Now().UnixMilli() }
+	}
+	c.responseTopic = "clients/" + c.config.ClientID + "/services/statestore/_any_/command/invoke/response"
+	c.dialer = &mqttconn.Dialer{TLS: c.config.TLS, Timeout: c.config.Timeout}
+	for _, text := range c.config.Addresses {
+		address, err := mqttconn.ParseAddress(text)
+		if err != nil {
+			return err
+		}
+		c.dialer.Addresses = append(c.dialer.Addresses, address)
+	}
+	if len(c.dialer.Addresses) == 0 {
+		return errors.New("no broker address")
+	}
+	return nil
+}
+
+// ID returns the MQTT client id.
+func (c *Client) ID() string { return c.config.ClientID }
+
+// Close ends the connection. Commands that wait for an answer return ErrClosed, whose outcome is unknown; watchers are closed.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.stop()
+	<-c.stopped
+	return nil
+}
+
+// keepConnected runs one session after the other until the client is closed.
+func (c *Client) keepConnected(ctx context.Context, s *session) {
+	defer close(c.stopped)
+	defer c.giveUp()
+	const (
+		firstDelay = 50 * time.Millisecond
+		lastDelay  = 5 * time.Second
+	)
+	delay := firstDelay
+	for {
+		if s != nil {
+			delay = firstDelay
+			s.resume()
+			err := s.wait(ctx)
+			c.setSession(nil, err)
+			s.close()
+			c.config.Log.Warn("connection lost", "error", err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		var err error
+		attempt, cancel := context.WithTimeout(ctx, c.config.Timeout)
+		s, err = c.connect(attempt)
+		cancel()
+		if err == nil {
+			continue
+		}
+		c.setSession(nil, err)
+		c.dialer.Next()
+		timer := time.NewTimer(jitter(delay))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		delay = min(2*delay, lastDelay)
+	}
+}
+
+func jitter(d time.Duration) time.Duration {
+	var random [1]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return d/2 + d/2*time.Duration(random[0])/255
+}
+
+// giveUp ends everything that waits.
+func (c *Client) giveUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, waiting := range c.pending {
+		waiting.finish(answer{err: ErrClosed})
+	}
+	c.pending, c.order = map[string]*call{}, nil
+	for _, watchers := range c.watchers {
+		for _, w := range watchers {
+			w.end(ErrClosed)
+		}
+	}
+	c.watchers = map[string][]*Watcher{}
+}
+
+func (c *Client) setSession(s *session, failure error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.failure = s, failure
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// timestamp returns a new reading of the client's clock. c.mu is held.
+func (c *Client) timestamp() hlc.Timestamp {
+	now := c.clock.Now(c.config.Wall())
+	return now.Timestamp(c.config.ClientID)
+}
+
+// merge takes up a version that the store gave. One that is too far ahead of this machine's clock is left alone: merging it
+// would make every request of this client fail for skew. c.mu is held.
+func (c *Client) merge(t hlc.Timestamp) {
+	if wall := c.config.Wall(); !t.TooFarAhead(wall) {
+		c.clock.Receive(t, wall)
+	}
+}

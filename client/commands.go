@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// Version is the version of a value: a hybrid logical clock reading, greater than every earlier one. It serves as a fencing
+// token, too.
+type Version = hlc.Timestamp
+
+// ParseVersion reads the text form of a version.
+func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
+
+// Option changes how a command is executed.
+type Option func(*options)
+
+type options struct {
+	condition []string
+	expected  []byte
+	ttl       time.Duration
+	token     Version
+}
+
+// IfAbsent makes a Set take effect only when the key does not exist (NX).
+func IfAbsent() Option { return func(o *options) { o.condition, o.expected = []string{"NX"}, nil } }
+
+// IfAbsentOrSame makes a Set take effect only when the key does not exist or already has the new value (NEX). This is how a
+// lock is renewed.
+func IfAbsentOrSame() Option {
+	return func(o *options) { o.condition, o.expected = []string{"NEX"}, nil }
+}
+
+// IfAbsentOrEqual makes a Set take effect only when the key does not exist or has the expected value (NEX expected).
+func IfAbsentOrEqual(expected []byte) Option {
+	return func(o *options) {
+		o.condition, o.expected = []string{"NEX"}, append([]byte{}, expected...) // not nil
+	}
+}
+
+// Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
+func Expire(after time.Duration) Option { return func(o *options) { o.ttl = after } }
+
+// Fence sends a fencing token along. A key that has seen a newer one refuses the command.
+func Fence(token Version) Option { return func(o *options) { o.token = token } }
+
+func collect(list []Option) (o options) {
+	for _, option := range list {
+		option(&o)
+	}
+	return o
+}
+
+// Set stores a value and returns its version. The error is a *NotAppliedError when the condition was not met.
+func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
+	o := collect(list)
+	arguments := [][]byte{[]byte("SET"), []byte(key), value}
+	if o.ttl != 0 { // before NEX, after which it could be taken for an expected value
+		ms := max((o.ttl+time.Millisecond-1)/time.Millisecond, 0)
+		arguments = append(arguments, []byte("PX"), strconv.AppendInt(nil, int64(ms), 10))
+	}
+	for _, word := range o.condition {
+		arguments = append(arguments, []byte(word))
+	}
+	if o.expected != nil {
+		arguments = append(arguments, o.expected)
+	}
+	a, err := c.do(ctx, o.token, arguments...)
+	if err != nil {
+		return Version{}, err
+	}
+	switch a.reply.Kind {
+	case resp.ReplyOK:
+		return a.version, nil
+	case resp.ReplyNotApplied:
+		return Version{}, &NotAppliedError{Version: a.version}
+	default:
+		return Version{}, unexpected(a)
+	}
+}
+
+// Get returns a value and its version. The error is ErrNotFound when the key does not exist.
+func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
+	a, err := c.do(ctx, Version{}, []byte("GET"), []byte(key))
+	if err != nil {
+		return nil, Version{}, err
+	}
+	switch a.reply.Kind {
+	case resp.ReplyBulk:
+		return a.reply.Bulk, a.version, nil
+	case resp.ReplyNull:
+		return nil, Version{}, ErrNotFound
+	default:
+		return nil, Version{}, unexpected(a)
+	}
+}
+
+// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none.
+func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
+	return c.remove(ctx, collect(list).token, []byte("DEL"), []byte(key))
+}
+
+// VDel deletes a key if it has the value. The error is a *NotAppliedError when it has another, ErrNotFound when it does not
+// exist.
+func (c *Client) VDel(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
+	return c.remove(ctx, collect(list).token, []byte("VDEL"), []byte(key), value)
+}
+
+func (c *Client) remove(ctx context.Context, token Version, arguments ...[]byte) (Version, error) {
+	a, err := c.do(ctx, token, arguments...)
+	switch {
+	case err != nil:
+		return Version{}, err
+	case a.reply.Kind == resp.ReplyNotApplied:
+		return Version{}, &NotAppliedError{Version: a.version}
+	case a.reply.Kind == resp.ReplyInteger && a.reply.Integer == 1:
+		return a.version, nil
+	case a.reply.Kind == resp.ReplyInteger && a.reply.Integer == 0:
+		return Version{}, ErrNotFound
+	default:
+		return Version{}, unexpected(a)
+	}
+}
+
+func unexpected(a answer) error {
+	return fmt.Errorf("%w: a reply of another command (kind %d)", ErrProtocol, a.reply.Kind)
+}

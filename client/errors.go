@@ -1,0 +1,80 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	"holdfast/hlc"
+)
+
+// Errors that say what became of a command. ErrNotFound and ErrNotApplied are answers of the store; ErrOutcomeUnknown means
+// that no answer came: a write may have taken effect, or may yet.
+var (
+	ErrNotFound       = errors.New("not found")
+	ErrNotApplied     = errors.New("not applied: the condition was not met")
+	ErrOutcomeUnknown = errors.New("no answer in time: the outcome is unknown")
+	// ErrNotSent says that a command did not leave this machine.
+	ErrNotSent = errors.New("not sent")
+	// ErrClosed says that the client was closed.
+	ErrClosed = errors.New("the client is closed")
+	// ErrProtocol says that an answer is not what the protocol allows.
+	ErrProtocol = errors.New("the answer is not understood")
+	// ErrRefused says that the broker refused a request, by its access control as a rule.
+	ErrRefused = errors.New("the broker refused the request")
+)
+
+// The errors of the store, each with the text that the protocol gives it. A ServerError is one of them, by errors.Is.
+var (
+	ErrTimestampSkew    = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrTokenRequired    = errors.New("a fencing token is required for this request")
+	ErrTokenSkew        = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrTokenLower       = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
+	ErrQuota            = errors.New("the quota has been exceeded")
+	ErrSyntax           = errors.New("syntax error")
+	ErrUnknownCommand   = errors.New("unknown command")
+	ErrArguments        = errors.New("wrong number of arguments")
+	ErrEmptyKey         = errors.New("the key length is zero")
+	ErrNotAuthorized    = errors.New("not authorized")
+	ErrMissingTimestamp = errors.New("missing timestamp")
+	ErrMalformed        = errors.New("malformed timestamp")
+	ErrQoS              = errors.New("request must be published with QoS 1")
+	ErrCorrelation      = errors.New("missing correlation data")
+	ErrOverloaded       = errors.New("the service is overloaded; try again")
+	ErrReplyTooLarge    = errors.New("the reply is larger than the broker accepts")
+	// ErrVersion says that the store does not speak this protocol version.
+	ErrVersion = errors.New("the store does not support this protocol version")
+)
+
+func serverErrors() []error {
+	return []error{
+		ErrTimestampSkew, ErrTokenRequired, ErrTokenSkew, ErrTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArguments,
+		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformed, ErrQoS, ErrCorrelation, ErrOverloaded, ErrReplyTooLarge,
+	}
+}
+
+// ServerError is an error that the store answered with. The command was not executed.
+type ServerError struct{ Text string }
+
+// Error returns the store's text.
+func (e *ServerError) Error() string { return e.Text }
+
+// Is makes errors.Is find the error of this package that has the same text.
+func (e *ServerError) Is(target error) bool {
+	for _, known := range serverErrors() {
+		if known == target {
+			return known.Error() == e.Text
+		}
+	}
+	return false
+}
+
+// NotAppliedError is an ErrNotApplied that knows the version of the value that is there.
+type NotAppliedError struct{ Version hlc.Timestamp }
+
+// Error implements error.
+func (e *NotAppliedError) Error() string {
+	return fmt.Sprintf("%v (the value is of version %v)", ErrNotApplied, e.Version)
+}
+
+// Is makes errors.Is find ErrNotApplied.
+func (e *NotAppliedError) Is(target error) bool { return target == ErrNotApplied }

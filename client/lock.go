@@ -1,0 +1,162 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
+var ErrLockLost = errors.New("the lock was lost")
+
+// Lock is a lock that this client holds, as far as it knows. A lock alone is no proof: whoever writes under it sends its Token
+// along with Fence, so that the store refuses what comes late.
+type Lock struct {
+	client *Client
+	name   string
+	holder []byte
+	ttl    time.Duration
+	token  Version
+
+	lost     chan struct{}
+	stop     context.CancelFunc
+	stopped  chan struct{}
+	mu       sync.Mutex
+	released bool
+}
+
+// Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. The lock is free
+// again at most ttl after this client has died. An error other than ErrNotApplied and the context's is the store's.
+func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
+	if ttl < time.Millisecond {
+		return nil, fmt.Errorf("lock %q: the time to live is %v: must be at least 1ms", name, ttl)
+	}
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	holder := []byte(c.config.ClientID + ":" + hex.EncodeToString(random))
+	lock, err := c.TryLock(ctx, name, holder, ttl)
+	if !errors.Is(err, ErrNotApplied) {
+		return lock, err
+	}
+	watcher, err := c.Watch(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.config.Timeout)
+		defer cancel()
+		_ = watcher.Close(closing) // a watch that stays costs a few notifications
+	}()
+	for {
+		lock, err := c.TryLock(ctx, name, holder, ttl)
+		if !errors.Is(err, ErrNotApplied) {
+			return lock, err
+		}
+		if err := untilFree(ctx, watcher, ttl); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// untilFree waits for a sign that a lock may be free: its deletion, a gap in what is known of it, or a long time.
+func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
+	timer := time.NewTimer(max(ttl, time.Second))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNotApplied, ctx.Err())
+		case <-timer.C:
+			return nil
+		case event, ok := <-watcher.Events():
+			if !ok {
+				return errors.Join(ErrNotApplied, watcher.Err())
+			}
+			if event.Kind != EventSet {
+				return nil
+			}
+		}
+	}
+}
+
+// TryLock takes a lock if it is free or held under the same holder's name, and renews it from then on. The error is
+// ErrNotApplied when somebody else has it.
+func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
+	asked := time.Now()
+	token, err := c.Set(ctx, name, holder, IfAbsentOrSame(), Expire(ttl))
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{client: c, name: name, holder: holder, ttl: ttl, token: token, lost: make(chan struct{}), stopped: make(chan struct{})}
+	running, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.renew(running, asked)
+	return l, nil
+}
+
+// Token returns the fencing token: the version of the lock when it was taken.
+func (l *Lock) Token() Version { return l.token }
+
+// Lost is closed when the lock may be somebody else's.
+func (l *Lock) Lost() <-chan struct{} { return l.lost }
+
+// renew keeps the lock until it is stopped or lost. The lock is held from when the renewal was asked for, not from when it was
+// granted: the store may have been that early.
+func (l *Lock) renew(ctx context.Context, held time.Time) {
+	defer close(l.stopped)
+	const renewals = 3 // per time to live
+	for {
+		timer := time.NewTimer(time.Until(held.Add(l.ttl / renewals)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		for {
+			asked := time.Now()
+			attempt, cancel := context.WithDeadline(ctx, held.Add(l.ttl))
+			_, err := l.client.Set(attempt, l.name, l.holder, IfAbsentOrSame(), Expire(l.ttl))
+			cancel()
+			if err == nil {
+				held = asked
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if errors.Is(err, ErrNotApplied) || !time.Now().Before(held.Add(l.ttl)) {
+				close(l.lost)
+				return
+			}
+			pause := time.NewTimer(min(l.ttl/10, 100*time.Millisecond))
+			select {
+			case <-ctx.Done():
+				pause.Stop()
+				return
+			case <-pause.C:
+			}
+		}
+	}
+}
+
+// Unlock gives the lock back. The error is ErrLockLost when it was not this client's any more.
+func (l *Lock) Unlock(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released {
+		return nil
+	}
+	l.released = true
+	l.stop()
+	<-l.stopped
+	_, err := l.client.VDel(ctx, l.name, l.holder)
+	if errors.Is(err, ErrNotApplied) || errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("unlock: %w", ErrLockLost)
+	}
+	return err
+}

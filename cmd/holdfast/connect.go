@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/internal/tlsconfig"
+)
+
+// connection holds the flags of all commands that talk to the store.
+type connection struct {
+	brokers      []string
+	clientID     string
+	username     string
+	passwordFile string
+	tls          tlsconfig.Files
+	timeout      time.Duration
+	output       string
+	verbose      bool
+}
+
+func (c *connection) add(command *cobra.Command) {
+	flags := command.Flags()
+	broker := os.Getenv("HOLDFAST_BROKER")
+	if broker == "" {
+		broker = "mqtt://127.0.0.1:1883"
+	}
+	flags.StringSliceVar(&c.brokers, "broker", []string{broker}, "broker `address`, several are tried in turn; also HOLDFAST_BROKER")
+	flags.StringVar(&c.clientID, "client-id", "", "MQTT client `id` (default: a random one)")
+	flags.StringVar(&c.username, "username", "", "MQTT user `name`")
+	flags.StringVar(&c.passwordFile, "password-file", "", "`file` with the MQTT password")
+	flags.StringVar(&c.tls.CA, "ca-file", "", "`file` with the certificates that vouch for the broker (mqtts)")
+	flags.StringVar(&c.tls.Certificate, "cert-file", "", "`file` with a client certificate (mqtts)")
+	flags.StringVar(&c.tls.Key, "key-file", "", "`file` with the key of the client certificate (mqtts)")
+	flags.StringVar(&c.tls.ServerName, "server-name", "", "`name` that the broker's certificate must have (mqtts)")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
+	flags.StringVarP(&c.output, "output", "o", "text", "output `format`, text or json")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "log what happens on the connection")
+}
+
+// open connects to the broker.
+func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.Client, error) {
+	if c.output != "text" && c.output != "json" {
+		return nil, usagef("--output is %q: must be text or json", c.output)
+	}
+	if c.timeout <= 0 {
+		return nil, usagef("--timeout is %v: must be positive", c.timeout)
+	}
+	config := client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout}
+	if c.passwordFile != "" {
+		password, err := readSecret(c.passwordFile)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		config.Password = password
+	}
+	var err error
+	if config.TLS, err = c.tls.Client(); err != nil {
+		return nil, &usageError{err}
+	}
+	if c.verbose {
+		config.Log = slog.New(slog.NewTextHandler(command.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	connected, err := client.Connect(ctx, config)
+	if err != nil {
+		return nil, &codeError{exitServerError, err.Error()} // nothing was sent, so this is no unknown outcome
+	}
+	return connected, nil
+}
+
+// do runs one command against the store.
+func (c *connection) do(command *cobra.Command, run func(context.Context, *client.Client) error) error {
+	connected, err := c.open(command.Context(), command)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connected.Close() }() // the answer is here; nothing more is to come
+	ctx, cancel := context.WithTimeout(command.Context(), c.timeout)
+	defer cancel()
+	return run(ctx, connected)
+}
+
+func readSecret(file string) ([]byte, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read password: %w", err)
+	}
+	for len(data) > 0 && (data[len(data)-1] == '\n' || data[len(data)-1] == '\r') {
+		data = data[:len(data)-1]
+	}
+	return data, nil
+}
+
+// printJSON writes a value as one line of JSON.
+func printJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}

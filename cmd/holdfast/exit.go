@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"holdfast/client"
+	"holdfast/internal/settings"
+)
+
+// Exit codes that scripts can rely on.
+const (
+	exitDone        = 0
+	exitNotApplied  = 1 // not found, or the condition was not met
+	exitUsage       = 2
+	exitServerError = 3
+	exitUnknown     = 4 // timeout: the outcome is unknown
+	exitNoLock      = 5 // the lock was not to be had
+	exitLockLost    = 6
+)
+
+const exitHelp = `
+Exit codes: 0 done, 1 not found or not applied, 2 usage, 3 error, 4 timeout (the outcome is unknown).`
+
+// codeError ends the program with a code of its own. Without a text nothing is printed.
+type codeError struct {
+	code int
+	text string
+}
+
+func (e *codeError) Error() string { return e.text }
+
+// exitCode returns the code for an error, and whether nothing is to be printed about it.
+func exitCode(err error) (code int, silent bool) {
+	var own *codeError
+	switch {
+	case err == nil:
+		return exitDone, false
+	case errors.As(err, &own):
+		return own.code, own.text == ""
+	case isUsage(err), errors.Is(err, settings.ErrInvalid), strings.HasPrefix(err.Error(), "unknown command"):
+		return exitUsage, false
+	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
+		return exitNotApplied, false
+	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
+		return exitUnknown, false
+	default:
+		return exitServerError, false
+	}
+}
+
+func usagef(format string, arguments ...any) error {
+	return &usageError{fmt.Errorf(format, arguments...)}
+}

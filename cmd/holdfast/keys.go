@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+)
+
+// keyResult is what the commands on one key print with -o json. A value that is no UTF-8 is in base64.
+type keyResult struct {
+	Key         string `json:"key"`
+	Result      string `json:"result"` // ok, not_found or not_applied
+	Value       string `json:"value,omitempty"`
+	ValueBase64 []byte `json:"valueBase64,omitempty"`
+	Version     string `json:"version,omitempty"`
+}
+
+func (r *keyResult) setValue(value []byte) {
+	if utf8.Valid(value) {
+		r.Value = string(value)
+		return
+	}
+	r.ValueBase64 = value
+}
+
+// finish prints the result of a command on a key. text is what is printed without -o json; "not found" and "not applied" are
+// results, too, with an exit code of their own.
+func (c *connection) finish(out io.Writer, r keyResult, version client.Version, text string, err error) error {
+	var notApplied *client.NotAppliedError
+	switch {
+	case errors.As(err, &notApplied):
+		r.Result, version = "not_applied", notApplied.Version
+	case errors.Is(err, client.ErrNotFound):
+		r.Result = "not_found"
+	case err != nil:
+		return err
+	default:
+		r.Result = "ok"
+	}
+	if !version.IsZero() {
+		r.Version = version.String()
+	}
+	if c.output == "json" {
+		if err := printJSON(out, r); err != nil {
+			return err
+		}
+		if err != nil {
+			return &codeError{code: exitNotApplied}
+		}
+		return nil
+	}
+	if err == nil {
+		_, err = io.WriteString(out, text)
+	}
+	return err
+}
+
+func newGet() *cobra.Command {
+	var c connection
+	command := &cobra.Command{
+		Use:     "get KEY",
+		Short:   "Print the value of a key, and nothing else",
+		Long:    "Prints the value exactly as it is stored, without a newline.\n" + exitHelp,
+		Example: "  holdfast get lines/7/recipe\n  holdfast get lines/7/recipe -o json",
+		Args:    positional(cobra.ExactArgs(1)),
+	}
+	c.add(command)
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		return c.do(command, func(ctx context.Context, store *client.Client) error {
+			value, version, err := store.Get(ctx, arguments[0])
+			result := keyResult{Key: arguments[0]}
+			result.setValue(value)
+			return c.finish(command.OutOrStdout(), result, version, string(value), err)
+		})
+	}
+	return command
+}
+
+// fence is the flag of a fencing token.
+type fence struct{ text string }
+
+func (f *fence) add(command *cobra.Command) {
+	command.Flags().StringVar(&f.text, "fence", "", "fencing `token`, a version such as 1696374425000:1:StateStore; `holdfast lock` exports one as HOLDFAST_FENCING_TOKEN")
+}
+
+func (f *fence) options() ([]client.Option, error) {
+	if f.text == "" {
+		return nil, nil
+	}
+	token, err := client.ParseVersion(f.text)
+	if err != nil {
+		return nil, usagef("--fence is %q: %w", f.text, err)
+	}
+	return []client.Option{client.Fence(token)}, nil
+}
+
+func newSet() *cobra.Command {
+	var c connection
+	var f fence
+	var nx bool
+	var nex, file string
+	var px time.Duration
+	command := &cobra.Command{
+		Use:   "set KEY [VALUE]",
+		Short: "Store a value",
+		Long: "Stores a value and prints its version. The value comes from the argument, from --file, or, with neither, from the standard\n" +
+			"input.\n" + exitHelp,
+		Example: "  holdfast set lines/7/recipe 'steel, 2mm'\n" +
+			"  holdfast set lines/7/program --file program.nc\n" +
+			"  holdfast set lines/7/owner plc-a --nx --px 10s        # only if nobody is\n" +
+			"  holdfast set lines/7/owner plc-a --nex --px 10s       # renew, if it is still this one\n" +
+			"  holdfast set lines/7/owner plc-b --nex=plc-a          # only if it is plc-a's, or nobody's\n" +
+			"  holdfast set lines/7/state running --fence \"$HOLDFAST_FENCING_TOKEN\"",
+		Args: positional(cobra.RangeArgs(1, 2)),
+	}
+	c.add(command)
+	f.add(command)
+	flags := command.Flags()
+	flags.BoolVar(&nx, "nx", false, "only if the key does not exist")
+	flags.StringVar(&nex, "nex", "", "only if the key does not exist or has this `value`; without a value: the new one")
+	flags.Lookup("nex").NoOptDefVal = sameValue
+	flags.DurationVar(&px, "px", 0, "the key goes away after this `time`, such as 1500ms or 10s")
+	flags.StringVar(&file, "file", "", "`file` with the value; - is the standard input")
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		options, err := f.options()
+		if err != nil {
+			return err
+		}
+		switch {
+		case nx && flags.Changed("nex"):
+			return usagef("--nx and --nex exclude each other")
+		case nx:
+			options = append(options, client.IfAbsent())
+		case flags.Changed("nex") && nex == sameValue:
+			options = append(options, client.IfAbsentOrSame())
+		case flags.Changed("nex"):
+			options = append(options, client.IfAbsentOrEqual([]byte(nex)))
+		}
+		if flags.Changed("px") {
+			if px < time.Millisecond {
+				return usagef("--px is %v: must be at least 1ms", px)
+			}
+			options = append(options, client.Expire(px))
+		}
+		value, err := readValue(command.InOrStdin(), arguments[1:], file)
+		if err != nil {
+			return err
+		}
+		return c.do(command, func(ctx context.Context, store *client.Client) error {
+			version, err := store.Set(ctx, arguments[0], value, options...)
+			return c.finish(command.OutOrStdout(), keyResult{Key: arguments[0]}, version, version.String()+"\n", err)
+		})
+	}
+	return command
+}
+
+// sameValue is what --nex without a value means. A value of one NUL byte cannot be given on a command line.
+const sameValue = "\x00"
+
+func readValue(stdin io.Reader, arguments []string, file string) ([]byte, error) {
+	switch {
+	case len(arguments) > 0 && file != "":
+		return nil, usagef("the value is given twice, as an argument and by --file")
+	case len(arguments) > 0:
+		return []byte(arguments[0]), nil
+	case file == "" || file == "-":
+		value, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("read the value: %w", err)
+		}
+		return value, nil
+	default:
+		value, err := os.ReadFile(file)
+		if err != nil {
+			return nil, &usageError{fmt.Errorf("read the value: %w", err)}
+		}
+		return value, nil
+	}
+}
+
+func newDel() *cobra.Command {
+	return newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe", cobra.ExactArgs(1),
+		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
+			return store.Del(ctx, arguments[0], options...)
+		})
+}
+
+func newVDel() *cobra.Command {
+	return newRemove("vdel KEY VALUE", "Delete a key if it has a value", "  holdfast vdel lines/7/owner plc-a", cobra.ExactArgs(2),
+		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
+			return store.VDel(ctx, arguments[0], []byte(arguments[1]), options...)
+		})
+}
+
+func newRemove(use, short, example string, args cobra.PositionalArgs,
+	remove func(context.Context, *client.Client, []string, []client.Option) (client.Version, error),
+) *cobra.Command {
+	var c connection
+	var f fence
+	command := &cobra.Command{
+		Use: use, Short: short, Example: example, Args: positional(args),
+		Long: short + ", and print the version of the deleted value.\n" + exitHelp,
+	}
+	c.add(command)
+	f.add(command)
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		options, err := f.options()
+		if err != nil {
+			return err
+		}
+		return c.do(command, func(ctx context.Context, store *client.Client) error {
+			version, err := remove(ctx, store, arguments, options)
+			return c.finish(command.OutOrStdout(), keyResult{Key: arguments[0]}, version, version.String()+"\n", err)
+		})
+	}
+	return command
+}

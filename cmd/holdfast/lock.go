@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+)
+
+func newLock() *cobra.Command {
+	var c connection
+	var ttl, wait, grace time.Duration
+	command := &cobra.Command{
+		Use:   "lock NAME -- COMMAND [ARGUMENT...]",
+		Short: "Run a command while holding a lock",
+		Long: `Takes the lock, runs the command with the fencing token in HOLDFAST_FENCING_TOKEN, renews the lock while the command runs, and
+gives it back. When the lock is lost, the command is ended: SIGTERM, and after --grace SIGKILL.
+
+A lock alone cannot stop a process that was paused too long. Whoever writes under it sends the token along
+(` + "`holdfast set … --fence \"$HOLDFAST_FENCING_TOKEN\"`" + `), and the store refuses what comes late.
+
+Exits with the command's code, 5 when the lock was not to be had, 6 when it was lost; otherwise as every command:
+2 usage, 3 error, 4 timeout.`,
+		Example: "  holdfast lock lines/7/master -- ./run-line-7\n" +
+			"  holdfast lock nightly-report --ttl 30s --wait 0s -- ./report   # only one of many machines",
+		Args: positional(cobra.MinimumNArgs(2)),
+	}
+	c.add(command)
+	flags := command.Flags()
+	flags.DurationVar(&ttl, "ttl", 10*time.Second, "how long the lock outlives a holder that has died")
+	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s is not at all (default: for ever)")
+	flags.DurationVar(&grace, "grace", 5*time.Second, "how long a command may take to end when the lock is lost")
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		if ttl < 100*time.Millisecond {
+			return usagef("--ttl is %v: must be at least 100ms", ttl)
+		}
+		if dash := command.ArgsLenAtDash(); dash != 1 {
+			return usagef("want NAME -- COMMAND; see `holdfast lock --help`")
+		}
+		store, err := c.open(command.Context(), command)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = store.Close() }() // the lock is given back, or lost
+		lock, err := c.takeLock(command.Context(), store, arguments[0], ttl, wait)
+		if err != nil {
+			return err
+		}
+		code, err := runLocked(command, lock, arguments[1:], grace)
+		releasing, cancel := context.WithTimeout(context.Background(), c.timeout)
+		defer cancel()
+		unlockErr := lock.Unlock(releasing)
+		switch {
+		case err != nil:
+			return err
+		case errors.Is(unlockErr, client.ErrLockLost):
+			return &codeError{exitLockLost, "the lock was lost"}
+		case unlockErr != nil:
+			_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: the lock was not given back, it ends by itself:", unlockErr)
+		}
+		if code != 0 {
+			return &codeError{code: code}
+		}
+		return nil
+	}
+	return command
+}
+
+func (c *connection) takeLock(ctx context.Context, store *client.Client, name string, ttl, wait time.Duration) (*client.Lock, error) {
+	switch {
+	case wait == 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+	case wait > 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	var lock *client.Lock
+	var err error
+	if wait == 0 {
+		lock, err = store.TryLock(ctx, name, []byte(store.ID()), ttl)
+	} else {
+		lock, err = store.Lock(ctx, name, ttl)
+	}
+	if errors.Is(err, client.ErrNotApplied) {
+		return nil, &codeError{exitNoLock, fmt.Sprintf("the lock %q was not to be had", name)}
+	}
+	return lock, err
+}
+
+// runLocked runs the command and returns its exit code. It ends it when the lock is lost.
+func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
+	child := exec.Command(arguments[0], arguments[1:]...)
+	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
+	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
+	if err := child.Start(); err != nil {
+		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- child.Wait() }()
+	select {
+	case err := <-exited:
+		return childCode(err)
+	case <-lock.Lost():
+		end(child, exited, grace)
+		return 0, &codeError{exitLockLost, "the lock was lost; the command was ended"}
+	case <-command.Context().Done(): // the terminal's Ctrl-C reaches the command, too; SIGTERM does not
+		_ = child.Process.Signal(syscall.SIGTERM) // it may have ended already
+		select {
+		case err := <-exited:
+			return childCode(err)
+		case <-time.After(grace):
+			_ = child.Process.Kill()
+			return childCode(<-exited)
+		}
+	}
+}
+
+func end(child *exec.Cmd, exited <-chan error, grace time.Duration) {
+	_ = child.Process.Signal(syscall.SIGTERM) // it may have ended already
+	select {
+	case <-exited:
+	case <-time.After(grace):
+		_ = child.Process.Kill()
+		<-exited
+	}
+}
+
+// childCode returns the exit code of a command; as a shell does, 128 and the signal for one that a signal has ended.
+func childCode(err error) (int, error) {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case !errors.As(err, &exit):
+		return 0, err
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return exit.ExitCode(), nil
+}

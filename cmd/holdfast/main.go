@@ -1,0 +1,81 @@
+// Holdfast is a replicated, highly available key-value state store for MQTT 5 systems.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the build.
+var version = "development"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run runs the program and returns its exit code.
+func run(ctx context.Context, arguments []string) int {
+	root := newRoot()
+	root.SetArgs(arguments)
+	err := root.ExecuteContext(ctx)
+	code, silent := exitCode(err)
+	if err != nil && !silent {
+		_, _ = fmt.Fprintln(root.ErrOrStderr(), "holdfast:", err) // there is nobody else to tell
+	}
+	return code
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "holdfast",
+		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
+		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY over MQTT 5 request/response) as a Raft cluster\n" +
+			"behind any MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
+	for group, commands := range map[string][]*cobra.Command{
+		"run":     {newDev(), newServer(), newConfig()},
+		"use":     {newGet(), newSet(), newDel(), newVDel(), newWatch(), newLock(), newBench()},
+		"operate": {newStatus(), newRaft()},
+	} {
+		for _, command := range commands {
+			command.GroupID = group
+			root.AddCommand(command)
+		}
+	}
+	return root
+}
+
+// positional makes the errors of a check of arguments usage errors.
+func positional(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(command *cobra.Command, arguments []string) error {
+		if err := check(command, arguments); err != nil {
+			return &usageError{fmt.Errorf("%w; see `%s --help`", err, command.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func isUsage(err error) bool {
+	var usage *usageError
+	return errors.As(err, &usage)
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"holdfast/cluster"
+	"holdfast/internal/httpapi"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/node"
+	"holdfast/internal/settings"
+	"holdfast/internal/tlsconfig"
+	"holdfast/mqttfront"
+)
+
+// closeTimeout bounds the graceful part of a stop.
+const closeTimeout = 10 * time.Second
+
+func newServer() *cobra.Command {
+	var file string
+	command := &cobra.Command{
+		Use:   "server",
+		Short: "Run one node against an external MQTT broker",
+		Long: `Runs one node. Every setting has one name: its path in the YAML file is also the flag, and in capitals, with underscores, the
+environment variable: node.dataDir, --node.dataDir, HOLDFAST_NODE_DATADIR. A flag counts before the environment, that before the
+file, that before the default. See ` + "`holdfast config show`.",
+		Example: "  holdfast server --broker.addresses mqtt://127.0.0.1:1883 --node.dataDir /var/lib/holdfast\n  holdfast server --config /etc/holdfast.yaml",
+		Args:    positional(cobra.NoArgs),
+	}
+	flags := addSettings(command, &file)
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		s, err := flags.load(command, file)
+		if err != nil {
+			return err
+		}
+		return serve(command, &s)
+	}
+	return command
+}
+
+// settingFlags are the flags of all settings.
+type settingFlags struct{ fields []settings.Field }
+
+func addSettings(command *cobra.Command, file *string) *settingFlags {
+	command.Flags().StringVar(file, "config", "", "YAML `file` with settings")
+	defaults := settings.Default()
+	f := &settingFlags{fields: defaults.Fields()}
+	for i := range f.fields {
+		field := &f.fields[i]
+		flag := command.Flags().VarPF(field.Value, field.Path, "", field.Help)
+		if field.IsBool {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	return f
+}
+
+// load returns the settings from the file, the environment and the flags.
+func (f *settingFlags) load(command *cobra.Command, file string) (settings.Settings, error) {
+	given := map[string]string{}
+	for i := range f.fields {
+		if path := f.fields[i].Path; command.Flags().Changed(path) {
+			given[path] = f.fields[i].Value.String()
+		}
+	}
+	s, warnings, err := settings.Load(file, os.Environ(), given)
+	for _, warning := range warnings {
+		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: warning:", warning) // there is nobody else to tell
+	}
+	return s, err
+}
+
+func newLog(out io.Writer, s *settings.Settings) *slog.Logger {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	options := &slog.HandlerOptions{Level: levels[s.Log.Level]}
+	if s.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(out, options))
+	}
+	return slog.New(slog.NewTextHandler(out, options))
+}
+
+// serve runs a node until it is told to stop.
+func serve(command *cobra.Command, s *settings.Settings) error {
+	log := newLog(command.ErrOrStderr(), s).With("node", s.Node.ID)
+	config, err := serverConfig(s, log)
+	if err != nil {
+		return err
+	}
+	config.Exit = func(err error) {
+		log.Error("stopping at once", "error", err)
+		os.Exit(exitServerError)
+	}
+	identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
+	if err != nil {
+		return err
+	}
+	id := identity.RaftID()
+	running, err := node.Start(config, identity, []raft.Server{{ID: id, Address: raft.ServerAddress(id)}})
+	if err != nil {
+		return err
+	}
+	servers, err := listen(s, running, log)
+	if err == nil {
+		log.Info("started", "version", version, "id", id, "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
+		select {
+		case <-command.Context().Done():
+			log.Info("stopping")
+		case err = <-running.Failed():
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for _, server := range servers {
+		err = errors.Join(err, server.Close(ctx))
+	}
+	return errors.Join(err, running.Close(ctx))
+}
+
+// serverConfig turns settings into the configuration of a node.
+func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
+	front := mqttfront.DefaultConfig()
+	for _, text := range s.Broker.Addresses {
+		address, err := mqttconn.ParseAddress(text)
+		if err != nil {
+			return node.Config{}, &usageError{err}
+		}
+		front.Addresses = append(front.Addresses, address)
+	}
+	files := tlsconfig.Files{CA: s.Broker.TLS.CAFile, Certificate: s.Broker.TLS.CertFile, Key: s.Broker.TLS.KeyFile, ServerName: s.Broker.TLS.ServerName}
+	tls, err := files.Client()
+	if err != nil {
+		return node.Config{}, &usageError{err}
+	}
+	front.Username = s.Broker.Username
+	if s.Broker.PasswordFile != "" {
+		if front.Password, err = readSecret(s.Broker.PasswordFile); err != nil {
+			return node.Config{}, &usageError{err}
+		}
+	}
+	front.Identity = mqttfront.Identity{
+		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
+		AttributeProperties: s.Identity.AttributeProperties,
+	}
+	front.AcknowledgeAnswered = true
+	offer, err := node.NewOffer(s)
+	if err != nil {
+		return node.Config{}, &usageError{err}
+	}
+	timing := cluster.LAN()
+	if s.Cluster.Profile == "edge" {
+		timing = cluster.Edge()
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return node.Config{
+		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, MinFreeDisk: int64(s.Node.MinFreeDisk),
+		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: mqttfront.NoDriver{},
+		Dialer:  &mqttconn.Dialer{Addresses: front.Addresses, TLS: tls, Timeout: front.ConnectTime},
+		Network: cluster.NewNetwork(), Log: log, Registry: registry,
+	}, nil
+}
+
+// listen starts the HTTP servers of a node.
+func listen(s *settings.Settings, running *node.Node, log *slog.Logger) (servers []*httpapi.Server, err error) {
+	start := func(what, address string, server func() (*httpapi.Server, error)) {
+		if err != nil || address == "" {
+			return
+		}
+		var started *httpapi.Server
+		if started, err = server(); err == nil {
+			servers = append(servers, started)
+			log.Info("listening", "what", what, "address", started.Address())
+		}
+	}
+	start("admin", s.Admin.Listen, func() (*httpapi.Server, error) {
+		return httpapi.Listen(s.Admin.Listen, httpapi.Admin(s.Node.ID, running.Cluster, running.Ready))
+	})
+	start("health", s.Health.Listen, func() (*httpapi.Server, error) {
+		return httpapi.Listen(s.Health.Listen, httpapi.Health(running.Ready, running.Registry()))
+	})
+	return servers, err
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+)
+
+// watchEvent is what `holdfast watch -o json` prints.
+type watchEvent struct {
+	Event string `json:"event"` // set, deleted or gap
+	keyResultFields
+}
+
+type keyResultFields struct {
+	Key         string `json:"key"`
+	Value       string `json:"value,omitempty"`
+	ValueBase64 []byte `json:"valueBase64,omitempty"`
+	Version     string `json:"version,omitempty"`
+}
+
+func newWatch() *cobra.Command {
+	var c connection
+	command := &cobra.Command{
+		Use:   "watch KEY...",
+		Short: "Print the changes of keys until interrupted",
+		Long: "Prints a line for each change: SET KEY VALUE, DELETED KEY, or GAP KEY after the connection was lost, when changes may have been\n" +
+			"missed. An expiry is a deletion. Keys are literal; there are no patterns.\n" + exitHelp,
+		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch lines/7/owner -o json",
+		Args:    positional(cobra.MinimumNArgs(1)),
+	}
+	c.add(command)
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		store, err := c.open(command.Context(), command)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = store.Close() }() // the store ends the watches with the connection
+		events := make(chan client.Event)
+		ended := make(chan error, len(arguments))
+		for _, key := range arguments {
+			watcher, err := store.Watch(command.Context(), key)
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", key, err)
+			}
+			go forward(command, watcher, events, ended)
+		}
+		if c.output == "text" {
+			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d key(s)\n", len(arguments)) // for people only
+		}
+		for {
+			select {
+			case <-command.Context().Done():
+				return nil
+			case err := <-ended:
+				return err
+			case event := <-events:
+				if err := c.printEvent(command.OutOrStdout(), event); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return command
+}
+
+// forward passes the events of one watcher on until it ends.
+func forward(command *cobra.Command, watcher *client.Watcher, events chan<- client.Event, ended chan<- error) {
+	for event := range watcher.Events() {
+		select {
+		case events <- event:
+		case <-command.Context().Done():
+			return
+		}
+	}
+	ended <- watcher.Err()
+}
+
+func (c *connection) printEvent(out io.Writer, event client.Event) error {
+	name := map[client.EventKind]string{client.EventSet: "set", client.EventDeleted: "deleted", client.EventGap: "gap"}[event.Kind]
+	if c.output == "json" {
+		var value keyResult
+		value.setValue(event.Value)
+		printed := watchEvent{name, keyResultFields{Key: event.Key, Value: value.Value, ValueBase64: value.ValueBase64}}
+		if !event.Version.IsZero() {
+			printed.Version = event.Version.String()
+		}
+		return printJSON(out, printed)
+	}
+	var err error
+	switch event.Kind {
+	case client.EventSet:
+		_, err = fmt.Fprintf(out, "SET %s %s\n", event.Key, event.Value)
+	case client.EventDeleted:
+		_, err = fmt.Fprintf(out, "DELETED %s\n", event.Key)
+	default:
+		_, err = fmt.Fprintf(out, "GAP %s\n", event.Key)
+	}
+	return err
+}

@@ -1,0 +1,47 @@
+// Package httpapi serves a node's HTTP endpoints: the health port for probes and scrapers, and the admin API for operators.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Server is an HTTP server that runs until it is closed.
+type Server struct {
+	server   *http.Server
+	listener net.Listener
+	done     chan error
+}
+
+// Listen starts a server. A port that is taken is an error here.
+func Listen(address string, handler http.Handler) (*Server, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	s := &Server{
+		server:   &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10},
+		listener: listener, done: make(chan error, 1),
+	}
+	go func() { s.done <- s.server.Serve(listener) }()
+	return s, nil
+}
+
+// Address returns the host and port on which the server listens.
+func (s *Server) Address() string { return s.listener.Addr().String() }
+
+// Close stops the server. The context bounds the wait for requests that are under way.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, s.server.Close())
+	}
+	if served := <-s.done; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}

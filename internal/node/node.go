@@ -1,0 +1,165 @@
+// Package node puts a node together: stores, Raft, the front end, and what they need of the machine. It starts them in this
+// order and stops them in reverse.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront"
+)
+
+// Config is what a Node is made of.
+type Config struct {
+	Cluster     string
+	Name        string
+	DataDir     string
+	MinFreeDisk int64
+	Timing      cluster.Timing
+	Offer       cluster.Offer
+	PolicyFile  string // followed for changes; empty when there is none
+	Front       mqttfront.Config
+	Driver      mqttfront.Driver
+	Dialer      *mqttconn.Dialer
+	Network     *cluster.Network
+	Log         *slog.Logger
+	Registry    *prometheus.Registry
+	// Exit ends the process when the state or the disk cannot be trusted any more.
+	Exit func(error)
+}
+
+// Node is a running node.
+type Node struct {
+	Cluster *cluster.Node
+	Front   *mqttfront.Front
+
+	config  Config
+	stop    context.CancelFunc
+	workers sync.WaitGroup
+	failed  chan error
+}
+
+// Identify returns the identity of the node that keeps its data in the folder, which is made at a first start.
+func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return cluster.Identity{}, fmt.Errorf("data folder: %w", err)
+	}
+	return cluster.LoadIdentity(dataDir, clusterName, name, rand.Uint64())
+}
+
+// Start starts a node. members are those with which a node without state begins a cluster.
+func Start(config Config, identity cluster.Identity, members []raft.Server) (*Node, error) {
+	stores, err := cluster.OpenStores(config.DataDir, config.Log)
+	if err != nil {
+		return nil, err
+	}
+	space, err := newFreeSpace(config.DataDir, config.MinFreeDisk)
+	if err != nil {
+		return nil, errors.Join(err, stores.Close())
+	}
+	config.Front.Cluster, config.Front.Node = config.Cluster, config.Name
+	clock := cluster.SystemClock()
+	front, err := mqttfront.New(config.Front, mqttfront.World{
+		Dialer: config.Dialer, Driver: config.Driver, Contact: contactFile(filepath.Join(config.DataDir, "last-contact")),
+		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: mqttfront.NewMetrics(config.Registry),
+	})
+	if err != nil {
+		return nil, errors.Join(err, stores.Close())
+	}
+	raftConfig := cluster.DefaultConfig()
+	raftConfig.ID, raftConfig.Timing, raftConfig.Members, raftConfig.Offer = identity.RaftID(), config.Timing, members, config.Offer
+	member, err := cluster.Open(raftConfig, cluster.World{
+		Stores: stores, Transport: config.Network.Transport(identity.RaftID(), config.Timing), Peers: config.Network, Clock: clock,
+		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
+	}, front)
+	if err != nil {
+		return nil, err
+	}
+	config.Network.Attach(member)
+	cluster.RegisterState(config.Registry, member)
+	front.SetStore(member)
+	n := &Node{Cluster: member, Front: front, config: config, failed: make(chan error, 1)}
+	n.run(space)
+	return n, nil
+}
+
+func (n *Node) run(space *freeSpace) {
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	n.workers.Go(func() {
+		if err := n.Front.Run(ctx); err != nil {
+			n.failed <- err
+		}
+	})
+	n.workers.Go(func() { space.watch(ctx, n.config.Log) })
+	if n.config.PolicyFile != "" {
+		n.workers.Go(func() { n.followPolicy(ctx) })
+	}
+}
+
+// Registry returns the metrics of the node.
+func (n *Node) Registry() *prometheus.Registry { return n.config.Registry }
+
+// Failed receives an error when the node cannot go on.
+func (n *Node) Failed() <-chan error { return n.failed }
+
+// Ready returns nil when the node can do its part: its broker session is up, and there is a leader.
+func (n *Node) Ready() error {
+	var faults []error
+	if err := n.Front.Ready(); err != nil {
+		faults = append(faults, err)
+	}
+	status := n.Cluster.Status()
+	switch {
+	case status.LeaderID == "":
+		faults = append(faults, errors.New("cluster: no leader is known"))
+	case status.Role == "leader" && !status.Serving:
+		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
+	}
+	return errors.Join(faults...)
+}
+
+// Close stops the node: what was taken up is answered, leadership handed over if there is anybody to take it, then Raft, the
+// stores, and the session with the broker, which keeps what comes meanwhile. The context bounds the graceful part.
+func (n *Node) Close(ctx context.Context) error {
+	n.Front.Drain(ctx)
+	err := n.Cluster.Close(ctx)
+	n.stop()
+	n.workers.Wait()
+	return err
+}
+
+type contactFile string
+
+// Load implements mqttfront.ContactStore.
+func (f contactFile) Load() (int64, bool) {
+	data, err := os.ReadFile(string(f))
+	if err != nil {
+		return 0, false
+	}
+	wall, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	return wall, err == nil
+}
+
+// Save implements mqttfront.ContactStore. It is not synced: after a power failure an older time only makes the session start
+// clean.
+func (f contactFile) Save(wall int64) error {
+	temporary := string(f) + ".new"
+	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, string(f))
+}

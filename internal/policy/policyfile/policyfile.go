@@ -1,0 +1,127 @@
+// Package policyfile reads authorization policies from YAML.
+package policyfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"holdfast/internal/policy"
+)
+
+// document is a policy file: one rule, or a list of them under "rules".
+type document struct {
+	Rules []rule `yaml:"rules"`
+	rule  `yaml:",inline"`
+}
+
+type rule struct {
+	Principals          principals `yaml:"principals"`
+	StateStoreResources []resource `yaml:"stateStoreResources"`
+}
+
+type principals struct {
+	ClientIDs  []string            `yaml:"clientIds"`
+	Usernames  []string            `yaml:"usernames"`
+	Attributes []map[string]string `yaml:"attributes"`
+}
+
+type resource struct {
+	Method  string   `yaml:"method"`
+	KeyType string   `yaml:"keyType"`
+	Keys    []string `yaml:"keys"`
+}
+
+// ErrInvalid is wrapped by every error about the content of a file.
+var ErrInvalid = errors.New("invalid policy file")
+
+// Read reads a file.
+func Read(name string) (*policy.Policy, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	parsed, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return parsed, nil
+}
+
+// Parse reads a policy. Unknown keys are errors: a misspelt one would silently deny, or allow.
+func Parse(data []byte) (*policy.Policy, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	var content document
+	if err := decoder.Decode(&content); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New("it is empty, which would deny everything; write 'rules: []' if that is meant")
+		}
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := decoder.Decode(&document{}); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: there is more than one YAML document in it", ErrInvalid)
+	}
+	sources := content.Rules
+	if len(content.StateStoreResources) > 0 || len(content.Principals.ClientIDs)+len(content.Principals.Usernames)+len(content.Principals.Attributes) > 0 {
+		if content.Rules != nil {
+			return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
+		}
+		sources = []rule{content.rule}
+	}
+	var rules []policy.Rule
+	for i, source := range sources {
+		converted, err := convert(source)
+		if err != nil {
+			return nil, fmt.Errorf("%w: rule %d: %w", ErrInvalid, i+1, err)
+		}
+		rules = append(rules, converted)
+	}
+	compiled, err := policy.Compile(rules)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return compiled, nil
+}
+
+func convert(source rule) (policy.Rule, error) {
+	converted := policy.Rule{ClientIDs: source.Principals.ClientIDs, Usernames: source.Principals.Usernames}
+	for _, set := range source.Principals.Attributes {
+		var attributes []policy.Attribute
+		for name, value := range set {
+			attributes = append(attributes, policy.Attribute{Name: name, Value: value})
+		}
+		slices.SortFunc(attributes, func(a, b policy.Attribute) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+		converted.Attributes = append(converted.Attributes, attributes)
+	}
+	for i, from := range source.StateStoreResources {
+		to := policy.Resource{Keys: from.Keys}
+		switch from.Method {
+		case "Read":
+			to.Access = policy.Read
+		case "Write":
+			to.Access = policy.Write
+		case "ReadWrite":
+			to.Access = policy.ReadWrite
+		default:
+			return policy.Rule{}, fmt.Errorf("resource %d: method is %q: must be Read, Write or ReadWrite", i+1, from.Method)
+		}
+		switch from.KeyType {
+		case "", "Pattern":
+			to.KeyType = policy.Pattern
+		case "String":
+			to.KeyType = policy.String
+		case "Binary":
+			to.KeyType = policy.Binary
+		default:
+			return policy.Rule{}, fmt.Errorf("resource %d: keyType is %q: must be Pattern, String or Binary", i+1, from.KeyType)
+		}
+		converted.Resources = append(converted.Resources, to)
+	}
+	return converted, nil
+}

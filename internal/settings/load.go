@@ -1,0 +1,119 @@
+package settings
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/rawbytes"
+	"github.com/knadh/koanf/v2"
+)
+
+// Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
+// order. environment has the form of os.Environ; flags are by path. Unknown keys of the file are errors; unknown HOLDFAST_
+// variables are returned as warnings, because Kubernetes makes some of its own.
+func Load(file string, environment []string, flags map[string]string) (Settings, []string, error) {
+	s := Default()
+	fields := s.Fields()
+	byPath := make(map[string]*Field, len(fields))
+	byVariable := make(map[string]*Field, len(fields))
+	for i := range fields {
+		byPath[fields[i].Path] = &fields[i]
+		byVariable[fields[i].EnvironmentVariable()] = &fields[i]
+	}
+	if file != "" {
+		if err := loadFile(file, byPath); err != nil {
+			return s, nil, err
+		}
+	}
+	var warnings []string
+	for _, variable := range environment {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, "HOLDFAST_") || slices.Contains(clientVariables(), name) {
+			continue
+		}
+		field, known := byVariable[name]
+		if !known {
+			warnings = append(warnings, fmt.Sprintf("environment variable %s is not a setting", name))
+			continue
+		}
+		if err := field.Value.Set(value); err != nil {
+			return s, warnings, &Error{Path: name, Value: value, Reason: err.Error()}
+		}
+	}
+	for path, value := range flags {
+		if err := byPath[path].Value.Set(value); err != nil {
+			return s, warnings, &Error{Path: "--" + path, Value: value, Reason: err.Error()}
+		}
+	}
+	return s, warnings, s.Validate()
+}
+
+// clientVariables are the environment variables that are for the client commands.
+func clientVariables() []string {
+	return []string{"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_FENCING_TOKEN"}
+}
+
+func loadFile(file string, byPath map[string]*Field) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	parsed := koanf.New(".")
+	if err := parsed.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrInvalid, file, err)
+	}
+	for _, path := range parsed.Keys() {
+		value := parsed.Get(path)
+		field, known := byPath[path]
+		if !known {
+			if empty, isMap := value.(map[string]any); isMap && len(empty) == 0 && isSection(path, byPath) {
+				continue
+			}
+			return &Error{Path: path, Value: fmt.Sprint(value), Reason: "there is no such setting" + suggestion(path, byPath)}
+		}
+		if err := setFromFile(field, value); err != nil {
+			return &Error{Path: path, Value: fmt.Sprint(value), Reason: err.Error()}
+		}
+	}
+	return nil
+}
+
+func setFromFile(field *Field, value any) error {
+	elements, isList := value.([]any)
+	target, wantsList := field.Value.(*list)
+	switch {
+	case value == nil:
+		return nil // "key:" with nothing behind it
+	case isList && wantsList:
+		*target = nil
+		for _, element := range elements {
+			*target = append(*target, fmt.Sprint(element))
+		}
+		return nil
+	case isList:
+		return fmt.Errorf("want one value, not a list")
+	}
+	return field.Value.Set(fmt.Sprint(value))
+}
+
+func isSection(path string, byPath map[string]*Field) bool {
+	for known := range byPath {
+		if strings.HasPrefix(known, path+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// suggestion helps whoever got the case wrong.
+func suggestion(path string, byPath map[string]*Field) string {
+	for known := range byPath {
+		if strings.EqualFold(known, path) {
+			return "; do you mean " + known + "?"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,25 @@
+package settings
+
+import "holdfast/fsm"
+
+// Replicated returns the part of the settings that decides outcomes, which goes through the log. memory is what the process may
+// use, in bytes. The policy is not in it.
+func (s *Settings) Replicated(memory int64) fsm.Settings {
+	replicated := fsm.DefaultSettings()
+	replicated.CaseInsensitive = s.Protocol.CaseInsensitive
+	switch s.Protocol.Dialect {
+	case "documented":
+		replicated.Dialect = fsm.DialectDocumented
+	case "sdk":
+		replicated.Dialect = fsm.DialectSDK
+	}
+	limits := &replicated.Limits
+	limits.KeyBytes, limits.ValueBytes, limits.Keys = int64(s.Limits.KeyBytes), int64(s.Limits.ValueBytes), s.Limits.Keys
+	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
+	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
+		limits.TotalBytes = memory / 2
+	}
+	replicated.WatchTTL = s.Watch.TTL.Milliseconds()
+	replicated.NotificationExpiry = s.Watch.NotificationExpiry.Milliseconds()
+	return replicated
+}

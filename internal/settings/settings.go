@@ -1,0 +1,142 @@
+// Package settings holds the configuration of a node: one name for each setting, which is its path in the YAML file, its
+// command-line flag, and, in capitals and with underscores, its environment variable.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Settings is the configuration of a node.
+type Settings struct {
+	Node     Node
+	Cluster  Cluster
+	Broker   Broker
+	Admin    Endpoint
+	Health   Endpoint
+	Protocol Protocol
+	Limits   Limits
+	Identity Identity
+	Watch    Watch
+	Log      Log
+	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None removes it.
+	PolicyFile string
+}
+
+// None is the PolicyFile that turns authorization off.
+const None = "none"
+
+// Node says who the node is and where it keeps its data.
+type Node struct {
+	ID          string
+	DataDir     string
+	MinFreeDisk Size
+}
+
+// Cluster says who the members are.
+type Cluster struct {
+	Name           string
+	Listen         string
+	Advertise      string
+	Peers          []string // id=host:port
+	PeersFile      string
+	Profile        string
+	MaxClockOffset time.Duration
+	LogStore       string
+	Ingest         string
+	TLS            TLS
+}
+
+// TLS names certificate files.
+type TLS struct {
+	CertFile   string
+	KeyFile    string
+	CAFile     string
+	ServerName string
+	Insecure   bool
+}
+
+// Broker says how to reach the MQTT broker.
+type Broker struct {
+	Addresses    []string
+	Username     string
+	PasswordFile string
+	TLS          TLS
+	Driver       string
+}
+
+// Endpoint is where an HTTP server of the node listens.
+type Endpoint struct {
+	Listen string
+	TLS    TLS
+}
+
+// Protocol chooses between what the protocol page says and what client libraries do.
+type Protocol struct {
+	Dialect         string
+	CaseInsensitive bool
+}
+
+// Limits bound what clients may store. 0 is no limit.
+type Limits struct {
+	KeyBytes     Size
+	ValueBytes   Size
+	Keys         int64
+	TotalBytes   Size // Auto: half of the memory that the process may use
+	Watches      int64
+	DedupEntries int64
+}
+
+// Identity names the user properties by which the broker tells who published.
+type Identity struct {
+	ClientIDProperty    string
+	UsernameProperty    string
+	AttributeProperties []string
+}
+
+// Watch bounds the life of watches and notifications.
+type Watch struct {
+	TTL                time.Duration
+	NotificationExpiry time.Duration
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  string
+	Format string
+}
+
+// Default returns the settings of a node of which nothing is said.
+func Default() Settings {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "node"
+	}
+	return Settings{
+		Node:     Node{ID: host, DataDir: "./data", MinFreeDisk: 256 << 20},
+		Cluster:  Cluster{Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan", MaxClockOffset: 5 * time.Second, LogStore: "boltdb", Ingest: "everywhere"},
+		Broker:   Broker{Addresses: []string{"mqtt://127.0.0.1:1883"}, Driver: "none"},
+		Admin:    Endpoint{Listen: "127.0.0.1:7401"},
+		Health:   Endpoint{Listen: "127.0.0.1:7402"},
+		Protocol: Protocol{Dialect: "auto"},
+		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000},
+		Watch:    Watch{NotificationExpiry: 30 * time.Second},
+		Log:      Log{Level: "info", Format: "text"},
+	}
+}
+
+// ErrInvalid is wrapped by every error about a setting.
+var ErrInvalid = errors.New("invalid setting")
+
+// Error is what is wrong with one setting.
+type Error struct {
+	Path, Value, Reason string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("%s is %q: %s", e.Path, e.Value, e.Reason) }
+
+// Unwrap returns ErrInvalid.
+func (e *Error) Unwrap() error { return ErrInvalid }
