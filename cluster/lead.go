@@ -71,6 +71,8 @@ func (n *Node) lead(ctx context.Context) error {
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	n.proposer.Store(l.proposer)
+	defer n.proposer.Store(nil)
 	n.leadership.Store(l)
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup

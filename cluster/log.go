@@ -66,17 +66,22 @@ func (l *checkedLog) remember(log *raft.Log) {
 		l.cache, l.cacheBytes = nil, 0
 	}
 	l.cache = append(l.cache, log)
-	l.cacheBytes += len(log.Data)
+	l.cacheBytes += cachedSize(log)
 	l.stored += int64(len(log.Data))
-	drop := 0
-	for l.cacheBytes > l.cacheLimit && drop < len(l.cache) {
-		l.cacheBytes -= len(l.cache[drop].Data)
-		drop++
+	for l.cacheBytes > l.cacheLimit && len(l.cache) > 0 {
+		l.cacheBytes -= cachedSize(l.cache[0])
+		l.cache[0] = nil
+		l.cache = l.cache[1:] // append moves the rest to a new array when this one is used up
 	}
-	l.cache = slices.Delete(l.cache, 0, drop)
 	if log.Type == raft.LogCommand {
 		l.commands = append(l.commands, log.Index)
 	}
+}
+
+// cachedSize returns what a cached entry takes up.
+func cachedSize(log *raft.Log) int {
+	const overhead = 160
+	return overhead + len(log.Data)
 }
 
 func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {

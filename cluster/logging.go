@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 
@@ -25,6 +26,11 @@ func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...an
 		to = slog.LevelError
 	case level == hclog.Warn:
 		to = slog.LevelWarn
+	}
+	for i, arg := range args {
+		if format, ok := arg.(hclog.Format); ok && len(format) > 0 {
+			args[i] = fmt.Sprintf(fmt.Sprint(format[0]), format[1:]...)
+		}
 	}
 	s.log.Log(context.Background(), to, "raft: "+message, args...)
 }

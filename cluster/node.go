@@ -23,7 +23,8 @@ type Node struct {
 	replica  *replica
 	offers   *offers
 
-	leadership atomic.Pointer[leadership]
+	leadership atomic.Pointer[leadership] // that takes proposals and reads
+	proposer   atomic.Pointer[proposer]   // whose entries may be in flight: it outlives the leadership
 	published  atomic.Uint64
 	wallOffset atomic.Int64 // milliseconds from this node's wall clock to the cluster's median
 
@@ -157,8 +158,8 @@ func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, er
 // observe passes an entry that was applied on. The state is locked.
 func (n *Node) observe(outcome *fsm.Outcome) {
 	var tags []any
-	if l := n.leadership.Load(); l != nil {
-		tags = l.proposer.tags(outcome)
+	if p := n.proposer.Load(); p != nil {
+		tags = p.tags(outcome)
 	}
 	for i, tag := range tags {
 		if w, ok := tag.(*waiter); ok {
@@ -237,15 +238,25 @@ func (n *Node) TransferLeadership(ctx context.Context) error {
 	if status.Role != "leader" || len(status.Servers) < 2 {
 		return nil
 	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
 	if status.Serving {
 		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}); err != nil {
 			return fmt.Errorf("transfer leadership: %w", err)
 		}
 	}
-	if err := n.raft.LeadershipTransfer().Error(); err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
+	transfer := make(chan error, 1)
+	n.workers.Go(func() { transfer <- n.raft.LeadershipTransfer().Error() })
+	select {
+	case err := <-transfer:
+		if err != nil {
+			return fmt.Errorf("transfer leadership: %w", err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("transfer leadership: %w", ctx.Err())
 	}
-	return nil
 }
 
 // Close hands over the leadership, if there is anybody to take it, and stops: raft, the transport, the stores, in this order.

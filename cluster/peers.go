@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -37,14 +38,37 @@ func NewNetwork() *Network { return &Network{members: make(map[raft.ServerID]*No
 func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.DiskDeadline)
+	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.Election)
 	for _, other := range n.wires {
 		other.Connect(wire.LocalAddr(), wire)
 		wire.Connect(other.LocalAddr(), other)
 	}
 	n.wires = append(n.wires, wire)
-	return wire
+	return &networkTransport{InmemTransport: wire, network: n}
 }
+
+// networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
+// not the interface, and so keeps its other methods, without which raft would silently do without pre-votes.
+type networkTransport struct {
+	*raft.InmemTransport
+	network *Network
+}
+
+// Close implements raft.WithClose.
+func (t *networkTransport) Close() error {
+	t.network.mu.Lock()
+	defer t.network.mu.Unlock()
+	for _, other := range t.network.wires {
+		other.Disconnect(t.LocalAddr())
+	}
+	t.network.wires = slices.DeleteFunc(t.network.wires, func(w *raft.InmemTransport) bool { return w == t.InmemTransport })
+	return t.InmemTransport.Close()
+}
+
+var (
+	_ raft.WithPreVote = (*networkTransport)(nil)
+	_ raft.WithClose   = (*networkTransport)(nil)
+)
 
 // Attach makes a member answer questions.
 func (n *Network) Attach(node *Node) {

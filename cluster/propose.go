@@ -20,7 +20,16 @@ type proposal struct {
 
 func (p *proposal) size() int {
 	const overhead = 128
-	return overhead + len(p.command.Key) + len(p.command.Value) + len(p.command.Expected)
+	c := &p.command
+	size := overhead + len(c.Key) + len(c.Value) + len(c.Expected) + len(c.Principal.ClientID) + len(c.Principal.Username) +
+		len(c.Timestamp.NodeID) + len(c.Token.NodeID)
+	for i := range c.Principal.Attributes {
+		size += len(c.Principal.Attributes[i].Name) + len(c.Principal.Attributes[i].Value)
+	}
+	for i := range c.Rejected {
+		size += overhead + len(c.Rejected[i].ClientID)
+	}
+	return size
 }
 
 // batch is the content of one entry in flight.
@@ -239,7 +248,9 @@ func (p *proposer) settle(cancel context.CancelCauseFunc) {
 		}
 		unknown := outcomeUnknown(err)
 		if err == nil {
-			err = ErrSkipped
+			// It went through the state machine without effect, or the state machine has stopped.
+			outcome, ok := flight.future.Response().(*fsm.Outcome)
+			unknown, err = !ok || !outcome.Skipped, ErrSkipped
 		}
 		cancel(fmt.Errorf("entry %d of term %d: %w", flight.number, p.term, err))
 		for _, tag := range flight.tags {
@@ -267,7 +278,7 @@ func (p *proposer) untilTick() time.Duration {
 		wait = min(wait, p.lastAt+markDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastNow || len(p.inFlight) == 0) {
-		deadline := time.Duration(min(status.NextDeadline-p.start, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		wait = min(wait, deadline-elapsed)
 	}
 	return wait

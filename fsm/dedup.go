@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/tidwall/btree"
@@ -34,7 +35,7 @@ const (
 type dedup struct {
 	byID     *btree.BTreeG[memory]
 	byExpiry btree.Map[int64, []RequestID] // by expiry in units of expiryUnit; derived, not in a snapshot
-	clients  map[uint64]int64              // outcomes per client, the reserve aside; derived
+	clients  map[uint64]int64              // outcomes per client; derived
 	reserve  int64                         // outcomes in the reserve; derived
 }
 
@@ -55,21 +56,23 @@ func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
 
 func (d *dedup) find(id RequestID) (memory, bool) { return d.byID.Get(memory{id: id}) }
 
-// room reports whether an outcome of the client may be added without touching the reserve.
+// room reports whether an outcome of the client may be added without touching the reserve. No client fills more than half of
+// the table, its refusals included.
 func (d *dedup) room(client uint64, limit int64) bool {
 	main := limit - limit/10
-	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < max(limit/2, 1)
+	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < limit/2-limit/20
 }
 
-// reserveRoom reports whether a refusal may be remembered.
-func (d *dedup) reserveRoom(limit int64) bool { return d.reserve < max(limit/10, 1) }
+// reserveRoom reports whether a refusal of the client may be remembered.
+func (d *dedup) reserveRoom(client uint64, limit int64) bool {
+	return d.reserve < limit/10 && d.clients[client] < limit/2
+}
 
 func (d *dedup) put(m memory) {
 	if m.flags&memoryReserve != 0 {
 		d.reserve++
-	} else {
-		d.clients[m.client]++
 	}
+	d.clients[m.client]++
 	d.byID.Set(m)
 	unit := expiryUnit(m.expires)
 	ids, _ := d.byExpiry.Get(unit)
@@ -86,6 +89,9 @@ func (d *dedup) forget(now int64) {
 			return
 		}
 		n := min(left, len(ids))
+		if n < len(ids) { // which of them go must not depend on the order in which this replica came to know them
+			slices.SortFunc(ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
+		}
 		for _, id := range ids[:n] {
 			d.drop(id)
 		}
@@ -100,14 +106,14 @@ func (d *dedup) forget(now int64) {
 
 func (d *dedup) drop(id RequestID) {
 	gone, ok := d.byID.Delete(memory{id: id})
-	switch {
-	case !ok:
-	case gone.flags&memoryReserve != 0:
+	if !ok {
+		return
+	}
+	if gone.flags&memoryReserve != 0 {
 		d.reserve--
-	case d.clients[gone.client] <= 1:
+	}
+	if d.clients[gone.client]--; d.clients[gone.client] == 0 {
 		delete(d.clients, gone.client)
-	default:
-		d.clients[gone.client]--
 	}
 }
 

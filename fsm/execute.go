@@ -51,7 +51,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 // refuse remembers that a request gets the overload error, in the reserve of the table. Where even that is full, the request
 // stays unanswered: an answer that nobody remembers could be followed by the effect.
 func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, dialect Dialect) Result {
-	if !m.dedup.reserveRoom(m.settings.Limits.DedupEntries) {
+	if !m.dedup.reserveRoom(client, m.settings.Limits.DedupEntries) {
 		return Result{Code: CodeDropped}
 	}
 	result := Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
@@ -165,9 +165,19 @@ func (m *Machine) given(t *hlc.Timestamp) bool {
 	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)
 }
 
+// skewed reports whether a timestamp would lead to a version that clients refuse for being too far ahead. One at or below the
+// store's own clock never does.
+func (m *Machine) skewed(t hlc.Timestamp) bool {
+	if m.given(&t) {
+		return false
+	}
+	clock := m.clock
+	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
+}
+
 func (m *Machine) set(position int, command *Command, storageLow bool, outcome *Outcome) {
 	result := &outcome.Results[position]
-	if command.Timestamp.TooFarAhead(m.wall) && !m.given(&command.Timestamp) {
+	if m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)
 		return
 	}
@@ -188,7 +198,8 @@ func (m *Machine) set(position int, command *Command, storageLow bool, outcome *
 	version := m.clock.Receive(command.Timestamp, m.wall)
 	stored := newRecord(command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
 	m.values.put(stored)
-	m.note('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline))
+	m.note('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
+		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.tell(outcome, position, stored, false)
 	result.Code, result.version, result.hasTime = CodeOK, version, true
 }
@@ -197,7 +208,8 @@ func (m *Machine) deadline(ttl int64) int64 {
 	if ttl <= 0 {
 		return noDeadline
 	}
-	return m.now + min(ttl, noDeadline-1-m.now)
+	// Cluster time is in whole milliseconds, cut off: without the one more, a SET late in its millisecond would lose up to one.
+	return m.now + min(ttl+1, noDeadline-1-m.now)
 }
 
 // token returns the token that the key has after a SET: the newest that it was given.
@@ -264,7 +276,7 @@ func NotificationTopicSize[T ~string | ~[]byte](clientID string, key T) int {
 func (m *Machine) keyNotify(command *Command, result *Result) {
 	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)
 	if NotificationTopicSize(command.Principal.ClientID, command.Key) > maxNotificationTopic ||
-		(!renewed && int64(m.watches.len()) >= m.settings.Limits.Watches) {
+		(!renewed && m.watches.full(&m.settings.Limits, len(command.Key)+len(command.Principal.ClientID))) {
 		result.fail(ErrorQuota)
 		return
 	}
@@ -272,7 +284,7 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 		key: string(command.Key), clientID: command.Principal.ClientID, dialect: result.Dialect,
 		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
 	})
-	m.note('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID))
+	m.note('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
 	result.Code = CodeOK
 }
 

@@ -84,7 +84,6 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
 	}
 	outcome.Published = m.published
-	outcome.Dropped = m.unpublished.bound(&m.settings.Limits)
 	m.note('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
 	return outcome, nil
 }
@@ -148,6 +147,10 @@ func (m *Machine) tell(outcome *Outcome, command int, changed *record, deleted b
 	}
 	outcome.Events = append(outcome.Events, event)
 	m.unpublished.add(event)
+	outcome.Dropped += m.unpublished.bound(&m.settings.Limits)
+	if givenUp := len(outcome.Events) - len(m.unpublished.events); givenUp > 0 { // this entry alone is over the bound
+		outcome.Events = outcome.Events[givenUp:]
+	}
 	m.note('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))
 }
 
@@ -193,6 +196,7 @@ type Status struct {
 	LeaderTerm    uint64
 	LeaderNonce   uint64
 	Number        uint64 // of the last entry since the LeaderStart
+	LeaderStart   int64  // cluster time at elapsed time 0
 	Now           int64
 	Wall          int64
 	Clock         hlc.Clock
@@ -213,7 +217,7 @@ type Status struct {
 // Status returns a summary of the state.
 func (m *Machine) Status() Status {
 	status := Status{
-		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number,
+		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
 		Keys: m.values.byKey.Len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.byID.Len(),
 		Unpublished: m.unpublished.receivers, Configured: m.configured,

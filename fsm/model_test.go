@@ -136,7 +136,7 @@ func (m *model) run(c *Command, told *[]string) string {
 	}
 	next := modelValue{value: string(c.Value), version: m.version(c.Timestamp)}
 	if c.TTL > 0 {
-		next.deadline = m.now + c.TTL
+		next.deadline = m.now + c.TTL + 1
 	}
 	if c.Token.NodeID != "" {
 		t := c.Token

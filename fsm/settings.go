@@ -33,6 +33,7 @@ type Limits struct {
 	Keys         int64
 	TotalBytes   int64 // of keys and values
 	Watches      int64
+	WatchBytes   int64 // of the keys and client ids of all watches
 	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
 	// UnpublishedNotifications and UnpublishedBytes bound what is kept of changes that no client has been told of yet.
 	// Beyond it the oldest are given up.
@@ -48,6 +49,7 @@ func DefaultSettings() Settings {
 			ValueBytes:               4 << 20,
 			TotalBytes:               1 << 30,
 			Watches:                  100_000,
+			WatchBytes:               64 << 20,
 			DedupEntries:             8_000_000,
 			UnpublishedNotifications: 1_000_000,
 			UnpublishedBytes:         256 << 20,
@@ -86,7 +88,7 @@ func appendSettings(b []byte, s *Settings) []byte {
 			b = appendMessage(b, 14, func(b []byte) []byte { return appendRule(b, &rule) })
 		}
 	}
-	return b
+	return appendUint(b, 15, uint64(s.Limits.WatchBytes))
 }
 
 func (r *reader) settings() *Settings {
@@ -122,6 +124,8 @@ func (r *reader) settings() *Settings {
 			s.Limits.UnpublishedBytes = inner.int()
 		case 13:
 			hasPolicy = inner.bool()
+		case 15:
+			s.Limits.WatchBytes = inner.int()
 		case 14:
 			rules = append(rules, inner.rule())
 		default:

@@ -132,6 +132,10 @@ func (f *frameWriter) write(s section, content func([]byte) []byte) bool {
 		return false
 	}
 	f.content = content(f.content[:0])
+	if len(f.content) > maxFrame { // nobody could read it
+		f.err = fmt.Errorf("a frame of %d bytes", len(f.content))
+		return false
+	}
 	f.head = protowire.AppendVarint(append(f.head[:0], byte(s)), uint64(len(f.content)))
 	if _, f.err = f.w.Write(f.head); f.err == nil {
 		_, f.err = f.w.Write(f.content)
@@ -251,8 +255,11 @@ const maxFrame = 1 << 30
 func readContent(r *bufio.Reader, content []byte) ([]byte, error) {
 	const step = 1 << 20
 	size, err := binary.ReadUvarint(r)
-	if err != nil || size > maxFrame {
-		return nil, fmt.Errorf("%w: frame of %d bytes: %w", ErrDamaged, size, err)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if size > maxFrame {
+		return nil, fmt.Errorf("%w: frame of %d bytes", ErrDamaged, size)
 	}
 	content = content[:0]
 	for left := int(size); left > 0; {

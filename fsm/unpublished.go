@@ -14,7 +14,13 @@ func (u *unpublished) add(event Event) {
 	u.bytes += event.size()
 }
 
-func (e *Event) size() int64 { return int64(len(e.Key) + len(e.Value)) }
+func (e *Event) size() int64 {
+	size := len(e.Key) + len(e.Value)
+	for i := range e.Receivers {
+		size += len(e.Receivers[i].ClientID)
+	}
+	return int64(size)
+}
 
 // release removes the events up to the log index.
 func (u *unpublished) release(index uint64) {

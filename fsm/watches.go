@@ -21,6 +21,18 @@ type watches struct {
 	byKey     *btree.BTreeG[*watch]
 	byClient  *btree.BTreeG[*watch]
 	byRenewal *btree.BTreeG[*watch]
+	bytes     int64 // of all keys and client ids
+
+	// The receivers of the key that changed last, for a key that changes often and has many.
+	latestKey string
+	latest    []Receiver
+}
+
+func (w *watch) size() int64 { return int64(len(w.key) + len(w.clientID)) }
+
+// full reports whether a watch of so many bytes would be one too many.
+func (w *watches) full(limits *Limits, bytes int) bool {
+	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+int64(bytes) > limits.WatchBytes
 }
 
 func newWatches() watches {
@@ -48,21 +60,29 @@ func (w *watches) find(key []byte, clientID string) (*watch, bool) {
 func (w *watches) put(added *watch) {
 	if old, replaced := w.byKey.Set(added); replaced {
 		w.byRenewal.Delete(old)
+		w.bytes -= old.size()
 	}
+	w.bytes += added.size()
+	w.latest = nil
 	w.byClient.Set(added)
 	w.byRenewal.Set(added)
 }
 
 func (w *watches) delete(ended *watch) {
+	w.bytes -= ended.size()
+	w.latest = nil
 	w.byKey.Delete(ended)
 	w.byClient.Delete(ended)
 	w.byRenewal.Delete(ended)
 }
 
-// receivers returns who watches the key, in the order of their client ids.
+// receivers returns who watches the key, in the order of their client ids. The slice may be shared.
 func (w *watches) receivers(key string) []Receiver {
 	if w.byKey.Len() == 0 {
 		return nil
+	}
+	if w.latest != nil && w.latestKey == key {
+		return w.latest
 	}
 	var receivers []Receiver
 	w.byKey.Ascend(&watch{key: key}, func(found *watch) bool {
@@ -72,6 +92,7 @@ func (w *watches) receivers(key string) []Receiver {
 		receivers = append(receivers, Receiver{ClientID: found.clientID, Dialect: found.dialect})
 		return true
 	})
+	w.latestKey, w.latest = key, receivers
 	return receivers
 }
 

@@ -27,8 +27,8 @@ const MaxSkew = 60_000
 // StoreNodeID is the node id in every version that the store gives.
 const StoreNodeID = "StateStore"
 
-// MaxNodeIDLength bounds the node id of a timestamp in bytes: the text form is an MQTT user property, whose length is 16 bits.
-const MaxNodeIDLength = math.MaxUint16
+// MaxNodeIDLength bounds the node id of a timestamp in bytes: fencing tokens stay with their keys, and no quota counts them.
+const MaxNodeIDLength = 256
 
 // ErrMalformed is wrapped by every error of Parse.
 var ErrMalformed = errors.New("malformed timestamp")

@@ -56,7 +56,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	p := f.properties(message.Properties.User)
 	r := &request{
 		responseTopic: topic, correlation: message.Properties.CorrelationData, arrived: arrived,
-		size: len(message.Payload) + len(topic) + len(message.Properties.CorrelationData) + requestOverhead,
+		size: messageSize(message),
 	}
 	r.command.Principal = policy.Principal{ClientID: f.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
 	if !validResponseTopic(topic) {
@@ -110,6 +110,15 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 
 // requestOverhead is what a request costs beyond its bytes.
 const requestOverhead = 512
+
+// messageSize returns about how much memory a request takes up.
+func messageSize(message *paho.Publish) int {
+	size := requestOverhead + len(message.Payload) + len(message.Properties.ResponseTopic) + len(message.Properties.CorrelationData)
+	for i := range message.Properties.User {
+		size += len(message.Properties.User[i].Key) + len(message.Properties.User[i].Value)
+	}
+	return size
+}
 
 func (f *Front) properties(user paho.UserProperties) (p properties) {
 	identity := &f.config.Identity

@@ -198,7 +198,8 @@ func (f *Front) sendAway(ctx context.Context, r *request) {
 func (f *Front) admit(ctx context.Context, r *request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.serving != nil && !f.stopped && (f.busy >= f.config.Executing || f.heldBytes >= f.config.HoldBytes) {
+	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
+	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || f.mustWait() && f.full(r)) {
 		f.room.Wait()
 	}
 	if f.stopped || ctx.Err() != nil {
@@ -208,7 +209,7 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		r.done()
 		return
 	}
-	if f.heldBytes+r.size > f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages {
+	if f.full(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
 		r.done()
 		return
@@ -226,6 +227,13 @@ func (f *Front) admit(ctx context.Context, r *request) {
 	if f.serving != nil && f.serving.open {
 		f.execute(r, true)
 	}
+}
+
+func (f *Front) mustWait() bool { return f.serving != nil || f.config.AcknowledgeAnswered }
+
+// full reports whether there is no room to keep a request. A single one always finds room. f.mu is held.
+func (f *Front) full(r *request) bool {
+	return f.held.Len() > 0 && (f.heldBytes+r.size > f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages)
 }
 
 // keeps reports whether a node that does not lead keeps the request. In a cluster of one it is the only node to have it.

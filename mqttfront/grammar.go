@@ -39,10 +39,21 @@ func parsePayload(payload []byte, command *fsm.Command) {
 type grammar struct{ foldCase bool }
 
 func (g grammar) is(argument []byte, word string) bool {
-	if g.foldCase {
-		return bytes.EqualFold(argument, []byte(word))
+	if !g.foldCase {
+		return string(argument) == word
 	}
-	return string(argument) == word
+	if len(argument) != len(word) {
+		return false
+	}
+	for i, b := range argument { // in ASCII: bytes.EqualFold would take a long s for an S
+		if 'a' <= b && b <= 'z' {
+			b -= 'a' - 'A'
+		}
+		if b != word[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // parse checks, in this order: the command, the number of arguments, the length of the key, the options.

@@ -87,7 +87,8 @@ func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
 		OnClientError:      in.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { in.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
-	connack, err := in.client.Connect(dialing, in.connect(probes.resumable()))
+	resume := probes.resumable()
+	connack, err := in.client.Connect(dialing, in.connect(resume))
 	if err != nil {
 		_ = in.conn.Close() // the error that counts is the other
 		if connack != nil {
@@ -95,7 +96,9 @@ func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
 		}
 		return fmt.Errorf("connect as %s: %w", f.ingestID(), err)
 	}
+	probes.connected(resume)
 	err = in.serve(ctx, dialing)
+	in.conn.Hurry()
 	_ = in.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-in.client.Done()
 	_ = in.conn.Close()
@@ -117,17 +120,11 @@ func (in *ingest) connect(resume bool) *paho.Connect {
 // serve subscribes and stays until the connection or the context ends.
 func (in *ingest) serve(ctx, dialing context.Context) error {
 	f := in.front
-	suback, err := in.client.Subscribe(dialing, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2},
-		{Topic: in.probes.topic(), QoS: 1, RetainHandling: 2},
-	}})
+	err := mqttconn.Subscribe(dialing, in.client,
+		paho.SubscribeOptions{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2},
+		paho.SubscribeOptions{Topic: in.probes.topic(), QoS: 1, RetainHandling: 2})
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	for _, granted := range suback.Reasons {
-		if granted != 1 {
-			return fmt.Errorf("subscribe: the broker granted 0x%02X instead of QoS 1", granted)
-		}
+		return err
 	}
 	f.setSession(true, "connected")
 	f.world.Log.Info("broker session up", "client", f.ingestID())
@@ -176,7 +173,10 @@ func (in *ingest) handle(received paho.PublishReceived) (bool, error) {
 		}
 		done()
 		in.conn.Release(size)
-	case publish.Topic != InvokeTopic || in.stale.Load():
+	case in.stale.Load(): // not acknowledged: the session is about to end
+		in.conn.Release(size)
+	case publish.Topic != InvokeTopic: // nobody asked for it
+		done()
 		in.conn.Release(size)
 	default:
 		m := message{publish: publish, arrived: time.Now(), release: func() { in.conn.Release(size) }, done: done}

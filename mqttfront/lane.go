@@ -3,7 +3,6 @@ package mqttfront
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +26,9 @@ type outgoing struct {
 	worth    time.Duration // how long after queued it is worth delivering
 
 	// The fields below are guarded by lane.mu.
-	losses int // connections that ended while it was in flight
-	acked  bool
+	losses  int // connections that ended while it was in flight
+	acked   bool
+	givenUp bool // while it was in the queue
 }
 
 // How often an output may be in flight when its connection ends: at aloneAt losses in a row it is sent alone, and at
@@ -46,7 +46,7 @@ type lane struct {
 	mu            sync.Mutex
 	queue         []*outgoing
 	flight        []*outgoing // sent, in order; the first is not acknowledged
-	notifications int         // in the queue
+	notifications []*outgoing // in the queue, in order
 	wake          chan struct{}
 }
 
@@ -61,12 +61,11 @@ func (l *lane) push(o *outgoing) (givenUp *outgoing) {
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, o)
 	if o.event != nil {
-		l.notifications++
-		if l.notifications > l.front.config.LaneNotifications {
-			oldest := slices.IndexFunc(l.queue, func(o *outgoing) bool { return o.event != nil })
-			givenUp = l.queue[oldest]
-			l.queue = slices.Delete(l.queue, oldest, oldest+1)
-			l.notifications--
+		l.notifications = append(l.notifications, o)
+		if len(l.notifications) > l.front.config.LaneNotifications {
+			givenUp = l.notifications[0]
+			givenUp.givenUp = true // next passes it over
+			l.notifications = l.notifications[1:]
 		}
 	}
 	l.poke()
@@ -131,6 +130,10 @@ func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 func (l *lane) next() (o *outgoing, wait bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for len(l.queue) > 0 && l.queue[0].givenUp {
+		l.queue[0] = nil
+		l.queue = l.queue[1:]
+	}
 	if len(l.queue) == 0 ||
 		(len(l.flight) > 0 && (l.queue[0].losses >= aloneAt || l.flight[len(l.flight)-1].losses >= aloneAt)) {
 		return nil, true
@@ -138,8 +141,8 @@ func (l *lane) next() (o *outgoing, wait bool) {
 	o = l.queue[0]
 	l.queue[0] = nil
 	l.queue = l.queue[1:]
-	if o.event != nil {
-		l.notifications--
+	if o.event != nil { // the oldest
+		l.notifications = l.notifications[1:]
 	}
 	l.flight = append(l.flight, o)
 	return o, false
@@ -224,13 +227,16 @@ func (l *lane) requeue() {
 			abandoned = append(abandoned, o)
 		default:
 			again = append(again, o)
-			if o.event != nil {
-				l.notifications++
-			}
 		}
 	}
 	l.flight = nil
 	l.queue = append(again, l.queue...)
+	l.notifications = nil
+	for _, o := range l.queue {
+		if o.event != nil && !o.givenUp {
+			l.notifications = append(l.notifications, o)
+		}
+	}
 	l.mu.Unlock()
 	for _, o := range abandoned {
 		kind := "reply"

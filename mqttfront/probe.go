@@ -21,11 +21,11 @@ type prober struct {
 	boot  uint64 // tells probes of this process from those of an earlier one
 	start time.Time
 
-	mu        sync.Mutex
-	connected bool      // at least once, in this process
-	last      time.Time // of the last contact
-	clean     bool      // the next session starts clean
-	saved     time.Time
+	mu      sync.Mutex
+	reached bool      // the broker, at least once in this process
+	last    time.Time // of the last contact
+	clean   bool      // the next session starts clean
+	saved   time.Time
 }
 
 func newProber(front *Front) *prober {
@@ -42,15 +42,23 @@ func (p *prober) resumable() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.clean {
-		p.clean = false
 		return false
 	}
-	if p.connected {
+	if p.reached {
 		return time.Since(p.last) < p.front.config.SessionAge
 	}
 	wall, ok := p.front.world.Contact.Load()
 	age := p.front.world.Wall() - wall
 	return ok && age >= 0 && age < p.front.config.SessionAge.Milliseconds()
+}
+
+// connected notes that a session has begun: resumed, or clean, as one that is too old has to.
+func (p *prober) connected(resumed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !resumed {
+		p.clean = false
+	}
 }
 
 // contactSaveInterval is how often the last contact is written down.
@@ -61,7 +69,7 @@ func (p *prober) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.connected, p.last = true, now
+	p.reached, p.last = true, now
 	if now.Sub(p.saved) < contactSaveInterval {
 		return
 	}
@@ -108,8 +116,11 @@ func (p *prober) fresh(payload []byte) bool {
 	}
 	if age > p.front.config.SessionAge {
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		p.clean = true
-		p.mu.Unlock()
+		if err := p.front.world.Contact.Save(0); err != nil { // so that a restart does not resume it either
+			p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+		}
 		return false
 	}
 	p.contact()

@@ -114,10 +114,11 @@ func (f *Front) stopServing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serving = nil
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		if r := element.Value.(*request); r.state == stateAnswering {
-			r.state = stateHeld
-			f.busy--
+	for element := f.held.Front(); element != nil; {
+		r := element.Value.(*request)
+		element = element.Next()
+		if r.state == stateAnswering {
+			f.setAside(r)
 		}
 	}
 	f.room.Broadcast()
@@ -187,6 +188,16 @@ func (f *Front) putBack(r *request) {
 	f.leave(r)
 	r.state = stateHeld
 	f.busy--
+}
+
+// setAside makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
+// without must never be proposed again, so it stays unanswered. f.mu is held.
+func (f *Front) setAside(r *request) {
+	f.putBack(r)
+	if !r.read && r.command.ID.IsZero() {
+		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		f.end(r)
+	}
 }
 
 // answer sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log. f.mu is held.
@@ -269,7 +280,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)
 		if f.serving == nil {
-			f.putBack(r)
+			f.setAside(r)
 		} else {
 			f.answer(r, outcome.Index, &outcome.Results[i])
 			return
@@ -320,10 +331,10 @@ func (f *Front) Failed(tag any, unknown bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := tag.(*request)
-	f.putBack(r)
-	if unknown && !r.read && r.command.ID.IsZero() {
-		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-		f.end(r)
+	if unknown {
+		f.setAside(r)
+	} else {
+		f.putBack(r)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -255,8 +256,16 @@ func (d *devCluster) close() error {
 		}
 	}
 	for _, n := range d.nodes {
-		faults = append(faults, n.Close(ctx))
+		n.Drain(ctx)
 	}
+	cancel() // all nodes end at once: there is nobody to hand over to
+	ended := make([]error, len(d.nodes))
+	var ending sync.WaitGroup
+	for i, n := range d.nodes {
+		ending.Go(func() { ended[i] = n.Close(ctx) })
+	}
+	ending.Wait()
+	faults = append(faults, ended...)
 	if d.broker != nil {
 		faults = append(faults, d.broker.Close())
 	}

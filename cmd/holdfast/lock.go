@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"holdfast/client"
 )
@@ -101,6 +103,7 @@ func (c *connection) takeLock(ctx context.Context, store *client.Client, name st
 func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
 	child := exec.Command(arguments[0], arguments[1:]...)
 	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
+	child.SysProcAttr = ownGroup(command.InOrStdin())
 	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
@@ -111,27 +114,36 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	case err := <-exited:
 		return childCode(err)
 	case <-lock.Lost():
-		end(child, exited, grace)
+		_ = end(child, exited, grace) // how it ended does not matter
 		return 0, &codeError{exitLockLost, "the lock was lost; the command was ended"}
-	case <-command.Context().Done(): // the terminal's Ctrl-C reaches the command, too; SIGTERM does not
-		_ = child.Process.Signal(syscall.SIGTERM) // it may have ended already
-		select {
-		case err := <-exited:
-			return childCode(err)
-		case <-time.After(grace):
-			_ = child.Process.Kill()
-			return childCode(<-exited)
-		}
+	case <-command.Context().Done(): // told to stop
+		return childCode(end(child, exited, grace))
 	}
 }
 
-func end(child *exec.Cmd, exited <-chan error, grace time.Duration) {
-	_ = child.Process.Signal(syscall.SIGTERM) // it may have ended already
+// ownGroup puts the command into a process group of its own, so that all that it starts can be ended with it. On a terminal it
+// becomes the foreground group: it can read, and Ctrl-C is for it.
+func ownGroup(stdin io.Reader) *syscall.SysProcAttr {
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if file, ok := stdin.(*os.File); ok {
+		if _, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); err == nil {
+			attributes.Foreground, attributes.Ctty = true, int(file.Fd())
+		}
+	}
+	return attributes
+}
+
+// end ends the command and whatever it has started.
+func end(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
+	group := -child.Process.Pid
+	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
 	select {
-	case <-exited:
+	case err := <-exited:
+		_ = syscall.Kill(group, syscall.SIGKILL) // what it has left behind
+		return err
 	case <-time.After(grace):
-		_ = child.Process.Kill()
-		<-exited
+		_ = syscall.Kill(group, syscall.SIGKILL)
+		return <-exited
 	}
 }
 

@@ -50,6 +50,8 @@ const (
 	maxBuffered = 1 << 20
 	// closeGrace is how long Close tries to send what is buffered, a DISCONNECT as a rule.
 	closeGrace = time.Second
+	// writeTimeout is how long the peer may not read before the connection is given up.
+	writeTimeout = 30 * time.Second
 )
 
 // NewConn takes over a connection.
@@ -104,6 +106,9 @@ func (c *Conn) flush() {
 		sending := c.out
 		c.out, c.spare = c.spare[:0], nil
 		c.room.Broadcast()
+		if !c.closed {
+			_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+		}
 		c.mu.Unlock()
 		_, err := c.Conn.Write(sending)
 		c.mu.Lock()
@@ -171,6 +176,9 @@ func (c *Conn) Blocked() bool {
 	defer c.mu.Unlock()
 	return c.blocked
 }
+
+// Hurry bounds what is still to be written: whoever waits for room in the buffer gets it, or an error, soon.
+func (c *Conn) Hurry() { _ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) }
 
 // Close sends what is buffered and closes. It may be called several times.
 func (c *Conn) Close() error {

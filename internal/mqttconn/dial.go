@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -23,12 +25,17 @@ type Address struct {
 // ParseAddress reads mqtt://host[:port], mqtts://host[:port] (also tcp, ssl and tls), or host:port. The ports are 1883 and
 // 8883 where none is given.
 func ParseAddress(text string) (Address, error) {
-	if host, port, err := net.SplitHostPort(text); err == nil && host != "" && port != "" && len(port) <= 5 {
+	malformed := fmt.Errorf("%w: want mqtt://host:port or mqtts://host:port", ErrAddress) // without the text: it may hold a password
+	if !strings.Contains(text, "://") {
+		host, port, err := net.SplitHostPort(text)
+		if err != nil || host == "" || !validPort(port) {
+			return Address{}, malformed
+		}
 		return Address{Host: text}, nil
 	}
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") || parsed.RawQuery != "" || parsed.User != nil {
-		return Address{}, fmt.Errorf("%w %q: want mqtt://host:port or mqtts://host:port", ErrAddress, text)
+		return Address{}, malformed
 	}
 	port, address := "1883", Address{}
 	switch parsed.Scheme {
@@ -36,13 +43,21 @@ func ParseAddress(text string) (Address, error) {
 	case "mqtts", "ssl", "tls":
 		port, address.TLS = "8883", true
 	default:
-		return Address{}, fmt.Errorf("%w %q: the scheme is neither mqtt nor mqtts", ErrAddress, text)
+		return Address{}, malformed
 	}
 	if parsed.Port() != "" {
 		port = parsed.Port()
 	}
+	if !validPort(port) {
+		return Address{}, malformed
+	}
 	address.Host = net.JoinHostPort(parsed.Hostname(), port)
 	return address, nil
+}
+
+func validPort(port string) bool {
+	number, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && number > 0
 }
 
 // Dialer connects to the first of several addresses that answers, beginning with the one that did last.
@@ -62,7 +77,7 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 	var failures []error
 	for i := range d.Addresses {
 		index := (first + i) % len(d.Addresses)
-		conn, err := d.dial(ctx, d.Addresses[index])
+		conn, err := d.dial(ctx, d.Addresses[index], len(d.Addresses)-i)
 		if err == nil {
 			d.last.Store(uint32(index))
 			return conn, nil
@@ -79,8 +94,13 @@ func (d *Dialer) Next() {
 	}
 }
 
-func (d *Dialer) dial(ctx context.Context, address Address) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+// dial connects to one address. While others are left it takes no more than its share of the time.
+func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn, error) {
+	timeout := d.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)/time.Duration(left))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if d.Network != nil {
 		return d.Network(ctx, address.Host)

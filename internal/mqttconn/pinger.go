@@ -3,6 +3,7 @@ package mqttconn
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/eclipse/paho.golang/paho/log"
 )
 
-// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any packet as a sign of life, and a connection
-// that this side does not read from is not the broker's silence.
+// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any packet as a sign of life, a connection that
+// this side does not read from is not the broker's silence, and a PINGREQ that cannot be written does not keep it from noticing.
 type Pinger struct {
 	received atomic.Uint64
 }
@@ -23,11 +24,18 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 	}
 	ticker := time.NewTicker(time.Duration(keepAlive) * time.Second / 2)
 	defer ticker.Stop()
+	var writing sync.Mutex
+	var pings sync.WaitGroup
+	defer pings.Wait()
 	for {
 		last := p.received.Load()
-		if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(conn); err != nil {
-			return err
-		}
+		pings.Go(func() {
+			if !writing.TryLock() {
+				return // the last one is still on its way
+			}
+			defer writing.Unlock()
+			_, _ = packets.NewControlPacket(packets.PINGREQ).WriteTo(conn) // the reader sees a broken connection, too
+		})
 		select {
 		case <-ctx.Done():
 			return nil
@@ -38,6 +46,9 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 			blocked = wrapped.Blocked()
 		}
 		if p.received.Load() == last && !blocked {
+			if wrapped, ok := conn.(*Conn); ok {
+				wrapped.Hurry()
+			}
 			return ErrSilent
 		}
 	}

@@ -132,10 +132,13 @@ func (n *Node) Ready() error {
 	return errors.Join(faults...)
 }
 
+// Drain takes up no more requests and waits until those that were are answered.
+func (n *Node) Drain(ctx context.Context) { n.Front.Drain(ctx) }
+
 // Close stops the node: what was taken up is answered, leadership handed over if there is anybody to take it, then Raft, the
 // stores, and the session with the broker, which keeps what comes meanwhile. The context bounds the graceful part.
 func (n *Node) Close(ctx context.Context) error {
-	n.Front.Drain(ctx)
+	n.Drain(ctx)
 	err := n.Cluster.Close(ctx)
 	n.stop()
 	n.workers.Wait()

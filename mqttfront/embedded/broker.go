@@ -59,6 +59,10 @@ const (
 	maxPacketSize = 20 << 20
 	// maxInFlight stays below the number of packet ids: translating one needs a free id.
 	maxInFlight = 60_000
+	// maxSessionExpiry is how long, in seconds, a client may be away and find its session again.
+	maxSessionExpiry = 3600
+	// maxSessionBytes is what a session that is away may keep; beyond it the session is dropped.
+	maxSessionBytes = 64 << 20
 )
 
 // Start starts a broker. A port that is taken is an error here.
@@ -69,7 +73,8 @@ func Start(config Config) (*Broker, error) {
 	capabilities.MaximumClientWritesPending = 131072
 	capabilities.MaximumPacketSize = maxPacketSize
 	capabilities.MaximumMessageExpiryInterval = 0 // else mochi gives every message an expiry, and the order of a resend is lost
-	capabilities.TopicAliasMaximum = 0            // an alias would survive into the next connection of a session
+	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
+	capabilities.TopicAliasMaximum = 0 // an alias would survive into the next connection of a session
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	b := &Broker{config: config, base: config.Wall() << 20, observers: make(map[*func(mqttfront.Departure)]struct{})}
 	b.ordinal.Store(b.base)

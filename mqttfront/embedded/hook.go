@@ -36,6 +36,7 @@ type hook struct {
 	gate        sync.RWMutex
 	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
 	connections sync.Map                    // *mqtt.Client to *connection
+	live        sync.Map                    // net.Conn to a channel that is closed when mochi is through with it
 }
 
 // connection is what the hook knows of one connection.
@@ -88,6 +89,7 @@ func (h *hook) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet)
 		return false
 	}
 	h.connections.Store(client, &connection{ordinal: h.broker.ordinal.Add(1), node: node})
+	h.live.Store(client.Net.Conn, make(chan struct{}))
 	return true
 }
 
@@ -102,16 +104,13 @@ func (h *hook) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 
 // OnSessionEstablish runs before an old session is inherited and before CONNACK.
 func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
+	old, ok := h.broker.server.Clients.Get(client.ID)
+	if ok {
+		h.retire(old)
+	}
 	h.gate.Lock()
 	h.replacing.Store(client)
-	old, ok := h.broker.server.Clients.Get(client.ID)
-	if !ok {
-		return
-	}
-	if !old.Closed() {
-		sendAway(old, packets.ErrSessionTakenOver)
-	}
-	if packet.Connect.Clean {
+	if !ok || packet.Connect.Clean {
 		return
 	}
 	// mochi sends again in the order of uint16(Created), which is in seconds; OnPublish has put a sequence number there.
@@ -120,6 +119,27 @@ func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
 	for i := range unacknowledged {
 		unacknowledged[i].Created = int64(i)
 		old.State.Inflight.Set(unacknowledged[i])
+	}
+}
+
+// retire ends the connection that had the client's id before. One that ends by itself just now has to be through with it:
+// mochi removes a client that went away, and its subscriptions, by its id, and would remove the new one.
+func (h *hook) retire(old *mqtt.Client) {
+	if !old.Closed() {
+		sendAway(old, packets.ErrSessionTakenOver)
+	}
+	if errorIs(old.StopCause(), packets.ErrSessionTakenOver) {
+		return // OnDisconnect waits for the mark that it was taken over
+	}
+	ended, ok := h.live.Load(old.Net.Conn)
+	if !ok {
+		return
+	}
+	timer := time.NewTimer(takeOverWait)
+	defer timer.Stop()
+	select {
+	case <-ended.(chan struct{}):
+	case <-timer.C:
 	}
 }
 
@@ -138,6 +158,9 @@ func (h *hook) release(client *mqtt.Client) {
 // ended is called when mochi is through with a network connection. OnSessionEstablished is left out when CONNACK or the resend
 // could not be written, and OnDisconnect when authentication failed.
 func (h *hook) ended(network net.Conn) {
+	if channel, ok := h.live.LoadAndDelete(network); ok {
+		close(channel.(chan struct{}))
+	}
 	if client := h.replacing.Load(); client != nil && client.Net.Conn == network {
 		h.connections.Delete(client)
 		h.release(client)
@@ -227,6 +250,11 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 		return packet, packets.CodeSuccessIgnore
 	}
 	c.publishing = true
+	if packet.TopicName == mqttfront.InvokeTopic && strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
+		// mochi would deliver the request without its response topic, and nobody could tell whom to send away.
+		sendAway(client, packets.ErrAdministrativeAction)
+		return packet, packets.CodeSuccessIgnore
+	}
 	packet.Created = h.sequence.Add(1) // the order of a resend
 	if packet.TopicName == mqttfront.InvokeTopic {
 		packet.Properties.User = stamp(packet.Properties.User, client, c, packet.FixedHeader.Qos)

@@ -1,0 +1,34 @@
+package mqttconn
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// Subscribe subscribes at QoS 1 and checks that each subscription was granted. It ends with the connection: paho's own would
+// wait for its timeout.
+func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.SubscribeOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-client.Done():
+			cancel()
+		case <-stop:
+		}
+	}()
+	suback, err := client.Subscribe(ctx, &paho.Subscribe{Subscriptions: subscriptions})
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for i, granted := range suback.Reasons {
+		if granted != 1 {
+			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS 1", subscriptions[i].Topic, granted)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mosquitto_rr does the first steps.
+func TestMosquittoRR(t *testing.T) {
+	onBoth(t, nil, func(t *testing.T, target *target) {
+		host, port, _ := strings.Cut(target.address, ":")
+		rr := func(payload string, properties ...string) string {
+			t.Helper()
+			arguments := []string{
+				"-h", host, "-p", port, "-V", "5", "-q", "1", "-W", "5", "-t", invokeTopic, "-e", "clients/rr/response", "-m", payload,
+				"-D", "publish", "correlation-data", strconv.FormatUint(1e15+counter.Add(1), 10),
+			}
+			for i := 0; i < len(properties); i += 2 {
+				arguments = append(arguments, "-D", "publish", "user-property", properties[i], properties[i+1])
+			}
+			output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_rr"), arguments...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, output)
+			}
+			return strings.TrimSuffix(string(output), "\n")
+		}
+		for _, step := range []struct{ payload, want string }{
+			{"*3\r\n$3\r\nSET\r\n$8\r\ngreeting\r\n$5\r\nhello\r\n", "+OK\r\n"},
+			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$5\r\nhello\r\n"},
+			{"*2\r\n$3\r\nDEL\r\n$8\r\ngreeting\r\n", ":1\r\n"},
+			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$-1\r\n"},
+		} {
+			if got := rr(step.payload, "__ts", now()); got != step.want {
+				t.Errorf("%q: %q, want %q", step.payload, got, step.want)
+			}
+		}
+	})
+}
+
+// Debian's python3-paho-mqtt does the first steps, and watches.
+func TestPythonPaho(t *testing.T) {
+	// Debian's Python, not another that may come first in the path.
+	const python = "/usr/bin/python3"
+	if output, err := exec.Command(python, "-c", "import paho.mqtt").CombinedOutput(); err != nil {
+		t.Fatalf("python3-paho-mqtt is missing: make packages installs it\n%s", output)
+	}
+	script, err := filepath.Abs("testdata/first_steps.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBoth(t, nil, func(t *testing.T, target *target) {
+		host, port, _ := strings.Cut(target.address, ":")
+		output, err := exec.CommandContext(t.Context(), python, script, host, port).CombinedOutput()
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(output)), "all steps done") {
+			t.Errorf("%v\n%s", err, output)
+		}
+	})
+}
+
+// The commands of the README work when they are pasted, and their exit codes are what scripts rely on.
+func TestCommands(t *testing.T) {
+	onBoth(t, nil, func(t *testing.T, target *target) {
+		for _, step := range []struct {
+			arguments string
+			stdin     string
+			want      string // "*" for anything
+			code      int
+		}{
+			{"get greeting", "", "", 1},
+			{"set greeting hello", "", "*", 0},
+			{"get greeting", "", "hello", 0},
+			{"set greeting hello --nx", "", "", 1},
+			{"set greeting hello --nex", "", "*", 0},
+			{"set greeting hi --nex=hello --px 1h", "", "*", 0},
+			{"set greeting hi --nex=hello", "", "", 1},
+			{"set stdin", "from\x00stdin\n", "*", 0},
+			{"get stdin", "", "from\x00stdin\n", 0},
+			{"vdel greeting hello", "", "", 1},
+			{"vdel greeting hi", "", "*", 0},
+			{"del greeting", "", "", 1},
+			{"del stdin", "", "*", 0},
+			{"get", "", "", 2},
+			{"get a b", "", "", 2},
+			{"set k v --px 0s", "", "", 2},
+			{"set k v --nx --nex", "", "", 2},
+			{"set k v --fence x", "", "", 2},
+			{"nonsense", "", "", 2},
+			{"get k --nonsense", "", "", 2},
+			{"set fenced 1 --fence 1000:0:StateStore", "", "*", 0},
+			{"set fenced 2", "", "", 3},
+			{"set fenced 2 --fence 999:0:StateStore", "", "", 3},
+			{"get k --broker mqtt://127.0.0.1:1", "", "", 3},
+			{"lock l -- sh -c exit\t7", "", "", 7},
+		} {
+			arguments := strings.Fields(step.arguments)
+			for i := range arguments {
+				arguments[i] = strings.ReplaceAll(arguments[i], "\t", " ")
+			}
+			if strings.HasPrefix(step.arguments, "lock") {
+				arguments = []string{"lock", "l", "--", "sh", "-c", "exit 7"}
+			}
+			got, code := holdfast(t, target.address, step.stdin, arguments...)
+			if code != step.code || (step.want != "*" && got != step.want) {
+				t.Errorf("holdfast %s: printed %q, code %d; want %q, %d", step.arguments, got, code, step.want, step.code)
+			}
+		}
+	})
+}
+
+func TestLockCommand(t *testing.T) {
+	target := startBehindMosquitto(t)
+	dir := t.TempDir()
+	started, release := filepath.Join(dir, "started"), filepath.Join(dir, "release")
+	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)
+	holder := start(t, binary, "lock", "master", "--ttl", "2s", "--", "sh", "-c",
+		"echo \"$HOLDFAST_FENCING_TOKEN\" > "+started+".new; mv "+started+".new "+started+"; while [ ! -e "+release+" ]; do sleep 0.05; done; exit 3")
+	eventually(t, "the command runs", func() bool { return exists(started) })
+	token, err := os.ReadFile(started)
+	if err != nil || !newer(strings.TrimSpace(string(token)), "") {
+		t.Errorf("token %q, %v", token, err)
+	}
+	if _, code := holdfast(t, target.address, "", "lock", "master", "--wait", "0s", "--", "true"); code != 5 {
+		t.Errorf("a second holder: code %d", code)
+	}
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-holder.exited
+	if code := holder.command.ProcessState.ExitCode(); code != 3 {
+		t.Errorf("the command's code is 3, the lock's %d", code)
+	}
+	if _, code := holdfast(t, target.address, "", "get", "master"); code != 1 {
+		t.Errorf("the lock was not given back: code %d", code)
+	}
+
+	// A lock that somebody else has taken meanwhile is lost: the command is ended.
+	loser := start(t, binary, "lock", "master", "--ttl", "1s", "--", "sh", "-c", "touch "+filepath.Join(dir, "again")+"; sleep 600")
+	eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "again")) })
+	if _, code := holdfast(t, target.address, "", "set", "master", "thief"); code != 0 {
+		t.Fatal("set")
+	}
+	<-loser.exited
+	if code := loser.command.ProcessState.ExitCode(); code != 6 {
+		t.Errorf("a lock that is lost: code %d", code)
+	}
+}

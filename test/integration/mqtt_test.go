@@ -1,0 +1,193 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+)
+
+const (
+	invokeTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
+	wait        = 10 * time.Second
+)
+
+// peer is a plain MQTT 5 client.
+type peer struct {
+	t      *testing.T
+	client *paho.Client
+	id     string
+	topic  string // for responses
+	inbox  chan *paho.Publish
+	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
+}
+
+// counter makes correlation data that no other request has: a client that comes back must not repeat itself.
+var counter atomic.Uint64
+
+// connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
+func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
+	t.Helper()
+	conn, err := net.Dial("tcp", target.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{
+		t: t, id: id, topic: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
+		inbox: make(chan *paho.Publish, 10_000), ended: make(chan byte, 10),
+	}
+	p.client = paho.NewClient(paho.ClientConfig{
+		Conn: packets.NewThreadSafeConn(conn),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
+			p.inbox <- r.Packet
+			return true, nil
+		}},
+		OnServerDisconnect: func(d *paho.Disconnect) { p.ended <- d.ReasonCode },
+		OnClientError:      func(error) { p.ended <- 0 },
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	if _, err := p.client.Connect(ctx, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.client.Disconnect(&paho.Disconnect{}) })
+	topics := []string{p.topic}
+	if subscribe {
+		topics = append(topics, "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"+fmt.Sprintf("%X", id)+"/command/notify/#")
+	}
+	for _, topic := range topics {
+		p.subscribe(topic)
+	}
+	return p
+}
+
+func (p *peer) subscribe(topic string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
+	defer cancel()
+	if _, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// request is what a client publishes.
+type request struct {
+	payload     string
+	properties  []string // user properties: key, value, key, value …
+	correlation string   // default: a new one of 16 bytes
+	noID        bool     // no correlation data
+	topic       string   // response topic; default: the client's own
+	noTopic     bool
+	qos         byte // default 1
+	qos0        bool
+	retain      bool
+	expiry      uint32 // seconds; 0 is none
+	extra       func(*paho.Publish)
+}
+
+// array writes a request as RESP.
+func array(arguments ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(arguments))
+	for _, argument := range arguments {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(argument), argument)
+	}
+	return b.String()
+}
+
+// now is a timestamp for SET.
+func now() string { return fmt.Sprintf("%015d:%05d:tester", time.Now().UnixMilli(), 0) }
+
+func (p *peer) publish(r request) string {
+	p.t.Helper()
+	correlation := r.correlation
+	if correlation == "" && !r.noID {
+		correlation = fmt.Sprintf("%-8.8s%08d", p.id, counter.Add(1))
+	}
+	publish := &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: []byte(r.payload), Retain: r.retain, Properties: &paho.PublishProperties{}}
+	publish.Properties.CorrelationData = []byte(correlation)
+	if r.qos != 0 {
+		publish.QoS = r.qos
+	}
+	if r.qos0 {
+		publish.QoS = 0
+	}
+	if !r.noTopic {
+		publish.Properties.ResponseTopic = p.topic
+		if r.topic != "" {
+			publish.Properties.ResponseTopic = r.topic
+		}
+	}
+	if r.expiry > 0 {
+		publish.Properties.MessageExpiry = &r.expiry
+	}
+	for i := 0; i+1 < len(r.properties); i += 2 {
+		publish.Properties.User.Add(r.properties[i], r.properties[i+1])
+	}
+	if r.extra != nil {
+		r.extra(publish)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
+	defer cancel()
+	if _, err := p.client.Publish(ctx, publish); err != nil {
+		p.t.Logf("publish: %v", err) // the broker's refusal shows in what does not come
+	}
+	return correlation
+}
+
+// receive returns the next message.
+func (p *peer) receive() *paho.Publish {
+	p.t.Helper()
+	select {
+	case m := <-p.inbox:
+		return m
+	case <-time.After(wait):
+		p.t.Fatal("nothing came")
+		return nil
+	}
+}
+
+// call publishes a request and returns its reply. Whatever else comes first is an error.
+func (p *peer) call(r request) *paho.Publish {
+	p.t.Helper()
+	correlation := p.publish(r)
+	m := p.receive()
+	if string(m.Properties.CorrelationData) != correlation {
+		p.t.Fatalf("%q came instead of the reply to %q", m.Payload, r.payload)
+	}
+	return m
+}
+
+// silent publishes a request that must not be answered. That nothing comes is known when the reply to a later request comes
+// first: what one client receives is in order.
+func (p *peer) silent(r request) {
+	p.t.Helper()
+	p.publish(r)
+	reply := p.call(request{payload: array("GET", "nothing-here")})
+	if string(reply.Payload) != "$-1\r\n" {
+		p.t.Fatalf("%q", reply.Payload)
+	}
+}
+
+// property returns a user property, and how often it occurs.
+func property(m *paho.Publish, key string) (string, int) {
+	value, count := "", 0
+	for _, user := range m.Properties.User {
+		if user.Key == key {
+			value = user.Value
+			count++
+		}
+	}
+	return value, count
+}
+
+func timestamp(m *paho.Publish) string {
+	value, _ := property(m, "__ts")
+	return value
+}

@@ -1,0 +1,270 @@
+// Package integration runs the real holdfast command against real brokers, with clients that know nothing of its code: plain
+// MQTT clients, mosquitto_rr and Debian's python3-paho-mqtt.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the holdfast command under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "holdfast-integration-")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "holdfast")
+	build := exec.Command("go", "build", "-o", binary, "holdfast/cmd/holdfast")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// need returns the path of a program, or fails: make test installs what these tests need.
+func need(t testing.TB, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		for _, dir := range []string{"/usr/sbin", "/usr/local/sbin"} {
+			if candidate := filepath.Join(dir, program); exists(candidate) {
+				return candidate
+			}
+		}
+		t.Fatalf("%s is missing: install the Debian packages mosquitto, mosquitto-clients and python3-paho-mqtt (make packages)", program)
+	}
+	return path
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// process is a running program whose output is kept for when the test fails.
+type process struct {
+	t       testing.TB
+	command *exec.Cmd
+	output  lockedBuffer
+	exited  chan struct{}
+}
+
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func start(t testing.TB, name string, arguments ...string) *process {
+	t.Helper()
+	p := &process{t: t, command: exec.Command(name, arguments...), exited: make(chan struct{})}
+	p.command.Stdout, p.command.Stderr = &p.output, &p.output
+	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.command.Wait() // how it ended is in ProcessState
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", filepath.Base(name), tail(p.output.String(), 4000))
+		}
+	})
+	return p
+}
+
+func tail(text string, most int) string {
+	if len(text) > most {
+		return "…" + text[len(text)-most:]
+	}
+	return text
+}
+
+func (p *process) kill() {
+	_ = p.command.Process.Kill() // it may have ended already
+	<-p.exited
+}
+
+// stop ends the process as an operator would, and returns its exit code and how long it took.
+func (p *process) stop() (int, time.Duration) {
+	began := time.Now()
+	_ = p.command.Process.Signal(syscall.SIGTERM) // it may have ended already
+	select {
+	case <-p.exited:
+	case <-time.After(30 * time.Second):
+		p.t.Error("SIGTERM does not stop it")
+		p.kill()
+	}
+	return p.command.ProcessState.ExitCode(), time.Since(began)
+}
+
+// freePort returns a port on which nobody listens now.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// eventually waits until the condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if condition() {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Fatalf("did not happen: %s", what)
+}
+
+// mosquitto is Debian's broker with the settings that the documentation gives.
+type mosquitto struct {
+	*process
+	address string
+	config  string
+}
+
+func startMosquitto(t testing.TB, extra ...string) *mosquitto {
+	t.Helper()
+	port := freePort(t)
+	m := &mosquitto{address: fmt.Sprintf("127.0.0.1:%d", port), config: filepath.Join(t.TempDir(), "mosquitto.conf")}
+	lines := append([]string{
+		fmt.Sprintf("listener %d 127.0.0.1", port), "allow_anonymous true", "set_tcp_nodelay true",
+		"max_inflight_messages 0", "max_queued_messages 0",
+	}, extra...)
+	if err := os.WriteFile(m.config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.start(t)
+	return m
+}
+
+func (m *mosquitto) start(t testing.TB) {
+	t.Helper()
+	m.process = start(t, need(t, "mosquitto"), "-c", m.config)
+	eventually(t, "mosquitto listens", func() bool {
+		conn, err := net.Dial("tcp", m.address)
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+}
+
+// server is a `holdfast server` process.
+type server struct {
+	*process
+	health, admin string
+	arguments     []string
+}
+
+func newServer(t testing.TB, broker, dataDir string, extra ...string) *server {
+	t.Helper()
+	s := &server{health: fmt.Sprintf("127.0.0.1:%d", freePort(t)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	s.arguments = append([]string{
+		"server", "--node.id", "n1", "--node.dataDir", dataDir, "--broker.addresses", broker,
+		"--health.listen", s.health, "--admin.listen", s.admin, "--log.level", "debug", "--node.minFreeDisk", "0",
+	}, extra...)
+	s.start(t)
+	return s
+}
+
+func (s *server) start(t testing.TB) {
+	t.Helper()
+	s.process = start(t, binary, s.arguments...)
+}
+
+func (s *server) waitReady(t testing.TB) {
+	t.Helper()
+	eventually(t, "the server is ready", func() bool { return httpStatus("http://"+s.health+"/readyz") == http.StatusOK })
+}
+
+func httpStatus(url string) int {
+	response, err := http.Get(url)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+// target is a store behind a broker.
+type target struct {
+	name     string
+	address  string // of the broker
+	embedded bool   // the broker knows who publishes, and delivers notifications unasked
+}
+
+func startEmbedded(t testing.TB, extra ...string) *target {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	p := start(t, binary, append([]string{"dev", "--listen", address, "--log.level", "debug"}, extra...)...)
+	eventually(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
+	return &target{name: "embedded", address: address, embedded: true}
+}
+
+func startBehindMosquitto(t testing.TB, extra ...string) *target {
+	t.Helper()
+	broker := startMosquitto(t)
+	newServer(t, "mqtt://"+broker.address, t.TempDir(), extra...).waitReady(t)
+	return &target{name: "mosquitto", address: broker.address}
+}
+
+// onBoth runs a test over the embedded broker and over Mosquitto.
+func onBoth(t *testing.T, extra []string, test func(t *testing.T, target *target)) {
+	t.Run("embedded", func(t *testing.T) { test(t, startEmbedded(t, extra...)) })
+	t.Run("mosquitto", func(t *testing.T) { test(t, startBehindMosquitto(t, extra...)) })
+}
+
+// holdfast runs a client command and returns what it printed and its exit code.
+func holdfast(t testing.TB, address, stdin string, arguments ...string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, binary, arguments...)
+	command.Env = append(os.Environ(), "HOLDFAST_BROKER=mqtt://"+address)
+	command.Stdin = strings.NewReader(stdin)
+	var errors bytes.Buffer
+	command.Stderr = &errors
+	output, _ := command.Output() // the exit code is what counts
+	if errors.Len() > 0 {
+		t.Logf("holdfast %s: %s", strings.Join(arguments, " "), strings.TrimSpace(errors.String()))
+	}
+	return string(output), command.ProcessState.ExitCode()
+}

@@ -1,0 +1,64 @@
+"""The first steps with Debian's python3-paho-mqtt: set, get, watch, delete."""
+
+import queue
+import sys
+import time
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+INVOKE = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
+CLIENT = "python"
+RESPONSE = "clients/" + CLIENT + "/services/statestore/_any_/command/invoke/response"
+NOTIFY = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/" + CLIENT.encode().hex().upper() + "/command/notify/"
+
+messages = queue.Queue()
+subscribed = queue.Queue()
+
+
+def resp(*arguments):
+    out = b"*%d\r\n" % len(arguments)
+    for argument in arguments:
+        out += b"$%d\r\n%s\r\n" % (len(argument), argument)
+    return out
+
+
+def request(client, number, *arguments):
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.ResponseTopic = RESPONSE
+    properties.CorrelationData = b"python-request-%d" % number
+    properties.UserProperty = ("__ts", "%d:0:%s" % (time.time() * 1000, CLIENT))
+    client.publish(INVOKE, resp(*arguments), qos=1, properties=properties).wait_for_publish(10)
+
+
+def expect(topic, payload):
+    message = messages.get(timeout=10)
+    assert (message.topic, message.payload) == (topic, payload), (message.topic, message.payload, topic, payload)
+
+
+def main():
+    client = mqtt.Client(client_id=CLIENT, protocol=mqtt.MQTTv5)
+    client.on_message = lambda client, userdata, message: messages.put(message)
+    client.on_subscribe = lambda *arguments: subscribed.put(True)
+    client.connect(sys.argv[1], int(sys.argv[2]))
+    client.loop_start()
+    for topic in (RESPONSE, NOTIFY + "#"):
+        client.subscribe(topic, qos=1)
+        subscribed.get(timeout=10)
+    request(client, 101, b"KEYNOTIFY", b"greeting")
+    expect(RESPONSE, b"+OK\r\n")
+    request(client, 102, b"SET", b"greeting", b"hello")
+    expect(NOTIFY + b"greeting".hex().upper(), b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$5\r\nhello\r\n")
+    expect(RESPONSE, b"+OK\r\n")
+    request(client, 103, b"GET", b"greeting")
+    expect(RESPONSE, b"$5\r\nhello\r\n")
+    request(client, 104, b"DEL", b"greeting")
+    expect(NOTIFY + b"greeting".hex().upper(), b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n")
+    expect(RESPONSE, b":1\r\n")
+    client.disconnect()
+    client.loop_stop()
+    print("all steps done")
+
+
+main()
