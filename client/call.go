@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -19,6 +20,8 @@ type call struct {
 	publish     *paho.Publish
 	correlation string
 	done        chan answer // has room for one
+	watches     bool        // a KEYNOTIFY or its STOP
+	sent        bool        // guarded by Client.mu
 }
 
 type answer struct {
@@ -34,17 +37,13 @@ func (c *call) finish(a answer) {
 	}
 }
 
-type refusedError struct {
-	reason byte
-	err    error
-}
+type refusedError struct{ reason byte }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("%v with reason 0x%02X: %v", ErrRefused, e.reason, e.err)
+	return fmt.Sprintf("%v with reason 0x%02X", ErrRefused, e.reason)
 }
 
 func (e *refusedError) Is(target error) bool { return target == ErrRefused }
-func (e *refusedError) Unwrap() error        { return e.err }
 
 // do sends a command and waits for its answer.
 func (c *Client) do(ctx context.Context, token hlc.Timestamp, arguments ...[]byte) (answer, error) {
@@ -54,14 +53,17 @@ func (c *Client) do(ctx context.Context, token hlc.Timestamp, arguments ...[]byt
 	if err != nil {
 		return answer{}, err
 	}
-	defer c.forget(waiting)
 	select {
 	case a := <-waiting.done:
+		c.forget(waiting)
 		if a.err == nil && a.reply.Kind == resp.ReplyError {
 			a.err = &ServerError{Text: a.reply.Error}
 		}
 		return a, a.err
 	case <-ctx.Done():
+		if !c.forget(waiting) {
+			return answer{}, fmt.Errorf("%w: %w", ErrNotSent, ctx.Err())
+		}
 		return answer{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 	}
 }
@@ -78,6 +80,9 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
 	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
 		c.mu.Lock()
 		session, changed, failure, closed := c.session, c.changed, c.failure, c.closed
 		if closed {
@@ -88,7 +93,7 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 			waiting := c.newCall(ctx, correlation, token, arguments)
 			c.pending[waiting.correlation] = waiting
 			c.order = append(c.order, waiting)
-			session.send(waiting)
+			session.enqueue(waiting)
 			c.mu.Unlock()
 			return waiting, nil
 		}
@@ -103,7 +108,7 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 
 // newCall makes the request. c.mu is held.
 func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
-	expiry := uint32(max((c.timeout(ctx)+time.Second-1)/time.Second, 1))
+	expiry := uint32(min(max((c.timeout(ctx)+time.Second-1)/time.Second, 1), math.MaxUint32))
 	format := byte(0)
 	properties := &paho.PublishProperties{
 		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,
@@ -119,17 +124,32 @@ func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Time
 	}
 	return &call{
 		publish:     &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
-		correlation: string(correlation), done: make(chan answer, 1),
+		correlation: string(correlation), done: make(chan answer, 1), watches: string(arguments[0]) == "KEYNOTIFY",
 	}
 }
 
-func (c *Client) forget(waiting *call) {
+// renew gives a request new correlation data: a new request. The store has ended a watch with the connection on which it was
+// made, and a copy of the request that made it would not make it again. c.mu is held.
+func (c *Client) renew(waiting *call) {
+	correlation := make([]byte, 16)
+	_, _ = rand.Read(correlation) // never fails
+	delete(c.pending, waiting.correlation)
+	publish, properties := *waiting.publish, *waiting.publish.Properties
+	properties.CorrelationData = correlation
+	publish.Properties = &properties
+	waiting.publish, waiting.correlation = &publish, string(correlation)
+	c.pending[waiting.correlation] = waiting
+}
+
+// forget stops waiting for an answer and reports whether the request may have been sent.
+func (c *Client) forget(waiting *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pending, waiting.correlation)
 	if at := slices.Index(c.order, waiting); at >= 0 {
 		c.order = slices.Delete(c.order, at, at+1)
 	}
+	return waiting.sent
 }
 
 // answered matches a reply with its request.

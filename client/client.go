@@ -76,7 +76,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	session, err := c.connect(ctx)
+	session, err := c.connectAny(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -84,6 +84,24 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	c.stop = stop
 	go c.keepConnected(running, session)
 	return c, nil
+}
+
+// connectAny tries each broker once, with a fair share of the time.
+func (c *Client) connectAny(ctx context.Context) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
+	defer cancel()
+	var failures []error
+	for left := len(c.dialer.Addresses); left > 0; left-- {
+		attempt, cancel := context.WithTimeout(ctx, c.timeout(ctx)/time.Duration(left))
+		s, err := c.connect(attempt)
+		cancel()
+		if err == nil {
+			return s, nil
+		}
+		failures = append(failures, err)
+		c.dialer.Next()
+	}
+	return nil, errors.Join(failures...)
 }
 
 func (c *Client) complete() error {
@@ -149,25 +167,28 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 	delay := firstDelay
 	for {
 		if s != nil {
-			delay = firstDelay
 			s.resume()
 			err := s.wait(ctx)
 			c.setSession(nil, err)
 			s.close()
 			c.config.Log.Warn("connection lost", "error", err)
+			if time.Since(s.began) > lastDelay { // one that dies young counts as an attempt that failed
+				delay = firstDelay
+			}
+			if isTakenOver(err) {
+				delay = lastDelay // two clients of one id would throw each other out all the time
+			}
+			s = nil
+		} else {
+			var err error
+			if s, err = c.connectAny(ctx); err == nil {
+				continue
+			}
+			c.setSession(nil, err)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		var err error
-		attempt, cancel := context.WithTimeout(ctx, c.config.Timeout)
-		s, err = c.connect(attempt)
-		cancel()
-		if err == nil {
-			continue
-		}
-		c.setSession(nil, err)
-		c.dialer.Next()
 		timer := time.NewTimer(jitter(delay))
 		select {
 		case <-ctx.Done():
@@ -176,6 +197,12 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		timer.Stop()
 		delay = min(2*delay, lastDelay)
 	}
+}
+
+// isTakenOver reports whether a connection ended because somebody else connected under its client id.
+func isTakenOver(err error) bool {
+	var refusal *mqttconn.Refusal
+	return errors.As(err, &refusal) && refusal.Reason == mqttconn.ReasonSessionTakenOver
 }
 
 func jitter(d time.Duration) time.Duration {
@@ -189,7 +216,7 @@ func (c *Client) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, waiting := range c.pending {
-		waiting.finish(answer{err: ErrClosed})
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, ErrClosed)})
 	}
 	c.pending, c.order = map[string]*call{}, nil
 	for _, watchers := range c.watchers {
@@ -198,6 +225,8 @@ func (c *Client) giveUp() {
 		}
 	}
 	c.watchers = map[string][]*Watcher{}
+	close(c.changed) // whoever waits for a connection
+	c.changed = make(chan struct{})
 }
 
 func (c *Client) setSession(s *session, failure error) {
@@ -210,7 +239,11 @@ func (c *Client) setSession(s *session, failure error) {
 
 // timestamp returns a new reading of the client's clock. c.mu is held.
 func (c *Client) timestamp() hlc.Timestamp {
-	now := c.clock.Now(c.config.Wall())
+	wall := c.config.Wall()
+	if c.clock.Timestamp("").TooFarAhead(wall) { // the wall clock was wrong for a while, and every SET would be refused
+		c.clock = hlc.Clock{}
+	}
+	now := c.clock.Now(wall)
 	return now.Timestamp(c.config.ClientID)
 }
 

@@ -24,6 +24,7 @@ type options struct {
 	condition []string
 	expected  []byte
 	ttl       time.Duration
+	expires   bool
 	token     Version
 }
 
@@ -44,7 +45,10 @@ func IfAbsentOrEqual(expected []byte) Option {
 }
 
 // Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
-func Expire(after time.Duration) Option { return func(o *options) { o.ttl = after } }
+// A time that is not positive is an error of Set.
+func Expire(after time.Duration) Option {
+	return func(o *options) { o.ttl, o.expires = after, true }
+}
 
 // Fence sends a fencing token along. A key that has seen a newer one refuses the command.
 func Fence(token Version) Option { return func(o *options) { o.token = token } }
@@ -60,8 +64,14 @@ func collect(list []Option) (o options) {
 func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
 	o := collect(list)
 	arguments := [][]byte{[]byte("SET"), []byte(key), value}
-	if o.ttl != 0 { // before NEX, after which it could be taken for an expected value
-		ms := max((o.ttl+time.Millisecond-1)/time.Millisecond, 0)
+	if o.expires && o.ttl <= 0 {
+		return Version{}, fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotSent, o.ttl)
+	}
+	if o.expires { // before NEX, after which it could be taken for an expected value
+		ms := o.ttl / time.Millisecond
+		if o.ttl%time.Millisecond > 0 {
+			ms++
+		}
 		arguments = append(arguments, []byte("PX"), strconv.AppendInt(nil, int64(ms), 10))
 	}
 	for _, word := range o.condition {

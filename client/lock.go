@@ -32,14 +32,11 @@ type Lock struct {
 // Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. The lock is free
 // again at most ttl after this client has died. An error other than ErrNotApplied and the context's is the store's.
 func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
-	if ttl < time.Millisecond {
-		return nil, fmt.Errorf("lock %q: the time to live is %v: must be at least 1ms", name, ttl)
-	}
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
 	holder := []byte(c.config.ClientID + ":" + hex.EncodeToString(random))
-	lock, err := c.TryLock(ctx, name, holder, ttl)
-	if !errors.Is(err, ErrNotApplied) {
+	lock, err := c.attempt(ctx, name, holder, ttl)
+	if !goOn(ctx, err) {
 		return lock, err
 	}
 	watcher, err := c.Watch(ctx, name)
@@ -52,14 +49,29 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		_ = watcher.Close(closing) // a watch that stays costs a few notifications
 	}()
 	for {
-		lock, err := c.TryLock(ctx, name, holder, ttl)
-		if !errors.Is(err, ErrNotApplied) {
+		lock, err := c.attempt(ctx, name, holder, ttl)
+		if !goOn(ctx, err) {
 			return lock, err
+		}
+		if errors.Is(err, ErrOutcomeUnknown) {
+			continue // asking again under the same holder's name is safe
 		}
 		if err := untilFree(ctx, watcher, ttl); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// attempt tries to take a lock, for no longer than a command may take.
+func (c *Client) attempt(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	return c.TryLock(ctx, name, holder, ttl)
+}
+
+// goOn reports whether whoever waits for a lock asks again.
+func goOn(ctx context.Context, err error) bool {
+	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && errors.Is(err, ErrOutcomeUnknown))
 }
 
 // untilFree waits for a sign that a lock may be free: its deletion, a gap in what is known of it, or a long time.
@@ -86,6 +98,9 @@ func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 // TryLock takes a lock if it is free or held under the same holder's name, and renews it from then on. The error is
 // ErrNotApplied when somebody else has it.
 func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
+	if ttl < time.Millisecond {
+		return nil, fmt.Errorf("lock %q: the time to live is %v: must be at least 1ms", name, ttl)
+	}
 	asked := time.Now()
 	token, err := c.Set(ctx, name, holder, IfAbsentOrSame(), Expire(ttl))
 	if err != nil {
@@ -108,7 +123,10 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 // granted: the store may have been that early.
 func (l *Lock) renew(ctx context.Context, held time.Time) {
 	defer close(l.stopped)
-	const renewals = 3 // per time to live
+	const (
+		renewals    = 3 // per time to live
+		renewalTime = 2 * time.Second
+	)
 	for {
 		timer := time.NewTimer(time.Until(held.Add(l.ttl / renewals)))
 		select {
@@ -119,7 +137,15 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 		}
 		for {
 			asked := time.Now()
-			attempt, cancel := context.WithDeadline(ctx, held.Add(l.ttl))
+			deadline := held.Add(l.ttl)
+			if !asked.Before(deadline) { // a renewal now could take the lock from nobody, after somebody had it
+				close(l.lost)
+				return
+			}
+			if soon := asked.Add(max(l.ttl/renewals, renewalTime)); soon.Before(deadline) {
+				deadline = soon
+			}
+			attempt, cancel := context.WithDeadline(ctx, deadline)
 			_, err := l.client.Set(attempt, l.name, l.holder, IfAbsentOrSame(), Expire(l.ttl))
 			cancel()
 			if err == nil {
@@ -129,7 +155,7 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 			if ctx.Err() != nil {
 				return
 			}
-			if errors.Is(err, ErrNotApplied) || !time.Now().Before(held.Add(l.ttl)) {
+			if errors.Is(err, ErrNotApplied) {
 				close(l.lost)
 				return
 			}
@@ -144,19 +170,29 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 	}
 }
 
-// Unlock gives the lock back. The error is ErrLockLost when it was not this client's any more.
+// Unlock gives the lock back. The error is ErrLockLost when it was not this client's any more. After another error it may be
+// tried again; the lock ends by itself, too.
 func (l *Lock) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.released {
 		return nil
 	}
-	l.released = true
 	l.stop()
 	<-l.stopped
 	_, err := l.client.VDel(ctx, l.name, l.holder)
-	if errors.Is(err, ErrNotApplied) || errors.Is(err, ErrNotFound) {
+	lost := errors.Is(err, ErrNotApplied) || errors.Is(err, ErrNotFound)
+	if err != nil && !lost {
+		return fmt.Errorf("unlock: %w", err)
+	}
+	l.released = true
+	select {
+	case <-l.lost:
+		lost = true
+	default:
+	}
+	if lost {
 		return fmt.Errorf("unlock: %w", ErrLockLost)
 	}
-	return err
+	return nil
 }

@@ -4,22 +4,34 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/paho/session/state"
 
 	"holdfast/internal/mqttconn"
 )
 
 // session is one connection to the broker.
 type session struct {
-	client *Client
-	mqtt   *paho.Client
-	conn   *mqttconn.Conn
-	reason chan error // why it ended; the first word counts
-	ctx    context.Context
-	cancel context.CancelFunc
+	client    *Client
+	mqtt      *paho.Client
+	conn      *mqttconn.Conn
+	state     *state.State // of paho: packet ids, and who waits for which PUBACK
+	maxPacket int          // that the broker accepts
+	began     time.Time
+	reason    chan error // why it ended; the first word counts
+	ctx       context.Context
+	cancel    context.CancelFunc
+	sending   sync.WaitGroup
+
+	queue []*call       // to be sent, in order; guarded by Client.mu
+	wake  chan struct{} // has room for one
 }
 
 const (
@@ -27,16 +39,20 @@ const (
 	maxHeld   = 64 << 20
 )
 
-// connect connects and subscribes. Nothing of a session survives on the broker: what was under way is sent again.
+// connect connects to one of the brokers and subscribes. Nothing of a session survives on the broker: what was under way is
+// sent again.
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	network, err := c.dialer.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{client: c, conn: mqttconn.NewConn(network, maxPacket, maxHeld), reason: make(chan error, 1)}
+	s := &session{
+		client: c, conn: mqttconn.NewConn(network, maxPacket, maxHeld), state: state.NewInMemory(), maxPacket: math.MaxInt,
+		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mqtt = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
+		Conn: s.conn, Session: s.state, PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
 		OnPublishReceived:  []func(paho.PublishReceived) (bool, error){s.received},
 		OnClientError:      s.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
@@ -55,14 +71,17 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		}
 		return nil, err
 	}
-	_, err = s.mqtt.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: c.responseTopic, QoS: 1},
-		{Topic: notificationPrefix + base16(c.config.ClientID) + "/command/notify/#", QoS: 1},
-	}})
+	if limit := connack.Properties.MaximumPacketSize; limit != nil {
+		s.maxPacket = int(*limit)
+	}
+	err = mqttconn.Subscribe(ctx, s.mqtt,
+		paho.SubscribeOptions{Topic: c.responseTopic, QoS: 1},
+		paho.SubscribeOptions{Topic: notificationPrefix + base16(c.config.ClientID) + "/command/notify/#", QoS: 1})
 	if err != nil {
 		s.close()
 		return nil, err
 	}
+	s.sending.Go(s.sendAll)
 	return s, nil
 }
 
@@ -94,9 +113,11 @@ func (s *session) wait(ctx context.Context) error {
 
 func (s *session) close() {
 	s.cancel()
+	s.conn.Hurry()
 	_ = s.mqtt.Disconnect(&paho.Disconnect{}) // an error means that it is disconnected already
 	<-s.mqtt.Done()
 	_ = s.conn.Close()
+	s.sending.Wait()
 }
 
 // received takes a reply or a notification. It must not block: paho handles one message after the other.
@@ -125,21 +146,97 @@ func (s *session) resume() {
 				w.gap()
 			}
 		}
-		if watchers[0].established {
-			c.watchAgain(key)
-		}
+		c.watchAgain(key)
 	}
 	for _, waiting := range c.order {
-		s.send(waiting)
+		if waiting.watches {
+			c.renew(waiting)
+		}
+		s.enqueue(waiting)
 	}
 }
 
-// send publishes a request without waiting. What the broker says of it counts only when it refuses.
-func (s *session) send(waiting *call) {
-	go func() { // ends with the session at the latest
-		response, err := s.mqtt.Publish(s.ctx, waiting.publish)
-		if response != nil && response.ReasonCode >= 0x80 {
-			waiting.finish(answer{err: &refusedError{reason: response.ReasonCode, err: err}})
+// enqueue sends a request after those that were enqueued before. Client.mu is held.
+func (s *session) enqueue(waiting *call) {
+	s.queue = append(s.queue, waiting)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sendAll sends what is enqueued, in order, until the session ends. What was given up meanwhile is not sent any more.
+func (s *session) sendAll() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
 		}
-	}()
+		s.client.mu.Lock()
+		queue := s.queue
+		s.queue = nil
+		s.client.mu.Unlock()
+		for _, waiting := range queue {
+			if publish := s.client.toSend(waiting); publish != nil {
+				s.send(waiting, publish)
+			}
+		}
+	}
+}
+
+// toSend returns what is to be published for a request, or nil when nobody waits for it any more.
+func (c *Client) toSend(waiting *call) *paho.Publish {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending[waiting.correlation] != waiting {
+		return nil
+	}
+	waiting.sent = true
+	return waiting.publish
+}
+
+// send publishes a request, and has somebody look at what the broker says of it.
+func (s *session) send(waiting *call, publish *paho.Publish) {
+	packet := publish.Packet()
+	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrNotSent, mqttconn.ErrTooLarge)})
+		return
+	}
+	acknowledged := make(chan packets.ControlPacket, 1)
+	if err := s.state.AddToSession(s.ctx, packet, acknowledged); err != nil {
+		return // the session ends; the next one sends it again
+	}
+	if _, err := packet.WriteTo(s.conn); err != nil {
+		return
+	}
+	s.sending.Go(func() {
+		select {
+		case <-s.ctx.Done():
+		case ack := <-acknowledged:
+			if puback, ok := ack.Content.(*packets.Puback); ok {
+				s.acknowledged(waiting, puback.ReasonCode)
+			}
+		}
+	})
+}
+
+// resendPause is how long to wait when nobody listens on the invoke topic, as for a moment after the broker was restarted.
+const resendPause = 100 * time.Millisecond
+
+func (s *session) acknowledged(waiting *call, reason byte) {
+	switch {
+	case reason >= 0x80:
+		waiting.finish(answer{err: &refusedError{reason: reason}})
+	case reason == mqttconn.ReasonNoMatchingSubscriber:
+		timer := time.NewTimer(resendPause)
+		defer timer.Stop()
+		select {
+		case <-s.ctx.Done():
+		case <-timer.C:
+			s.client.mu.Lock()
+			defer s.client.mu.Unlock()
+			s.enqueue(waiting)
+		}
+	}
 }

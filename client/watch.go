@@ -1,12 +1,15 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
@@ -42,7 +45,7 @@ type Watcher struct {
 
 	// The fields below are guarded by Client.mu.
 	established bool // the store has confirmed the watch
-	missed      bool // an event did not fit; a gap is to be told
+	gapped      bool // the last thing that it was told is a gap
 	ended       bool
 	err         error
 	once        sync.Once
@@ -50,7 +53,7 @@ type Watcher struct {
 
 // Watch watches a key. When it returns, every later change is received, as long as the connection lasts; see EventGap.
 func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
-	w := &Watcher{client: c, key: key, events: make(chan Event, c.config.WatchBuffer)}
+	w := &Watcher{client: c, key: key, events: make(chan Event, c.config.WatchBuffer+1)}
 	c.mu.Lock()
 	c.watchers[key] = append(c.watchers[key], w)
 	c.mu.Unlock()
@@ -61,7 +64,7 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.remember(key, w, false)
+		c.drop(w)
 		w.end(err)
 		return nil, err
 	}
@@ -83,31 +86,36 @@ func (w *Watcher) Err() error {
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
-	last := c.remember(w.key, w, false)
+	last := c.drop(w)
 	w.end(nil)
 	c.mu.Unlock()
 	if !last {
 		return nil
 	}
-	if _, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(w.key), []byte("STOP")); err != nil {
+	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(w.key), []byte("STOP"))
+	c.mu.Lock()
+	if len(c.watchers[w.key]) > 0 { // made meanwhile, and perhaps ended by this STOP
+		c.watchAgain(w.key)
+	}
+	c.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
 }
 
-// remember adds or removes a watcher and reports whether the key has none left. c.mu is held.
-func (c *Client) remember(key string, w *Watcher, keep bool) bool {
-	watchers := c.watchers[key]
+// drop removes a watcher and reports whether it was the last of its key. c.mu is held.
+func (c *Client) drop(w *Watcher) bool {
+	watchers := c.watchers[w.key]
 	at := slices.Index(watchers, w)
-	if at < 0 || keep {
+	if at < 0 {
 		return false
 	}
-	watchers = slices.Delete(watchers, at, at+1)
-	if len(watchers) == 0 {
-		delete(c.watchers, key)
+	if len(watchers) == 1 {
+		delete(c.watchers, w.key)
 		return true
 	}
-	c.watchers[key] = watchers
+	c.watchers[w.key] = slices.Delete(watchers, at, at+1)
 	return false
 }
 
@@ -119,47 +127,69 @@ func (w *Watcher) end(err error) {
 	})
 }
 
-// gap tells the receiver that it may have missed changes. Client.mu is held.
+// tell gives an event to the receiver. When there is no room, the last place, which is kept for it, gets an EventGap. Client.mu
+// is held.
+func (w *Watcher) tell(event Event) {
+	switch {
+	case w.ended:
+	case len(w.events) < cap(w.events)-1:
+		w.events <- event
+		w.gapped = false
+	default:
+		w.gap()
+	}
+}
+
+// gap tells the receiver that it may have missed changes, unless that is the last thing it was told. Client.mu is held.
 func (w *Watcher) gap() {
-	w.missed = true
-	w.tell()
+	if w.ended || w.gapped {
+		return
+	}
+	select {
+	case w.events <- Event{Kind: EventGap, Key: w.key}:
+		w.gapped = true
+	default: // the gap in the last place is not received yet, and says it
+	}
 }
 
-// tell sends what is due of a gap, if there is room. Client.mu is held.
-func (w *Watcher) tell() bool {
-	if w.ended {
-		return false
-	}
-	if w.missed {
-		select {
-		case w.events <- Event{Kind: EventGap, Key: w.key}:
-			w.missed = false
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// watchAgain makes a watch anew after a connection was lost. Client.mu is held.
+// watchAgain makes a watch anew after a connection was lost, as often as it takes. It ends the watchers only when the store
+// refuses. Client.mu is held.
 func (c *Client) watchAgain(key string) {
-	go func() { // ends with the command's timeout at the latest
-		ctx, cancel := context.WithTimeout(context.Background(), c.config.Timeout)
-		defer cancel()
-		if _, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key)); err != nil {
-			c.config.Log.Warn("a watch could not be made anew", "error", err)
+	session := c.session
+	if session == nil {
+		return // the next one makes all watches anew
+	}
+	go func() { // ends with the session at the latest
+		const pause = 500 * time.Millisecond
+		for {
+			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
+			_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
+			cancel()
+			var refused *ServerError
 			c.mu.Lock()
-			defer c.mu.Unlock()
-			for _, w := range c.watchers[key] {
-				w.end(err)
+			watchers := c.watchers[key]
+			switch {
+			case err == nil:
+				for _, w := range watchers {
+					w.gap() // for what changed before the store knew of the watch
+				}
+			case errors.As(err, &refused):
+				for _, w := range watchers {
+					w.end(err)
+				}
+				delete(c.watchers, key)
 			}
-			delete(c.watchers, key)
-			return
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for _, w := range c.watchers[key] {
-			w.gap() // also for what changed between the connection and the watch
+			c.mu.Unlock()
+			if err == nil || refused != nil || len(watchers) == 0 {
+				return
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-session.ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
 		}
 	}()
 }
@@ -189,13 +219,7 @@ func (c *Client) notified(rest string, p *paho.Publish) {
 	defer c.mu.Unlock()
 	c.merge(version)
 	for _, w := range c.watchers[event.Key] {
-		if !w.tell() {
-			continue
-		}
-		select {
-		case w.events <- event:
-		default:
-			w.missed = true
-		}
+		event.Value = bytes.Clone(event.Value) // each receiver owns its own
+		w.tell(event)
 	}
 }

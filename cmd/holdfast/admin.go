@@ -39,6 +39,9 @@ func (a *administration) request(ctx context.Context, method, path string, use f
 	if a.output != "text" && a.output != "json" {
 		return usagef("--output is %q: must be text or json", a.output)
 	}
+	if a.timeout <= 0 {
+		return usagef("--timeout is %v: must be positive", a.timeout)
+	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.address, "/")+path, nil)
@@ -94,8 +97,8 @@ func (a *administration) printStatus(out io.Writer, body io.Reader) error {
 }
 
 func newRaft() *cobra.Command {
-	command := &cobra.Command{Use: "raft", Short: "Operate the cluster"}
-	snapshot := &cobra.Command{Use: "snapshot", Short: "Take, save and inspect snapshots"}
+	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster"})
+	snapshot := group(&cobra.Command{Use: "snapshot", Short: "Take, save and inspect snapshots"})
 	snapshot.AddCommand(newSnapshotTake(), newSnapshotSave(), newSnapshotInspect())
 	command.AddCommand(snapshot)
 	return command

@@ -66,11 +66,13 @@ answered. Only load brokers and clusters that are yours. The keys that it writes
 
 func (o *benchOptions) run(command *cobra.Command) error {
 	var gets, sets int
-	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &gets, &sets); n != 2 || err != nil || gets < 0 || sets < 0 || gets+sets == 0 {
+	const most = 1_000_000
+	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &gets, &sets); n != 2 || err != nil || o.ratio != fmt.Sprintf("%d:%d", gets, sets) ||
+		gets < 0 || sets < 0 || gets+sets == 0 || max(gets, sets) > most {
 		return usagef("--ratio is %q: want GET:SET, such as 80:20", o.ratio)
 	}
-	if o.clients < 1 || o.outstanding < o.clients || o.keys < 1 || o.valueSize < 0 || o.duration <= 0 {
-		return usagef("--clients, --keys and --duration must be positive, and --outstanding not below --clients")
+	if o.clients < 1 || o.outstanding < o.clients || o.keys < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
+		return usagef("--clients, --keys and --duration must be positive, --outstanding not below --clients, and --value-size from 0 to %d", maxValueSize)
 	}
 	value := make([]byte, o.valueSize)
 	_, _ = rand.Read(value) // never fails
@@ -102,8 +104,17 @@ func (o *benchOptions) run(command *cobra.Command) error {
 		})
 	}
 	workers.Wait()
-	return o.report(command, result.summary(o, time.Since(start)))
+	if err := o.report(command, result.summary(o, time.Since(start))); err != nil {
+		return err
+	}
+	if result.histogram.TotalCount() == 0 && result.last != nil {
+		return fmt.Errorf("nothing was answered: %w", result.last)
+	}
+	return nil
 }
+
+// maxValueSize is more than any store accepts.
+const maxValueSize = 64 << 20
 
 type benchRecorder struct {
 	mu              sync.Mutex

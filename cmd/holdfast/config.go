@@ -2,18 +2,18 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/node"
 	"holdfast/internal/settings"
 )
 
 func newConfig() *cobra.Command {
-	command := &cobra.Command{
+	command := group(&cobra.Command{
 		Use:   "config",
 		Short: "Check and show the settings of `holdfast server`",
-	}
+	})
 	check := &cobra.Command{
 		Use:     "check FILE",
 		Short:   "Say what is wrong with a file of settings: the field, its value and the reason",
@@ -24,8 +24,8 @@ func newConfig() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := node.NewOffer(&s); err != nil {
-				return &usageError{fmt.Errorf("policyFile is %q: %w", s.PolicyFile, err)}
+			if _, err := serverConfig(&s, slog.New(slog.DiscardHandler)); err != nil {
+				return err
 			}
 			_, err = fmt.Fprintf(command.OutOrStdout(), "%s is good\n", arguments[0])
 			return err

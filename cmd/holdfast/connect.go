@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/mqttconn"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -33,7 +35,7 @@ func (c *connection) add(command *cobra.Command) {
 	if broker == "" {
 		broker = "mqtt://127.0.0.1:1883"
 	}
-	flags.StringSliceVar(&c.brokers, "broker", []string{broker}, "broker `address`, several are tried in turn; also HOLDFAST_BROKER")
+	flags.StringSliceVar(&c.brokers, "broker", strings.Split(broker, ","), "broker `address`, several are tried in turn; also HOLDFAST_BROKER")
 	flags.StringVar(&c.clientID, "client-id", "", "MQTT client `id` (default: a random one)")
 	flags.StringVar(&c.username, "username", "", "MQTT user `name`")
 	flags.StringVar(&c.passwordFile, "password-file", "", "`file` with the MQTT password")
@@ -53,6 +55,18 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	}
 	if c.timeout <= 0 {
 		return nil, usagef("--timeout is %v: must be positive", c.timeout)
+	}
+	for _, text := range c.brokers {
+		address, err := mqttconn.ParseAddress(text)
+		if err != nil {
+			return nil, usagef("--broker is %q: %w", text, err)
+		}
+		if !address.TLS && c.tls != (tlsconfig.Files{}) {
+			return nil, usagef("--broker is %q: certificates are for mqtts:// only", text)
+		}
+	}
+	if strings.ContainsAny(c.clientID, "/+#\x00") {
+		return nil, usagef("--client-id is %q: must not hold '/', '+' or '#'", c.clientID)
 	}
 	config := client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout}
 	if c.passwordFile != "" {

@@ -16,16 +16,17 @@ import (
 
 // keyResult is what the commands on one key print with -o json. A value that is no UTF-8 is in base64.
 type keyResult struct {
-	Key         string `json:"key"`
-	Result      string `json:"result"` // ok, not_found or not_applied
-	Value       string `json:"value,omitempty"`
-	ValueBase64 []byte `json:"valueBase64,omitempty"`
-	Version     string `json:"version,omitempty"`
+	Key         string  `json:"key"`
+	Result      string  `json:"result"` // ok, not_found or not_applied
+	Value       *string `json:"value,omitempty"`
+	ValueBase64 []byte  `json:"valueBase64,omitempty"`
+	Version     string  `json:"version,omitempty"`
 }
 
 func (r *keyResult) setValue(value []byte) {
 	if utf8.Valid(value) {
-		r.Value = string(value)
+		text := string(value)
+		r.Value = &text
 		return
 	}
 	r.ValueBase64 = value
@@ -77,7 +78,9 @@ func newGet() *cobra.Command {
 		return c.do(command, func(ctx context.Context, store *client.Client) error {
 			value, version, err := store.Get(ctx, arguments[0])
 			result := keyResult{Key: arguments[0]}
-			result.setValue(value)
+			if err == nil {
+				result.setValue(value)
+			}
 			return c.finish(command.OutOrStdout(), result, version, string(value), err)
 		})
 	}
@@ -150,7 +153,7 @@ func newSet() *cobra.Command {
 			}
 			options = append(options, client.Expire(px))
 		}
-		value, err := readValue(command.InOrStdin(), arguments[1:], file)
+		value, err := readValue(command.Context(), command.InOrStdin(), arguments[1:], file)
 		if err != nil {
 			return err
 		}
@@ -165,18 +168,14 @@ func newSet() *cobra.Command {
 // sameValue is what --nex without a value means. A value of one NUL byte cannot be given on a command line.
 const sameValue = "\x00"
 
-func readValue(stdin io.Reader, arguments []string, file string) ([]byte, error) {
+func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte, error) {
 	switch {
 	case len(arguments) > 0 && file != "":
 		return nil, usagef("the value is given twice, as an argument and by --file")
 	case len(arguments) > 0:
 		return []byte(arguments[0]), nil
 	case file == "" || file == "-":
-		value, err := io.ReadAll(stdin)
-		if err != nil {
-			return nil, fmt.Errorf("read the value: %w", err)
-		}
-		return value, nil
+		return readAll(ctx, stdin)
 	default:
 		value, err := os.ReadFile(file)
 		if err != nil {
@@ -184,6 +183,27 @@ func readValue(stdin io.Reader, arguments []string, file string) ([]byte, error)
 		}
 		return value, nil
 	}
+}
+
+// readAll reads to the end, or until the program is told to stop: a read cannot be interrupted, so it is left behind.
+func readAll(ctx context.Context, stdin io.Reader) (value []byte, err error) {
+	done := make(chan struct{})
+	var read []byte
+	var readErr error
+	go func() {
+		defer close(done)
+		read, readErr = io.ReadAll(stdin)
+	}()
+	select {
+	case <-done:
+		value, err = read, readErr
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the value: %w", err)
+	}
+	return value, nil
 }
 
 func newDel() *cobra.Command {

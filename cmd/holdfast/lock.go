@@ -43,6 +43,9 @@ Exits with the command's code, 5 when the lock was not to be had, 6 when it was 
 		if ttl < 100*time.Millisecond {
 			return usagef("--ttl is %v: must be at least 100ms", ttl)
 		}
+		if wait < 0 && flags.Changed("wait") || grace < 0 {
+			return usagef("--wait and --grace must not be negative")
+		}
 		if dash := command.ArgsLenAtDash(); dash != 1 {
 			return usagef("want NAME -- COMMAND; see `holdfast lock --help`")
 		}

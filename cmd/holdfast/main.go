@@ -16,7 +16,7 @@ import (
 var version = "development"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -74,6 +74,15 @@ type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
+
+// group makes a command that only has subcommands refuse anything else.
+func group(command *cobra.Command) *cobra.Command {
+	command.Args = positional(cobra.NoArgs)
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		return usagef("want a subcommand; see `%s --help`", command.CommandPath())
+	}
+	return command
+}
 
 func isUsage(err error) bool {
 	var usage *usageError

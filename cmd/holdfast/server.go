@@ -139,12 +139,12 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	files := tlsconfig.Files{CA: s.Broker.TLS.CAFile, Certificate: s.Broker.TLS.CertFile, Key: s.Broker.TLS.KeyFile, ServerName: s.Broker.TLS.ServerName}
 	tls, err := files.Client()
 	if err != nil {
-		return node.Config{}, &usageError{err}
+		return node.Config{}, &usageError{fmt.Errorf("broker.tls: %w", err)}
 	}
 	front.Username = s.Broker.Username
 	if s.Broker.PasswordFile != "" {
 		if front.Password, err = readSecret(s.Broker.PasswordFile); err != nil {
-			return node.Config{}, &usageError{err}
+			return node.Config{}, &usageError{fmt.Errorf("broker.passwordFile is %q: %w", s.Broker.PasswordFile, err)}
 		}
 	}
 	front.Identity = mqttfront.Identity{
@@ -154,7 +154,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	front.AcknowledgeAnswered = true
 	offer, err := node.NewOffer(s)
 	if err != nil {
-		return node.Config{}, &usageError{err}
+		return node.Config{}, &usageError{fmt.Errorf("policyFile is %q: %w", s.PolicyFile, err)}
 	}
 	timing := cluster.LAN()
 	if s.Cluster.Profile == "edge" {

@@ -11,15 +11,11 @@ import (
 
 // watchEvent is what `holdfast watch -o json` prints.
 type watchEvent struct {
-	Event string `json:"event"` // set, deleted or gap
-	keyResultFields
-}
-
-type keyResultFields struct {
-	Key         string `json:"key"`
-	Value       string `json:"value,omitempty"`
-	ValueBase64 []byte `json:"valueBase64,omitempty"`
-	Version     string `json:"version,omitempty"`
+	Event       string  `json:"event"` // set, deleted or gap
+	Key         string  `json:"key"`
+	Value       *string `json:"value,omitempty"`
+	ValueBase64 []byte  `json:"valueBase64,omitempty"`
+	Version     string  `json:"version,omitempty"`
 }
 
 func newWatch() *cobra.Command {
@@ -83,8 +79,10 @@ func (c *connection) printEvent(out io.Writer, event client.Event) error {
 	name := map[client.EventKind]string{client.EventSet: "set", client.EventDeleted: "deleted", client.EventGap: "gap"}[event.Kind]
 	if c.output == "json" {
 		var value keyResult
-		value.setValue(event.Value)
-		printed := watchEvent{name, keyResultFields{Key: event.Key, Value: value.Value, ValueBase64: value.ValueBase64}}
+		if event.Kind == client.EventSet {
+			value.setValue(event.Value)
+		}
+		printed := watchEvent{Event: name, Key: event.Key, Value: value.Value, ValueBase64: value.ValueBase64}
 		if !event.Version.IsZero() {
 			printed.Version = event.Version.String()
 		}

@@ -159,8 +159,19 @@ func (l *list) Set(value string) error {
 	*l = elements
 	return nil
 }
-func (l *list) String() string { return strings.Join(*l, ",") }
-func (l *list) Type() string   { return "list" }
+
+// String returns the list as Set reads it.
+func (l *list) String() string {
+	if len(*l) == 0 {
+		return ""
+	}
+	var out strings.Builder
+	writer := csv.NewWriter(&out)
+	_ = writer.Write(*l) // a strings.Builder takes everything
+	writer.Flush()
+	return strings.TrimSuffix(out.String(), "\n")
+}
+func (l *list) Type() string { return "list" }
 
 // Size is a number of bytes.
 type Size int64

@@ -1,7 +1,10 @@
 package settings
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +12,7 @@ import (
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/rawbytes"
 	"github.com/knadh/koanf/v2"
+	yaml3 "go.yaml.in/yaml/v3"
 )
 
 // Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
@@ -61,6 +65,11 @@ func loadFile(file string, byPath map[string]*Field) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
+	decoder := yaml3.NewDecoder(bytes.NewReader(data))
+	var first, second yaml3.Node
+	if err := decoder.Decode(&first); err == nil && !errors.Is(decoder.Decode(&second), io.EOF) {
+		return fmt.Errorf("%w: %s: there is more than one YAML document in it", ErrInvalid, file)
+	}
 	parsed := koanf.New(".")
 	if err := parsed.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, file, err)
@@ -69,8 +78,8 @@ func loadFile(file string, byPath map[string]*Field) error {
 		value := parsed.Get(path)
 		field, known := byPath[path]
 		if !known {
-			if empty, isMap := value.(map[string]any); isMap && len(empty) == 0 && isSection(path, byPath) {
-				continue
+			if empty, isMap := value.(map[string]any); (value == nil || isMap && len(empty) == 0) && isSection(path, byPath) {
+				continue // a section with nothing in it
 			}
 			return &Error{Path: path, Value: fmt.Sprint(value), Reason: "there is no such setting" + suggestion(path, byPath)}
 		}

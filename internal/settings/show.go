@@ -9,7 +9,7 @@ import (
 )
 
 // YAML returns the settings as a file that Load reads back. Secrets are in files of their own, of which only the names are
-// settings; a password inside a broker's address is masked all the same.
+// settings.
 func (s *Settings) YAML() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	for _, field := range s.Fields() {

@@ -115,6 +115,9 @@ func (s *Settings) validateBroker() error {
 	}
 	for _, address := range s.Broker.Addresses {
 		if _, err := mqttconn.ParseAddress(address); err != nil {
+			if strings.Contains(address, "@") {
+				address = "…" + address[strings.LastIndexByte(address, '@'):] // what comes before is a login
+			}
 			return &Error{"broker.addresses", address, "want mqtt://host:port or mqtts://host:port"}
 		}
 	}

@@ -67,6 +67,9 @@ func Parse(data []byte) (*policy.Policy, error) {
 	if err := decoder.Decode(&document{}); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: there is more than one YAML document in it", ErrInvalid)
 	}
+	if content.Rules == nil && len(content.StateStoreResources) == 0 {
+		return nil, fmt.Errorf("%w: there is no rule in it, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
+	}
 	sources := content.Rules
 	if len(content.StateStoreResources) > 0 || len(content.Principals.ClientIDs)+len(content.Principals.Usernames)+len(content.Principals.Attributes) > 0 {
 		if content.Rules != nil {
@@ -100,6 +103,9 @@ func convert(source rule) (policy.Rule, error) {
 		converted.Attributes = append(converted.Attributes, attributes)
 	}
 	for i, from := range source.StateStoreResources {
+		if len(from.Keys) == 0 {
+			return policy.Rule{}, fmt.Errorf("resource %d: keys are missing", i+1)
+		}
 		to := policy.Resource{Keys: from.Keys}
 		switch from.Method {
 		case "Read":
