@@ -268,3 +268,18 @@ func holdfast(t testing.TB, address, stdin string, arguments ...string) (string,
 	}
 	return string(output), command.ProcessState.ExitCode()
 }
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+// flip changes one bit in the middle of a file.
+func flip(t testing.TB, file string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

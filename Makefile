@@ -1,0 +1,62 @@
+# Holdfast. `make help` lists the targets.
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+FUZZTIME ?= 30s
+IMAGE    ?= holdfast:$(VERSION)
+
+GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
+
+# Fuzz targets, as package:name.
+FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
+	mqttfront:FuzzParsePayload
+
+.PHONY: help build test packages test-go test-sdk soak lint fmt fuzz bench-go image clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+build: ## build bin/holdfast, a static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/holdfast ./cmd/holdfast
+
+test: packages test-go test-sdk ## everything that needs only Go and a few Debian packages, race detector on
+
+packages: ## install the Debian packages that the tests need, or name them
+	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Debian packages:$$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	else echo "please install these Debian packages:$$missing"; exit 1; fi
+
+test-go: ## unit, property and integration tests
+	go test -race -timeout 9m ./...
+
+test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev (a module of its own)
+	cd test/sdk && go test -timeout 5m ./...
+
+soak: ## the embedded broker for 30 s at 256 outstanding requests
+	HOLDFAST_SOAK=30s go test -race -timeout 5m -run Soak -v ./mqttfront/embedded
+
+lint: ## formatting, vet and staticcheck; fails when something is to be said
+	@unformatted="$$($(GOFUMPT) -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
+	go vet ./... && $(STATICCHECK) ./...
+	cd test/sdk && go vet ./... && $(STATICCHECK) ./...
+
+fmt: ## format all Go code
+	$(GOFUMPT) -w .
+
+fuzz: ## run each fuzz target for FUZZTIME
+	@set -e; for target in $(FUZZ); do \
+		echo "fuzz $$target for $(FUZZTIME)"; \
+		go test -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime $(FUZZTIME) ./$${target%%:*}; done
+
+bench-go: ## micro-benchmarks of the hot paths
+	go test -run '^$$' -bench . -benchmem ./...
+
+image: build ## build a container image FROM scratch; needs Docker, and no registry
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+clean: ## remove what was built
+	rm -rf bin

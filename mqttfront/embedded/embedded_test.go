@@ -1,0 +1,324 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	"go.uber.org/goleak"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startBroker(t *testing.T) *Broker {
+	t.Helper()
+	b, err := Start(Config{
+		Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return time.Now().UnixMilli() },
+		Cluster: "holdfast", NodeUsername: "node", NodePassword: "secret",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+const patience = 10 * time.Second
+
+// connect connects a client that receives what it subscribes to.
+func connect(t *testing.T, b *Broker, options *paho.Connect, received func(*paho.Publish)) (*paho.Client, error) {
+	t.Helper()
+	network, err := net.Dial("tcp", b.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := mqttconn.NewConn(network, 1<<20, 64<<20)
+	client := paho.NewClient(paho.ClientConfig{
+		Conn: conn, PingHandler: &mqttconn.Pinger{},
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
+			conn.Release(conn.TakeSize())
+			if received != nil {
+				received(p.Packet)
+			}
+			return true, nil
+		}},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if options.KeepAlive == 0 {
+		options.KeepAlive = 30
+	}
+	if _, err := client.Connect(ctx, options); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	t.Cleanup(func() {
+		_ = client.Disconnect(&paho.Disconnect{})
+		<-client.Done()
+		_ = conn.Close()
+	})
+	return client, nil
+}
+
+func publisher(t *testing.T, b *Broker, id string) *mqttconn.Publisher {
+	t.Helper()
+	network, err := net.Dial("tcp", b.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	p, err := mqttconn.NewPublisher(ctx, network, &packets.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Hundreds of QoS 1 requests under way at once do not make mochi hang. `make soak` runs it for 30 s.
+func TestSoak(t *testing.T) {
+	duration := 3 * time.Second
+	if text := os.Getenv("HOLDFAST_SOAK"); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const outstanding = 256
+	b := startBroker(t)
+	answers := publisher(t, b, "answers")
+	responder, err := connect(t, b, &paho.Connect{ClientID: "responder", CleanStart: true}, func(p *paho.Publish) {
+		_ = answers.Publish(t.Context(), &packets.Publish{Topic: "response", Payload: p.Payload}, func(byte, error) {})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := make(chan struct{}, outstanding)
+	var done atomic.Int64
+	requester, err := connect(t, b, &paho.Connect{ClientID: "requester", CleanStart: true}, func(*paho.Publish) {
+		done.Add(1)
+		<-places
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for client, topic := range map[*paho.Client]string{responder: "request", requester: "response"} {
+		if err := mqttconn.Subscribe(t.Context(), client, paho.SubscribeOptions{Topic: topic, QoS: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requests := publisher(t, b, "requests")
+	payload := make([]byte, 100)
+	hang := time.NewTimer(patience)
+	defer hang.Stop()
+	for end := time.Now().Add(duration); time.Now().Before(end); {
+		hang.Reset(patience)
+		select {
+		case places <- struct{}{}:
+		case <-hang.C:
+			t.Fatalf("it hangs after %d requests", done.Load())
+		}
+		if err := requests.Publish(t.Context(), &packets.Publish{Topic: "request", Payload: payload}, func(byte, error) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; i < outstanding; i++ { // all places free: everything is answered
+		hang.Reset(patience)
+		select {
+		case places <- struct{}{}:
+		case <-hang.C:
+			t.Fatalf("the last requests are not answered, after %d", done.Load())
+		}
+	}
+	t.Logf("%d requests in %v", done.Load(), duration)
+}
+
+// A PUBACK to a QoS 1 publish has reason 0 and no properties of the publish: some clients crash on anything else.
+func TestPubackIsClean(t *testing.T) {
+	b := startBroker(t)
+	conn, err := net.Dial("tcp", b.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	connect := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "raw", CleanStart: true, Properties: &packets.Properties{}}
+	if _, err := connect.WriteTo(conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := packets.ReadPacket(conn); err != nil {
+		t.Fatal(err)
+	}
+	publish := &packets.Publish{Topic: "t", QoS: 1, PacketID: 7, Payload: []byte("x"), Properties: &packets.Properties{User: []packets.User{{Key: "a", Value: "b"}}}}
+	if _, err := publish.WriteTo(conn); err != nil {
+		t.Fatal(err)
+	}
+	puback := make([]byte, 4)
+	if _, err := io.ReadFull(conn, puback); err != nil || !bytes.Equal(puback, []byte{0x40, 2, 0, 7}) {
+		t.Errorf("%x, %v", puback, err)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	b := startBroker(t)
+	_, err := Start(Config{Listen: b.Address(), Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return 1 }})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Nobody but the nodes connects under their client ids, or publishes what only they publish.
+func TestNodesAreProtected(t *testing.T) {
+	b := startBroker(t)
+	for _, options := range []*paho.Connect{
+		{ClientID: "holdfast-n1-in"},
+		{ClientID: "holdfast-out-0"},
+		{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("guess")},
+		{ClientID: "c", WillMessage: &paho.WillMessage{Topic: "clients/statestore/v1/x/y/command/notify/z", QoS: 1}},
+	} {
+		if _, err := connect(t, b, options, nil); err == nil {
+			t.Errorf("%+v was let in", options)
+		}
+	}
+	if _, err := connect(t, b, &paho.Connect{ClientID: "holdfast-out-0", UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, nil); err != nil {
+		t.Errorf("a node was not let in: %v", err)
+	}
+	for _, topic := range []string{"clients/statestore/v1/x/y/command/notify/z", "holdfast/holdfast/n1/probe"} {
+		reasons := make(chan byte, 1)
+		err := publisher(t, b, "forger").Publish(t.Context(), &packets.Publish{Topic: topic}, func(reason byte, _ error) { reasons <- reason })
+		if reason := <-reasons; err != nil || reason != 0x87 {
+			t.Errorf("%s: reason 0x%02X, %v", topic, reason, err)
+		}
+	}
+}
+
+// The stamps are the broker's own, and its word on who went away is in the order of connections.
+func TestOriginAndDepartures(t *testing.T) {
+	b := startBroker(t)
+	departures := make(chan mqttfront.Departure, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		_ = b.Departures(ctx, func(d mqttfront.Departure) { departures <- d })
+	}()
+	defer func() {
+		cancel()
+		<-watching
+	}()
+	first := <-departures
+	if !first.Everyone {
+		t.Fatalf("%+v", first)
+	}
+	requests := make(chan *paho.Publish, 10)
+	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: mqttfront.InvokeTopic, QoS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	last := first.Time
+	for range 3 {
+		p := publisher(t, b, "client")
+		forged := &packets.Properties{User: []packets.User{{Key: ClientIDProperty, Value: "victim"}, {Key: connectionProperty, Value: "1"}, {Key: "x", Value: "y"}}}
+		if err := p.Publish(t.Context(), &packets.Publish{Topic: mqttfront.InvokeTopic, Properties: forged}, func(byte, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		request := <-requests
+		origin := b.Origin(request)
+		if request.Properties.User.Get(ClientIDProperty) != "client" || request.Properties.User.Get("x") != "y" || len(request.Properties.User) != 5 || origin.Time <= last {
+			t.Errorf("%v, %+v after %d", request.Properties.User, origin, last)
+		}
+		p.Close()
+		if gone := <-departures; gone.ClientID != "client" || gone.Time != origin.Time {
+			t.Errorf("%+v, but the request came from connection %d", gone, origin.Time)
+		}
+		last = origin.Time
+	}
+}
+
+// A message that a session has not acknowledged comes again when the session is resumed, in order, also when the client uses
+// the same packet ids in the other direction meanwhile.
+func TestResumedSession(t *testing.T) {
+	b := startBroker(t)
+	conn := rawConnect(t, b, "raw", true)
+	subscribe := &packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: "t", QoS: 1}}}
+	if _, err := subscribe.WriteTo(conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := packets.ReadPacket(conn); err != nil {
+		t.Fatal(err)
+	}
+	const messages = 20
+	sender := publisher(t, b, "sender")
+	for i := range messages {
+		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: binary.BigEndian.AppendUint16(nil, uint16(i))}, func(byte, error) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range messages { // received, and not acknowledged
+		if packet, err := packets.ReadPacket(conn); err != nil || packet.Type != packets.PUBLISH {
+			t.Fatal(packet, err)
+		}
+	}
+	for id := range uint16(messages) { // the other direction, under the ids of messages in flight
+		publish := &packets.Publish{Topic: "elsewhere", QoS: 1, PacketID: id + 1, Properties: &packets.Properties{}}
+		if _, err := publish.WriteTo(conn); err != nil {
+			t.Fatal(err)
+		}
+		packet, err := packets.ReadPacket(conn)
+		if err != nil || packet.Type != packets.PUBACK || packet.Content.(*packets.Puback).PacketID != id+1 {
+			t.Fatalf("PUBACK to %d: %v, %v", id+1, packet, err)
+		}
+	}
+	_ = conn.Close()
+	conn = rawConnect(t, b, "raw", false)
+	for i := range messages {
+		packet, err := packets.ReadPacket(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish, ok := packet.Content.(*packets.Publish)
+		if !ok || !publish.Duplicate || binary.BigEndian.Uint16(publish.Payload) != uint16(i) {
+			t.Fatalf("message %d: %v", i, packet)
+		}
+	}
+}
+
+func rawConnect(t *testing.T, b *Broker, id string, clean bool) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", b.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	expiry := uint32(100)
+	connect := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: id, CleanStart: clean, Properties: &packets.Properties{SessionExpiryInterval: &expiry}}
+	if _, err := connect.WriteTo(conn); err != nil {
+		t.Fatal(err)
+	}
+	if packet, err := packets.ReadPacket(conn); err != nil || packet.Type != packets.CONNACK {
+		t.Fatal(packet, err)
+	}
+	return conn
+}

@@ -1,0 +1,88 @@
+package mqttfront
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"holdfast/fsm"
+	"holdfast/resp"
+)
+
+// What is an error, and under which setting. The integration tests have the rest of the grammar, on the wire.
+func TestParsePayloadFoldsCase(t *testing.T) {
+	for _, test := range []struct {
+		arguments        []string
+		kind             fsm.Kind
+		caseError, error fsm.ErrorCode
+	}{
+		{[]string{"GET", "k"}, fsm.KindGet, fsm.NoError, fsm.NoError},
+		{[]string{"get", "k"}, fsm.KindGet, fsm.ErrorUnknownCommand, fsm.NoError},
+		{[]string{"get"}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorArguments},
+		{[]string{"GET"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"scan", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
+		{[]string{"SET", "k", "v", "nx"}, fsm.KindSet, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"SET", "k", "v", "NEX", "px", "5"}, fsm.KindSet, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"SET", "k", "v", "NEX", "px"}, fsm.KindSet, fsm.NoError, fsm.NoError},
+		{[]string{"set", "", "v"}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorEmptyKey},
+		{[]string{"KEYNOTIFY", "k", "stop"}, fsm.KindKeyNotifyStop, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"\u017fET", "k", "v"}, 0, fsm.NoError, fsm.ErrorUnknownCommand}, // a long s is no S
+		{[]string{"\u212aEYNOTIFY", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
+	} {
+		var command fsm.Command
+		parsePayload(resp.AppendArray(nil, test.arguments...), &command)
+		if command.Kind != test.kind || command.CaseError != test.caseError || command.Error != test.error {
+			t.Errorf("%q: kind %d, errors %d and %d", test.arguments, command.Kind, command.CaseError, command.Error)
+		}
+	}
+}
+
+// A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
+func TestLenientReadsWhatStrictAccepts(t *testing.T) {
+	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY"})
+	rapid.Check(t, func(t *rapid.T) {
+		arguments := rapid.SliceOfN(word, 1, 8).Draw(t, "arguments")
+		request, err := resp.ReadRequest(resp.AppendArray(nil, arguments...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var strict, lenient fsm.Command
+		if (grammar{}).parse(&request, &strict) != fsm.NoError {
+			return
+		}
+		if code := (grammar{foldCase: true}).parse(&request, &lenient); code != fsm.NoError || fmt.Sprint(strict) != fmt.Sprint(lenient) {
+			t.Fatalf("%q: %+v, then %+v, error %d", arguments, strict, lenient, code)
+		}
+	})
+}
+
+func TestMilliseconds(t *testing.T) {
+	for text, want := range map[string]int64{
+		"1": 1, "0001": 1, "0.5": 1, "1.0": 1, "1.000001": 2, "9007199254740992": 1 << 53, "9007199254740991.5": 1 << 53,
+		"0": 0, "0.0": 0, "": 0, ".5": 0, "1.": 0, "-1": 0, "+1": 0, "1e3": 0, "9007199254740992.5": 0, "9007199254740993": 0,
+		"99999999999999999999": 0, " 1": 0, "1.5.5": 0,
+	} {
+		got, ok := milliseconds([]byte(text))
+		if ok != (want > 0) || (ok && got != want) {
+			t.Errorf("%q: %d, %v; want %d", text, got, ok, want)
+		}
+	}
+}
+
+func FuzzParsePayload(f *testing.F) {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}} {
+		f.Add(resp.AppendArray(nil, arguments...))
+	}
+	f.Add([]byte("*1000000000\r\n"))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var command fsm.Command
+		parsePayload(payload, &command)
+		if command.Kind == 0 && command.Error == fsm.NoError {
+			t.Fatal("neither a command nor an error")
+		}
+		if _, err := fsm.DecodeEntry(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindDel}, command}})); command.Kind != 0 && err != nil {
+			t.Fatalf("it cannot go into the log: %v", err)
+		}
+	})
+}

@@ -1,0 +1,135 @@
+// Package architecture holds the project's shape: which package may import which.
+package architecture
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rule says what a package may import: packages of this module by their paths, others by their prefixes.
+type rule struct {
+	path   string
+	own    []string // of this module
+	others []string // prefixes; nil allows the whole standard library and nothing else
+	why    string
+}
+
+func rules() []rule {
+	return []rule{
+		{"hlc", nil, nil, "a value type that everything else is built on"},
+		{"resp", nil, nil, "a codec that everything else is built on"},
+		{"internal/policy", nil, nil, "it decides outcomes on every replica, so it must be pure"},
+		{
+			"fsm", []string{"hlc", "internal/policy"},
+			[]string{"google.golang.org/protobuf/encoding/protowire", "github.com/klauspost/compress/zstd", "github.com/tidwall/btree", "github.com/cespare/xxhash"},
+			"the state machine must not know the world: all that it knows is in the log entry",
+		},
+		{
+			"cluster", []string{"fsm", "hlc"},
+			[]string{"github.com/hashicorp/", "go.etcd.io/bbolt", "github.com/prometheus/client_golang"},
+			"replication knows the state machine, and nothing of MQTT",
+		},
+		{
+			"mqttfront", []string{"resp", "fsm", "hlc", "internal/policy", "internal/mqttconn"},
+			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
+			"the front end knows nothing of Raft: it is given a Store",
+		},
+		{
+			"mqttfront/embedded", []string{"mqttfront"},
+			[]string{"github.com/mochi-mqtt/server/v2", "github.com/eclipse/paho.golang"},
+			"the broker serves the front end's Driver",
+		},
+		{
+			"client", []string{"resp", "hlc", "internal/mqttconn"},
+			[]string{"github.com/eclipse/paho.golang"},
+			"the client library shares no code with the server beyond the protocol",
+		},
+		{"internal/mqttconn", nil, []string{"github.com/eclipse/paho.golang"}, "connections know nothing of the store"},
+	}
+}
+
+// pureForbidden is what the state machine and the packages under it must not touch.
+func pureForbidden() []string {
+	return []string{"time", "math/rand", "math/rand/v2", "crypto/rand", "os", "net", "sync", "runtime", "log", "log/slog"}
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "holdfast/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := map[string]listed{}
+	for decoder := json.NewDecoder(strings.NewReader(string(output))); ; {
+		var p listed
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return packages
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages[strings.TrimPrefix(p.ImportPath, "holdfast/")] = p
+	}
+}
+
+// check returns the imports that break a rule.
+func check(r rule, imports []string) (broken []string) {
+	for _, path := range imports {
+		own, isOwn := strings.CutPrefix(path, "holdfast/")
+		standard := !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") && !isOwn
+		switch {
+		case isOwn && slices.Contains(r.own, own):
+		case standard:
+		case !isOwn && slices.ContainsFunc(r.others, func(prefix string) bool { return strings.HasPrefix(path, prefix) }):
+		default:
+			broken = append(broken, path)
+		}
+	}
+	return broken
+}
+
+func TestImports(t *testing.T) {
+	packages := list(t)
+	for _, r := range rules() {
+		p, ok := packages[r.path]
+		if !ok {
+			t.Errorf("there is no package %s", r.path)
+			continue
+		}
+		for _, path := range check(r, p.Imports) {
+			t.Errorf("%s imports %s: %s", r.path, path, r.why)
+		}
+	}
+	for _, pure := range []string{"hlc", "resp", "fsm", "internal/policy"} {
+		for _, path := range packages[pure].Imports {
+			if slices.Contains(pureForbidden(), path) {
+				t.Errorf("%s imports %s: what it computes must depend on its arguments alone", pure, path)
+			}
+		}
+	}
+	for path, p := range packages {
+		if !strings.HasPrefix(path, "cmd/") && slices.ContainsFunc(p.Imports, func(i string) bool { return strings.HasPrefix(i, "holdfast/cmd/") }) {
+			t.Errorf("%s imports a command", path)
+		}
+	}
+}
+
+// The check itself sees what it is for.
+func TestCheckSeesABrokenRule(t *testing.T) {
+	r := rule{path: "x", own: []string{"hlc"}, others: []string{"github.com/a/"}}
+	broken := check(r, []string{"fmt", "holdfast/hlc", "holdfast/fsm", "github.com/a/b", "github.com/b/c"})
+	if !slices.Equal(broken, []string{"holdfast/fsm", "github.com/b/c"}) {
+		t.Errorf("%v", broken)
+	}
+}
