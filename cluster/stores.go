@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Stores is where a member keeps what must survive.
@@ -49,7 +50,7 @@ func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
 		},
 		MsgpackUseNewTimeFormat: true,
 	})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return Stores{}, fmt.Errorf("open stores: %w: %s", ErrLocked, dataDir)
 	}
 	if err != nil {

@@ -124,16 +124,6 @@ type Floor struct {
 	Wall  int64
 }
 
-// writes reports whether a client's command of this kind has an outcome to remember.
-func (k Kind) writes() bool {
-	switch k {
-	case KindSet, KindDel, KindVDel, KindKeyNotify, KindKeyNotifyStop, KindInvalid:
-		return true
-	default:
-		return false
-	}
-}
-
 // access returns what the policy has to allow.
 func (k Kind) access() policy.Access {
 	switch k {

@@ -19,11 +19,10 @@ type Entry struct {
 	Commands   []Command
 }
 
-// checksumField is the tag of field 15, a fixed32, that ends every entry.
-const (
-	checksumNumber protowire.Number = 15
-	checksumSize                    = 5
-)
+// checksumNumber is the field, a fixed32, that ends every entry; checksumSize is its size with its tag.
+const checksumNumber protowire.Number = 15
+
+const checksumSize = 5
 
 // AppendEntry appends the encoded entry to dst.
 func AppendEntry(dst []byte, entry *Entry) []byte {

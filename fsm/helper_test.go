@@ -117,16 +117,20 @@ func (l *testLeader) set(key, value string, change ...func(*Command)) Command {
 func token(wall int64) func(*Command) {
 	return func(c *Command) { c.Token = hlc.Timestamp{Wall: wall, NodeID: hlc.StoreNodeID} }
 }
-func ttl(ms int64) func(*Command)             { return func(c *Command) { c.TTL = ms } }
-func id(id RequestID) func(*Command)          { return func(c *Command) { c.ID = id } }
-func from(name string) func(*Command)         { return func(c *Command) { c.Principal = client(name) } }
+func ttl(ms int64) func(*Command)     { return func(c *Command) { c.TTL = ms } }
+func id(id RequestID) func(*Command)  { return func(c *Command) { c.ID = id } }
+func from(name string) func(*Command) { return func(c *Command) { c.Principal = client(name) } }
+
 func when(condition Condition) func(*Command) { return func(c *Command) { c.Condition = condition } }
+
 func expecting(value string) func(*Command) {
 	return func(c *Command) { c.Condition, c.Expected = IfAbsentOrEqual, []byte(value) }
 }
+
 func watching(clientID, key string) Command {
 	return Command{Kind: KindKeyNotify, Principal: client(clientID), Key: []byte(key)}
 }
+
 func del(key string, change ...func(*Command)) Command {
 	c := Command{Kind: KindDel, Principal: client("c"), Key: []byte(key), Lifetime: 180_000}
 	for _, f := range change {
@@ -134,6 +138,7 @@ func del(key string, change ...func(*Command)) Command {
 	}
 	return c
 }
+
 func vdel(key, value string, change ...func(*Command)) Command {
 	c := del(key, change...)
 	c.Kind, c.Value = KindVDel, []byte(value)

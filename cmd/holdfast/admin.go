@@ -87,9 +87,19 @@ func (a *administration) printStatus(out io.Writer, body io.Reader) error {
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]any{
-		{"Node", s.Node}, {"ID", s.ID}, {"State", s.State}, {"Serving", s.Serving}, {"Ready", s.Ready}, {"Term", s.Term},
-		{"Commit Index", s.CommitIndex}, {"Applied Index", s.AppliedIndex}, {"State Hash", s.Hash}, {"Keys", s.Keys},
-		{"Bytes", s.Bytes}, {"Watches", s.Watches}, {"Remembered Outcomes", s.Remembered},
+		{"Node", s.Node},
+		{"ID", s.ID},
+		{"State", s.State},
+		{"Serving", s.Serving},
+		{"Ready", s.Ready},
+		{"Term", s.Term},
+		{"Commit Index", s.CommitIndex},
+		{"Applied Index", s.AppliedIndex},
+		{"State Hash", s.Hash},
+		{"Keys", s.Keys},
+		{"Bytes", s.Bytes},
+		{"Watches", s.Watches},
+		{"Remembered Outcomes", s.Remembered},
 	} {
 		_, _ = fmt.Fprintf(table, "%s\t%v\n", row[0], row[1]) // Flush reports the error
 	}

@@ -304,6 +304,42 @@ func TestResumedSession(t *testing.T) {
 	}
 }
 
+// A session whose client stays away keeps a bounded number of bytes.
+func TestSessionThatIsAwayIsBounded(t *testing.T) {
+	b := startBroker(t)
+	conn := rawConnect(t, b, "away", true)
+	subscribe := &packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: "t", QoS: 1}}}
+	if _, err := subscribe.WriteTo(conn); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := packets.ReadPacket(conn); err != nil {
+		t.Fatal(err)
+	}
+	away, _ := b.server.Clients.Get("away")
+	_ = conn.Close()
+	for deadline := time.Now().Add(patience); !away.Closed() && time.Now().Before(deadline); {
+		<-time.After(time.Millisecond)
+	}
+	sender := publisher(t, b, "sender")
+	payload := make([]byte, 1<<20)
+	acknowledged := make(chan struct{}, 100)
+	for range 80 {
+		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: payload}, func(byte, error) { acknowledged <- struct{}{} }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 80 {
+		<-acknowledged
+	}
+	sum := 0
+	for _, message := range away.State.Inflight.GetAll(false) {
+		sum += len(message.Payload)
+	}
+	if _, there := b.server.Clients.Get("away"); there || sum > maxSessionBytes {
+		t.Errorf("the session is there: %v, with %d bytes", there, sum)
+	}
+}
+
 func rawConnect(t *testing.T, b *Broker, id string, clean bool) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", b.Address())

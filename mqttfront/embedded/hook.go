@@ -36,6 +36,7 @@ type hook struct {
 	gate        sync.RWMutex
 	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
 	connections sync.Map                    // *mqtt.Client to *connection
+	away        sync.Map                    // *mqtt.Client of a session that is away to the bytes it keeps
 	live        sync.Map                    // net.Conn to a channel that is closed when mochi is through with it
 }
 
@@ -58,7 +59,7 @@ func (h *hook) Provides(event byte) bool {
 	return slices.Contains([]byte{
 		mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnConnect, mqtt.OnSessionEstablish, mqtt.OnSessionEstablished,
 		mqtt.OnDisconnect, mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnPublish, mqtt.OnSelectSubscribers,
-		mqtt.OnClientExpired, mqtt.OnPacketProcessed,
+		mqtt.OnClientExpired, mqtt.OnPacketProcessed, mqtt.OnQosPublish,
 	}, event)
 }
 
@@ -106,6 +107,7 @@ func (h *hook) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
 	old, ok := h.broker.server.Clients.Get(client.ID)
 	if ok {
+		h.away.Delete(old)
 		h.retire(old)
 	}
 	h.gate.Lock()
@@ -192,7 +194,30 @@ func errorIs(err error, code packets.Code) bool {
 
 // OnClientExpired removes the subscriptions of a session that is over: mochi forgets to, and the next session under that id
 // would inherit them.
-func (h *hook) OnClientExpired(client *mqtt.Client) { h.broker.server.UnsubscribeClient(client) }
+func (h *hook) OnClientExpired(client *mqtt.Client) { h.forget(client) }
+
+// OnQosPublish bounds what a session keeps while its client is away. Beyond it the session is dropped: the client starts a new
+// one when it comes back, and knows.
+func (h *hook) OnQosPublish(client *mqtt.Client, packet packets.Packet, _ int64, _ int) {
+	if !client.Closed() {
+		return
+	}
+	const overhead = 256
+	kept, _ := h.away.LoadOrStore(client, new(atomic.Int64))
+	if kept.(*atomic.Int64).Add(int64(overhead+len(packet.Payload))) <= maxSessionBytes {
+		return
+	}
+	h.broker.config.Log.Warn("a session that is away has too many messages: it is dropped", "client", client.ID)
+	h.forget(client)
+	h.broker.server.Clients.Delete(client.ID)
+}
+
+// forget removes what a session that is over has left behind.
+func (h *hook) forget(client *mqtt.Client) {
+	h.away.Delete(client)
+	h.broker.server.UnsubscribeClient(client)
+	client.ClearInflights()
+}
 
 // OnPacketRead translates packet ids. mochi keeps those of both directions in one map: an inbound id that meets an outbound
 // message in flight would delete that message (PUBLISH), or be refused (SUBSCRIBE, UNSUBSCRIBE).
