@@ -12,13 +12,16 @@ PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
 	mqttfront:FuzzParsePayload
 
-.PHONY: help build test packages test-go test-sdk soak lint fmt fuzz bench-go image clean
+.PHONY: help build dev test packages test-go test-sdk soak lint fmt fuzz bench-go image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 build: ## build bin/holdfast, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/holdfast ./cmd/holdfast
+
+dev: build ## build, and run the whole product in one process
+	./bin/holdfast dev
 
 test: packages test-go test-sdk ## everything that needs only Go and a few Debian packages, race detector on
 
