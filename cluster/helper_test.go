@@ -117,6 +117,14 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 // startMember starts a member with the given stores.
 func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores Stores, change ...func(*Config, *World)) *member {
 	t.Helper()
+	return startMemberWith(t, network, id, members, stores, func(r *recorder) Observer { return r }, change...)
+}
+
+// startMemberWith starts a member with another observer around the recorder.
+func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores Stores,
+	observer func(*recorder) Observer, change ...func(*Config, *World),
+) *member {
+	t.Helper()
 	config := DefaultConfig()
 	config.ID, config.Members = id, members
 	m := &member{recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100), wall: &fakeWall{}}
@@ -129,7 +137,7 @@ func startMember(t testing.TB, network *Network, id raft.ServerID, members []raf
 	for _, f := range change {
 		f(&config, &world)
 	}
-	node, err := Open(config, world, m.recorder)
+	node, err := Open(config, world, observer(m.recorder))
 	if err != nil {
 		t.Fatal(err)
 	}

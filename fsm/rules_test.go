@@ -1,9 +1,11 @@
 package fsm
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -289,6 +291,46 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 	l.want("a refusal stays a refusal", l.do(refused), CodeError, ErrorOverloaded)
 	l.pass(200_000)
 	l.want("after the lifetime there is room again", l.do(l.set("k", "later", id(l.newID()))), CodeOK, NoError)
+}
+
+// Which outcomes are forgotten when there are too many for one entry does not depend on whether a replica has come by them one
+// by one or from a snapshot.
+func TestForgettingDoesNotDependOnOrder(t *testing.T) {
+	live := newDedup()
+	for i := range uint32(maxForgotten + 1000) {
+		var m memory
+		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
+		live.put(m)
+	}
+	restored := newDedup()
+	live.byID.Scan(func(m memory) bool {
+		restored.put(m)
+		return true
+	})
+	live.forget(0)
+	restored.forget(0)
+	if live.byID.Len() != 1000 || !slices.Equal(live.byID.Items(), restored.byID.Items()) {
+		t.Errorf("%d and %d outcomes are left, and not the same", live.byID.Len(), restored.byID.Len())
+	}
+}
+
+// Many watchers of a key cost a bounded list, whatever one entry does.
+func TestManyReceiversAreBounded(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.UnpublishedNotifications = 500 })
+	for i := range 100 {
+		l.do(watching(fmt.Sprint("client", i), "k"))
+	}
+	var commands []Command
+	for i := range 50 {
+		commands = append(commands, l.set("k", fmt.Sprint(i)))
+	}
+	outcome := l.apply(commands...)
+	if len(outcome.Events) != 5 || outcome.Dropped != 4500 || outcome.Events[4].Value != "49" || len(l.m.Unpublished()) != 5 {
+		t.Errorf("%d events, %d dropped", len(outcome.Events), outcome.Dropped)
+	}
+	l.configure(func(s *Settings) { s.Limits.WatchBytes = l.m.watches.bytes + 5 })
+	l.want("watches are bounded by bytes, too", l.do(watching("another", "k")), CodeError, ErrorQuota)
 }
 
 func TestReject(t *testing.T) {

@@ -1,0 +1,350 @@
+package mqttfront
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// fakeStore keeps what the front end gives it.
+type fakeStore struct {
+	machine   *fsm.Machine
+	proposed  []fsm.Command
+	tags      []any
+	reads     []any
+	published uint64
+}
+
+func (s *fakeStore) Propose(c fsm.Command, tag any) bool {
+	s.proposed, s.tags = append(s.proposed, c), append(s.tags, tag)
+	return true
+}
+
+func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
+	s.reads = append(s.reads, tag)
+	return true
+}
+func (s *fakeStore) Confirm(context.Context) error { return nil }
+func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
+func (s *fakeStore) SetPublished(index uint64)     { s.published = index }
+
+type fakeContact struct{ wall int64 }
+
+func (c *fakeContact) Load() (int64, bool)   { return c.wall, c.wall != 0 }
+func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
+
+func newTestFront(t testing.TB, change ...func(*Config)) (*Front, *fakeStore) {
+	t.Helper()
+	config := DefaultConfig()
+	config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
+	for _, f := range change {
+		f(&config)
+	}
+	f, err := New(config, World{
+		Driver: NoDriver{}, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
+		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &fakeStore{machine: fsm.New()}
+	f.SetStore(store)
+	return f, store
+}
+
+// serve makes the front end serve, with connections that go nowhere.
+func serve(f *Front) *outbox {
+	o := newOutbox(f, func(error) {})
+	f.begin(o)
+	return o
+}
+
+const (
+	del = "*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
+	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
+)
+
+func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
+	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
+	}}
+	for i := 0; i < len(user); i += 2 {
+		p.Properties.User.Add(user[i], user[i+1])
+	}
+	acknowledged = new(bool)
+	f.take(context.Background(), message{publish: p, arrived: time.Now(), release: func() {}, done: func() { *acknowledged = true }})
+	return acknowledged
+}
+
+func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.Outcome {
+	n := len(s.proposed) - 1
+	return &fsm.Outcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
+}
+
+// † What has taken effect and has no identity is never proposed again.
+func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
+	for name, end := range map[string]func(*Front, *fakeStore){
+		"its reply was on its way": func(f *Front, s *fakeStore) {
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+			f.stopServing()
+		},
+		"it was applied when the leadership had ended": func(f *Front, s *fakeStore) {
+			f.stopServing()
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+		},
+		"its outcome is unknown": func(f *Front, s *fakeStore) {
+			f.stopServing()
+			f.Failed(s.tags[0], true)
+		},
+	} {
+		f, s := newTestFront(t)
+		serve(f)
+		arrive(f, del, "short")
+		end(f, s)
+		serve(f)
+		if len(s.proposed) != 1 || f.held.Len() != 0 || f.busy != 0 {
+			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.held.Len(), f.busy)
+		}
+	}
+}
+
+// What definitely had no effect is executed by the next leadership, and so is a request with an identity, whatever became of it.
+func TestRequestsGoToTheNextLeadership(t *testing.T) {
+	for name, test := range map[string]struct {
+		correlation string
+		unknown     bool
+	}{"not done": {"short", false}, "unknown, with an identity": {"0123456789abcdef", true}} {
+		f, s := newTestFront(t)
+		serve(f)
+		arrive(f, del, test.correlation)
+		f.stopServing()
+		f.Failed(s.tags[0], test.unknown)
+		serve(f)
+		if len(s.proposed) != 2 || f.busy != 1 {
+			t.Errorf("%s: proposed %d times, %d busy", name, len(s.proposed), f.busy)
+		}
+	}
+}
+
+// A node that does not lead keeps writes with an identity, once, and lets go of them when they are known to be published.
+func TestFollowerHolds(t *testing.T) {
+	f, s := newTestFront(t)
+	if !*arrive(f, del, "0123456789abcdef") {
+		t.Error("with other nodes, PUBACK follows the copy into memory")
+	}
+	arrive(f, del, "0123456789abcdef") // redelivered
+	arrive(f, del, "short")
+	if f.held.Len() != 1 {
+		t.Fatalf("%d held", f.held.Len())
+	}
+	command := f.held.Front().Value.(*request).command
+	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
+	if f.held.Len() != 1 {
+		t.Error("released when applied, before it was published")
+	}
+	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
+	if f.held.Len() != 0 || f.heldBytes != 0 || len(s.proposed) != 0 {
+		t.Errorf("%d held, %d bytes", f.held.Len(), f.heldBytes)
+	}
+}
+
+// In a cluster of one everything is kept until it is answered, and acknowledged then.
+func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
+	f, s := newTestFront(t, func(c *Config) { c.AcknowledgeAnswered = true })
+	acknowledged := arrive(f, get, "short")
+	if *acknowledged || f.held.Len() != 1 {
+		t.Fatal("acknowledged before it was answered, or not kept")
+	}
+	o := serve(f)
+	f.ReadDone(s.reads[0], 3, fsm.Result{Code: fsm.CodeNull})
+	if *acknowledged {
+		t.Fatal("acknowledged before the broker has the reply")
+	}
+	for _, lane := range o.lanes {
+		for _, out := range lane.queue {
+			f.published(out)
+		}
+	}
+	if !*acknowledged || f.held.Len() != 0 || f.busy != 0 {
+		t.Error("not let go")
+	}
+}
+
+// A GET follows the writes of its client: through the log while they are under way, else by read index.
+func TestReadsFollowWrites(t *testing.T) {
+	f, s := newTestFront(t)
+	serve(f)
+	arrive(f, del, "0123456789abcdef")
+	arrive(f, get, "0123456789abcdeg")
+	if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindGet || len(s.reads) != 0 {
+		t.Fatalf("%d proposed, %d read", len(s.proposed), len(s.reads))
+	}
+	arrive(f, get, "0123456789abcdeh", "__srcId", "another")
+	if len(s.reads) != 1 {
+		t.Error("another client's GET waits for writes that are not its own")
+	}
+}
+
+// The published mark covers what the broker has, and no more.
+func TestPublishedMark(t *testing.T) {
+	f, s := newTestFront(t)
+	o := serve(f)
+	for i, correlation := range []string{"0123456789abcde0", "0123456789abcde1", "0123456789abcde2"} {
+		arrive(f, del, correlation, "__srcId", correlation)
+		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
+	}
+	outputs := map[uint64]*outgoing{}
+	for _, lane := range o.lanes {
+		for _, out := range lane.queue {
+			outputs[out.index] = out
+		}
+	}
+	for _, step := range []struct{ index, mark uint64 }{{11, 0}, {10, 11}, {12, 12}} {
+		if f.published(outputs[step.index]); s.published != step.mark {
+			t.Errorf("after %d the mark is %d, want %d", step.index, s.published, step.mark)
+		}
+	}
+}
+
+// The hold buffer counts all that a client can make a node keep.
+func TestMessageSizeCountsEverything(t *testing.T) {
+	big := strings.Repeat("x", 10_000)
+	f, _ := newTestFront(t)
+	p := &paho.Publish{QoS: 1, Payload: []byte(del), Properties: &paho.PublishProperties{ResponseTopic: "clients/c/" + big, CorrelationData: []byte(big)}}
+	for _, key := range []string{"__srcId", "__ts", "__ft", "__protVer", "x"} {
+		p.Properties.User.Add(key, big)
+	}
+	r, _, _ := f.decode(p, time.Now())
+	if r.size < 70_000 {
+		t.Errorf("counted as %d bytes", r.size)
+	}
+}
+
+// Giving up the oldest notification takes no longer the more there are.
+func TestLaneGivesUpTheOldest(t *testing.T) {
+	f, _ := newTestFront(t, func(c *Config) { c.LaneNotifications = 3 })
+	l := newLane(f, "x")
+	l.push(&outgoing{request: &request{}})
+	var events []*outgoing
+	for range 5 {
+		events = append(events, &outgoing{event: &fsm.Event{}})
+	}
+	var givenUp []*outgoing
+	for _, o := range events {
+		if old := l.push(o); old != nil {
+			givenUp = append(givenUp, old)
+		}
+	}
+	if len(givenUp) != 2 || givenUp[0] != events[0] || givenUp[1] != events[1] {
+		t.Fatalf("%d given up", len(givenUp))
+	}
+	var sent []*outgoing
+	for {
+		o, wait := l.next()
+		if wait {
+			break
+		}
+		sent = append(sent, o)
+	}
+	if len(sent) != 4 || sent[1] != events[2] || len(l.notifications) != 0 {
+		t.Errorf("%d sent", len(sent))
+	}
+}
+
+// † What was in flight at two losses in a row goes alone, and at the third counts as published.
+func TestLaneAbandonsWhatBreaksConnections(t *testing.T) {
+	f, _ := newTestFront(t)
+	l := newLane(f, "x")
+	poison, innocent := &outgoing{request: &request{}}, &outgoing{request: &request{}}
+	l.push(poison)
+	l.push(innocent)
+	lose := func() {
+		for _, o := range l.flight {
+			l.acked(o, 0, mqttconn.ErrClosed)
+		}
+		l.requeue()
+	}
+	for loss := range 2 {
+		if _, wait := l.next(); wait {
+			t.Fatal("nothing to send")
+		}
+		if _, wait := l.next(); wait {
+			t.Fatalf("after %d losses the second waits", loss)
+		}
+		lose()
+	}
+	if o, _ := l.next(); o != poison {
+		t.Fatal("not the first")
+	}
+	if _, wait := l.next(); !wait {
+		t.Error("after two losses it does not go alone")
+	}
+	lose()
+	o, wait := l.next()
+	if wait || o != innocent {
+		t.Error("the other one is stalled")
+	}
+}
+
+// † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
+func TestStaleSessionStaysClean(t *testing.T) {
+	f, _ := newTestFront(t)
+	p := newProber(f)
+	p.contact()
+	if !p.resumable() {
+		t.Fatal("a session that was just in contact is not resumed")
+	}
+	if p.fresh([]byte("7 0 1")) { // of another process, long ago
+		t.Fatal("an old probe counts as fresh")
+	}
+	if p.resumable() || p.resumable() {
+		t.Error("an old session is resumed")
+	}
+	if wall, _ := f.world.Contact.Load(); wall != 0 {
+		t.Error("a restart would resume it")
+	}
+	p.connected(false)
+	p.contact()
+	if !p.resumable() {
+		t.Error("a new session is not resumed")
+	}
+}
+
+// A restarted node resumes its session only when it was in contact less than the session's age ago.
+func TestResumeAfterRestart(t *testing.T) {
+	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
+		f, _ := newTestFront(t)
+		_ = f.world.Contact.Save(time.Now().Add(-age).UnixMilli())
+		if newProber(f).resumable() != want {
+			t.Errorf("contact %v ago: resumed %v", age, !want)
+		}
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Node = "" },
+		func(c *Config) { c.Node = "a/b" },
+		func(c *Config) { c.Addresses = nil },
+		func(c *Config) { c.Lanes = 0 },
+		func(c *Config) { c.BackoffMax = 0 },
+	} {
+		config := DefaultConfig()
+		config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
+		if err := config.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		change(&config)
+		if config.Validate() == nil {
+			t.Errorf("%+v is valid", config)
+		}
+	}
+}
