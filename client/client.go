@@ -82,6 +82,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	}
 	running, stop := context.WithCancel(context.Background())
 	c.stop = stop
+	session.resume()
 	go c.keepConnected(running, session)
 	return c, nil
 }
@@ -167,7 +168,6 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 	delay := firstDelay
 	for {
 		if s != nil {
-			s.resume()
 			err := s.wait(ctx)
 			c.setSession(nil, err)
 			s.close()
@@ -182,6 +182,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		} else {
 			var err error
 			if s, err = c.connectAny(ctx); err == nil {
+				s.resume()
 				continue
 			}
 			c.setSession(nil, err)

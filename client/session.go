@@ -141,12 +141,14 @@ func (s *session) resume() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 	for key, watchers := range c.watchers {
+		var established []*Watcher
 		for _, w := range watchers {
 			if w.established {
 				w.gap()
+				established = append(established, w)
 			}
 		}
-		c.watchAgain(key)
+		c.watchAgain(key, established)
 	}
 	for _, waiting := range c.order {
 		if waiting.watches {

@@ -95,7 +95,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(w.key), []byte("STOP"))
 	c.mu.Lock()
 	if len(c.watchers[w.key]) > 0 { // made meanwhile, and perhaps ended by this STOP
-		c.watchAgain(w.key)
+		c.watchAgain(w.key, slices.Clone(c.watchers[w.key]))
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -152,9 +152,9 @@ func (w *Watcher) gap() {
 	}
 }
 
-// watchAgain makes a watch anew after a connection was lost, as often as it takes. It ends the watchers only when the store
-// refuses. Client.mu is held.
-func (c *Client) watchAgain(key string) {
+// watchAgain makes a watch anew after a connection was lost, asking as often as it takes, and tells those who may have missed
+// something. It ends the watchers only when the store refuses. Client.mu is held.
+func (c *Client) watchAgain(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {
 		return // the next one makes all watches anew
@@ -170,7 +170,7 @@ func (c *Client) watchAgain(key string) {
 			watchers := c.watchers[key]
 			switch {
 			case err == nil:
-				for _, w := range watchers {
+				for _, w := range missed {
 					w.gap() // for what changed before the store knew of the watch
 				}
 			case errors.As(err, &refused):

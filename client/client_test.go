@@ -1,0 +1,398 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+func connect(t *testing.T, change ...func(*client.Config)) *client.Client {
+	t.Helper()
+	config := client.Config{Addresses: []string{broker}}
+	for _, f := range change {
+		f(&config)
+	}
+	c, err := client.Connect(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// proxy is a connection to the broker that a test can cut.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	open     []net.Conn
+	closed   bool
+	work     sync.WaitGroup
+}
+
+func startProxy(t *testing.T) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener}
+	p.work.Go(p.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.cut(true)
+		p.work.Wait()
+	})
+	return p
+}
+
+func (p *proxy) accept() {
+	for {
+		near, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
+		p.mu.Lock()
+		if err != nil || p.closed {
+			_ = near.Close()
+			p.mu.Unlock()
+			continue
+		}
+		p.open = append(p.open, near, far)
+		p.mu.Unlock()
+		for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+			p.work.Go(func() {
+				buffer := make([]byte, 64<<10)
+				for {
+					n, err := pair[0].Read(buffer)
+					if err == nil {
+						_, err = pair[1].Write(buffer[:n])
+					}
+					if err != nil {
+						_ = pair[1].Close()
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+// cut ends all connections, and refuses new ones if down says so.
+func (p *proxy) cut(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = down
+	for _, c := range p.open {
+		_ = c.Close()
+	}
+	p.open = nil
+}
+
+func (p *proxy) address() string { return p.listener.Addr().String() }
+
+func TestErrors(t *testing.T) {
+	c := connect(t)
+	ctx := t.Context()
+	token, _ := client.ParseVersion("1000:1:x")
+	older, _ := client.ParseVersion("1000:0:x")
+	future := client.Version{Wall: time.Now().UnixMilli() + 120_000, NodeID: "x"}
+	if _, err := c.Set(ctx, "fenced", nil, client.Fence(token)); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		call func() error
+		want error
+	}{
+		"not found":      {func() error { _, _, err := c.Get(ctx, "nothing"); return err }, client.ErrNotFound},
+		"del nothing":    {func() error { _, err := c.Del(ctx, "nothing"); return err }, client.ErrNotFound},
+		"vdel nothing":   {func() error { _, err := c.VDel(ctx, "nothing", nil); return err }, client.ErrNotFound},
+		"not applied":    {func() error { _, err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token)); return err }, client.ErrNotApplied},
+		"token required": {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrTokenRequired},
+		"token lower":    {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrTokenLower},
+		"token skew":     {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrTokenSkew},
+		"empty key":      {func() error { _, err := c.Set(ctx, "", nil); return err }, client.ErrEmptyKey},
+		"quota":          {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
+		"too large":      {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotSent},
+		"expire 0":       {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotSent},
+		"lock for no time": {func() error {
+			_, err := c.TryLock(ctx, "l", []byte("h"), 0)
+			if err != nil {
+				return client.ErrNotSent
+			}
+			return nil
+		}, client.ErrNotSent},
+	} {
+		if err := test.call(); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var notApplied *client.NotAppliedError
+	if _, err := c.Set(ctx, "fenced", nil, client.IfAbsent(), client.Fence(token)); !errors.As(err, &notApplied) || notApplied.Version.IsZero() {
+		t.Errorf("%v", err)
+	}
+}
+
+// A context that has ended before sends nothing.
+func TestCancelledBeforeSending(t *testing.T) {
+	c := connect(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 20 {
+		if _, err := c.Set(ended, fmt.Sprint("cancelled", i), nil); !errors.Is(err, client.ErrNotSent) || errors.Is(err, client.ErrOutcomeUnknown) {
+			t.Fatalf("%v", err)
+		}
+	}
+	for i := range 20 {
+		if _, _, err := c.Get(t.Context(), fmt.Sprint("cancelled", i)); !errors.Is(err, client.ErrNotFound) {
+			t.Fatalf("it was sent: %v", err)
+		}
+	}
+}
+
+// A command that was given up does not overtake a later one.
+func TestOrderAfterGivingUp(t *testing.T) {
+	c := connect(t)
+	for i := range 200 {
+		key := fmt.Sprint("order", i)
+		short, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Microsecond)
+		_, _ = c.Set(short, key, []byte("first")) // given up, mostly
+		cancel()
+		if _, err := c.Set(t.Context(), key, []byte("second")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 200 {
+		if value, _, err := c.Get(t.Context(), fmt.Sprint("order", i)); string(value) != "second" {
+			t.Fatalf("round %d: %q, %v", i, value, err)
+		}
+	}
+}
+
+// Connections that break do not make commands fail, take effect twice, or end watches and locks.
+func TestReconnect(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	watcher, err := c.Watch(t.Context(), "reconnect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := c.Lock(t.Context(), "reconnect-lock", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	run := time.Now() // the store outlives a run of the tests
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			// A SET that took effect and is sent again is answered with its own outcome, not with "not applied".
+			if _, err := c.Set(t.Context(), fmt.Sprint("once", run, i), nil, client.IfAbsent()); err != nil {
+				t.Errorf("write %d: %v", i, err)
+				return
+			}
+		}
+	})
+	for range 5 {
+		<-time.After(100 * time.Millisecond)
+		p.cut(false)
+	}
+	close(stop)
+	writing.Wait()
+	if _, err := c.Set(t.Context(), "reconnect", []byte("last")); err != nil {
+		t.Fatal(err)
+	}
+	gap := false
+	for event := range watcher.Events() {
+		gap = gap || event.Kind == client.EventGap
+		if string(event.Value) == "last" {
+			break
+		}
+	}
+	if !gap {
+		t.Error("the watcher was not told of a gap")
+	}
+	if err := lock.Unlock(t.Context()); err != nil {
+		t.Errorf("the lock: %v", err)
+	}
+}
+
+// A receiver that is too slow is told that it has missed something, also when nothing more changes.
+func TestGapIsTold(t *testing.T) {
+	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })
+	watcher, err := c.Watch(t.Context(), "gap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if _, err := c.Set(t.Context(), "gap", []byte(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var kinds []client.EventKind
+	for len(kinds) < 3 {
+		select {
+		case event := <-watcher.Events():
+			kinds = append(kinds, event.Kind)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%v, and nothing more", kinds)
+		}
+	}
+	if kinds[2] != client.EventGap {
+		t.Errorf("%v", kinds)
+	}
+}
+
+// Making and ending watches of one key at the same time leaves the newest in place.
+func TestWatchCloseWatch(t *testing.T) {
+	c := connect(t)
+	for i := range 50 {
+		old, err := c.Watch(t.Context(), "rewatch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var closing sync.WaitGroup
+		closing.Go(func() { _ = old.Close(t.Context()) })
+		newer, err := c.Watch(t.Context(), "rewatch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		closing.Wait()
+		value := fmt.Sprint(i)
+		seen := false
+		for deadline := time.Now().Add(10 * time.Second); !seen && time.Now().Before(deadline); {
+			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil { // a gap may hide the first
+				t.Fatal(err)
+			}
+			select {
+			case event := <-newer.Events():
+				seen = string(event.Value) == value
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		if !seen {
+			t.Fatalf("round %d: the newer watch is deaf", i)
+		}
+		if err := newer.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLocks(t *testing.T) {
+	a, b := connect(t), connect(t)
+	held, err := a.Lock(t.Context(), "lock", 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second) // longer than the time to live: it is renewed
+	defer cancel()
+	if _, err := b.Lock(short, "lock", time.Second); !errors.Is(err, client.ErrNotApplied) {
+		t.Errorf("taken twice: %v", err)
+	}
+	taken := make(chan *client.Lock, 1)
+	go func() {
+		lock, _ := b.Lock(t.Context(), "lock", 10*time.Second)
+		taken <- lock
+	}()
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := <-taken
+	if second == nil || !held.Token().Before(second.Token()) {
+		t.Fatal("the second holder has no newer token")
+	}
+	if _, err := a.Set(t.Context(), "lock", []byte("thief")); err != nil { // whoever ignores the rules
+		t.Fatal(err)
+	}
+	select {
+	case <-second.Lost():
+	case <-time.After(10 * time.Second):
+		t.Error("the loss was not noticed")
+	}
+	if err := second.Unlock(t.Context()); !errors.Is(err, client.ErrLockLost) {
+		t.Errorf("unlock of a lost lock: %v", err)
+	}
+	if _, err := a.Del(t.Context(), "lock"); err != nil {
+		t.Error(err)
+	}
+}
+
+// After Close, what waits ends, and says what is known.
+func TestClose(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	watcher, err := c.Watch(t.Context(), "close")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cut(true)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := c.Set(t.Context(), "close", nil)
+		waiting <- err
+	}()
+	<-time.After(50 * time.Millisecond)
+	_ = c.Close()
+	if err := <-waiting; !errors.Is(err, client.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	for range watcher.Events() {
+	}
+	if !errors.Is(watcher.Err(), client.ErrClosed) {
+		t.Errorf("%v", watcher.Err())
+	}
+	if _, err := c.Set(t.Context(), "close", nil); !errors.Is(err, client.ErrNotSent) || !errors.Is(err, client.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A wall clock that was wrong for a while does not make every later SET fail.
+func TestWallClockComesBack(t *testing.T) {
+	var mu sync.Mutex
+	offset := int64(3_600_000)
+	c := connect(t, func(config *client.Config) {
+		config.Wall = func() int64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return time.Now().UnixMilli() + offset
+		}
+	})
+	if _, err := c.Set(t.Context(), "skew", nil); !errors.Is(err, client.ErrTimestampSkew) {
+		t.Errorf("%v", err)
+	}
+	mu.Lock()
+	offset = 0
+	mu.Unlock()
+	if _, err := c.Set(t.Context(), "skew", nil); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// The first broker that answers serves, whatever the others do.
+func TestSeveralBrokers(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	c := connect(t, func(config *client.Config) {
+		config.Addresses = []string{"127.0.0.1:1", silent.Addr().String(), broker}
+		config.Timeout = 3 * time.Second
+	})
+	if _, err := c.Set(t.Context(), "several", nil); err != nil {
+		t.Error(err)
+	}
+}

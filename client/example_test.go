@@ -1,0 +1,94 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/client"
+)
+
+// Store a value, read it, and see that conditions are checked by the store.
+func Example() {
+	ctx := context.Background()
+	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = store.Close() }()
+
+	version, err := store.Set(ctx, "line-7/recipe", []byte("steel, 2mm"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	value, read, err := store.Get(ctx, "line-7/recipe")
+	fmt.Printf("%s %v %v\n", value, read == version, err)
+
+	_, err = store.Set(ctx, "line-7/recipe", []byte("copper"), client.IfAbsent())
+	fmt.Println(errors.Is(err, client.ErrNotApplied))
+	// Output:
+	// steel, 2mm true <nil>
+	// true
+}
+
+// A watcher sees every change, an expiry too.
+func ExampleClient_Watch() {
+	ctx := context.Background()
+	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = store.Close() }()
+
+	watcher, err := store.Watch(ctx, "line-7/owner")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := store.Set(ctx, "line-7/owner", []byte("plc-a"), client.Expire(50*time.Millisecond)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for event := range watcher.Events() {
+		switch event.Kind {
+		case client.EventSet:
+			fmt.Printf("owned by %s\n", event.Value)
+		case client.EventDeleted:
+			fmt.Println("owned by nobody")
+			_ = watcher.Close(ctx)
+		case client.EventGap:
+			fmt.Println("something may have been missed: ask with Get")
+		}
+	}
+	// Output:
+	// owned by plc-a
+	// owned by nobody
+}
+
+// Whoever writes under a lock sends its token along: a holder that was paused for too long is refused.
+func ExampleClient_Lock() {
+	ctx := context.Background()
+	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = store.Close() }()
+
+	slow, _ := store.Lock(ctx, "line-7/master", 10*time.Second)
+	_ = slow.Unlock(ctx) // it was paused, and its lock has ended
+	fast, _ := store.Lock(ctx, "line-7/master", 10*time.Second)
+	defer func() { _ = fast.Unlock(ctx) }()
+
+	_, err = store.Set(ctx, "line-7/state", []byte("running"), client.Fence(fast.Token()))
+	fmt.Println(err)
+	_, err = store.Set(ctx, "line-7/state", []byte("stopped"), client.Fence(slow.Token()))
+	fmt.Println(errors.Is(err, client.ErrTokenLower))
+	// Output:
+	// <nil>
+	// true
+}

@@ -1,0 +1,137 @@
+package settings
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "holdfast.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A flag counts before the environment, that before the file, that before the default.
+func TestPrecedence(t *testing.T) {
+	file := write(t, "node: {id: file, dataDir: file}\nlimits:\n  keyBytes: 1KiB\n  keys: 7\nbroker:\n  addresses: [mqtt://a:1, mqtts://b]\nwatch:\n")
+	environment := []string{"HOLDFAST_NODE_ID=environment", "HOLDFAST_LIMITS_KEYS=8", "HOLDFAST_PORT=tcp://1.2.3.4:5", "HOLDFAST_BROKER=mqtt://x", "OTHER=1"}
+	s, warnings, err := Load(file, environment, map[string]string{"node.id": "flag", "watch.ttl": "90s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Node.ID != "flag" || s.Node.DataDir != "file" || s.Limits.Keys != 8 || s.Limits.KeyBytes != 1024 || s.Limits.ValueBytes != 4<<20 ||
+		len(s.Broker.Addresses) != 2 || s.Watch.TTL != 90*time.Second {
+		t.Errorf("%+v", s)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "HOLDFAST_PORT") {
+		t.Errorf("warnings %v", warnings)
+	}
+}
+
+// An error names the field, the value and the reason.
+func TestErrors(t *testing.T) {
+	for text, want := range map[string][]string{
+		"node: {ID: x}":                            {"node.ID", "x", "node.id"},
+		"nodes: {id: x}":                           {"nodes.id", "no such setting"},
+		"node: {id: a/b}":                          {"node.id", "a/b"},
+		"limits: {keyBytes: many}":                 {"limits.keyBytes", "many", "64KiB"},
+		"limits: {keyBytes: 1GiB}":                 {"limits.keyBytes", "1GiB", "between"},
+		"limits: {dedupEntries: 1}":                {"limits.dedupEntries", "1", "between"},
+		"watch: {ttl: 5}":                          {"watch.ttl", "5", "duration"},
+		"watch: {ttl: 5ms}":                        {"watch.ttl", "5ms"},
+		"protocol: {dialect: klingon}":             {"protocol.dialect", "klingon", "auto or documented or sdk"},
+		"protocol: {caseInsensitive: maybe}":       {"protocol.caseInsensitive", "maybe", "true or false"},
+		"broker: {addresses: []}":                  {"broker.addresses"},
+		"broker: {addresses: ['ftp://x']}":         {"broker.addresses", "ftp://x"},
+		"broker: {addresses: ['mqtt://h:99999']}":  {"broker.addresses", "99999"},
+		"broker: {driver: emqx}":                   {"broker.driver", "emqx", "not supported"},
+		"broker: {tls: {certFile: x}}":             {"broker.tls.certFile", "x", "keyFile"},
+		"admin: {listen: '0.0.0.0:1'}":             {"admin.listen", "0.0.0.0:1", "loopback"},
+		"health: {listen: x}":                      {"health.listen", "x"},
+		"cluster: {peers: ['n1=h:1', 'n2=h:2']}":   {"cluster.peers", "cluster of one"},
+		"cluster: {listen: '127.0.0.1:1'}":         {"cluster.listen", "has no effect"},
+		"node: {id: [a, b]}":                       {"node.id", "one value"},
+		"node: {id: a}\n---\nnode: {id: b}\n":      {"more than one YAML document"},
+		"node: {id: a}\nnode: {id: b}\n":           {"already defined"},
+		"node: [":                                  {"yaml"},
+		"log: {level: loud}":                       {"log.level", "loud"},
+		"cluster: {profile: wan}":                  {"cluster.profile", "wan", "lan or edge"},
+		"broker: {addresses: ['mqtt://u:pw@h:1']}": {"broker.addresses"},
+	} {
+		_, _, err := Load(write(t, text), nil, nil)
+		if !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q: %q does not say %q", text, err, part)
+			}
+		}
+		if strings.Contains(err.Error(), "pw@") {
+			t.Errorf("a password is shown: %v", err)
+		}
+	}
+}
+
+// What `config show` prints can be used as a file.
+func TestShowRoundTrip(t *testing.T) {
+	s := Default()
+	s.Identity.AttributeProperties = []string{"a,b", "c"}
+	s.Limits.Keys, s.Watch.TTL, s.Protocol.CaseInsensitive = 5, 90*time.Second, true
+	text, err := s.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := Load(write(t, string(text)), nil, nil)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	shown, err := again.YAML()
+	if err != nil || string(shown) != string(text) {
+		t.Errorf("%v\n%s\nthen\n%s", err, text, shown)
+	}
+}
+
+func TestValues(t *testing.T) {
+	for text, want := range map[string]Size{"0": 0, "65536": 65536, "64KiB": 65536, "4MiB": 4 << 20, "1GB": 1e9, "auto": Auto} {
+		var size Size
+		if err := size.Set(text); err != nil || size != want {
+			t.Errorf("%q: %d, %v", text, size, err)
+		}
+		var again Size
+		if err := again.Set(size.String()); err != nil || again != size {
+			t.Errorf("%q is shown as %q", text, size.String())
+		}
+	}
+	for _, text := range []string{"", "-1", "x", "1.5MiB", "9999999TiB", "1 PiB"} {
+		var size Size
+		if err := size.Set(text); err == nil {
+			t.Errorf("%q is read as %d", text, size)
+		}
+	}
+	var elements list
+	if err := elements.Set(`"a,b", c`); err != nil || len(elements) != 2 || elements[0] != "a,b" {
+		t.Errorf("%q, %v", elements, err)
+	}
+}
+
+func TestReplicated(t *testing.T) {
+	s := Default()
+	s.Protocol.Dialect, s.Limits.Keys, s.Watch.TTL = "sdk", 5, time.Minute
+	r := s.Replicated(1000)
+	if r.Dialect != 2 || r.Limits.Keys != 5 || r.Limits.TotalBytes != 500 || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
+		t.Errorf("%+v", r)
+	}
+	s.Limits.TotalBytes = 7
+	if r = s.Replicated(1000); r.Limits.TotalBytes != 7 {
+		t.Errorf("%+v", r.Limits)
+	}
+}
