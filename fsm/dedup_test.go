@@ -1,0 +1,102 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+)
+
+func TestCopiesTakeEffectOnce(t *testing.T) {
+	l := newLeader(t)
+	set := l.set("k", "1", id(l.newID()))
+	first := l.do(set)
+	l.do(l.set("k", "2"))
+	again := l.do(set)
+	if !again.Repeat || again.Code != CodeOK || version(again) != version(first) || l.get("k").Value != "2" {
+		t.Errorf("copy: %+v, value %q", again, l.get("k").Value)
+	}
+	failing := l.set("f", "1", id(l.newID()), token(l.wall+60_001))
+	l.want("error", l.do(failing), CodeError, ErrorTokenSkew)
+	l.pass(10)
+	l.want("the copy gets the same error although it would pass now", l.do(failing), CodeError, ErrorTokenSkew)
+	withoutID := l.set("n", "1")
+	if a, b := l.do(withoutID), l.do(withoutID); version(a) == version(b) {
+		t.Error("a request without id takes effect as often as it arrives")
+	}
+	l.pass(180_000 + 1<<expiryShift)
+	if again := l.do(set); again.Repeat {
+		t.Error("remembered beyond its lifetime")
+	}
+	if remembered := l.m.Status().Remembered; remembered != 1 {
+		t.Errorf("%d outcomes remembered", remembered)
+	}
+}
+
+// † An outcome leaves the table by its lifetime only. When the table is full, further writes are refused, the refusal is an
+// outcome like others, and no client may fill more than half.
+func TestDedupIsNotEvictedByCrowding(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.DedupEntries = 20 })
+	early := l.set("k", "early", id(l.newID()))
+	l.do(early)
+	results := map[Code]int{}
+	var refused Command
+	for range 20 {
+		c := l.set("k", "flood", id(l.newID()))
+		r := l.do(c)
+		if r.Code == CodeError && r.Error == ErrorOverloaded {
+			refused = c
+		}
+		results[r.Code]++
+	}
+	// Half of 20 for one client, one refusal of them; nothing for the rest.
+	if results[CodeOK] != 8 || results[CodeError] != 1 || results[CodeDropped] != 11 {
+		t.Errorf("results %v", results)
+	}
+	if r := l.do(early); !r.Repeat {
+		t.Error("an early outcome was crowded out")
+	}
+	l.want("another client still has room", l.do(l.set("k", "other", id(l.newID()), from("other"))), CodeOK, NoError)
+	l.want("a refusal stays a refusal", l.do(refused), CodeError, ErrorOverloaded)
+	l.pass(200_000)
+	l.want("after the lifetime there is room again", l.do(l.set("k", "later", id(l.newID()))), CodeOK, NoError)
+}
+
+// Which outcomes are forgotten when there are too many for one entry does not depend on whether a replica has come by them one
+// by one or from a snapshot.
+func TestForgettingDoesNotDependOnOrder(t *testing.T) {
+	live := newDedup()
+	for i := range uint32(maxForgotten + 1000) {
+		var m memory
+		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
+		live.put(m)
+	}
+	restored := newDedup()
+	live.byID.Scan(func(m memory) bool {
+		restored.put(m)
+		return true
+	})
+	live.forget(0)
+	restored.forget(0)
+	if live.byID.Len() != 1000 || !slices.Equal(live.byID.Items(), restored.byID.Items()) {
+		t.Errorf("%d and %d outcomes are left, and not the same", live.byID.Len(), restored.byID.Len())
+	}
+}
+
+func TestReject(t *testing.T) {
+	l := newLeader(t)
+	done, refused := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
+	l.do(done)
+	l.do(Command{Kind: KindReject, Rejected: []Rejection{
+		{ID: done.ID, ClientID: "c", Lifetime: 1000},
+		{ID: refused.ID, ClientID: "c", Lifetime: 1000, Dialect: SDK},
+	}})
+	l.want("a request that is done stays done", l.do(done), CodeOK, NoError)
+	l.want("a rejected one has no effect", l.do(refused), CodeError, ErrorOverloaded)
+	if result, index, ok := l.m.Remembered(refused.ID); !ok || index != 3 || result.Dialect != SDK {
+		t.Errorf("%+v, %d, %v", result, index, ok)
+	}
+	if l.get("k").Value != "1" {
+		t.Error("a rejected SET took effect")
+	}
+}

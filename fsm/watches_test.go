@@ -1,0 +1,134 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestWatches(t *testing.T) {
+	l := newLeader(t)
+	sdk := watching("b", "k")
+	sdk.Dialect = SDK
+	l.do(watching("a", "k"))
+	l.do(watching("a", "k"))
+	l.do(sdk)
+	outcome := l.apply(l.set("k", "1", from("a")), del("none"), vdel("k", "x"), l.set("k", "2", when(IfAbsent)), del("k"), del("k"))
+	var got []string
+	for _, e := range outcome.Events {
+		for _, r := range e.Receivers {
+			got = append(got, fmt.Sprintf("%d %s %d %v %q", e.Command, r.ClientID, r.Dialect, e.Deleted, e.Value))
+		}
+	}
+	want := `[0 a 0 false "1" 0 b 1 false "1" 4 a 0 true "" 4 b 1 true ""]`
+	if fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	stop := watching("a", "k")
+	stop.Kind = KindKeyNotifyStop
+	l.want("STOP", l.do(stop), CodeOK, NoError)
+	l.want("STOP again", l.do(stop), CodeMissing, NoError)
+	if events := l.apply(l.set("k", "3")).Events; len(events) != 1 || len(events[0].Receivers) != 1 {
+		t.Errorf("after STOP: %+v", events)
+	}
+	l.want("unknown client", l.do(watching("", "k")), CodeError, ErrorNotAuthorized)
+	l.want("topic too long", l.do(watching("c", strings.Repeat("k", 32_730))), CodeError, ErrorQuota)
+	l.want("topic just not too long", l.do(watching("c", strings.Repeat("k", 32_720))), CodeOK, NoError)
+	l.configure(func(s *Settings) { s.Limits.Watches = 2 })
+	l.want("one more", l.do(watching("d", "k")), CodeError, ErrorQuota)
+	l.want("a renewal is not one more", l.do(watching("b", "k")), CodeOK, NoError)
+}
+
+// A late disconnect event must never end a watch that was made after the client came back; in doubt a watch stays.
+func TestClientGone(t *testing.T) {
+	l := newLeader(t)
+	watch := func(clientID, key string, brokerTime int64) {
+		c := watching(clientID, key)
+		c.BrokerTime = brokerTime
+		l.do(c)
+	}
+	watch("a", "old", 10)
+	watch("a", "new", 30)
+	watch("a", "unknown", 0)
+	watch("ab", "old", 10)
+	l.do(Command{Kind: KindClientGone, Principal: client("a"), BrokerTime: 20})
+	if n := l.m.Status().Watches; n != 3 {
+		t.Errorf("%d watches left, want 3", n)
+	}
+	l.do(Command{Kind: KindClientGone, Everyone: true, BrokerTime: 20})
+	if n := l.m.Status().Watches; n != 2 {
+		t.Errorf("%d watches left, want 2", n)
+	}
+}
+
+// A notification without a subscriber ends a watch only when the watch is older than that change and at least 5 s old.
+func TestWatchEnd(t *testing.T) {
+	l := newLeader(t)
+	l.do(watching("a", "k"))
+	changed := l.apply(l.set("k", "1")).Index
+	end := Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("k"), NotificationIndex: changed, PublishedAt: 4_999}
+	if l.do(end); l.m.Status().Watches != 1 {
+		t.Fatal("ended within its grace")
+	}
+	l.pass(6_000)
+	l.do(watching("a", "k"))
+	end.PublishedAt = 60_000
+	if l.do(end); l.m.Status().Watches != 1 {
+		t.Fatal("a watch that was renewed after the change ended")
+	}
+	end.NotificationIndex = l.apply(l.set("k", "2")).Index
+	if l.do(end); l.m.Status().Watches != 0 {
+		t.Fatal("did not end")
+	}
+}
+
+func TestWatchTTL(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.WatchTTL = 1000 })
+	l.do(watching("a", "k"))
+	l.pass(600)
+	l.do(watching("b", "k"))
+	l.pass(400)
+	if receivers := l.apply(l.set("k", "1")).Events[0].Receivers; len(receivers) != 1 || receivers[0].ClientID != "b" {
+		t.Errorf("%v", receivers)
+	}
+}
+
+// Many watchers of a key cost a bounded list, whatever one entry does.
+func TestManyReceiversAreBounded(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.UnpublishedNotifications = 500 })
+	for i := range 100 {
+		l.do(watching(fmt.Sprint("client", i), "k"))
+	}
+	var commands []Command
+	for i := range 50 {
+		commands = append(commands, l.set("k", fmt.Sprint(i)))
+	}
+	outcome := l.apply(commands...)
+	if len(outcome.Events) != 5 || outcome.Dropped != 4500 || outcome.Events[4].Value != "49" || len(l.m.Unpublished()) != 5 {
+		t.Errorf("%d events, %d dropped", len(outcome.Events), outcome.Dropped)
+	}
+	l.configure(func(s *Settings) { s.Limits.WatchBytes = l.m.watches.bytes + 5 })
+	l.want("watches are bounded by bytes, too", l.do(watching("another", "k")), CodeError, ErrorQuota)
+}
+
+func TestUnpublished(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.UnpublishedNotifications = 4 })
+	l.do(watching("a", "k"))
+	l.do(watching("b", "k"))
+	first := l.apply(l.set("k", "1"))
+	l.apply(l.set("k", "2"))
+	if n := len(l.m.Unpublished()); n != 2 {
+		t.Fatalf("%d", n)
+	}
+	if dropped := l.apply(l.set("k", "3")).Dropped; dropped != 2 || l.m.Unpublished()[0].Value != "2" {
+		t.Errorf("dropped %d, first %q", dropped, l.m.Unpublished()[0].Value)
+	}
+	l.number++
+	l.append(&Entry{Term: l.term, Number: l.number, Published: first.Index + 1})
+	if events := l.m.Unpublished(); len(events) != 1 || events[0].Value != "3" {
+		t.Errorf("%+v", events)
+	}
+}
