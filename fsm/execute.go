@@ -118,7 +118,8 @@ func (m *Machine) judge(command *Command) ErrorCode {
 	case command.Oversize,
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,
-		int64(len(command.Expected)) > limits.ValueBytes:
+		int64(len(command.Expected)) > limits.ValueBytes,
+		command.Kind == KindKeyNotify && NotificationTopicSize(command.Principal.ClientID, command.Key) > maxNotificationTopic:
 		return ErrorQuota
 	case command.LateError != NoError:
 		return command.LateError
@@ -275,8 +276,7 @@ func NotificationTopicSize[T ~string | ~[]byte](clientID string, key T) int {
 
 func (m *Machine) keyNotify(command *Command, result *Result) {
 	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)
-	if NotificationTopicSize(command.Principal.ClientID, command.Key) > maxNotificationTopic ||
-		(!renewed && m.watches.full(&m.settings.Limits, len(command.Key)+len(command.Principal.ClientID))) {
+	if !renewed && m.watches.full(&m.settings.Limits, len(command.Key)+len(command.Principal.ClientID)) {
 		result.fail(ErrorQuota)
 		return
 	}
