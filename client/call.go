@@ -21,7 +21,8 @@ type call struct {
 	correlation string
 	done        chan answer // has room for one
 	watches     bool        // a KEYNOTIFY or its STOP
-	sent        bool        // guarded by Client.mu
+	began       time.Time
+	sent        bool // guarded by Client.mu
 }
 
 type answer struct {
@@ -124,7 +125,7 @@ func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Time
 	}
 	return &call{
 		publish:     &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
-		correlation: string(correlation), done: make(chan answer, 1), watches: string(arguments[0]) == "KEYNOTIFY",
+		correlation: string(correlation), done: make(chan answer, 1), watches: string(arguments[0]) == "KEYNOTIFY", began: time.Now(),
 	}
 }
 

@@ -42,7 +42,9 @@ type Config struct {
 	KeepAlive time.Duration
 	// WatchBuffer is how many events a Watcher keeps for a receiver that is slow. Default 1024.
 	WatchBuffer int
-	Log         *slog.Logger // default: nothing is logged
+	// WatchRenewal is how often watches are renewed, for a store with the setting watch.ttl, which must be longer. Default 1 min.
+	WatchRenewal time.Duration
+	Log          *slog.Logger // default: nothing is logged
 	// Wall returns the wall clock in milliseconds since the Unix epoch. Default: the machine's.
 	Wall func() int64
 }
@@ -119,6 +121,9 @@ func (c *Client) complete() error {
 	}
 	if c.config.KeepAlive <= 0 {
 		c.config.KeepAlive = 30 * time.Second
+	}
+	if c.config.WatchRenewal <= 0 {
+		c.config.WatchRenewal = time.Minute
 	}
 	if c.config.WatchBuffer <= 0 {
 		c.config.WatchBuffer = 1024

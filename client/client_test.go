@@ -229,6 +229,56 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// Each loss of the connection is told, also when nothing changes in between.
+func TestEachGapIsTold(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	watcher, err := c.Watch(t.Context(), "gaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for loss := range 3 {
+		p.cut(false)
+		if _, err := c.Set(t.Context(), "unrelated", nil); err != nil { // the connection is back
+			t.Fatal(err)
+		}
+		select {
+		case event := <-watcher.Events():
+			if event.Kind != client.EventGap {
+				t.Fatalf("%+v", event)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("loss %d was not told", loss+1)
+		}
+		for quiet := false; !quiet; { // the second gap, after the watch was made anew
+			select {
+			case <-watcher.Events():
+			case <-time.After(300 * time.Millisecond):
+				quiet = true
+			}
+		}
+	}
+}
+
+// Watches are renewed, for a store that ends those that are not.
+func TestWatchesAreRenewed(t *testing.T) {
+	c := connect(t, func(config *client.Config) { config.WatchRenewal = 50 * time.Millisecond })
+	watcher, err := c.Watch(t.Context(), "renewed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(300 * time.Millisecond)
+	if len(watcher.Events()) > 0 {
+		t.Errorf("a renewal is told: %+v", <-watcher.Events())
+	}
+	if _, err := c.Set(t.Context(), "renewed", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if event := <-watcher.Events(); string(event.Value) != "v" {
+		t.Errorf("%+v", event)
+	}
+}
+
 // A receiver that is too slow is told that it has missed something, also when nothing more changes.
 func TestGapIsTold(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })

@@ -40,6 +40,9 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		return lock, err
 	}
 	watcher, err := c.Watch(ctx, name)
+	for goOn(ctx, err) {
+		watcher, err = c.Watch(ctx, name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +56,7 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		if !goOn(ctx, err) {
 			return lock, err
 		}
-		if errors.Is(err, ErrOutcomeUnknown) {
+		if !errors.Is(err, ErrNotApplied) && !errors.Is(err, ErrOverloaded) {
 			continue // asking again under the same holder's name is safe
 		}
 		if err := untilFree(ctx, watcher, ttl); err != nil {
@@ -69,9 +72,11 @@ func (c *Client) attempt(ctx context.Context, name string, holder []byte, ttl ti
 	return c.TryLock(ctx, name, holder, ttl)
 }
 
-// goOn reports whether whoever waits for a lock asks again.
+// goOn reports whether whoever waits for a lock asks again: when somebody else has it, and when the store could not be asked
+// within the time of one attempt.
 func goOn(ctx context.Context, err error) bool {
-	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && errors.Is(err, ErrOutcomeUnknown))
+	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && (errors.Is(err, ErrOverloaded) ||
+		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
 
 // untilFree waits for a sign that a lock may be free: its deletion, a gap in what is known of it, or a long time.

@@ -82,6 +82,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s.sending.Go(s.sendAll)
+	s.sending.Go(s.renewWatches)
 	return s, nil
 }
 
@@ -151,10 +152,37 @@ func (s *session) resume() {
 		c.watchAgain(key, established)
 	}
 	for _, waiting := range c.order {
+		if waiting.sent && time.Since(waiting.began) > remembered {
+			waiting.finish(answer{err: ErrOutcomeUnknown}) // a copy could take effect a second time
+			continue
+		}
 		if waiting.watches {
 			c.renew(waiting)
 		}
 		s.enqueue(waiting)
+	}
+}
+
+// remembered is how long the store knows a request again, at most.
+const remembered = 12 * time.Minute
+
+// renewWatches says again what is watched, now and then: the store may be told to end watches that are not renewed.
+func (s *session) renewWatches() {
+	ticker := time.NewTicker(s.client.config.WatchRenewal)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		s.client.mu.Lock()
+		if s.client.session == s {
+			for key := range s.client.watchers {
+				s.client.watchAgain(key, nil)
+			}
+		}
+		s.client.mu.Unlock()
 	}
 }
 

@@ -45,7 +45,7 @@ type Watcher struct {
 
 	// The fields below are guarded by Client.mu.
 	established bool // the store has confirmed the watch
-	gapped      bool // the last thing that it was told is a gap
+	gapped      bool // the last thing put into events is a gap
 	ended       bool
 	err         error
 	once        sync.Once
@@ -140,9 +140,9 @@ func (w *Watcher) tell(event Event) {
 	}
 }
 
-// gap tells the receiver that it may have missed changes, unless that is the last thing it was told. Client.mu is held.
+// gap tells the receiver that it may have missed changes, unless that is what it will read last anyway. Client.mu is held.
 func (w *Watcher) gap() {
-	if w.ended || w.gapped {
+	if w.ended || (w.gapped && len(w.events) > 0) {
 		return
 	}
 	select {
@@ -173,6 +173,7 @@ func (c *Client) watchAgain(key string, missed []*Watcher) {
 				for _, w := range missed {
 					w.gap() // for what changed before the store knew of the watch
 				}
+			case errors.Is(err, ErrOverloaded): // it says: try again
 			case errors.As(err, &refused):
 				for _, w := range watchers {
 					w.end(err)

@@ -18,14 +18,15 @@ func newRaftLogger(log *slog.Logger) hclog.Logger {
 
 type slogSink struct{ log *slog.Logger }
 
-// Accept implements hclog.SinkAdapter. Raft's information is this project's detail.
+// Accept implements hclog.SinkAdapter. Raft's information is this project's detail, and what raft warns of, an election for
+// instance, is news; what it calls errors are failed messages to other members, as a rule.
 func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...any) {
 	to := slog.LevelDebug
 	switch {
 	case level >= hclog.Error:
-		to = slog.LevelError
-	case level == hclog.Warn:
 		to = slog.LevelWarn
+	case level == hclog.Warn:
+		to = slog.LevelInfo
 	}
 	for i, arg := range args {
 		if format, ok := arg.(hclog.Format); ok && len(format) > 0 {

@@ -107,8 +107,8 @@ func (a *administration) printStatus(out io.Writer, body io.Reader) error {
 }
 
 func newRaft() *cobra.Command {
-	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster"})
-	snapshot := group(&cobra.Command{Use: "snapshot", Short: "Take, save and inspect snapshots"})
+	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster", Example: "  holdfast raft snapshot save backup.snap"})
+	snapshot := group(&cobra.Command{Use: "snapshot", Short: "Take, save and inspect snapshots", Example: "  holdfast raft snapshot save backup.snap"})
 	snapshot.AddCommand(newSnapshotTake(), newSnapshotSave(), newSnapshotInspect())
 	command.AddCommand(snapshot)
 	return command

@@ -11,8 +11,9 @@ import (
 
 func newConfig() *cobra.Command {
 	command := group(&cobra.Command{
-		Use:   "config",
-		Short: "Check and show the settings of `holdfast server`",
+		Use:     "config",
+		Short:   "Check and show the settings of `holdfast server`",
+		Example: "  holdfast config check /etc/holdfast.yaml",
 	})
 	check := &cobra.Command{
 		Use:     "check FILE",

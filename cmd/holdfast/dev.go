@@ -87,10 +87,11 @@ func (o *devOptions) run(command *cobra.Command) error {
 	log := newLog(command.ErrOrStderr(), &s)
 	d := &devCluster{exits: make(chan error, 1)}
 	err := d.start(o, &s, log)
+	ready := false
 	if err == nil {
-		err = d.waitReady(command.Context())
+		ready, err = d.waitReady(command.Context())
 	}
-	if err == nil {
+	if ready {
 		d.welcome(command.OutOrStdout(), len(d.nodes))
 		select {
 		case <-command.Context().Done():
@@ -106,6 +107,9 @@ func (d *devCluster) start(o *devOptions, s *settings.Settings, log *slog.Logger
 			return fmt.Errorf("data folder: %w", err)
 		}
 		d.temporary = true
+	}
+	if err := checkFolder(d.folder, o.nodes); err != nil {
+		return err
 	}
 	password := make([]byte, 16)
 	_, _ = rand.Read(password) // never fails
@@ -129,6 +133,18 @@ func (d *devCluster) start(o *devOptions, s *settings.Settings, log *slog.Logger
 	}
 	d.health, err = httpapi.Listen(o.health, httpapi.Health(first.Ready, first.Registry()))
 	return err
+}
+
+// checkFolder refuses a folder that was made with another number of nodes: those that are missing would be waited for in vain.
+func checkFolder(folder string, nodes int) error {
+	found, err := filepath.Glob(filepath.Join(folder, "n[0-9]", "identity.json"))
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 && len(found) != nodes {
+		return usagef("--data %s is of %d nodes, --nodes is %d", folder, len(found), nodes)
+	}
+	return nil
 }
 
 func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embedded.Config, offer cluster.Offer, log *slog.Logger) error {
@@ -194,8 +210,8 @@ func (d *devCluster) exit(err error) {
 	}
 }
 
-// waitReady waits until every node has its broker session and one of them serves.
-func (d *devCluster) waitReady(ctx context.Context) error {
+// waitReady waits until every node has its broker session and one of them serves. It returns false when it is interrupted.
+func (d *devCluster) waitReady(ctx context.Context) (bool, error) {
 	const poll = 10 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
@@ -208,13 +224,13 @@ func (d *devCluster) waitReady(ctx context.Context) error {
 			serving = serving || n.Front.Serving()
 		}
 		if serving && ready == len(d.nodes) {
-			return nil
+			return true, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil // interrupted while starting
+			return false, nil // interrupted while starting
 		case err := <-d.exits:
-			return err
+			return false, err
 		case <-ticker.C:
 		}
 	}
@@ -239,11 +255,11 @@ func (d *devCluster) welcome(out io.Writer, nodes int) {
 
 Try, in another terminal:
 
-  holdfast set%s greeting hello
-  holdfast get%s greeting
+  %s set%s greeting hello
+  %s get%s greeting
 
 Ctrl-C stops it.
-`, nodes, d.broker.Address(), d.admin.Address(), d.health.Address(), folder, flag, flag) // nobody may be looking
+`, nodes, d.broker.Address(), d.admin.Address(), d.health.Address(), folder, os.Args[0], flag, os.Args[0], flag) // nobody may be looking
 }
 
 func (d *devCluster) close() error {

@@ -38,6 +38,7 @@ Exits with the command's code, 5 when the lock was not to be had, 6 when it was 
 	flags := command.Flags()
 	flags.DurationVar(&ttl, "ttl", 10*time.Second, "how long the lock outlives a holder that has died")
 	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s is not at all (default: for ever)")
+	flags.Lookup("wait").DefValue = ""
 	flags.DurationVar(&grace, "grace", 5*time.Second, "how long a command may take to end when the lock is lost")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		if ttl < 100*time.Millisecond {

@@ -40,10 +40,12 @@ func newRoot() *cobra.Command {
 		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
 		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY over MQTT 5 request/response) as a Raft cluster\n" +
 			"behind any MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
+		Example:       "  holdfast dev\n  holdfast set greeting hello",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{

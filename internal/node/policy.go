@@ -29,7 +29,8 @@ func (n *Node) followPolicy(ctx context.Context) {
 	const interval = time.Second
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	last, _ := os.ReadFile(n.config.PolicyFile) // read once already; a change in between is seen at the next look
+	var last []byte // the first look offers what is in force again, which changes nothing
+	readable := true
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,8 +38,12 @@ func (n *Node) followPolicy(ctx context.Context) {
 		case <-ticker.C:
 		}
 		content, err := os.ReadFile(n.config.PolicyFile)
+		if (err == nil) != readable {
+			readable = err == nil
+			n.config.Log.Warn("the policy file", "file", n.config.PolicyFile, "readable", readable, "error", err)
+		}
 		if err != nil || bytes.Equal(content, last) {
-			continue // a file that is just being replaced is looked at again
+			continue
 		}
 		last = content
 		policy, err := policyfile.Parse(content)
@@ -49,6 +54,6 @@ func (n *Node) followPolicy(ctx context.Context) {
 		offer := n.config.Offer
 		offer.Settings.Policy, offer.KeepPolicy = policy, false
 		n.Cluster.SetOffer(offer)
-		n.config.Log.Info("the policy file has changed", "file", n.config.PolicyFile)
+		n.config.Log.Info("the policy file was read", "file", n.config.PolicyFile)
 	}
 }

@@ -27,6 +27,11 @@ func (s *Settings) validateNames() error {
 			return &Error{name.path, name.value, "must not be empty, nor hold white space or any of / + # = ,"}
 		}
 	}
+	for _, property := range append([]string{s.Identity.ClientIDProperty, s.Identity.UsernameProperty}, s.Identity.AttributeProperties...) {
+		if strings.HasPrefix(property, "__") {
+			return &Error{"identity", property, "is a property of the protocol, which clients set themselves"}
+		}
+	}
 	if s.Node.DataDir == "" {
 		return &Error{"node.dataDir", "", "must not be empty"}
 	}
@@ -130,6 +135,9 @@ func (s *Settings) validateEndpoints() error {
 	}
 	if s.Admin.Listen == "" {
 		return nil
+	}
+	if s.Admin.Listen == s.Health.Listen {
+		return &Error{"admin.listen", s.Admin.Listen, "is health.listen, too"}
 	}
 	if !validAddress(s.Admin.Listen) {
 		return &Error{"admin.listen", s.Admin.Listen, "want host:port, or nothing"}

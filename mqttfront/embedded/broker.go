@@ -55,6 +55,8 @@ type Broker struct {
 const (
 	connectTimeout = 10 * time.Second // for a CONNECT packet
 	writeTimeout   = 5 * time.Second  // for a client that does not read
+	// resumeTimeout is the same while a session is resumed, when everybody waits.
+	resumeTimeout = 250 * time.Millisecond
 	// maxPacketSize is announced to clients. mochi allocates what a header claims before anybody has logged in.
 	maxPacketSize = 20 << 20
 	// maxInFlight stays below the number of packet ids: translating one needs a free id.

@@ -112,6 +112,7 @@ func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
 	}
 	h.gate.Lock()
 	h.replacing.Store(client)
+	setWriteTimeout(client, resumeTimeout)
 	if !ok || packet.Connect.Clean {
 		return
 	}
@@ -151,8 +152,15 @@ func (h *hook) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
 	h.release(client)
 }
 
+func setWriteTimeout(client *mqtt.Client, timeout time.Duration) {
+	if conn, ok := client.Net.Conn.(*clientConn); ok {
+		conn.setTimeout(timeout)
+	}
+}
+
 func (h *hook) release(client *mqtt.Client) {
 	if h.replacing.CompareAndSwap(client, nil) {
+		setWriteTimeout(client, writeTimeout)
 		h.gate.Unlock()
 	}
 }

@@ -55,7 +55,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 		if err != nil {
 			return // Close was called: nothing else ends a TCP listener
 		}
-		conn := &clientConn{Conn: accepted, beneath: accepted}
+		conn := &clientConn{Conn: accepted, beneath: accepted, timeout: writeTimeout}
 		if l.config.TLS != nil {
 			conn.Conn = tls.Server(accepted, l.config.TLS)
 		}
@@ -115,6 +115,14 @@ type clientConn struct {
 
 	mu       sync.Mutex
 	shutdown bool
+	timeout  time.Duration // for a write
+}
+
+// setTimeout bounds the wait for a client that does not read.
+func (c *clientConn) setTimeout(timeout time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timeout = timeout
 }
 
 func (c *clientConn) shutDown(grace time.Duration) {
@@ -132,7 +140,7 @@ func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadl
 func (c *clientConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if !c.shutdown {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.timeout))
 	}
 	c.mu.Unlock()
 	n, err := c.Conn.Write(p)
