@@ -305,8 +305,10 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	if p.fresh([]byte("7 0 1")) { // of another process, long ago
 		t.Fatal("an old probe counts as fresh")
 	}
-	if p.resumable() || p.resumable() {
-		t.Error("an old session is resumed")
+	for range 2 { // the first attempt fails
+		if p.resumable() {
+			t.Error("an old session is resumed")
+		}
 	}
 	if wall, _ := f.world.Contact.Load(); wall != 0 {
 		t.Error("a restart would resume it")
