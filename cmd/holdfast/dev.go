@@ -84,7 +84,7 @@ func (o *devOptions) run(command *cobra.Command) error {
 	if o.nodes != 1 && o.nodes != 3 && o.nodes != 5 {
 		return usagef("--nodes is %d: must be 1, 3 or 5", o.nodes)
 	}
-	log := newLog(command.ErrOrStderr(), &s)
+	log, level := newLog(command.ErrOrStderr(), &s)
 	d := &devCluster{exits: make(chan error, 1)}
 	err := d.start(o, &s, log)
 	ready := false
@@ -98,6 +98,7 @@ func (o *devOptions) run(command *cobra.Command) error {
 		case err = <-d.exits:
 		}
 	}
+	level.Set(max(level.Level(), slog.LevelError)) // that nodes lose each other while all of them stop is no news
 	return errors.Join(err, d.close())
 }
 

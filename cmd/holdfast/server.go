@@ -80,18 +80,22 @@ func (f *settingFlags) load(command *cobra.Command, file string) (settings.Setti
 	return s, err
 }
 
-func newLog(out io.Writer, s *settings.Settings) *slog.Logger {
+// newLog returns a log as the settings want it, with its level, which may be changed.
+func newLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-	options := &slog.HandlerOptions{Level: levels[s.Log.Level]}
+	level := &slog.LevelVar{}
+	level.Set(levels[s.Log.Level])
+	options := &slog.HandlerOptions{Level: level}
 	if s.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(out, options))
+		return slog.New(slog.NewJSONHandler(out, options)), level
 	}
-	return slog.New(slog.NewTextHandler(out, options))
+	return slog.New(slog.NewTextHandler(out, options)), level
 }
 
 // serve runs a node until it is told to stop.
 func serve(command *cobra.Command, s *settings.Settings) error {
-	log := newLog(command.ErrOrStderr(), s).With("node", s.Node.ID)
+	log, _ := newLog(command.ErrOrStderr(), s)
+	log = log.With("node", s.Node.ID)
 	config, err := serverConfig(s, log)
 	if err != nil {
 		return err
