@@ -174,7 +174,7 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 		front.AcknowledgeAnswered = o.nodes == 1
 		started, err := node.Start(node.Config{
 			Cluster: s.Cluster.Name, Name: name, DataDir: filepath.Join(d.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
-			Timing: cluster.LAN(), Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: d.broker,
+			Timing: devTiming(), Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: d.broker,
 			Dialer:  &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
 			Network: network, Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: d.exit,
 		}, identities[i], members)
@@ -184,6 +184,13 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 		d.nodes = append(d.nodes, started)
 	}
 	return nil
+}
+
+// devTiming is for several nodes that share one machine with everything else: a member that is late is no sign of a crash.
+func devTiming() cluster.Timing {
+	timing := cluster.LAN()
+	timing.Heartbeat, timing.Election, timing.LeaderLease = 600*time.Millisecond, 600*time.Millisecond, 400*time.Millisecond
+	return timing
 }
 
 // followed returns the policy file that is to be followed for changes.
