@@ -89,8 +89,9 @@ func (f *Front) republish(m *fsm.Machine) {
 		send  func()
 	}
 	var outputs []output
+	now := m.Status().Now
 	for _, event := range m.Unpublished() {
-		age := time.Duration(m.Status().Now-event.At) * time.Millisecond
+		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
 	}
 	for element := f.held.Front(); element != nil; element = element.Next() {
