@@ -34,13 +34,13 @@ packages: ## install the Debian packages that the tests need, or name them
 	else echo "please install these Debian packages:$$missing"; exit 1; fi
 
 test-go: ## unit, property and integration tests
-	go test -race -timeout 9m ./...
+	go test -race -count=1 -timeout 9m ./...
 
 test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev (a module of its own)
-	cd test/sdk && go test -timeout 5m ./...
+	cd test/sdk && go test -count=1 -timeout 5m ./...
 
 soak: ## the embedded broker for 30 s at 256 outstanding requests
-	HOLDFAST_SOAK=30s go test -race -timeout 5m -run Soak -v ./mqttfront/embedded
+	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
 
 lint: ## formatting, vet and staticcheck; fails when something is to be said
 	@unformatted="$$($(GOFUMPT) -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
