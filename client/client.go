@@ -195,12 +195,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		if ctx.Err() != nil {
 			return
 		}
-		timer := time.NewTimer(jitter(delay))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause(ctx, jitter(delay))
 		delay = min(2*delay, lastDelay)
 	}
 }
@@ -209,6 +204,18 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 func isTakenOver(err error) bool {
 	var refusal *mqttconn.Refusal
 	return errors.As(err, &refusal) && refusal.Reason == mqttconn.ReasonSessionTakenOver
+}
+
+// pause waits and reports whether the context lasted as long.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }
 
 func jitter(d time.Duration) time.Duration {

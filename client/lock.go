@@ -133,12 +133,8 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 		renewalTime = 2 * time.Second
 	)
 	for {
-		timer := time.NewTimer(time.Until(held.Add(l.ttl / renewals)))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, time.Until(held.Add(l.ttl/renewals))) {
 			return
-		case <-timer.C:
 		}
 		for {
 			asked := time.Now()
@@ -164,12 +160,8 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 				close(l.lost)
 				return
 			}
-			pause := time.NewTimer(min(l.ttl/10, 100*time.Millisecond))
-			select {
-			case <-ctx.Done():
-				pause.Stop()
+			if !pause(ctx, min(l.ttl/10, 100*time.Millisecond)) {
 				return
-			case <-pause.C:
 			}
 		}
 	}

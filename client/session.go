@@ -259,11 +259,7 @@ func (s *session) acknowledged(waiting *call, reason byte) {
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
-		timer := time.NewTimer(resendPause)
-		defer timer.Stop()
-		select {
-		case <-s.ctx.Done():
-		case <-timer.C:
+		if pause(s.ctx, resendPause) {
 			s.client.mu.Lock()
 			defer s.client.mu.Unlock()
 			s.enqueue(waiting)

@@ -160,7 +160,7 @@ func (c *Client) watchAgain(key string, missed []*Watcher) {
 		return // the next one makes all watches anew
 	}
 	go func() { // ends with the session at the latest
-		const pause = 500 * time.Millisecond
+		const retry = 500 * time.Millisecond
 		for {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
 			_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
@@ -184,12 +184,8 @@ func (c *Client) watchAgain(key string, missed []*Watcher) {
 			if err == nil || refused != nil || len(watchers) == 0 {
 				return
 			}
-			timer := time.NewTimer(pause)
-			select {
-			case <-session.ctx.Done():
-				timer.Stop()
+			if !pause(session.ctx, retry) {
 				return
-			case <-timer.C:
 			}
 		}
 	}()
