@@ -62,7 +62,7 @@ func newTestFront(t testing.TB, change ...func(*Config)) (*Front, *fakeStore) {
 
 // serve makes the front end serve, with connections that go nowhere.
 func serve(f *Front) *outbox {
-	o := newOutbox(f, func(error) {})
+	o := newOutbox(f)
 	f.begin(o)
 	return o
 }

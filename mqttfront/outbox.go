@@ -16,15 +16,14 @@ import (
 // connects under them, the broker closes the old leader's, so a leader that was paused cannot slip an old notification behind
 // a new one.
 type outbox struct {
-	front  *Front
-	lanes  []*lane
-	cancel context.CancelCauseFunc
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	front *Front
+	lanes []*lane
+	stop  context.CancelFunc
+	work  sync.WaitGroup
 }
 
-func newOutbox(front *Front, cancel context.CancelCauseFunc) *outbox {
-	o := &outbox{front: front, cancel: cancel, stop: func() {}}
+func newOutbox(front *Front) *outbox {
+	o := &outbox{front: front, stop: func() {}}
 	for i := range front.config.Lanes {
 		o.lanes = append(o.lanes, newLane(front, fmt.Sprintf("%s-out-%d", front.config.Cluster, i)))
 	}

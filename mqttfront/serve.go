@@ -22,14 +22,12 @@ type serving struct {
 // Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
 // and then whatever comes, until the context ends. The error says why it ended.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	select {
 	case <-f.hasStore:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	outbox := newOutbox(f, cancel)
+	outbox := newOutbox(f)
 	defer outbox.close()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)

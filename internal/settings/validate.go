@@ -2,6 +2,7 @@ package settings
 
 import (
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,25 +53,16 @@ func (s *Settings) validateChoices() error {
 		{"log.level", s.Log.Level, []string{"debug", "info", "warn", "error"}, nil},
 		{"log.format", s.Log.Format, []string{"text", "json"}, nil},
 	} {
-		if contains(choice.allowed, choice.value) {
+		if slices.Contains(choice.allowed, choice.value) {
 			continue
 		}
 		reason := "must be " + strings.Join(choice.allowed, " or ")
-		if contains(choice.later, choice.value) {
+		if slices.Contains(choice.later, choice.value) {
 			reason = "not supported by this version of `holdfast server`; " + reason
 		}
 		return &Error{choice.path, choice.value, reason}
 	}
 	return nil
-}
-
-func contains(list []string, value string) bool {
-	for _, element := range list {
-		if element == value {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *Settings) validateCluster() error {

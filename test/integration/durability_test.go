@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -256,7 +257,7 @@ func TestSnapshotCommands(t *testing.T) {
 	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "save", file, "--admin", admin); code != 0 {
 		t.Fatal(out)
 	}
-	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file, "-o", "json"); code != 0 || !contains(out, `"keys":100`) {
+	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file, "-o", "json"); code != 0 || !strings.Contains(out, `"keys":100`) {
 		t.Errorf("code %d: %s", code, out)
 	}
 	if out, code := holdfast(t, broker.address, "", "raft", "snapshot", "take", "--admin", admin); code != 0 {
@@ -272,7 +273,7 @@ func TestSnapshotCommands(t *testing.T) {
 	if _, code := holdfast(t, broker.address, "", "raft", "snapshot", "inspect", file); code != 3 {
 		t.Errorf("a damaged snapshot: code %d", code)
 	}
-	if out, code := holdfast(t, broker.address, "", "status", "--admin", admin); code != 0 || !contains(out, "leader") {
+	if out, code := holdfast(t, broker.address, "", "status", "--admin", admin); code != 0 || !strings.Contains(out, "leader") {
 		t.Errorf("status: code %d: %s", code, out)
 	}
 }

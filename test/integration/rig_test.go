@@ -269,8 +269,6 @@ func holdfast(t testing.TB, address, stdin string, arguments ...string) (string,
 	return string(output), command.ProcessState.ExitCode()
 }
 
-func contains(text, part string) bool { return strings.Contains(text, part) }
-
 // flip changes one bit in the middle of a file.
 func flip(t testing.TB, file string) {
 	t.Helper()
