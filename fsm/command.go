@@ -23,7 +23,9 @@ const (
 	KindWatchEnd      Kind = 10 // a notification found no subscriber: the watch ends
 	KindLeaderStart   Kind = 11 // a leader begins to serve; always alone in its entry
 	KindConfigure     Kind = 12 // the settings change
-	KindAdvance       Kind = 13 // clocks are raised after a restore
+	KindAdvance       Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
+	KindKeepNonVoter  Kind = 14 // the member whose raft id is the key stays a non-voter
+	KindLetVote       Kind = 15 // the member whose raft id is the key may become a voter again
 )
 
 // RequestID identifies a request across redeliveries, nodes and restarts. The zero value means that the request has none:
@@ -96,7 +98,8 @@ type Command struct {
 	NotificationIndex uint64
 	PublishedAt       int64
 
-	// Nonce and Version belong to a LeaderStart: which attempt to lead this is, and what every member can apply.
+	// Nonce belongs to a LeaderStart: which attempt to lead this is. Version belongs to that and to an Advance: what every
+	// member can apply.
 	Nonce   uint64
 	Version uint32
 

@@ -218,7 +218,7 @@ func readCommand(r *reader, c *Command) {
 func readCommandSubject(r *reader, c *Command) {
 	switch r.field {
 	case 1:
-		c.Kind = Kind(r.small(uint64(KindAdvance) + 1))
+		c.Kind = Kind(r.small(uint64(lastKind) + 1))
 	case 2:
 		c.ID = r.id()
 	case 3:

@@ -19,7 +19,9 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindConfigure:
 		m.configure(command)
 	case KindAdvance:
-		m.raise(&command.Floor)
+		m.Raise(command.Floor, command.Version)
+	case KindKeepNonVoter, KindLetVote:
+		*result = m.keepNonVoter(string(command.Key), command.Kind == KindKeepNonVoter)
 	case KindGet:
 		*result = m.Read(command)
 	default:

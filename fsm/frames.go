@@ -46,7 +46,11 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 10, m.published)
 	b = appendUint(b, 11, uint64(m.version))
 	b = appendUint(b, 12, m.hash)
-	return appendBool(b, 13, m.configured)
+	b = appendBool(b, 13, m.configured)
+	for _, id := range m.keptNonVoters {
+		b = appendElement(b, 14, id)
+	}
+	return b
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -78,6 +82,8 @@ func (m *Machine) readMeta(r *reader) {
 			m.hash = r.uint()
 		case 13:
 			m.configured = r.bool()
+		case 14:
+			m.keptNonVoters = append(m.keptNonVoters, r.string())
 		default:
 			r.unknown("Meta")
 		}

@@ -24,6 +24,8 @@ type Machine struct {
 	settings   Settings
 	configured bool
 
+	keptNonVoters []string // raft ids, ascending; never changed in place
+
 	values      values
 	watches     watches
 	dedup       dedup

@@ -315,7 +315,7 @@ func TestApplyStopsAtWhatItCannotRead(t *testing.T) {
 			t.Fatalf("byte %d flipped: %v", i, err)
 		}
 	}
-	unknown := AppendEntry(nil, &Entry{Term: 1, Number: 1, Commands: []Command{{Kind: KindAdvance + 1}}})
+	unknown := AppendEntry(nil, &Entry{Term: 1, Number: 1, Commands: []Command{{Kind: lastKind + 1}}})
 	if _, err := l.m.Apply(9, 1, unknown); !errors.Is(err, ErrUnknown) {
 		t.Errorf("unknown kind: %v", err)
 	}

@@ -1,0 +1,117 @@
+package fsm
+
+import (
+	"math"
+	"strings"
+
+	"holdfast/hlc"
+)
+
+// KeyInfo is what operators see of a key.
+type KeyInfo struct {
+	Key     string
+	Value   string
+	Version hlc.Timestamp
+	Token   *hlc.Timestamp // nil when there is none
+	// TTL is how many milliseconds of cluster time are left; negative when the key does not expire.
+	TTL      int64
+	Watchers []Receiver
+}
+
+// ListKeys returns at most limit keys with the prefix that come after the given one, in the order of their bytes. It runs
+// beside Read.
+func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
+	var found []KeyInfo
+	m.scanKeys(prefix, after, func(r *record) bool {
+		found = append(found, m.keyInfo(r))
+		return len(found) < limit
+	})
+	return found
+}
+
+// CountKeys counts at most limit keys with the prefix that come after the given one, and their bytes. It returns the last one
+// that it counted. It runs beside Read.
+func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {
+	m.scanKeys(prefix, after, func(r *record) bool {
+		count++
+		bytes += int64(len(r.data))
+		last = r.key()
+		return count < limit
+	})
+	return count, bytes, last
+}
+
+// FindKey returns what operators see of one key.
+func (m *Machine) FindKey(key string) (KeyInfo, bool) {
+	found, ok := m.values.find([]byte(key))
+	if !ok || found.deadline <= m.now {
+		return KeyInfo{}, false
+	}
+	return m.keyInfo(found), true
+}
+
+// scanKeys visits what is there at cluster time. No key is empty, so an empty after is before all of them.
+func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
+	first := max(prefix, after)
+	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
+		switch {
+		case !strings.HasPrefix(r.key(), prefix):
+			return false
+		case r.key() <= after && after != "", r.deadline <= m.now:
+			return true
+		}
+		return visit(r)
+	})
+}
+
+func (m *Machine) keyInfo(r *record) KeyInfo {
+	info := KeyInfo{
+		Key: r.key(), Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID), Token: r.token, TTL: -1,
+	}
+	if r.deadline != noDeadline {
+		info.TTL = r.deadline - m.now
+	}
+	m.watches.byKey.Ascend(&watch{key: info.Key}, func(w *watch) bool {
+		if w.key != info.Key {
+			return false
+		}
+		info.Watchers = append(info.Watchers, Receiver{ClientID: w.clientID, Dialect: w.dialect})
+		return true
+	})
+	return info
+}
+
+// WatchInfo is what operators see of a watch.
+type WatchInfo struct {
+	Key, ClientID string
+	Dialect       Dialect
+	Age           int64 // milliseconds of cluster time since it was last renewed
+}
+
+// ListWatches returns at most limit watches on keys with the prefix, of one client or, when that is empty, of all, that come
+// after the given one in the order of keys and clients. It runs beside Read.
+func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit int) []WatchInfo {
+	var found []WatchInfo
+	first := &watch{key: after.Key, clientID: after.ClientID}
+	if prefix > after.Key {
+		first = &watch{key: prefix}
+	}
+	m.watches.byKey.Ascend(first, func(w *watch) bool {
+		switch {
+		case !strings.HasPrefix(w.key, prefix):
+			return false
+		case clientID != "" && w.clientID != clientID, w.key == after.Key && w.clientID == after.ClientID:
+			return true
+		}
+		found = append(found, WatchInfo{Key: w.key, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed})
+		return len(found) < limit
+	})
+	return found
+}
+
+// EndWatch returns the command that ends a watch, whatever its age.
+func EndWatch(key, clientID string) Command {
+	command := Command{Kind: KindWatchEnd, Key: []byte(key), NotificationIndex: math.MaxUint64, PublishedAt: math.MaxInt64}
+	command.Principal.ClientID = clientID
+	return command
+}

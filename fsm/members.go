@@ -1,0 +1,41 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// VersionKeepNonVoter is the version that a cluster must have in force before KindKeepNonVoter or KindLetVote is proposed.
+const VersionKeepNonVoter = 2
+
+// maxKept bounds the members that stay non-voters: more are no cluster any more.
+const maxKept = 64
+
+// KeptNonVoter reports whether the member with this raft id stays a non-voter by an operator's word.
+func (m *Machine) KeptNonVoter(id string) bool {
+	_, kept := slices.BinarySearch(m.keptNonVoters, id)
+	return kept
+}
+
+func (m *Machine) keepNonVoter(id string, keep bool) Result {
+	at, kept := slices.BinarySearch(m.keptNonVoters, id)
+	switch {
+	case keep && !kept && len(m.keptNonVoters) >= maxKept:
+		return Result{Code: CodeError, Error: ErrorQuota}
+	case keep && !kept:
+		m.note('M', xxhash.Sum64String(id))
+		m.keptNonVoters = slices.Insert(slices.Clone(m.keptNonVoters), at, id) // a snapshot may hold the old one
+	case !keep && kept:
+		m.note('m', xxhash.Sum64String(id))
+		m.keptNonVoters = slices.Delete(slices.Clone(m.keptNonVoters), at, at+1)
+	}
+	return Result{}
+}
+
+// Raise lifts the clocks, and the version in force, of a state that is to replace that of a cluster, so that no version is
+// given twice and no time goes back.
+func (m *Machine) Raise(floor Floor, version uint32) {
+	m.raise(&floor)
+	m.version = max(m.version, version)
+}
