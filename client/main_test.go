@@ -65,12 +65,15 @@ func startStore() (stop func(), err error) {
 	front.Addresses = []mqttconn.Address{address}
 	front.Username, front.Password = config.NodeUsername, []byte(config.NodePassword)
 	front.Identity.ClientIDProperty = embedded.ClientIDProperty
-	front.AcknowledgeAnswered = true
-	running, err := node.Start(node.Config{
+	network, id := cluster.NewNetwork(), identity.RaftID()
+	running, err := node.Start(context.Background(), node.Config{
 		Cluster: "holdfast", Name: "n1", DataDir: filepath.Join(dir, "n1"), Timing: cluster.LAN(), Offer: cluster.DefaultConfig().Offer,
 		Front: front, Driver: server, Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
-		Network: cluster.NewNetwork(), Log: log, Registry: prometheus.NewRegistry(), Exit: func(err error) { panic(err) },
-	}, identity, []raft.Server{{ID: identity.RaftID(), Address: raft.ServerAddress(identity.RaftID())}})
+		Links: node.Links{
+			Address: raft.ServerAddress(id), Raft: network.Transport(id, cluster.LAN()), Peers: network, Attach: network.Attach,
+		},
+		MaxClockOffset: time.Second, Log: log, Registry: prometheus.NewRegistry(), Exit: func(err error) { panic(err) },
+	}, identity, node.Members([]raft.Server{{ID: id, Address: raft.ServerAddress(id)}}))
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ type replica struct {
 	machine *fsm.Machine
 	changed chan struct{} // closed and replaced after each entry
 
+	hashes hashes
 	halted atomic.Bool // an entry could not be applied: this replica stands still
 }
 
@@ -64,6 +65,7 @@ func (r *replica) apply(log *raft.Log) (*fsm.Outcome, error) {
 		r.node.world.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
 		return nil, err
 	}
+	r.hashes.note(log.Index, r.machine.Status().Hash)
 	r.node.observe(outcome)
 	close(r.changed)
 	r.changed = make(chan struct{})

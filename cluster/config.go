@@ -11,10 +11,6 @@ import (
 	"holdfast/fsm"
 )
 
-// Version is what this node can apply. It grows by one with every new kind of command or field of the log format; a leader
-// proposes nothing that the oldest member does not know.
-const Version = 1
-
 // Timing says how fast members suspect each other.
 type Timing struct {
 	Heartbeat    time.Duration // a follower that hears nothing for as long stands for election
@@ -42,7 +38,8 @@ func Edge() Timing {
 
 // Config is what a Node needs to know. DefaultConfig gives the rest a value.
 type Config struct {
-	ID      raft.ServerID // of this member, unique for ever: see Identity
+	ID      raft.ServerID      // of this member, unique for ever: see Identity
+	Address raft.ServerAddress // under which the other members reach this one
 	Timing  Timing
 	Members []raft.Server // of the first cluster, bootstrapped when the node has no state; nil never bootstraps
 
@@ -58,6 +55,8 @@ type Config struct {
 	SnapshotBytes int64
 	// TrailingEntries is how many entries stay in the log behind a snapshot.
 	TrailingEntries uint64
+	// MaxClockOffset is how far this node's wall clock may be off the other members' without a warning.
+	MaxClockOffset time.Duration
 	// CacheBytes bounds the entries that are kept in memory for followers that are a little behind.
 	CacheBytes int
 }
@@ -68,7 +67,7 @@ func DefaultConfig() Config {
 		Timing:     LAN(),
 		Offer:      Offer{Settings: fsm.DefaultSettings()},
 		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2,
-		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20,
+		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}
 }
 
@@ -88,6 +87,7 @@ func (c *Config) Validate() error {
 		{"InFlight", int64(c.InFlight)},
 		{"SnapshotBytes", c.SnapshotBytes},
 		{"CacheBytes", int64(c.CacheBytes)},
+		{"MaxClockOffset", int64(c.MaxClockOffset)},
 	}
 	for _, field := range positive {
 		if field.value <= 0 {
@@ -119,6 +119,12 @@ type Observer interface {
 	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
 	// returns. The context ends with the leadership. An error gives the leadership up for now; it is tried again.
 	Serve(ctx context.Context, term uint64) error
+	// Told is called with what the observer of another member gave to Tell.
+	Told(message []byte)
+	// Held returns a page of what the observer holds, from a cursor that begins at 0, and the next cursor, 0 at the end.
+	Held(cursor uint64) (page []byte, next uint64)
+	// BrokerSilence returns for how long this node could not have answered clients, even if it led; 0 is well.
+	BrokerSilence() time.Duration
 }
 
 // Clock is the node's sources of time.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,10 @@ type recorder struct {
 	mu       sync.Mutex
 	outcomes []fsm.Outcome
 	serving  chan uint64 // terms, as they begin
+	told     []string
+	held     []string
+
+	brokerDown atomic.Bool
 }
 
 // reply is a tag that waits for its end.
@@ -65,6 +70,28 @@ func (r *recorder) Serve(ctx context.Context, term uint64) error {
 	r.serving <- term
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+func (r *recorder) Told(message []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, string(message))
+}
+
+func (r *recorder) Held(cursor uint64) ([]byte, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if cursor >= uint64(len(r.held)) {
+		return nil, 0
+	}
+	return []byte(r.held[cursor]), cursor + 1
+}
+
+func (r *recorder) BrokerSilence() time.Duration {
+	if r.brokerDown.Load() {
+		return time.Hour
+	}
+	return 0
 }
 
 // member is a node with what a test needs to reach of it.
@@ -126,7 +153,7 @@ func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members [
 ) *member {
 	t.Helper()
 	config := DefaultConfig()
-	config.ID, config.Members = id, members
+	config.ID, config.Address, config.Members = id, raft.ServerAddress(id), members
 	m := &member{recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100), wall: &fakeWall{}}
 	world := World{
 		Stores: stores, Transport: network.Transport(id, config.Timing), Peers: network, Clock: SystemClock(),

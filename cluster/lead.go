@@ -17,6 +17,8 @@ type leadership struct {
 	term     uint64
 	proposer *proposer
 	reader   *reader
+	cancel   context.CancelCauseFunc
+	ended    chan struct{} // closed when nothing of it goes on
 }
 
 // watchLeadership begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
@@ -26,7 +28,7 @@ func (n *Node) watchLeadership(ctx context.Context) {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		if n.raft.State() == raft.Leader {
+		if n.raft.State() == raft.Leader && !n.suspended.Load() {
 			if err := n.lead(ctx); err != nil && ctx.Err() == nil {
 				n.world.Log.Warn("leadership ended", "reason", err)
 			}
@@ -46,7 +48,7 @@ var errStepDown = errors.New("raft no longer leads in this term")
 // lead runs one leadership from its LeaderStart to its end.
 func (n *Node) lead(ctx context.Context) error {
 	nonce := n.world.Random()
-	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: Version}}}
+	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.agreedVersion()}}}
 	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
 	if err := future.Error(); err != nil {
 		return fmt.Errorf("propose LeaderStart: %w", err)
@@ -60,8 +62,10 @@ func (n *Node) lead(ctx context.Context) error {
 		return errStepDown
 	}
 	began := n.world.Clock.Monotonic()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	l := &leadership{
-		term:     outcome.Term,
+		term: outcome.Term, cancel: cancel, ended: make(chan struct{}),
 		proposer: newProposer(n, outcome.Term, began, status.Now),
 		reader:   newReader(n, outcome.Term),
 	}
@@ -69,15 +73,14 @@ func (n *Node) lead(ctx context.Context) error {
 	n.world.Metrics.leading(true)
 	defer n.world.Metrics.leading(false)
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	defer close(l.ended)
 	n.proposer.Store(l.proposer)
 	defer n.proposer.Store(nil)
 	n.leadership.Store(l)
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup
 	for _, work := range []func(context.Context) error{
-		l.proposer.run, l.reader.run,
+		l.proposer.run, l.reader.run, n.tend, n.runAutopilot,
 		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
 		func(ctx context.Context) error { return n.serve(ctx, l) },
 	} {
@@ -96,14 +99,6 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 	if err := n.offer(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var offers sync.WaitGroup
-	offers.Go(func() {
-		if err := n.watchOffers(ctx); err != nil {
-			cancel(err)
-		}
-	})
 	err := n.observer.Serve(ctx, l.term)
 	n.leadership.CompareAndSwap(l, nil)
 	if err == nil {
@@ -111,8 +106,6 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 			err = errors.New("the front end gave up")
 		}
 	}
-	cancel(err)
-	offers.Wait()
 	return err
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// newRaftLogger returns a logger for raft that writes to log.
-func newRaftLogger(log *slog.Logger) hclog.Logger {
+// RaftLogger returns a logger for raft, and what goes with it, that writes to log.
+func RaftLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
 	logger.RegisterSink(slogSink{log})
 	return logger

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
 
 	"holdfast/fsm"
 )
@@ -27,6 +29,13 @@ type Node struct {
 	proposer   atomic.Pointer[proposer]   // whose entries may be in flight: it outlives the leadership
 	published  atomic.Uint64
 	wallOffset atomic.Int64 // milliseconds from this node's wall clock to the cluster's median
+	survey     survey
+	health     atomic.Pointer[autopilot.State]
+	changing   sync.Mutex  // held while the members change, or the state is restored
+	suspended  atomic.Bool // no leadership begins
+
+	clockIsOff   bool          // watchMembers' own
+	knownServers []raft.Server // watchMembers' own
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -43,7 +52,7 @@ func Open(config Config, world World, observer Observer) (*Node, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchClocks} {
+	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchMembers, n.watchOffers} {
 		n.workers.Go(func() { work(ctx) })
 	}
 	return n, nil
@@ -60,9 +69,9 @@ func (n *Node) start() error {
 	snapshots := meteredSnapshots{SnapshotStore: n.world.Stores.Snapshots, written: n.world.Metrics.snapshotWritten}
 	config := n.raftConfig()
 	if n.config.Members != nil {
-		has, err := raft.HasExistingState(n.log, stable, snapshots)
+		has, err := n.world.Stores.HasState()
 		if err != nil {
-			return fmt.Errorf("open node: %w", err)
+			return err
 		}
 		if !has {
 			err := raft.BootstrapCluster(config, n.log, stable, snapshots, n.world.Transport, raft.Configuration{Servers: n.config.Members})
@@ -78,6 +87,10 @@ func (n *Node) start() error {
 	return nil
 }
 
+// maxAppendEntries bounds one message to a follower, which raft counts in entries: 8 of up to 1 MiB, or 8 single commands of the
+// largest size.
+const maxAppendEntries = 8
+
 func (n *Node) raftConfig() *raft.Config {
 	config := raft.DefaultConfig()
 	config.LocalID = n.config.ID
@@ -85,12 +98,13 @@ func (n *Node) raftConfig() *raft.Config {
 	config.ElectionTimeout = n.config.Timing.Election
 	config.LeaderLeaseTimeout = n.config.Timing.LeaderLease
 	config.CommitTimeout = n.config.Timing.Commit
-	config.MaxAppendEntries = 64 // entries of up to 1 MiB
+	config.MaxAppendEntries = maxAppendEntries
+	config.ShutdownOnRemove = false // watchMembers ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = n.config.TrailingEntries
 	config.SnapshotThreshold = 1 << 20 // watchLogSize decides by bytes, which is what a disk fills up with
 	config.NoLegacyTelemetry = true
-	config.Logger = newRaftLogger(n.world.Log)
+	config.Logger = RaftLogger(n.world.Log)
 	return config
 }
 
@@ -136,6 +150,7 @@ func (n *Node) SetPublished(index uint64) {
 // waiter is the tag of a command that one of this package's own goroutines waits for.
 type waiter struct {
 	done   chan struct{}
+	index  uint64 // of the entry
 	result fsm.Result
 	err    error
 }
@@ -163,7 +178,7 @@ func (n *Node) observe(outcome *fsm.Outcome) {
 	}
 	for i, tag := range tags {
 		if w, ok := tag.(*waiter); ok {
-			w.result = outcome.Results[i]
+			w.index, w.result = outcome.Index, outcome.Results[i]
 			close(w.done)
 			tags[i] = nil
 		}
@@ -189,11 +204,6 @@ func (n *Node) failed(tag any, unknown bool) {
 	}
 }
 
-// Answer answers another member's question.
-func (n *Node) Answer() Answer {
-	return Answer{Term: n.raft.CurrentTerm(), Wall: n.world.Clock.Wall()}
-}
-
 // Status is what a member knows of itself and the cluster.
 type Status struct {
 	ID       raft.ServerID
@@ -211,32 +221,48 @@ type Status struct {
 func (n *Node) Status() Status {
 	_, leader := n.raft.LeaderWithID()
 	status := Status{
-		ID: n.config.ID, Serving: n.leadership.Load() != nil,
+		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.leadership.Load() != nil,
 		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
 		State: n.replica.status(),
-	}
-	switch n.raft.State() {
-	case raft.Leader:
-		status.Role = "leader"
-	case raft.Follower:
-		status.Role = "follower"
-	case raft.Candidate:
-		status.Role = "candidate"
-	default:
-		status.Role = "shutdown"
-	}
-	if future := n.raft.GetConfiguration(); future.Error() == nil {
-		status.Servers = future.Configuration().Servers
 	}
 	return status
 }
 
-// TransferLeadership hands the leadership to another voter, if there is one. Cluster time is put into the log before, so that
+// Behind reports whether this node knows of commands that are committed and has not applied them for a second, or has not heard
+// of a leader since it started.
+func (n *Node) Behind() bool { return n.survey.isBehind() }
+
+// role returns what raft is, as operators call it.
+func (n *Node) role() string {
+	switch n.raft.State() {
+	case raft.Leader:
+		return "leader"
+	case raft.Follower:
+		return "follower"
+	case raft.Candidate:
+		return "candidate"
+	default:
+		return "shutdown"
+	}
+}
+
+// TransferLeadership hands the leadership to a member, by its name or id, or to any voter when to is empty. It does nothing on
+// a node that does not lead, or is alone. Cluster time is put into the log before, so that
 // leaders that change all the time still let keys expire.
-func (n *Node) TransferLeadership(ctx context.Context) error {
+func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	status := n.Status()
-	if status.Role != "leader" || len(status.Servers) < 2 {
+	if status.Role != "leader" || !otherVoter(status.Servers, n.config.ID) {
 		return nil
+	}
+	var target raft.Server
+	if to != "" {
+		var err error
+		if target, err = n.resolve(to); err != nil {
+			return err
+		}
+		if target.ID == n.config.ID {
+			return nil
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)
@@ -247,7 +273,13 @@ func (n *Node) TransferLeadership(ctx context.Context) error {
 		}
 	}
 	transfer := make(chan error, 1)
-	n.workers.Go(func() { transfer <- n.raft.LeadershipTransfer().Error() })
+	n.workers.Go(func() {
+		if to != "" {
+			transfer <- n.raft.LeadershipTransferToServer(target.ID, target.Address).Error()
+			return
+		}
+		transfer <- n.raft.LeadershipTransfer().Error()
+	})
 	select {
 	case err := <-transfer:
 		if err != nil {
@@ -257,6 +289,10 @@ func (n *Node) TransferLeadership(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("transfer leadership: %w", ctx.Err())
 	}
+}
+
+func otherVoter(servers []raft.Server, id raft.ServerID) bool {
+	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID != id && s.Suffrage == raft.Voter })
 }
 
 // Close hands over the leadership, if there is anybody to take it, and stops: raft, the transport, the stores, in this order.
@@ -276,7 +312,7 @@ func closeTransport(transport raft.Transport) error {
 func (n *Node) shutdown(ctx context.Context) error {
 	if ctx.Err() != nil {
 		n.world.Log.Debug("stopping at once")
-	} else if err := n.TransferLeadership(ctx); err != nil {
+	} else if err := n.TransferLeadership(ctx, ""); err != nil {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()

@@ -129,7 +129,7 @@ func TestLeadershipMoves(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
 	first.must(t, set("k", "v"))
-	if err := first.TransferLeadership(t.Context()); err != nil {
+	if err := first.TransferLeadership(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	second := leader(t, members...)
@@ -182,11 +182,11 @@ func (s *switchPeers) set(peers Peers) {
 	s.peers = peers
 }
 
-func (s *switchPeers) Ask(ctx context.Context, member raft.Server) (Answer, error) {
+func (s *switchPeers) Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error) {
 	s.mu.Lock()
 	peers := s.peers
 	s.mu.Unlock()
-	return peers.Ask(ctx, member)
+	return peers.Call(ctx, member, method, request)
 }
 
 type answers struct {
@@ -194,8 +194,8 @@ type answers struct {
 	err  error
 }
 
-func (a answers) Ask(context.Context, raft.Server) (Answer, error) {
-	return Answer{Term: a.term}, a.err
+func (a answers) Call(context.Context, raft.Server, Method, []byte) ([]byte, error) {
+	return answer{term: a.term}.encode(), a.err
 }
 
 // † One node with a wrong clock changes nothing, leader or not.
@@ -206,7 +206,8 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.wallOffset.Store(n.medianOffset(t.Context(), time.Second))
+		n.survey.take(n.describeAll(t.Context(), time.Second))
+		n.wallOffset.Store(n.medianOffset())
 		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}

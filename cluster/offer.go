@@ -3,8 +3,10 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"holdfast/fsm"
 )
@@ -37,7 +39,7 @@ func newOffers(first Offer) *offers {
 	return &offers{current: first, changed: make(chan struct{}, 1)}
 }
 
-// SetOffer changes what this node wants the settings to be. A leader puts it into the log at once; another node when it leads.
+// SetOffer changes what this node wants the settings to be. It is proposed as soon as there is a leader.
 func (n *Node) SetOffer(offer Offer) {
 	n.offers.mu.Lock()
 	n.offers.current = offer
@@ -49,7 +51,8 @@ func (n *Node) SetOffer(offer Offer) {
 }
 
 // offer proposes this node's settings when they differ from those that it offered last, or when none were ever offered by
-// anybody. What it offered is remembered, so that a leader change brings back nobody's older settings.
+// anybody. What it offered is remembered, so that a leader change brings back nobody's older settings. A node without a
+// memory that finds settings in force leaves them so: it is new, or has lost its disk.
 func (n *Node) offer(ctx context.Context) error {
 	n.offers.mu.Lock()
 	current := n.offers.current
@@ -59,31 +62,74 @@ func (n *Node) offer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
-	configured := false
-	n.View(func(m *fsm.Machine) { _, configured = m.Settings() })
-	if configured && bytes.Equal(last, fingerprint) {
+	configured, same := false, false
+	n.View(func(m *fsm.Machine) {
+		inForce, ok := m.Settings()
+		inForce = n.withPolicyOf(&current, inForce)
+		configured, same = ok, bytes.Equal((&Offer{inForce, current.KeepPolicy}).fingerprint(), fingerprint)
+	})
+	switch {
+	case configured && bytes.Equal(last, fingerprint):
 		return nil
+	case configured && last == nil && !same:
+		n.world.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
+	case configured && same:
+	default:
+		if err := n.proposeOffer(ctx, &current); err != nil {
+			return err
+		}
+		n.world.Log.Info("settings are in force")
 	}
-	if _, err := n.Execute(ctx, current.command()); err != nil {
-		return fmt.Errorf("configure: %w", err)
-	}
-	n.world.Log.Info("settings are in force")
 	if err := n.world.Stores.Offered.Save(fingerprint); err != nil {
 		return fmt.Errorf("remember the settings offered: %w", err)
 	}
 	return nil
 }
 
-// watchOffers proposes changed settings while this node leads.
-func (n *Node) watchOffers(ctx context.Context) error {
-	for {
+// withPolicyOf returns settings with the policy that an offer which keeps it stands for: any.
+func (n *Node) withPolicyOf(offer *Offer, settings fsm.Settings) fsm.Settings {
+	if offer.KeepPolicy {
+		settings.Policy = offer.Settings.Policy
+	}
+	return settings
+}
+
+// proposeOffer puts settings into the log, here or by way of the leader.
+func (n *Node) proposeOffer(ctx context.Context, offer *Offer) error {
+	_, err := n.Execute(ctx, offer.command())
+	if errors.Is(err, ErrNotLeader) {
+		_, err = n.leaderCall(ctx, MethodOffer, offer.fingerprint())
+	}
+	if err != nil {
+		return fmt.Errorf("configure: %w", err)
+	}
+	return nil
+}
+
+// watchOffers offers this node's settings once it hears of a leader, and when they change.
+func (n *Node) watchOffers(ctx context.Context) {
+	const retry = 500 * time.Millisecond
+	ticker := time.NewTicker(retry)
+	defer ticker.Stop()
+	for pending := true; ; {
+		configured := false
+		n.View(func(m *fsm.Machine) { _, configured = m.Settings() })
+		// The leader of a new cluster puts its settings into force before it serves; the others wait for that.
+		if pending && configured {
+			offering, cancel := context.WithTimeout(ctx, 10*retry)
+			err := n.offer(offering)
+			cancel()
+			pending = err != nil
+			if err != nil {
+				n.world.Log.Debug("the settings could not be offered yet", "error", err)
+			}
+		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-n.offers.changed:
-			if err := n.offer(ctx); err != nil && ctx.Err() == nil {
-				return err
-			}
+			pending = true
+		case <-ticker.C:
 		}
 	}
 }

@@ -2,88 +2,88 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
 
 	"github.com/hashicorp/raft"
 )
 
-// Answer is what a member says of itself.
-type Answer struct {
-	Term uint64 // raft's current term, read after the question arrived
-	Wall int64  // its wall clock, milliseconds since the Unix epoch
-}
+// Method says what one member asks of another. The numbers are part of the protocol between members: only ever added.
+type Method uint8
 
-// Peers asks other members. Ask returns an answer that was given after the call, or an error. It is safe for concurrent use.
+// The methods. A caller that need not be a member may use those for which Public is true.
+const (
+	MethodAsk      Method = 10 // what term the member is in, and its wall clock
+	MethodDescribe Method = 11 // a Description
+	MethodMember   Method = 12 // whether a raft id is a member, by the word of the leader
+	MethodJoin     Method = 13 // to be added
+	MethodOffer    Method = 14 // settings for the leader to propose
+	MethodHash     Method = 15 // hash of the state at a log index
+	MethodTell     Method = 16 // from front end to front end, without an answer
+	MethodHeld     Method = 17 // a page of what the front end holds
+)
+
+// Quick reports whether a call is answered at once, from memory.
+func (m Method) Quick() bool { return m == MethodAsk }
+
+// Public reports whether the caller need not be a member.
+func (m Method) Public() bool { return m == MethodDescribe || m == MethodMember || m == MethodJoin }
+
+// Peers reaches other members. Call returns an answer that was given after the call, an error that wraps ErrUnreachable when
+// there is none, or the member's own error. A member without an id is whoever listens at the address. It is safe for concurrent
+// use.
 type Peers interface {
-	Ask(ctx context.Context, member raft.Server) (Answer, error)
+	Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error)
 }
 
 // ErrUnreachable says that a member did not answer.
 var ErrUnreachable = errors.New("member unreachable")
 
-// Network connects the members of one process: raft's in-memory transport, and questions by a function call.
-type Network struct {
-	mu      sync.Mutex
-	members map[raft.ServerID]*Node
-	wires   []*raft.InmemTransport
+// ErrRefused says that a member, or the leader, refused to do something, and that nothing was changed.
+var ErrRefused = errors.New("refused")
+
+// remoteError is an error on its way from one member to another.
+type remoteError struct {
+	Code string `json:"code,omitempty"`
+	Text string `json:"text"`
+	kind error
 }
 
-// NewNetwork returns a network without members.
-func NewNetwork() *Network { return &Network{members: make(map[raft.ServerID]*Node)} }
+// Error implements error.
+func (e *remoteError) Error() string { return e.Text }
 
-// Transport returns the raft transport of a member, connected with all others of the network. Its address is its id.
-func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.Election)
-	for _, other := range n.wires {
-		other.Connect(wire.LocalAddr(), wire)
-		wire.Connect(other.LocalAddr(), other)
+// Unwrap returns the sentinel that the error wrapped at the other member.
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// remoteKinds are the sentinels that survive the way from one member to another.
+func remoteKinds() map[string]error {
+	return map[string]error{
+		"notLeader": ErrNotLeader, "notDone": ErrNotDone, "unknown": ErrOutcomeUnknown, "refused": ErrRefused, "unreachable": ErrUnreachable,
 	}
-	n.wires = append(n.wires, wire)
-	return &networkTransport{InmemTransport: wire, network: n}
 }
 
-// networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
-// not the interface, and so keeps its other methods, without which raft would silently do without pre-votes.
-type networkTransport struct {
-	*raft.InmemTransport
-	network *Network
-}
-
-// Close implements raft.WithClose.
-func (t *networkTransport) Close() error {
-	t.network.mu.Lock()
-	defer t.network.mu.Unlock()
-	for _, other := range t.network.wires {
-		other.Disconnect(t.LocalAddr())
+// EncodeError turns an error into the body of an answer.
+func EncodeError(err error) []byte {
+	encoded := remoteError{Text: err.Error()}
+	for code, kind := range remoteKinds() {
+		if errors.Is(err, kind) {
+			encoded.Code = code
+		}
 	}
-	t.network.wires = slices.DeleteFunc(t.network.wires, func(w *raft.InmemTransport) bool { return w == t.InmemTransport })
-	return t.InmemTransport.Close()
-}
-
-var (
-	_ raft.WithPreVote = (*networkTransport)(nil)
-	_ raft.WithClose   = (*networkTransport)(nil)
-)
-
-// Attach makes a member answer questions.
-func (n *Network) Attach(node *Node) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.members[node.ID()] = node
-}
-
-// Ask implements Peers.
-func (n *Network) Ask(_ context.Context, member raft.Server) (Answer, error) {
-	n.mu.Lock()
-	node := n.members[member.ID]
-	n.mu.Unlock()
-	if node == nil {
-		return Answer{}, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+	body, err := json.Marshal(&encoded)
+	if err != nil {
+		return nil // a string always encodes
 	}
-	return node.Answer(), nil
+	return body
+}
+
+// RemoteError turns the body of an answer back into an error. It matches ErrNotLeader, ErrNotDone, ErrOutcomeUnknown and
+// ErrRefused as the original did.
+func RemoteError(body []byte) error {
+	decoded := &remoteError{}
+	if err := json.Unmarshal(body, decoded); err != nil {
+		decoded.Text = "an error that cannot be read"
+	}
+	decoded.kind = remoteKinds()[decoded.Code]
+	return decoded
 }

@@ -145,8 +145,8 @@ func (n *Node) confirm(ctx context.Context, term uint64) error {
 	answers := make(chan bool, len(others))
 	for _, server := range others {
 		n.workers.Go(func() { // ends with the context at the latest, so nobody waits for it here
-			answer, err := n.world.Peers.Ask(ctx, server)
-			answers <- err == nil && answer.Term <= term
+			answer, err := n.ask(ctx, server)
+			answers <- err == nil && answer.term <= term
 		})
 	}
 	for range others {

@@ -22,7 +22,18 @@ type Stores struct {
 	Snapshots raft.SnapshotStore
 	// Offered keeps the settings that this node offered last.
 	Offered OfferStore
-	Close   func() error
+	// Folder is for temporary files; empty is the system's.
+	Folder string
+	Close  func() error
+}
+
+// HasState reports whether the stores belong to a member of a cluster.
+func (s *Stores) HasState() (bool, error) {
+	has, err := raft.HasExistingState(s.Log, s.Stable, s.Snapshots)
+	if err != nil {
+		return false, fmt.Errorf("look for existing state: %w", err)
+	}
+	return has, nil
 }
 
 // OfferStore keeps a small blob. Load returns nil when there is none.
@@ -56,13 +67,13 @@ func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", file, err)
 	}
-	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, newRaftLogger(log))
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, RaftLogger(log))
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, bolt.Close()))
 	}
 	return Stores{
 		Log: bolt, Stable: bolt, Snapshots: snapshots,
-		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: bolt.Close,
+		Offered: offerFile(filepath.Join(dataDir, "offered")), Folder: dataDir, Close: bolt.Close,
 	}, nil
 }
 

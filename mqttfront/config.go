@@ -29,10 +29,6 @@ type Config struct {
 
 	Identity Identity
 
-	// AcknowledgeAnswered keeps back the PUBACK of a request until it is answered. It is for a cluster of one: a request that
-	// was not answered when the node dies comes again. With more nodes the others have it.
-	AcknowledgeAnswered bool
-
 	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
 	SessionAge time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.

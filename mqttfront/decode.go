@@ -80,6 +80,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	origin := f.world.Driver.Origin(message)
 	r.command.BrokerTime = origin.Time
+	r.command.ID = requestID(r.command.Principal.ClientID, message, p.timestamp, p.token)
 	switch {
 	case message.QoS != 1 || origin.QoS > 1:
 		r.command.Error = fsm.ErrorQoS
@@ -102,9 +103,6 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	r.read = r.command.Kind == fsm.KindGet
 	f.addTimes(&r.command, &p)
 	r.command.Unidentified = f.config.Identity.ClientIDProperty != "" && !p.hasTrustedID
-	if !r.read {
-		r.command.ID = requestID(r.command.Principal.ClientID, message, p.timestamp, p.token)
-	}
 	return r, verdictExecute, ""
 }
 

@@ -35,6 +35,12 @@ type Store interface {
 	Confirm(ctx context.Context) error
 	// View runs f with the state, not beside Applied and ReadDone.
 	View(f func(*fsm.Machine))
+	// Alone reports whether this node is the only member.
+	Alone() bool
+	// Tell gives a message to the Told of the front ends of all other nodes that can be reached in time.
+	Tell(ctx context.Context, message []byte)
+	// CollectHeld hands what Held of the other nodes' front ends gives to take, page by page, from several goroutines.
+	CollectHeld(ctx context.Context, take func(node string, page []byte))
 	// SetPublished tells that everything up to the log index was published.
 	SetPublished(index uint64)
 }

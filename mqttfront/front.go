@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -33,13 +35,22 @@ type Front struct {
 	byID      map[fsm.RequestID]*request
 	known     []*request     // followers: requests whose outcome is applied and not yet known to be published, by index
 	writing   map[string]int // by ordering: writes in the hands of the store
+	mark      uint64         // the published mark, as the log has it
 	busy      int            // requests executing or answering
 	serving   *serving
 	limits    fsm.Limits
 	expiry    time.Duration // of notifications
 	stopped   bool
-	session   string // what the ingest session is doing, for people
-	up        bool   // the ingest session is
+	early     early           // followers: what is known of requests that have not arrived yet
+	answered  []fsm.RequestID // leader: answered outside of the log, and not reported yet
+	sequence  uint64          // of the last request that was taken in
+	outbox    *outbox         // while the node leads
+	upSince   time.Time       // the ingest session is up or down since then
+	contest   contest
+	started   time.Time
+	heard     atomic.Int64 // when the broker last sent anything: nanoseconds since started
+	session   string       // what the ingest session is doing, for people
+	up        bool         // the ingest session is
 }
 
 // message is what the ingest session has received.
@@ -60,6 +71,7 @@ func New(config Config, world World) (*Front, error) {
 		config: config, world: world, queue: make(chan message, config.QueueMessages), pending: make(chan Departure, 1024),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
+		upSince: time.Now(), started: time.Now(),
 	}
 	f.room.L = &f.mu
 	return f, nil
@@ -101,7 +113,7 @@ func (f *Front) Ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case !f.up:
+	case !f.up || f.silence(time.Now()) > silent:
 		return fmt.Errorf("broker session: %s", f.session)
 	case f.heldBytes >= f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages:
 		return errors.New("the hold buffer is full")
@@ -199,13 +211,14 @@ func (f *Front) admit(ctx context.Context, r *request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
-	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || f.mustWait() && f.full(r)) {
+	alone := f.store.Alone()
+	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || (f.serving != nil || alone) && f.full(r)) {
 		f.room.Wait()
 	}
 	if f.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker has it still
 	}
-	if f.serving == nil && !f.keeps(r) {
+	if f.serving == nil && !f.keeps(r, alone) {
 		r.done()
 		return
 	}
@@ -214,22 +227,34 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		r.done()
 		return
 	}
+	f.sequence++
+	r.sequence = f.sequence
 	r.element = f.held.PushBack(r)
 	f.heldBytes += r.size
 	f.world.Metrics.held.Set(float64(f.held.Len()))
 	if !r.command.ID.IsZero() {
 		f.byID[r.command.ID] = r
 	}
-	if !f.config.AcknowledgeAnswered {
+	if !alone { // else a request that is not answered when the node dies has to come again: nobody else has it
 		r.done()
 		r.done = func() {}
 	}
-	if f.serving != nil && f.serving.open {
+	switch {
+	case f.serving != nil && f.serving.open:
 		f.execute(r, true)
+	case f.serving == nil && r.outcome != 0:
+		f.addKnown(r)
 	}
 }
 
-func (f *Front) mustWait() bool { return f.serving != nil || f.config.AcknowledgeAnswered }
+// addKnown notes that the outcome of a held request is applied and not yet known to be published. f.mu is held.
+func (f *Front) addKnown(r *request) {
+	at := len(f.known)
+	for at > 0 && f.known[at-1].outcome > r.outcome {
+		at--
+	}
+	f.known = slices.Insert(f.known, at, r)
+}
 
 // full reports whether there is no room to keep a request. A single one always finds room. f.mu is held.
 func (f *Front) full(r *request) bool {
@@ -237,15 +262,22 @@ func (f *Front) full(r *request) bool {
 }
 
 // keeps reports whether a node that does not lead keeps the request. In a cluster of one it is the only node to have it.
-func (f *Front) keeps(r *request) bool {
-	if f.config.AcknowledgeAnswered {
+func (f *Front) keeps(r *request, alone bool) bool {
+	if alone {
 		return true
 	}
 	if r.command.ID.IsZero() {
 		return false
 	}
-	_, known := f.byID[r.command.ID]
-	return !known
+	if _, held := f.byID[r.command.ID]; held {
+		return false
+	}
+	index, known := f.early.take(r.command.ID)
+	if known && index <= f.mark {
+		return false // answered before it came
+	}
+	r.outcome = index
+	return true
 }
 
 // end lets go of a request. f.mu is held.

@@ -16,6 +16,9 @@ import (
 
 // fakeStore keeps what the front end gives it.
 type fakeStore struct {
+	alone     bool
+	told      [][]byte
+	held      map[string][][]byte
 	machine   *fsm.Machine
 	proposed  []fsm.Command
 	tags      []any
@@ -31,6 +34,15 @@ func (s *fakeStore) Propose(c fsm.Command, tag any) bool {
 func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 	s.reads = append(s.reads, tag)
 	return true
+}
+func (s *fakeStore) Alone() bool                            { return s.alone }
+func (s *fakeStore) Tell(_ context.Context, message []byte) { s.told = append(s.told, message) }
+func (s *fakeStore) CollectHeld(_ context.Context, take func(string, []byte)) {
+	for node, pages := range s.held {
+		for _, page := range pages {
+			take(node, page)
+		}
+	}
 }
 func (s *fakeStore) Confirm(context.Context) error { return nil }
 func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
@@ -63,7 +75,7 @@ func newTestFront(t testing.TB, change ...func(*Config)) (*Front, *fakeStore) {
 // serve makes the front end serve, with connections that go nowhere.
 func serve(f *Front) *outbox {
 	o := newOutbox(f)
-	f.begin(o)
+	f.begin(o, nil)
 	return o
 }
 
@@ -158,7 +170,8 @@ func TestFollowerHolds(t *testing.T) {
 
 // In a cluster of one everything is kept until it is answered, and acknowledged then.
 func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
-	f, s := newTestFront(t, func(c *Config) { c.AcknowledgeAnswered = true })
+	f, s := newTestFront(t)
+	s.alone = true
 	acknowledged := arrive(f, get, "short")
 	if *acknowledged || f.held.Len() != 1 {
 		t.Fatal("acknowledged before it was answered, or not kept")

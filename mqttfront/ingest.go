@@ -30,10 +30,21 @@ type ingest struct {
 	reason  chan error // why the connection ended, the first word counts
 }
 
+// errEnded is all that is known of a connection that the broker closed without a word, as Mosquitto 2.0 does when another client
+// connects under the same client id.
+var errEnded = errors.New("the connection ended")
+
+// A session that ends without a word within shortSession, maxShort times in a row, was taken over by somebody who does the same.
+const (
+	shortSession = 5 * time.Second
+	maxShort     = 3
+)
+
 // receive keeps the ingest session connected until the context ends.
 func (f *Front) receive(ctx context.Context) error {
 	probes := newProber(f)
 	delay := f.config.BackoffMin
+	short := 0 // sessions in a row that ended soon after they began, without a word
 	for {
 		began := time.Now()
 		err := f.connectIngest(ctx, probes)
@@ -45,9 +56,15 @@ func (f *Front) receive(ctx context.Context) error {
 		if time.Since(began) > f.config.KeepAlive {
 			delay = f.config.BackoffMin
 		}
-		if isTakenOver(err) {
+		if short++; !errors.Is(err, errEnded) || time.Since(began) > shortSession {
+			short = 0
+		}
+		if isTakenOver(err) || short >= maxShort {
+			short = 0
 			// Somebody else uses this node's client id. Taking it back would make the two throw each other out for ever.
 			delay = f.config.SessionAge
+			f.setSession(false, "another client uses this node's client id "+f.ingestID())
+			f.world.Metrics.ingestTaken.Inc()
 			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name?", "client", f.ingestID())
 		} else {
 			f.world.Log.Warn("broker session lost", "error", err)
@@ -63,7 +80,11 @@ func (f *Front) ingestID() string { return f.config.Cluster + "-" + f.config.Nod
 func (f *Front) setSession(up bool, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if up != f.up {
+		f.upSince = time.Now()
+	}
 	f.up, f.session = up, text
+	f.heardBroker()
 	value := 0.0
 	if up {
 		value = 1
@@ -144,7 +165,7 @@ func (in *ingest) serve(ctx, dialing context.Context) error {
 		case err := <-in.reason:
 			return err
 		case <-time.After(time.Second): // the callbacks come after the end, each in a goroutine of its own
-			return errors.New("the connection ended")
+			return errEnded
 		}
 	}
 }
@@ -160,6 +181,7 @@ func (in *ingest) ended(err error) {
 func (in *ingest) handle(received paho.PublishReceived) (bool, error) {
 	f, publish := in.front, received.Packet
 	size := in.conn.TakeSize()
+	f.heardBroker()
 	done := func() {}
 	if publish.QoS == 1 {
 		number := in.acks.Arrived(publish.PacketID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -43,6 +44,8 @@ type lane struct {
 	front    *Front
 	clientID string
 
+	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
+
 	mu            sync.Mutex
 	queue         []*outgoing
 	flight        []*outgoing // sent, in order; the first is not acknowledged
@@ -51,7 +54,9 @@ type lane struct {
 }
 
 func newLane(front *Front, clientID string) *lane {
-	return &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1)}
+	l := &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1)}
+	l.downSince.Store(time.Now().UnixMilli())
+	return l
 }
 
 // push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
@@ -85,12 +90,15 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	for {
 		if publisher != nil {
 			delay = l.front.config.BackoffMin
+			l.downSince.Store(0)
 			l.pump(ctx, publisher)
+			l.downSince.Store(time.Now().UnixMilli())
 			publisher.Abort()
 			if ctx.Err() != nil {
 				return
 			}
 			l.front.world.Metrics.laneLosses.Inc()
+			l.front.laneLost()
 			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
 			l.requeue()
 		}

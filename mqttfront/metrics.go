@@ -22,6 +22,9 @@ type Metrics struct {
 	abandoned     *prometheus.CounterVec // kind
 	probe         prometheus.Histogram
 	sentAway      *prometheus.CounterVec // result
+	ingestTaken   prometheus.Counter
+	contested     prometheus.Counter
+	unreported    prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -46,9 +49,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		abandoned:     vector("holdfast_publish_abandoned_total", "Replies and notifications that no connection survived, or that do not fit into a packet.", "kind"),
 		probe:         prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: buckets}),
 		sentAway:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
+		ingestTaken:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
+		contested:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "How often the publishing connections were found to be contested by another cluster."}),
+		unreported:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
 	}
 	registry.MustRegister(m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
-		m.laneLosses, m.abandoned, m.probe, m.sentAway)
+		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported)
 	return m
 }
 

@@ -26,6 +26,7 @@ type prober struct {
 	last    time.Time // of the last contact
 	clean   bool      // the next session starts clean
 	saved   time.Time
+	nagle   nagle
 }
 
 func newProber(front *Front) *prober {
@@ -113,6 +114,9 @@ func (p *prober) fresh(payload []byte) bool {
 	if boot == p.boot {
 		age = time.Since(p.start) - time.Duration(sent)*time.Microsecond
 		p.front.world.Metrics.probe.Observe(age.Seconds())
+		if p.nagle.trip(age) {
+			p.front.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+		}
 	}
 	if age > p.front.config.SessionAge {
 		p.mu.Lock()

@@ -26,11 +26,12 @@ type request struct {
 	done          func() // acknowledges the message to the broker
 
 	// The fields below are guarded by Front.mu.
-	state   requestState
-	element *list.Element // in Front.held
-	began   time.Time     // when it went into the hands of the store
-	writing bool          // counts in Front.writing
-	outcome uint64        // index of the entry with its outcome, when this node knows it and does not answer
+	state    requestState
+	element  *list.Element // in Front.held
+	began    time.Time     // when it went into the hands of the store
+	writing  bool          // counts in Front.writing
+	sequence uint64        // grows with the place in Front.held
+	outcome  uint64        // index of the entry with its outcome, when this node knows it and does not answer
 }
 
 type requestState uint8

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast/fsm"
@@ -28,11 +29,23 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		return context.Cause(ctx)
 	}
 	outbox := newOutbox(f)
+	f.setOutbox(outbox)
+	defer f.setOutbox(nil)
 	defer outbox.close()
+	var byNode map[string][]*request
+	var collecting sync.WaitGroup
+	collecting.Go(func() { byNode = f.collect(ctx) })
+	defer collecting.Wait()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
-	f.begin(outbox)
+	collecting.Wait()
+	f.begin(outbox, byNode)
+	ctx, cancel := context.WithCancel(ctx)
+	var reporting sync.WaitGroup
+	defer reporting.Wait()
+	defer cancel()
+	reporting.Go(func() { f.report(ctx) })
 	f.world.Log.Info("serving", "term", term)
 	for {
 		select {
@@ -48,14 +61,16 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 }
 
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
-// no outcome yet is executed, in the order of arrival.
-func (f *Front) begin(outbox *outbox) {
+// no outcome yet is executed, in the order of arrival. byNode is what the other nodes hold.
+func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.serving = &serving{lanes: outbox.lanes}
 		settings, _ := m.Settings()
 		f.adopt(&settings)
+		f.answered, f.early = nil, early{}
+		f.takeUpHeld(m, byNode)
 		f.republish(m)
 	})
 	f.mu.Lock()
@@ -113,11 +128,15 @@ func (f *Front) stopServing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serving = nil
+	f.answered, f.known = nil, nil
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
 		if r.state == stateAnswering {
 			f.setAside(r)
+		}
+		if r.state == stateHeld && r.outcome != 0 {
+			f.addKnown(r)
 		}
 	}
 	f.room.Broadcast()
@@ -142,7 +161,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	case r.version != "" || command.Kind == 0:
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
-	case overloaded && command.ID.IsZero():
+	case overloaded && (r.read || command.ID.IsZero()):
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	case overloaded:
@@ -206,6 +225,9 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 	}
 	f.leave(r)
 	r.state = stateAnswering
+	if !r.read {
+		r.outcome = index
+	}
 	if r.began.IsZero() {
 		r.began = time.Now()
 	}
@@ -265,6 +287,7 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 		}
 		tell(len(outcome.Commands))
 	}
+	f.mark = max(f.mark, outcome.Published)
 	if f.serving == nil {
 		f.releaseKnown(outcome.Published)
 	}
@@ -296,7 +319,14 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 
 // learn notes that a request that this node holds has its outcome. f.mu is held.
 func (f *Front) learn(id fsm.RequestID, index uint64) {
-	if r, ok := f.byID[id]; ok && !id.IsZero() && r.outcome == 0 {
+	if id.IsZero() {
+		return
+	}
+	r, held := f.byID[id]
+	switch {
+	case !held:
+		f.early.note(id, index, time.Now())
+	case r.outcome == 0:
 		r.outcome = index
 		f.known = append(f.known, r)
 	}
@@ -354,6 +384,7 @@ func (f *Front) settle(o *outgoing) {
 	}
 	if r := o.request; r != nil && r.state == stateAnswering {
 		f.world.Metrics.stage("publish", time.Since(o.queued))
+		f.noteAnswered(o)
 		f.busy--
 		f.end(r)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -70,6 +71,8 @@ type devCluster struct {
 	temporary bool
 	broker    *embedded.Broker
 	nodes     []*node.Node
+	handlers  []http.Handler    // of the nodes' admin APIs
+	forwarded []*httpapi.Server // of what the nodes forward to each other
 	admin     *httpapi.Server
 	health    *httpapi.Server
 	exits     chan error
@@ -129,10 +132,10 @@ func (d *devCluster) start(o *devOptions, s *settings.Settings, log *slog.Logger
 		return err
 	}
 	first := d.nodes[0]
-	if d.admin, err = httpapi.Listen(o.admin, httpapi.Admin("n1", first.Cluster, first.Ready)); err != nil {
+	if d.admin, err = httpapi.Listen(o.admin, d.handlers[0], nil); err != nil {
 		return err
 	}
-	d.health, err = httpapi.Listen(o.health, httpapi.Health(first.Ready, first.Registry()))
+	d.health, err = httpapi.Listen(o.health, httpapi.Health(first.Ready, first.Notes, first.Registry()), nil)
 	return err
 }
 
@@ -171,17 +174,22 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 		front.Addresses = []mqttconn.Address{address}
 		front.Username, front.Password = broker.NodeUsername, []byte(broker.NodePassword)
 		front.Identity = mqttfront.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
-		front.AcknowledgeAnswered = o.nodes == 1
-		started, err := node.Start(node.Config{
+		connected := inProcess(network, members[i].ID, devTiming(), node.Members(members))
+		started, err := node.Start(context.Background(), node.Config{
 			Cluster: s.Cluster.Name, Name: name, DataDir: filepath.Join(d.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 			Timing: devTiming(), Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: d.broker,
-			Dialer:  &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
-			Network: network, Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: d.exit,
-		}, identities[i], members)
+			Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
+			Links:  connected.Links, MaxClockOffset: s.Cluster.MaxClockOffset,
+			Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: d.exit,
+		}, identities[i], connected.assemble)
 		if err != nil {
 			return err
 		}
 		d.nodes = append(d.nodes, started)
+		d.handlers = append(d.handlers, httpapi.Admin(httpapi.AdminConfig{
+			Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Notes, Dial: connected.dial, Log: log,
+		}))
+		d.forwarded = append(d.forwarded, httpapi.Serve(connected.http, d.handlers[i]))
 	}
 	return nil
 }
@@ -274,7 +282,7 @@ func (d *devCluster) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var faults []error
-	for _, server := range []*httpapi.Server{d.health, d.admin} {
+	for _, server := range append([]*httpapi.Server{d.health, d.admin}, d.forwarded...) {
 		if server != nil {
 			faults = append(faults, server.Close(ctx))
 		}

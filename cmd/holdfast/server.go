@@ -7,9 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -108,26 +108,69 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	id := identity.RaftID()
-	running, err := node.Start(config, identity, []raft.Server{{ID: id, Address: raft.ServerAddress(id)}})
+	connected, err := newLinks(s, identity, config.Timing, log)
 	if err != nil {
 		return err
 	}
-	servers, err := listen(s, running, log)
+	config.Links = connected.Links
+	starting := &startup{}
+	servers, err := listenHealth(s, starting, config.Registry, log)
+	if err != nil {
+		return errors.Join(err, closeLinks(connected))
+	}
+	running, err := node.Start(command.Context(), config, identity, connected.assemble)
 	if err == nil {
-		log.Info("started", "version", version, "id", id, "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
-		select {
-		case <-command.Context().Done():
-			log.Info("stopping")
-		case err = <-running.Failed():
+		starting.done(running)
+		var more []*httpapi.Server
+		more, err = listenAdmin(s, running, connected, log)
+		servers = append(servers, more...)
+		if err == nil {
+			log.Info("started", "version", version, "id", identity.RaftID(), "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
+			select {
+			case <-command.Context().Done():
+				log.Info("stopping")
+			case err = <-running.Failed():
+			}
 		}
+	} else if command.Context().Err() != nil {
+		err = nil // told to stop while it waited for the others
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, server := range servers {
 		err = errors.Join(err, server.Close(ctx))
 	}
+	if running == nil {
+		return errors.Join(err, closeLinks(connected))
+	}
 	return errors.Join(err, running.Close(ctx))
+}
+
+// startup is what the health port tells of while the node is being put together.
+type startup struct{ running atomic.Pointer[node.Node] }
+
+func (s *startup) done(running *node.Node) { s.running.Store(running) }
+
+func (s *startup) ready() error {
+	if running := s.running.Load(); running != nil {
+		return running.Ready()
+	}
+	return errors.New("cluster: waiting for the other members, see the log")
+}
+
+func (s *startup) notes() []string {
+	if running := s.running.Load(); running != nil {
+		return running.Notes()
+	}
+	return nil
+}
+
+func closeLinks(l *links) error {
+	closer, ok := l.Raft.(io.Closer)
+	if !ok {
+		return nil
+	}
+	return closer.Close()
 }
 
 // serverConfig turns settings into the configuration of a node.
@@ -155,7 +198,6 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
 		AttributeProperties: s.Identity.AttributeProperties,
 	}
-	front.AcknowledgeAnswered = true
 	offer, err := node.NewOffer(s)
 	if err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("policyFile is %q: %w", s.PolicyFile, err)}
@@ -169,28 +211,44 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	return node.Config{
 		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: mqttfront.NoDriver{},
-		Dialer:  &mqttconn.Dialer{Addresses: front.Addresses, TLS: tls, Timeout: front.ConnectTime},
-		Network: cluster.NewNetwork(), Log: log, Registry: registry,
+		Dialer:         &mqttconn.Dialer{Addresses: front.Addresses, TLS: tls, Timeout: front.ConnectTime},
+		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 	}, nil
 }
 
-// listen starts the HTTP servers of a node.
-func listen(s *settings.Settings, running *node.Node, log *slog.Logger) (servers []*httpapi.Server, err error) {
-	start := func(what, address string, server func() (*httpapi.Server, error)) {
-		if err != nil || address == "" {
-			return
-		}
-		var started *httpapi.Server
-		if started, err = server(); err == nil {
-			servers = append(servers, started)
-			log.Info("listening", "what", what, "address", started.Address())
+// listenHealth starts the server of the health port.
+func listenHealth(s *settings.Settings, starting *startup, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
+	if s.Health.Listen == "" {
+		return nil, nil
+	}
+	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(starting.ready, starting.notes, metrics), nil)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("listening", "what", "health", "address", server.Address())
+	return []*httpapi.Server{server}, nil
+}
+
+// listenAdmin starts the admin API, for operators and for the other members.
+func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log *slog.Logger) ([]*httpapi.Server, error) {
+	handler := httpapi.Admin(httpapi.AdminConfig{
+		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dial, Pprof: s.Admin.Pprof, Log: log,
+	})
+	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler)}
+	if s.Admin.Listen == "" {
+		return servers, nil
+	}
+	var secure *tlsconfig.Mutual
+	if tls := s.Admin.TLS; tls != (settings.TLS{}) {
+		var err error
+		if secure, err = tlsconfig.NewMutual(tlsconfig.Files{CA: tls.CAFile, Certificate: tls.CertFile, Key: tls.KeyFile}, log); err != nil {
+			return servers, &usageError{fmt.Errorf("admin.tls: %w", err)}
 		}
 	}
-	start("admin", s.Admin.Listen, func() (*httpapi.Server, error) {
-		return httpapi.Listen(s.Admin.Listen, httpapi.Admin(s.Node.ID, running.Cluster, running.Ready))
-	})
-	start("health", s.Health.Listen, func() (*httpapi.Server, error) {
-		return httpapi.Listen(s.Health.Listen, httpapi.Health(running.Ready, running.Registry()))
-	})
-	return servers, err
+	server, err := httpapi.Listen(s.Admin.Listen, handler, secure)
+	if err != nil {
+		return servers, err
+	}
+	log.Info("listening", "what", "admin", "address", server.Address(), "tls", secure != nil)
+	return append(servers, server), nil
 }

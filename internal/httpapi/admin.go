@@ -1,71 +1,218 @@
 package httpapi
 
 import (
+	"context"
+	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
 )
 
-// Status is what GET /v1/status answers.
-type Status struct {
-	Node         string `json:"node"`
-	ID           string `json:"id"`
-	State        string `json:"state"` // leader, follower, candidate or shutdown
-	Serving      bool   `json:"serving"`
-	Ready        string `json:"ready"` // "ok", or what is wrong
-	Term         uint64 `json:"term"`
-	CommitIndex  uint64 `json:"commitIndex"`
-	AppliedIndex uint64 `json:"appliedIndex"`
-	Hash         string `json:"hash"` // of the state at the applied index
-	Keys         int    `json:"keys"`
-	Bytes        int64  `json:"bytes"`
-	Watches      int    `json:"watches"`
-	Remembered   int    `json:"rememberedOutcomes"`
+// AdminConfig is what the admin API of a node shows and does.
+type AdminConfig struct {
+	Name  string
+	Node  *cluster.Node
+	Ready func() error
+	Notes func() []string
+	// Dial connects to the admin API of another member over the connection between members.
+	Dial  func(ctx context.Context, member raft.Server) (net.Conn, error)
+	Pprof bool
+	Log   *slog.Logger
+}
+
+// admin serves the admin API.
+type admin struct {
+	AdminConfig
+	forwarder *http.Transport
+}
+
+// route is one operation of the API. openapi.json describes the same ones; a test compares them.
+type route struct {
+	method, path string
+	leader       bool // whoever leads answers: any other node forwards
+	serve        func(*admin, http.ResponseWriter, *http.Request) error
+}
+
+func routes() []route {
+	return []route{
+		{"GET", "/v1/openapi.json", false, (*admin).openAPI},
+		{"GET", "/v1/status", false, (*admin).status},
+		{"POST", "/v1/snapshot/take", false, (*admin).takeSnapshot},
+		{"GET", "/v1/snapshot", true, (*admin).saveSnapshot},
+		{"PUT", "/v1/snapshot", true, (*admin).restoreSnapshot},
+		{"GET", "/v1/members", true, (*admin).members},
+		{"POST", "/v1/members", true, (*admin).addMember},
+		{"DELETE", "/v1/members/{member}", true, (*admin).removeMember},
+		{"POST", "/v1/members/{member}/demote", true, (*admin).demoteMember},
+		{"POST", "/v1/leader", true, (*admin).transferLeader},
+		{"GET", "/v1/autopilot", true, (*admin).autopilot},
+		{"GET", "/v1/verify", true, (*admin).verify},
+		{"GET", "/v1/keys", true, (*admin).keys},
+		{"GET", "/v1/keys/count", true, (*admin).countKeys},
+		{"GET", "/v1/key", true, (*admin).key},
+		{"GET", "/v1/watches", true, (*admin).watches},
+		{"DELETE", "/v1/watches", true, (*admin).dropWatches},
+	}
 }
 
 // Admin returns the handler of the admin API.
-//
-//	GET  /v1/status    what the node knows of itself
-//	GET  /v1/snapshot  a consistent, checksummed snapshot of the state
-//	POST /v1/snapshot  take a snapshot now and cut the log behind it
-func Admin(name string, member *cluster.Node, ready func() error) http.Handler {
+func Admin(config AdminConfig) http.Handler {
+	a := &admin{AdminConfig: config}
+	a.forwarder = newForwarder(a)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, status(name, member, ready))
-	})
-	mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		if _, err := member.SaveSnapshot(w); err != nil {
-			// The status is sent already. A body that breaks off is what the client sees; the checksum tells it, too.
-			panic(http.ErrAbortHandler)
-		}
-	})
-	mux.HandleFunc("POST /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) {
-		if err := member.TakeSnapshot(); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		writeJSON(w, status(name, member, ready))
-	})
+	for _, r := range routes() {
+		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, request *http.Request) {
+			if r.leader && !config.Node.Status().Serving {
+				a.forward(w, request)
+				return
+			}
+			if err := r.serve(a, w, request); err != nil {
+				a.fail(w, request, err)
+			}
+		})
+	}
+	if config.Pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 
-func status(name string, member *cluster.Node, ready func() error) Status {
-	s := member.Status()
-	answer := Status{
-		Node: name, ID: string(s.ID), State: s.Role, Serving: s.Serving, Ready: "ok", Term: s.Term, CommitIndex: s.Commit,
-		AppliedIndex: s.State.Index, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys, Bytes: s.State.Bytes,
-		Watches: s.State.Watches, Remembered: s.State.Remembered,
-	}
-	if err := ready(); err != nil {
-		answer.Ready = err.Error()
-	}
-	return answer
+//go:embed openapi.json
+var openAPI []byte
+
+func (a *admin) openAPI(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(openAPI)
+	return err
 }
 
-func writeJSON(w http.ResponseWriter, value any) {
+// Status is what GET /v1/status answers.
+type Status struct {
+	Node         string   `json:"node"`
+	ID           string   `json:"id"`
+	State        string   `json:"state"` // leader, follower, candidate or shutdown
+	Leader       string   `json:"leader"`
+	Serving      bool     `json:"serving"`
+	Ready        string   `json:"ready"` // "ok", or what is wrong
+	Notes        []string `json:"notes"` // what is wrong although the node is ready
+	Term         uint64   `json:"term"`
+	CommitIndex  uint64   `json:"commitIndex"`
+	AppliedIndex uint64   `json:"appliedIndex"`
+	LogVersion   uint32   `json:"logVersion"`
+	Hash         string   `json:"hash"` // of the state at the applied index
+	Keys         int      `json:"keys"`
+	Bytes        int64    `json:"bytes"`
+	Watches      int      `json:"watches"`
+	Remembered   int      `json:"rememberedOutcomes"`
+}
+
+func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
+	s := a.Node.Status()
+	answer := Status{
+		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: cluster.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
+		Notes: a.Notes(), Term: s.Term, CommitIndex: s.Commit,
+		AppliedIndex: s.State.Index, LogVersion: s.State.Version, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
+		Bytes: s.State.Bytes, Watches: s.State.Watches, Remembered: s.State.Remembered,
+	}
+	if answer.Notes == nil {
+		answer.Notes = []string{}
+	}
+	if err := a.Ready(); err != nil {
+		answer.Ready = err.Error()
+	}
+	return writeJSON(w, answer)
+}
+
+// Error is the body of every answer that is no success.
+type Error struct {
+	Error string `json:"error"`
+	// Outcome is "not done" or "unknown".
+	Outcome string `json:"outcome"`
+}
+
+// badRequest is a request that makes no sense.
+type badRequest struct{ error }
+
+// fail answers with an error, or lets the next leader answer when this node has just ceased to lead.
+func (a *admin) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, cluster.ErrNotLeader) && r.Method != http.MethodPut && a.waitOtherLeader(r.Context()) {
+		a.forward(w, r)
+		return
+	}
+	answer, code := Error{err.Error(), "not done"}, http.StatusInternalServerError
+	var bad badRequest
+	switch {
+	case errors.As(err, &bad):
+		code = http.StatusBadRequest
+	case errors.Is(err, errNotFound):
+		code = http.StatusNotFound
+	case errors.Is(err, cluster.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
+		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
+	case errors.Is(err, cluster.ErrRefused):
+		code = http.StatusConflict
+	case errors.Is(err, cluster.ErrNotLeader), errors.Is(err, cluster.ErrNotDone), errors.Is(err, cluster.ErrUnreachable):
+		code = http.StatusServiceUnavailable
+	}
+	writeError(w, code, answer)
+}
+
+func writeError(w http.ResponseWriter, code int, answer Error) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(value) // a client that has gone needs no answer
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer) // a client that has gone needs no answer
+}
+
+func writeJSON(w http.ResponseWriter, value any) error {
+	w.Header().Set("Content-Type", "application/json")
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(value) // a client that has gone needs no answer
+	return nil
+}
+
+// maxBody bounds a request that is no snapshot.
+const maxBody = 64 << 10
+
+// readJSON reads the body of a request, strictly.
+func readJSON(w http.ResponseWriter, r *http.Request, value any) error {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(value); err != nil && !errors.Is(err, io.EOF) {
+		return badRequest{fmt.Errorf("the body: %w", err)}
+	}
+	return nil
+}
+
+// Done is the answer of what has nothing else to say.
+type Done struct {
+	Done bool `json:"done"`
+}
+
+func done(w http.ResponseWriter, err error) error {
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, Done{true})
+}
+
+// slow lets one request take longer than the server's timeouts allow.
+func slow(w http.ResponseWriter, limit time.Duration) {
+	control := http.NewResponseController(w)
+	deadline := time.Now().Add(limit)
+	_ = control.SetReadDeadline(deadline)  // where it cannot be set, the server's own holds
+	_ = control.SetWriteDeadline(deadline) // the same
 }

@@ -3,14 +3,15 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // Health returns the handler of the health port, which is plain and read-only: /livez says that the process runs, /readyz
-// whether the node can do its part and if not why, and /metrics is for Prometheus.
-func Health(ready func() error, metrics prometheus.Gatherer) http.Handler {
+// whether the node can do its part and if not why (and what is wrong all the same), and /metrics is for Prometheus.
+func Health(ready func() error, notes func() []string, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, "ok") // a prober that has gone needs no answer
@@ -20,7 +21,7 @@ func Health(ready func() error, metrics prometheus.Gatherer) http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, "ok")
+		_, _ = fmt.Fprintln(w, strings.Join(append([]string{"ok"}, notes()...), "\n"))
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return mux

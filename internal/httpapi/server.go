@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"holdfast/internal/tlsconfig"
 )
 
 // Server is an HTTP server that runs until it is closed.
@@ -17,18 +19,23 @@ type Server struct {
 	done     chan error
 }
 
-// Listen starts a server. A port that is taken is an error here.
-func Listen(address string, handler http.Handler) (*Server, error) {
+// Listen starts a server, in the clear when secure is nil. A port that is taken is an error here.
+func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
+	return Serve(secure.Listener(listener), handler), nil
+}
+
+// Serve starts a server on a listener, which it owns from now on.
+func Serve(listener net.Listener, handler http.Handler) *Server {
 	s := &Server{
 		server:   &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10},
 		listener: listener, done: make(chan error, 1),
 	}
 	go func() { s.done <- s.server.Serve(listener) }()
-	return s, nil
+	return s
 }
 
 // Address returns the host and port on which the server listens.

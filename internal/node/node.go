@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,11 +35,22 @@ type Config struct {
 	Front       mqttfront.Config
 	Driver      mqttfront.Driver
 	Dialer      *mqttconn.Dialer
-	Network     *cluster.Network
+	Links       Links
 	Log         *slog.Logger
 	Registry    *prometheus.Registry
-	// Exit ends the process when the state or the disk cannot be trusted any more.
+	// MaxClockOffset is how far the node's clock may be off the other members' without a warning.
+	MaxClockOffset time.Duration
+	// Exit ends the process when the state or the disk cannot be trusted any more, or the node was removed.
 	Exit func(error)
+}
+
+// Links connect a node with the other members.
+type Links struct {
+	Address raft.ServerAddress // under which the others reach this node
+	Raft    raft.Transport
+	Peers   cluster.Peers
+	// Attach makes the node answer the others.
+	Attach func(*cluster.Node)
 }
 
 // Node is a running node.
@@ -60,15 +72,33 @@ func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
 	return cluster.LoadIdentity(dataDir, clusterName, name, rand.Uint64())
 }
 
-// Start starts a node. members are those with which a node without state begins a cluster.
-func Start(config Config, identity cluster.Identity, members []raft.Server) (*Node, error) {
+// Assemble finds out how a node without state begins: with the members of a new cluster, or with nil as a member of one that
+// exists.
+type Assemble func(ctx context.Context) ([]raft.Server, error)
+
+// Members returns an Assemble for a cluster whose first members are known.
+func Members(members []raft.Server) Assemble {
+	return func(context.Context) ([]raft.Server, error) { return members, nil }
+}
+
+// Start starts a node. A node without state waits for assemble; the context ends that wait. The node owns its links from now
+// on, also when Start fails.
+func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
 	stores, err := cluster.OpenStores(config.DataDir, config.Log)
 	if err != nil {
 		return nil, err
 	}
-	space, err := newFreeSpace(config.DataDir, config.MinFreeDisk)
+	n, err := start(ctx, config, identity, assemble, stores)
 	if err != nil {
 		return nil, errors.Join(err, stores.Close())
+	}
+	return n, nil
+}
+
+func start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble, stores cluster.Stores) (*Node, error) {
+	space, err := newFreeSpace(config.DataDir, config.MinFreeDisk)
+	if err != nil {
+		return nil, err
 	}
 	config.Front.Cluster, config.Front.Node = config.Cluster, config.Name
 	clock := cluster.SystemClock()
@@ -77,18 +107,27 @@ func Start(config Config, identity cluster.Identity, members []raft.Server) (*No
 		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: mqttfront.NewMetrics(config.Registry),
 	})
 	if err != nil {
-		return nil, errors.Join(err, stores.Close())
+		return nil, err
+	}
+	var members []raft.Server
+	hasState, err := stores.HasState()
+	if err == nil && !hasState {
+		members, err = assemble(ctx)
+	}
+	if err != nil {
+		return nil, err
 	}
 	raftConfig := cluster.DefaultConfig()
-	raftConfig.ID, raftConfig.Timing, raftConfig.Members, raftConfig.Offer = identity.RaftID(), config.Timing, members, config.Offer
+	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address, members
+	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
 	member, err := cluster.Open(raftConfig, cluster.World{
-		Stores: stores, Transport: config.Network.Transport(identity.RaftID(), config.Timing), Peers: config.Network, Clock: clock,
+		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
 		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, front)
 	if err != nil {
 		return nil, err
 	}
-	config.Network.Attach(member)
+	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
 	n := &Node{Cluster: member, Front: front, config: config, failed: make(chan error, 1)}
@@ -128,8 +167,18 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: no leader is known"))
 	case status.Role == "leader" && !status.Serving:
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
+	case n.Cluster.Behind():
+		faults = append(faults, errors.New("cluster: this node is catching up"))
 	}
 	return errors.Join(faults...)
+}
+
+// Notes returns what is wrong with a node that is ready all the same.
+func (n *Node) Notes() []string {
+	if _, err := n.Cluster.ClockOffset(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
 }
 
 // Drain takes up no more requests and waits until those that were are answered.

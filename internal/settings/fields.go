@@ -55,9 +55,10 @@ func (s *Settings) Fields() []Field {
 	fields = append(fields, tlsFields("broker.tls", "the broker", &s.Broker.TLS, true)...)
 	fields = append(fields,
 		Field{Path: "broker.driver", Value: (*text)(&s.Broker.Driver), Help: "what is known of the broker beyond the MQTT standard: none"},
-		Field{Path: "admin.listen", Value: (*text)(&s.Admin.Listen), Help: "address of the admin API; plain HTTP, so on loopback only"},
+		Field{Path: "admin.listen", Value: (*text)(&s.Admin.Listen), Help: "address of the admin API; plain HTTP on loopback, mutual TLS elsewhere"},
 	)
 	fields = append(fields, tlsFields("admin.tls", "administrators", &s.Admin.TLS, false)...)
+	fields = append(fields, Field{Path: "admin.pprof", Value: (*boolean)(&s.Admin.Pprof), IsBool: true, Help: "profiles of the process under /debug/pprof/ of the admin API"})
 	return append(fields,
 		Field{Path: "health.listen", Value: (*text)(&s.Health.Listen), Help: "address of /livez, /readyz and /metrics; empty is off"},
 		Field{Path: "protocol.dialect", Value: (*text)(&s.Protocol.Dialect), Help: "auto, documented or sdk"},

@@ -14,7 +14,7 @@ type Settings struct {
 	Node     Node
 	Cluster  Cluster
 	Broker   Broker
-	Admin    Endpoint
+	Admin    Admin
 	Health   Endpoint
 	Protocol Protocol
 	Limits   Limits
@@ -49,6 +49,9 @@ type Cluster struct {
 	TLS            TLS
 }
 
+// Peer is an initial member.
+type Peer struct{ ID, Address string }
+
 // TLS names certificate files.
 type TLS struct {
 	CertFile   string
@@ -70,7 +73,13 @@ type Broker struct {
 // Endpoint is where an HTTP server of the node listens.
 type Endpoint struct {
 	Listen string
+}
+
+// Admin is where the admin API listens, and what it shows.
+type Admin struct {
+	Listen string
 	TLS    TLS
+	Pprof  bool
 }
 
 // Protocol chooses between what the protocol page says and what client libraries do.
@@ -118,7 +127,7 @@ func Default() Settings {
 		Node:     Node{ID: host, DataDir: "./data", MinFreeDisk: 256 << 20},
 		Cluster:  Cluster{Name: "holdfast", Listen: "0.0.0.0:7400", Profile: "lan", MaxClockOffset: 5 * time.Second, LogStore: "boltdb", Ingest: "everywhere"},
 		Broker:   Broker{Addresses: []string{"mqtt://127.0.0.1:1883"}, Driver: "none"},
-		Admin:    Endpoint{Listen: "127.0.0.1:7401"},
+		Admin:    Admin{Listen: "127.0.0.1:7401"},
 		Health:   Endpoint{Listen: "127.0.0.1:7402"},
 		Protocol: Protocol{Dialect: "auto"},
 		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000},

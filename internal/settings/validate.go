@@ -1,11 +1,15 @@
 package settings
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"holdfast/internal/mqttconn"
 )
@@ -66,37 +70,109 @@ func (s *Settings) validateChoices() error {
 }
 
 func (s *Settings) validateCluster() error {
-	if s.Cluster.PeersFile != "" {
-		return &Error{"cluster.peersFile", s.Cluster.PeersFile, "not supported by this version of `holdfast server`, which runs a cluster of one"}
+	c := &s.Cluster
+	if c.PeersFile != "" && len(c.Peers) > 0 {
+		return &Error{"cluster.peersFile", c.PeersFile, "goes without cluster.peers"}
 	}
-	for _, peer := range s.Cluster.Peers {
-		id, address, ok := strings.Cut(peer, "=")
-		if !ok || id == "" || !validAddress(address) {
-			return &Error{"cluster.peers", peer, "want id=host:port"}
-		}
-		if len(s.Cluster.Peers) > 1 || id != s.Node.ID {
-			return &Error{"cluster.peers", strings.Join(s.Cluster.Peers, ","), "this version of `holdfast server` runs a cluster of one: name this node alone, or nobody"}
-		}
+	if _, err := ParsePeers(c.Peers); err != nil {
+		return &Error{"cluster.peers", strings.Join(c.Peers, ","), err.Error()}
+	}
+	if !validAddress(c.Listen) {
+		return &Error{"cluster.listen", c.Listen, "want host:port"}
+	}
+	if c.Advertise != "" && !reachable(c.Advertise) {
+		return &Error{"cluster.advertise", c.Advertise, "want host:port, under which the other members reach this one"}
+	}
+	if c.MaxClockOffset <= 0 {
+		return &Error{"cluster.maxClockOffset", c.MaxClockOffset.String(), "must be positive"}
+	}
+	files := c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.CAFile != ""
+	switch {
+	case files && c.TLS.Insecure:
+		return &Error{"cluster.tls.insecure", "true", "goes without cluster.tls.certFile and its like"}
+	case files && (c.TLS.CertFile == "" || c.TLS.KeyFile == "" || c.TLS.CAFile == ""):
+		return &Error{"cluster.tls.certFile", c.TLS.CertFile, "goes together with cluster.tls.keyFile and cluster.tls.caFile"}
+	case files || c.TLS.Insecure:
+		return nil
+	case c.PeersFile != "" || len(c.Peers) > 1:
+		return &Error{"cluster.tls", "", "members need certificates (certFile, keyFile, caFile), or cluster.tls.insecure for plain TCP"}
 	}
 	return s.validateAlone()
 }
 
-// validateAlone refuses what has no effect in a cluster of one, rather than ignoring it.
+// ParsePeers reads initial members, each id=host:port. The error does not repeat the list.
+func ParsePeers(peers []string) ([]Peer, error) {
+	var parsed []Peer
+	for _, peer := range peers {
+		id, address, ok := strings.Cut(peer, "=")
+		if !ok || id == "" || strings.ContainsAny(id, "/+#, \t\n\x00") || !reachable(address) {
+			return nil, errors.New("want id=host:port")
+		}
+		for _, other := range parsed {
+			if other.ID == id || other.Address == address {
+				return nil, fmt.Errorf("%s or its address is there twice", id)
+			}
+		}
+		parsed = append(parsed, Peer{id, address})
+	}
+	return parsed, nil
+}
+
+// reachable reports whether an address can be dialled.
+func reachable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	return err == nil && host != "" && port != "0" && validAddress(address)
+}
+
+// validateAlone refuses what has no effect in a node that does not listen for others, rather than ignoring it.
 func (s *Settings) validateAlone() error {
 	standard := Default().Cluster
-	const reason = "has no effect: this version of `holdfast server` runs a cluster of one"
+	const reason = "has no effect: without cluster.tls or cluster.tls.insecure the node is a cluster of one that listens for nobody"
 	switch {
 	case s.Cluster.Listen != standard.Listen:
 		return &Error{"cluster.listen", s.Cluster.Listen, reason}
 	case s.Cluster.Advertise != "":
 		return &Error{"cluster.advertise", s.Cluster.Advertise, reason}
-	case s.Cluster.MaxClockOffset != standard.MaxClockOffset:
-		return &Error{"cluster.maxClockOffset", s.Cluster.MaxClockOffset.String(), reason}
-	case s.Cluster.TLS != (TLS{}):
-		return &Error{"cluster.tls", s.Cluster.TLS.CertFile, reason}
+	case len(s.Cluster.Peers) == 1 && !strings.HasPrefix(s.Cluster.Peers[0], s.Node.ID+"="):
+		return &Error{"cluster.peers", s.Cluster.Peers[0], reason}
 	default:
 		return nil
 	}
+}
+
+// Listens reports whether the node listens for other members.
+func (c *Cluster) Listens() bool { return c.TLS.Insecure || c.TLS.CertFile != "" }
+
+// AdvertisedAddress returns the address under which the other members reach this node.
+func (s *Settings) AdvertisedAddress() string {
+	if s.Cluster.Advertise != "" {
+		return s.Cluster.Advertise
+	}
+	_, port, err := net.SplitHostPort(s.Cluster.Listen)
+	if err != nil {
+		return s.Cluster.Listen // Validate has refused it
+	}
+	return net.JoinHostPort(s.Node.ID, port)
+}
+
+// InitialPeers returns the initial members, from the list or the file. None is a cluster of one.
+func (s *Settings) InitialPeers() ([]Peer, error) {
+	list := s.Cluster.Peers
+	if s.Cluster.PeersFile != "" {
+		data, err := os.ReadFile(s.Cluster.PeersFile)
+		if err != nil {
+			return nil, &Error{"cluster.peersFile", s.Cluster.PeersFile, err.Error()}
+		}
+		list = strings.FieldsFunc(string(data), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+		if len(list) == 0 {
+			return nil, &Error{"cluster.peersFile", s.Cluster.PeersFile, "there is no member in it"}
+		}
+	}
+	peers, err := ParsePeers(list)
+	if err != nil {
+		return nil, &Error{"cluster.peersFile", s.Cluster.PeersFile, err.Error()}
+	}
+	return peers, nil
 }
 
 func (t *TLS) validate(path string) error {
@@ -134,11 +210,14 @@ func (s *Settings) validateEndpoints() error {
 	if !validAddress(s.Admin.Listen) {
 		return &Error{"admin.listen", s.Admin.Listen, "want host:port, or nothing"}
 	}
-	if s.Admin.TLS != (TLS{}) {
-		return &Error{"admin.tls", s.Admin.TLS.CertFile, "not supported by this version: the admin API is plain HTTP on loopback"}
+	if tls := s.Admin.TLS; tls != (TLS{}) {
+		if tls.CertFile == "" || tls.KeyFile == "" || tls.CAFile == "" {
+			return &Error{"admin.tls.certFile", tls.CertFile, "goes together with admin.tls.keyFile and admin.tls.caFile"}
+		}
+		return nil
 	}
 	if host, _, _ := net.SplitHostPort(s.Admin.Listen); !isLoopback(host) {
-		return &Error{"admin.listen", s.Admin.Listen, "plain HTTP is for loopback only"}
+		return &Error{"admin.listen", s.Admin.Listen, "plain HTTP is for loopback only: set admin.tls"}
 	}
 	return nil
 }

@@ -25,14 +25,11 @@ var ErrInvalid = errors.New("invalid TLS configuration")
 func (f Files) Client() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
 	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
+		authorities, err := f.authorities()
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+			return nil, err
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: there is no certificate in %s", ErrInvalid, f.CA)
-		}
+		config.RootCAs = authorities
 	}
 	if (f.Certificate == "") != (f.Key == "") {
 		return nil, fmt.Errorf("%w: a certificate and its key go together", ErrInvalid)
@@ -48,4 +45,17 @@ func (f Files) Client() (*tls.Config, error) {
 		config.GetClientCertificate = load
 	}
 	return config, nil
+}
+
+// authorities reads the certificates that vouch for the other side.
+func (f Files) authorities() (*x509.CertPool, error) {
+	pem, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%w: there is no certificate in %s", ErrInvalid, f.CA)
+	}
+	return pool, nil
 }

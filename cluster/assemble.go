@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// Peer is an initial member, by the name that it has before it has an id.
+type Peer struct {
+	Name    string
+	Address raft.ServerAddress
+}
+
+// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open.
+type Newcomer struct {
+	ID      raft.ServerID
+	Address raft.ServerAddress
+	Peers   []Peer // the initial members, this one among them
+	// Voter says that the node is to vote once it has caught up.
+	Log interface{ Info(string, ...any) }
+}
+
+// Handle answers another member: that this node has no state.
+func (c *Newcomer) Handle(_ context.Context, _ raft.ServerID, method Method, _ []byte) ([]byte, error) {
+	if method != MethodDescribe {
+		return nil, fmt.Errorf("%w: this node has not joined yet", ErrNotLeader)
+	}
+	return json.Marshal(Description{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
+}
+
+// Knows admits nobody but those who ask who this is.
+func (c *Newcomer) Knows(raft.ServerID) bool { return false }
+
+// Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
+// when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has none, and
+// only by the one with the lowest name. The error is the context's.
+func (c *Newcomer) Assemble(ctx context.Context, peers Peers) ([]raft.Server, error) {
+	if len(c.Peers) == 0 || (len(c.Peers) == 1 && c.Peers[0].Name == NodeName(c.ID)) {
+		return []raft.Server{{ID: c.ID, Address: c.Address}}, nil
+	}
+	const interval = 200 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	last := ""
+	for {
+		members, joined, err := c.attempt(ctx, peers)
+		if joined || members != nil {
+			return members, nil
+		}
+		if err != nil && err.Error() != last && ctx.Err() == nil {
+			last = err.Error()
+			c.Log.Info("waiting for the cluster", "reason", last)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// attempt asks every peer once. It returns the members with which to bootstrap, or that this node has joined, or why it has to
+// wait.
+func (c *Newcomer) attempt(ctx context.Context, peers Peers) (members []raft.Server, joined bool, err error) {
+	name := NodeName(c.ID)
+	lowest := slices.MinFunc(c.Peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) }).Name
+	members = []raft.Server{{ID: c.ID, Address: c.Address}}
+	var missing []error
+	for _, peer := range c.Peers {
+		if peer.Name == name {
+			continue
+		}
+		description, err := c.describe(ctx, peers, peer)
+		switch {
+		case err != nil:
+			missing = append(missing, fmt.Errorf("%s: %w", peer.Name, err))
+			continue
+		case description.HasState:
+			joined, err := c.join(ctx, peers, peer, &description)
+			if joined {
+				return nil, true, nil
+			}
+			missing = append(missing, err)
+			continue
+		case NodeName(description.ID) != peer.Name:
+			return nil, false, fmt.Errorf("%s is the address of %s, not of %s", peer.Address, NodeName(description.ID), peer.Name)
+		}
+		members = append(members, raft.Server{ID: description.ID, Address: peer.Address})
+	}
+	switch {
+	case len(missing) > 0:
+		return nil, false, errors.Join(missing...)
+	case !slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.Name == name }):
+		return nil, false, fmt.Errorf("none of the peers has a cluster, and %s is not one of them", name)
+	case name != lowest:
+		return nil, false, fmt.Errorf("%s has to begin the cluster", lowest)
+	}
+	return members, false, nil
+}
+
+func (c *Newcomer) describe(ctx context.Context, peers Peers, peer Peer) (Description, error) {
+	const timeout = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return Describe(ctx, peers, raft.Server{Address: peer.Address})
+}
+
+// join makes this node a member of the cluster that the peer has.
+func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description *Description) (bool, error) {
+	if _, member := find(description.Servers, c.ID); member {
+		return true, nil // the one that began the cluster named this node
+	}
+	request, err := json.Marshal(joinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	if _, err := peers.Call(ctx, raft.Server{Address: peer.Address}, MethodJoin, request); err != nil {
+		return false, fmt.Errorf("join by way of %s: %w", peer.Name, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+)
+
+// stabilization is how long a new member has to be healthy before it votes.
+const stabilization = 2 * time.Second
+
+// pilot makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
+// on the leader. It removes nobody: a member that is away may come back.
+type pilot struct{ node *Node }
+
+// runAutopilot runs until the context ends.
+func (n *Node) runAutopilot(ctx context.Context) error {
+	runner := autopilot.New(n.raft, pilot{n},
+		autopilot.WithLogger(RaftLogger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
+		autopilot.WithUpdateInterval(surveyInterval), autopilot.WithReconcileInterval(surveyInterval))
+	runner.Start(ctx)
+	<-ctx.Done()
+	<-runner.Stop()
+	return nil
+}
+
+// AutopilotConfig implements autopilot.ApplicationIntegration.
+func (p pilot) AutopilotConfig() *autopilot.Config {
+	return &autopilot.Config{
+		LastContactThreshold: max(surveyInterval, 2*p.node.config.Timing.Heartbeat), MaxTrailingLogs: 2 * p.node.config.TrailingEntries,
+		ServerStabilizationTime: stabilization,
+	}
+}
+
+// NotifyState implements autopilot.ApplicationIntegration.
+func (p pilot) NotifyState(state *autopilot.State) { p.node.health.Store(state) }
+
+// FetchServerStats implements autopilot.ApplicationIntegration.
+func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	described := p.node.describeAll(ctx, surveyInterval)
+	described[p.node.config.ID] = p.node.describe()
+	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(described))
+	for id := range described {
+		stats[id] = &autopilot.ServerStats{
+			LastContact: described[id].Contact, LastTerm: described[id].LastTerm, LastIndex: described[id].LastIndex,
+		}
+	}
+	return stats
+}
+
+// KnownServers implements autopilot.ApplicationIntegration.
+func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
+	known := make(map[raft.ServerID]*autopilot.Server)
+	for _, server := range p.node.servers() {
+		status := autopilot.NodeFailed
+		if _, ok := p.node.survey.of(server.ID); ok || server.ID == p.node.config.ID {
+			status = autopilot.NodeAlive
+		}
+		known[server.ID] = &autopilot.Server{
+			ID: server.ID, Name: NodeName(server.ID), Address: server.Address, NodeStatus: status, RaftVersion: raft.ProtocolVersionMax,
+			IsLeader: server.ID == p.node.config.ID,
+		}
+	}
+	return known
+}
+
+// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: see AutopilotConfig.
+func (pilot) RemoveFailedServer(*autopilot.Server) {}
+
+// promoter leaves alone who is to stay a non-voter.
+type promoter struct {
+	autopilot.StablePromoter
+	node *Node
+}
+
+// CalculatePromotionsAndDemotions implements autopilot.Promoter.
+func (p *promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
+	changes := p.StablePromoter.CalculatePromotionsAndDemotions(config, state)
+	changes.Promotions = slices.DeleteFunc(changes.Promotions, p.node.keptNonVoter)
+	return changes
+}
+
+// Health is the cluster's as the leader's autopilot sees it.
+type Health struct {
+	Healthy          bool           `json:"healthy"`
+	FailureTolerance int            `json:"failureTolerance"` // voters that may fail without a loss of quorum
+	Leader           raft.ServerID  `json:"leader"`
+	Members          []MemberHealth `json:"members"`
+}
+
+// MemberHealth is one member's.
+type MemberHealth struct {
+	Node        string        `json:"node"`
+	ID          raft.ServerID `json:"id"`
+	State       string        `json:"state"`
+	Healthy     bool          `json:"healthy"`
+	StableSince time.Time     `json:"stableSince"`
+	LastContact string        `json:"lastContact"`
+	LastIndex   uint64        `json:"lastIndex"`
+}
+
+// Health returns what autopilot found last. The error is ErrNotLeader on any other node than the leader.
+func (n *Node) Health(ctx context.Context) (Health, error) {
+	if err := n.Confirm(ctx); err != nil {
+		return Health{}, err
+	}
+	state := n.health.Load()
+	if state == nil {
+		return Health{Leader: n.config.ID, Members: []MemberHealth{}}, nil
+	}
+	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
+	for id, server := range state.Servers {
+		health.Members = append(health.Members, MemberHealth{
+			Node: NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
+			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
+		})
+	}
+	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return cmpNames(a.Node, b.Node) })
+	return health, nil
+}

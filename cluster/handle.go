@@ -1,0 +1,202 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// Description is what a member says of itself.
+type Description struct {
+	ID        raft.ServerID      `json:"id"`
+	Address   raft.ServerAddress `json:"address"`
+	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
+	State     string             `json:"state"`    // leader, follower, candidate or shutdown
+	Leader    raft.ServerID      `json:"leader,omitempty"`
+	Servers   []raft.Server      `json:"servers,omitempty"`
+	Term      uint64             `json:"term"`
+	LastIndex uint64             `json:"lastIndex"`
+	LastTerm  uint64             `json:"lastTerm"`
+	Commit    uint64             `json:"commitIndex"`
+	Applied   uint64             `json:"appliedIndex"`
+	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never
+	Version   uint32             `json:"version"`     // what it can apply
+	BrokerUp  bool               `json:"brokerUp"`
+	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
+}
+
+// Handle answers another member. from is empty for a caller that need not be one. It is safe for concurrent use.
+func (n *Node) Handle(ctx context.Context, from raft.ServerID, method Method, request []byte) ([]byte, error) {
+	if from == "" && !method.Public() {
+		return nil, fmt.Errorf("%w: method %d is for members", ErrRefused, method)
+	}
+	switch method {
+	case MethodAsk:
+		return n.answer().encode(), nil
+	case MethodDescribe:
+		return json.Marshal(n.describe())
+	case MethodMember:
+		member, err := n.isMember(ctx, raft.ServerID(request))
+		return strconv.AppendBool(nil, member), err
+	case MethodJoin:
+		return nil, n.handleJoin(ctx, request)
+	case MethodOffer:
+		return nil, n.handleOffer(ctx, request)
+	case MethodHash:
+		return n.handleHash(ctx, request)
+	case MethodTell:
+		n.observer.Told(request)
+		return nil, nil
+	case MethodHeld:
+		return n.handleHeld(request)
+	default:
+		return nil, fmt.Errorf("%w: method %d is unknown to this version", ErrRefused, method)
+	}
+}
+
+// Knows reports whether a member with this id may talk to this one. A node that hears of a leader knows the members well
+// enough; one that does not may be behind, and must let itself be caught up.
+func (n *Node) Knows(id raft.ServerID) bool {
+	if _, leader := n.raft.LeaderWithID(); leader == "" {
+		return true
+	}
+	servers := n.servers()
+	if _, known := find(servers, id); known {
+		return true
+	}
+	_, known := find(servers, n.config.ID)
+	return !known
+}
+
+// servers returns the latest configuration that this member knows.
+func (n *Node) servers() []raft.Server {
+	future := n.raft.GetConfiguration()
+	if future.Error() != nil {
+		return nil // raft v1.7.3 never fails here
+	}
+	return future.Configuration().Servers
+}
+
+func find(servers []raft.Server, id raft.ServerID) (raft.Server, bool) {
+	for _, server := range servers {
+		if server.ID == id {
+			return server, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+// answer is what is asked thousands of times a second.
+type answer struct {
+	term uint64 // raft's current term, read after the question arrived
+	wall int64  // the wall clock, milliseconds since the Unix epoch
+}
+
+func (n *Node) answer() answer {
+	return answer{term: n.raft.CurrentTerm(), wall: n.world.Clock.Wall()}
+}
+
+func (a answer) encode() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, a.term), uint64(a.wall))
+}
+
+var errAnswer = errors.New("an answer that cannot be read")
+
+// ask returns what the member answers to a question that was sent after the call.
+func (n *Node) ask(ctx context.Context, member raft.Server) (answer, error) {
+	body, err := n.world.Peers.Call(ctx, member, MethodAsk, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	if len(body) < 16 {
+		return answer{}, errAnswer
+	}
+	return answer{term: binary.BigEndian.Uint64(body), wall: int64(binary.BigEndian.Uint64(body[8:]))}, nil
+}
+
+func (n *Node) describe() Description {
+	address, leader := n.raft.LeaderWithID()
+	if address == "" {
+		leader = ""
+	}
+	stats := n.raft.Stats() // the only place that tells the last term
+	lastTerm, _ := strconv.ParseUint(stats["last_log_term"], 10, 64)
+	contact := time.Duration(-1)
+	if last := n.raft.LastContact(); !last.IsZero() {
+		contact = time.Since(last)
+	}
+	if n.raft.State() == raft.Leader {
+		contact = 0
+	}
+	return Description{
+		ID: n.config.ID, Address: n.config.Address, HasState: true, State: n.role(), Leader: leader, Servers: n.servers(),
+		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: lastTerm, Commit: n.raft.CommitIndex(),
+		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0,
+		Wall: n.world.Clock.Wall(),
+	}
+}
+
+// Describe asks a member what it says of itself.
+func Describe(ctx context.Context, peers Peers, member raft.Server) (Description, error) {
+	body, err := peers.Call(ctx, member, MethodDescribe, nil)
+	if err != nil {
+		return Description{}, err
+	}
+	var description Description
+	if err := json.Unmarshal(body, &description); err != nil {
+		return Description{}, fmt.Errorf("%w: %w", errAnswer, err)
+	}
+	return description, nil
+}
+
+// leaderCall calls the leader that this member knows.
+func (n *Node) leaderCall(ctx context.Context, method Method, request []byte) ([]byte, error) {
+	_, id := n.raft.LeaderWithID()
+	leader, known := find(n.servers(), id)
+	if id == n.config.ID || !known {
+		return nil, ErrNotLeader
+	}
+	return n.world.Peers.Call(ctx, leader, method, request)
+}
+
+// isMember tells by the word of the leader whether a raft id is a member. The error is ErrNotLeader when there is nobody to
+// ask.
+func (n *Node) isMember(ctx context.Context, id raft.ServerID) (bool, error) {
+	if n.leadership.Load() == nil {
+		body, err := n.leaderCall(ctx, MethodMember, []byte(id))
+		return string(body) == "true", err
+	}
+	if err := n.Confirm(ctx); err != nil {
+		return false, err
+	}
+	future := n.raft.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return false, err
+	}
+	if future.Index() > n.raft.CommitIndex() {
+		return true, nil // a change is under way: it may yet come to nothing
+	}
+	_, member := find(future.Configuration().Servers, id)
+	return member, nil
+}
+
+// handleOffer proposes another member's settings.
+func (n *Node) handleOffer(ctx context.Context, request []byte) error {
+	entry, err := fsm.DecodeEntry(request)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure {
+		return fmt.Errorf("%w: this is no offer of settings", ErrRefused)
+	}
+	_, err = n.Execute(ctx, entry.Commands[0])
+	return err
+}

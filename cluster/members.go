@@ -1,0 +1,311 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// changeTimeout bounds a change of the members.
+const changeTimeout = 15 * time.Second
+
+// joinRequest asks for a node to be added. The names of its fields are part of the protocol between members.
+type joinRequest struct {
+	ID      raft.ServerID      `json:"id"`
+	Address raft.ServerAddress `json:"address"`
+	Version uint32             `json:"version"`
+}
+
+// Member is a member as operators see it.
+type Member struct {
+	Node            string             `json:"node"`
+	ID              raft.ServerID      `json:"id"`
+	Address         raft.ServerAddress `json:"address"`
+	State           string             `json:"state"` // leader, follower, candidate or unreachable
+	Voter           bool               `json:"voter"`
+	CommitIndex     uint64             `json:"commitIndex"`
+	TrailsLeaderBy  uint64             `json:"trailsLeaderBy"` // entries
+	Version         uint32             `json:"version"`
+	BrokerConnected bool               `json:"brokerConnected"`
+	KeptNonVoter    bool               `json:"keptNonVoter"` // by the operator's word
+}
+
+// Members returns the members with what they say of themselves. The error is ErrNotLeader on any other node than the leader.
+func (n *Node) Members(ctx context.Context) ([]Member, error) {
+	if err := n.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	described := n.describeAll(ctx, surveyInterval)
+	described[n.config.ID] = n.describe()
+	leader := described[n.config.ID]
+	var members []Member
+	for _, server := range n.servers() {
+		member := Member{
+			Node: NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
+			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: leader.LastIndex, KeptNonVoter: n.keptNonVoter(server.ID),
+		}
+		if d, ok := described[server.ID]; ok {
+			member.State, member.CommitIndex, member.Version, member.BrokerConnected = d.State, d.Commit, d.Version, d.BrokerUp
+			member.TrailsLeaderBy = leader.LastIndex - min(d.LastIndex, leader.LastIndex)
+		}
+		members = append(members, member)
+	}
+	slices.SortFunc(members, func(a, b Member) int { return cmpNames(a.Node, b.Node) })
+	return members, nil
+}
+
+func cmpNames(a, b string) int {
+	if len(a) != len(b) { // n2 before n10
+		return len(a) - len(b)
+	}
+	if a < b {
+		return -1
+	}
+	return 1
+}
+
+// handleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
+func (n *Node) handleJoin(ctx context.Context, body []byte) error {
+	if n.leadership.Load() == nil {
+		_, err := n.leaderCall(ctx, MethodJoin, body)
+		return err
+	}
+	var request joinRequest
+	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
+		return fmt.Errorf("%w: malformed request to join", ErrRefused)
+	}
+	return n.add(ctx, request)
+}
+
+// add makes a node a member, after whoever it replaces was removed.
+func (n *Node) add(ctx context.Context, request joinRequest) error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if err := n.Confirm(ctx); err != nil {
+		return err
+	}
+	if inForce := n.replica.status().Version; request.Version < inForce {
+		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", ErrRefused, inForce, request.Version)
+	}
+	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
+	there, err := Describe(ctx, n.world.Peers, raft.Server{Address: request.Address})
+	if err != nil || there.ID != request.ID {
+		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", ErrRefused, request.ID, request.Address, err)
+	}
+	for _, server := range n.servers() {
+		switch {
+		case server.ID == request.ID && server.Address == request.Address:
+			return nil
+		case server.ID == request.ID:
+			return n.move(ctx, server, request.Address)
+		case server.Address == request.Address || NodeName(server.ID) == NodeName(request.ID):
+			if err := n.replace(ctx, server); err != nil {
+				return err
+			}
+		}
+	}
+	n.world.Log.Info("adding a member", "id", request.ID, "address", request.Address)
+	return n.changed(ctx, n.raft.AddNonvoter(request.ID, request.Address, 0, changeTimeout))
+}
+
+// move gives a member another address.
+func (n *Node) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
+	n.world.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
+	if server.Suffrage == raft.Voter {
+		return n.changed(ctx, n.raft.AddVoter(server.ID, address, 0, changeTimeout))
+	}
+	return n.changed(ctx, n.raft.AddNonvoter(server.ID, address, 0, changeTimeout))
+}
+
+// replace removes the predecessor of a node that comes back without its disk: raft refuses a second id at one address. It does
+// so only when quorum stays, and never a member that is alive.
+func (n *Node) replace(ctx context.Context, predecessor raft.Server) error {
+	asking, cancel := context.WithTimeout(ctx, surveyInterval)
+	_, err := n.ask(asking, predecessor)
+	cancel()
+	if err == nil {
+		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", ErrRefused, predecessor.ID, predecessor.Address)
+	}
+	n.world.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
+	return n.remove(ctx, predecessor)
+}
+
+// remove takes a member out, if a majority of the voters that stay is alive.
+func (n *Node) remove(ctx context.Context, server raft.Server) error {
+	if server.Suffrage == raft.Voter {
+		if err := n.quorumWithout(ctx, server.ID); err != nil {
+			return err
+		}
+	}
+	if err := n.changed(ctx, n.raft.RemoveServer(server.ID, 0, changeTimeout)); err != nil {
+		return err
+	}
+	if n.keptNonVoter(server.ID) {
+		return n.keepNonVoter(ctx, server.ID, false)
+	}
+	return nil
+}
+
+// quorumWithout returns an error when the voters without the one would have no majority that is alive.
+func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
+	alive := n.describeAll(ctx, surveyInterval)
+	voters, answering := 0, 0
+	for _, server := range n.servers() {
+		if server.Suffrage != raft.Voter || server.ID == id {
+			continue
+		}
+		voters++
+		if _, ok := alive[server.ID]; ok || server.ID == n.config.ID {
+			answering++
+		}
+	}
+	if voters == 0 {
+		return fmt.Errorf("%w: %s is the last voter", ErrRefused, id)
+	}
+	if answering <= voters/2 {
+		return fmt.Errorf("%w: without %s only %d of %d voters would be alive, which is no majority", ErrRefused, id, answering, voters)
+	}
+	return nil
+}
+
+// changed waits for a change of the members, and puts an entry behind it: raft refuses to take a snapshot before another entry
+// follows.
+func (n *Node) changed(ctx context.Context, change raft.IndexFuture) error {
+	done := make(chan error, 1)
+	n.workers.Go(func() { done <- change.Error() })
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("change the members: %w", changeError(err))
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("change the members: %w: %w", ErrOutcomeUnknown, ctx.Err())
+	}
+	_, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+	return err
+}
+
+// changeError tells what was not done from what may have been.
+func changeError(err error) error {
+	if outcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return fmt.Errorf("%w: %w", ErrNotDone, err)
+}
+
+// resolve finds a member by its name or its id.
+func (n *Node) resolve(nameOrID string) (raft.Server, error) {
+	var found []raft.Server
+	for _, server := range n.servers() {
+		if string(server.ID) == nameOrID {
+			return server, nil
+		}
+		if NodeName(server.ID) == nameOrID {
+			found = append(found, server)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return raft.Server{}, fmt.Errorf("%w: there is no member %s", ErrRefused, nameOrID)
+	default:
+		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id", ErrRefused, nameOrID)
+	}
+}
+
+// AddMember adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
+// non-voter. Only the leader can do it.
+func (n *Node) AddMember(ctx context.Context, address raft.ServerAddress, voter bool) error {
+	there, err := Describe(ctx, n.world.Peers, raft.Server{Address: address})
+	if err != nil {
+		return err
+	}
+	if !voter {
+		if err := n.keepNonVoter(ctx, there.ID, true); err != nil {
+			return err
+		}
+	}
+	if err := n.add(ctx, joinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
+		return err
+	}
+	if voter && n.keptNonVoter(there.ID) {
+		return n.keepNonVoter(ctx, there.ID, false)
+	}
+	return nil
+}
+
+// RemoveMember removes a member by its name or id. The leader hands over before it is removed: the error is ErrNotLeader then,
+// and the next leader is to be asked.
+func (n *Node) RemoveMember(ctx context.Context, nameOrID string) error {
+	server, err := n.memberToChange(ctx, nameOrID)
+	if err != nil {
+		return err
+	}
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	return n.remove(ctx, server)
+}
+
+// Demote makes a voter a non-voter, which it stays until it is added as a voter again.
+func (n *Node) Demote(ctx context.Context, nameOrID string) error {
+	server, err := n.memberToChange(ctx, nameOrID)
+	if err != nil {
+		return err
+	}
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if err := n.quorumWithout(ctx, server.ID); err != nil {
+		return err
+	}
+	if err := n.keepNonVoter(ctx, server.ID, true); err != nil {
+		return err
+	}
+	return n.changed(ctx, n.raft.DemoteVoter(server.ID, 0, changeTimeout))
+}
+
+// memberToChange finds a member, and hands over when it is this one.
+func (n *Node) memberToChange(ctx context.Context, nameOrID string) (raft.Server, error) {
+	if err := n.Confirm(ctx); err != nil {
+		return raft.Server{}, err
+	}
+	server, err := n.resolve(nameOrID)
+	if err != nil || server.ID != n.config.ID {
+		return server, err
+	}
+	if err := n.quorumWithout(ctx, server.ID); err != nil {
+		return server, err
+	}
+	if err := n.TransferLeadership(ctx, ""); err != nil {
+		return server, err
+	}
+	return server, ErrNotLeader
+}
+
+// keptNonVoter reports whether a member stays a non-voter by the operator's word.
+func (n *Node) keptNonVoter(id raft.ServerID) (kept bool) {
+	n.View(func(m *fsm.Machine) { kept = m.KeptNonVoter(string(id)) })
+	return kept
+}
+
+func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) error {
+	if n.replica.status().Version < fsm.VersionKeepNonVoter {
+		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", ErrRefused)
+	}
+	command := fsm.Command{Kind: fsm.KindLetVote, Key: []byte(id)}
+	if keep {
+		command.Kind = fsm.KindKeepNonVoter
+	}
+	result, err := n.Execute(ctx, command)
+	if err == nil && result.Code == fsm.CodeError {
+		err = fmt.Errorf("%w: %s", ErrRefused, result.Error.Text())
+	}
+	return err
+}

@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Network connects the members of one process: raft's in-memory transport, and calls by function calls.
+type Network struct {
+	mu      sync.Mutex
+	http    map[raft.ServerID]*pipeListener
+	members map[raft.ServerID]*Node
+	wires   []*raft.InmemTransport
+}
+
+// NewNetwork returns a network without members.
+func NewNetwork() *Network { return &Network{members: make(map[raft.ServerID]*Node)} }
+
+// Transport returns the raft transport of a member, connected with all others of the network. Its address is its id.
+func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, wire := raft.NewInmemTransportWithTimeout(raft.ServerAddress(id), timing.Election)
+	for _, other := range n.wires {
+		other.Connect(wire.LocalAddr(), wire)
+		wire.Connect(other.LocalAddr(), other)
+	}
+	n.wires = append(n.wires, wire)
+	return &networkTransport{InmemTransport: wire, network: n}
+}
+
+// networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
+// not the interface, and so keeps its other methods, without which raft would silently do without pre-votes.
+type networkTransport struct {
+	*raft.InmemTransport
+	network *Network
+}
+
+// Close implements raft.WithClose.
+func (t *networkTransport) Close() error {
+	t.network.mu.Lock()
+	defer t.network.mu.Unlock()
+	delete(t.network.members, raft.ServerID(t.LocalAddr()))
+	for _, other := range t.network.wires {
+		other.Disconnect(t.LocalAddr())
+	}
+	t.network.wires = slices.DeleteFunc(t.network.wires, func(w *raft.InmemTransport) bool { return w == t.InmemTransport })
+	return t.InmemTransport.Close()
+}
+
+var (
+	_ raft.WithPreVote = (*networkTransport)(nil)
+	_ raft.WithClose   = (*networkTransport)(nil)
+)
+
+// HTTP returns a listener for HTTP that other members forward to the member.
+func (n *Network) HTTP(id raft.ServerID) net.Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.http == nil {
+		n.http = make(map[raft.ServerID]*pipeListener)
+	}
+	listener := &pipeListener{next: make(chan net.Conn), done: make(chan struct{})}
+	n.http[id] = listener
+	return listener
+}
+
+// DialHTTP opens a stream for HTTP to a member.
+func (n *Network) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {
+	n.mu.Lock()
+	listener := n.http[member.ID]
+	n.mu.Unlock()
+	if listener == nil {
+		return nil, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+	}
+	near, far := net.Pipe()
+	select {
+	case listener.next <- far:
+		return near, nil
+	case <-listener.done:
+	case <-ctx.Done():
+	}
+	return nil, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+}
+
+// pipeListener is a listener for connections within the process.
+type pipeListener struct {
+	next chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.next:
+		return conn, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return pipeAddress{} }
+
+type pipeAddress struct{}
+
+func (pipeAddress) Network() string { return "pipe" }
+func (pipeAddress) String() string  { return "pipe" }
+
+// Attach makes a member answer calls.
+func (n *Network) Attach(node *Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.members[node.ID()] = node
+}
+
+// Call implements Peers. A member without id is the one with the address.
+func (n *Network) Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error) {
+	id := member.ID
+	if id == "" {
+		id = raft.ServerID(member.Address)
+	}
+	n.mu.Lock()
+	node := n.members[id]
+	n.mu.Unlock()
+	if node == nil {
+		return nil, fmt.Errorf("%w: %s", ErrUnreachable, id)
+	}
+	return node.Handle(ctx, "network", method, request)
+}

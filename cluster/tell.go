@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+)
+
+// Alone reports whether this node is the only member.
+func (n *Node) Alone() bool {
+	servers := n.servers()
+	return len(servers) == 1 && servers[0].ID == n.config.ID
+}
+
+// Tell gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
+// the context ends: what gets lost is lost.
+func (n *Node) Tell(ctx context.Context, message []byte) {
+	var telling sync.WaitGroup
+	for _, server := range n.servers() {
+		if server.ID == n.config.ID {
+			continue
+		}
+		telling.Go(func() {
+			if _, err := n.world.Peers.Call(ctx, server, MethodTell, message); err != nil {
+				n.world.Log.Debug("a member was not told", "id", server.ID, "error", err)
+			}
+		})
+	}
+	telling.Wait()
+}
+
+// CollectHeld hands what the observers of the other members hold to take, page by page, each member's in its order and from a
+// goroutine of its own, until all have given everything or the context ends.
+func (n *Node) CollectHeld(ctx context.Context, take func(member string, page []byte)) {
+	var collecting sync.WaitGroup
+	for _, server := range n.servers() {
+		if server.ID == n.config.ID {
+			continue
+		}
+		collecting.Go(func() {
+			for cursor := uint64(0); ; {
+				body, err := n.world.Peers.Call(ctx, server, MethodHeld, binary.BigEndian.AppendUint64(nil, cursor))
+				if err != nil || len(body) < 8 {
+					n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
+					return
+				}
+				take(string(server.ID), body[8:])
+				if cursor = binary.BigEndian.Uint64(body); cursor == 0 {
+					return
+				}
+			}
+		})
+	}
+	collecting.Wait()
+}
+
+// handleHeld answers with a page of what this node's observer holds.
+func (n *Node) handleHeld(request []byte) ([]byte, error) {
+	if len(request) != 8 {
+		return nil, fmt.Errorf("%w: malformed cursor", ErrRefused)
+	}
+	page, next := n.observer.Held(binary.BigEndian.Uint64(request))
+	return append(binary.BigEndian.AppendUint64(nil, next), page...), nil
+}

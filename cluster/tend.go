@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+const (
+	// tendInterval is how often the leader looks after the cluster.
+	tendInterval = 200 * time.Millisecond
+	// brokerPatience is how long a leader may be without its broker before it hands over.
+	brokerPatience = 2 * time.Second
+)
+
+// tend looks after the cluster while this node leads: it hands over when it alone has lost its broker, raises the version in
+// force when every member was upgraded, and puts an entry behind a change of the members.
+func (n *Node) tend(ctx context.Context) error {
+	ticker := time.NewTicker(tendInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if n.observer.BrokerSilence() >= brokerPatience {
+			n.handOver(ctx)
+		}
+		if agreed := n.agreedVersion(); n.leadership.Load() != nil && agreed > n.replica.status().Version {
+			if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
+				n.world.Log.Info("every member was upgraded", "log_version", agreed)
+			}
+		}
+		n.followChange(ctx)
+		n.moveMyself(ctx)
+	}
+}
+
+// handOver hands leadership to a voter that has its broker session. When there is none, this node stays: it is as good as any.
+func (n *Node) handOver(ctx context.Context) {
+	var best raft.Server
+	var lastIndex uint64
+	for id, description := range n.describeAll(ctx, tendInterval) {
+		server, member := find(n.servers(), id)
+		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex {
+			best, lastIndex = server, description.LastIndex
+		}
+	}
+	if best.ID == "" {
+		return
+	}
+	n.world.Log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
+	if err := n.TransferLeadership(ctx, string(best.ID)); err != nil {
+		n.world.Log.Warn("the hand-over failed", "error", err)
+	}
+}
+
+// followChange puts an entry behind a change of the members that nothing has followed yet: raft refuses to take a snapshot
+// before.
+func (n *Node) followChange(ctx context.Context) {
+	future := n.raft.GetConfiguration()
+	if n.leadership.Load() == nil || future.Error() != nil {
+		return
+	}
+	if index := future.Index(); index <= n.raft.CommitIndex() && index > n.replica.status().Index && index == n.raft.LastIndex() {
+		_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
+	}
+}
+
+// moveMyself tells the cluster that this node, which leads, has another address than before.
+func (n *Node) moveMyself(ctx context.Context) {
+	server, member := find(n.servers(), n.config.ID)
+	if n.leadership.Load() == nil || !member || server.Address == n.config.Address {
+		return
+	}
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if err := n.move(ctx, server, n.config.Address); err != nil {
+		n.world.Log.Warn("the new address could not be made known", "error", err)
+	}
+}

@@ -1,0 +1,341 @@
+package transport
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+)
+
+// A frame is
+//
+//	length    4 bytes, big endian, of what follows
+//	code      1 byte: the method of a request, 0 for an answer, 1 for an error
+//	number    8 bytes, big endian: an answer has that of its request
+//	body
+const (
+	frameHeader = 4 + 1 + 8
+	maxFrame    = 32 << 20
+	codeAnswer  = 0
+	codeError   = 1
+)
+
+func writeFrame(w io.Writer, code byte, number uint64, body []byte) error {
+	if len(body)+frameHeader > maxFrame {
+		return fmt.Errorf("a message of %d bytes is too large", len(body))
+	}
+	frame := make([]byte, 0, frameHeader+len(body))
+	frame = binary.BigEndian.AppendUint32(frame, uint32(frameHeader-4+len(body)))
+	frame = append(frame, code)
+	frame = binary.BigEndian.AppendUint64(frame, number)
+	_, err := w.Write(append(frame, body...))
+	return err
+}
+
+func readFrame(r *bufio.Reader) (code byte, number uint64, body []byte, err error) {
+	var header [frameHeader]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return 0, 0, nil, err
+	}
+	length := binary.BigEndian.Uint32(header[:])
+	if length < frameHeader-4 || length > maxFrame {
+		return 0, 0, nil, fmt.Errorf("a frame of %d bytes", length)
+	}
+	body = make([]byte, length-(frameHeader-4))
+	_, err = io.ReadFull(r, body)
+	return header[4], binary.BigEndian.Uint64(header[5:]), body, err
+}
+
+// callers are the connections for calls, one to each member that was ever called.
+type callers struct {
+	transport *Transport
+
+	mu     sync.Mutex
+	byPeer map[raft.ServerAddress]*caller
+	closed bool
+}
+
+func (c *callers) get(id raft.ServerID, address string) (*caller, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, net.ErrClosed
+	}
+	key := target(id, raft.ServerAddress(address))
+	found := c.byPeer[key]
+	if found == nil {
+		found = &caller{transport: c.transport, id: id, address: address}
+		if c.byPeer == nil {
+			c.byPeer = make(map[raft.ServerAddress]*caller)
+		}
+		c.byPeer[key] = found
+	}
+	return found, nil
+}
+
+func (c *callers) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, caller := range c.byPeer {
+		caller.close()
+	}
+}
+
+// Call implements cluster.Peers. A member without id is whoever listens at the address.
+func (t *Transport) Call(ctx context.Context, member raft.Server, method cluster.Method, request []byte) ([]byte, error) {
+	caller, err := t.calls.get(member.ID, string(member.Address))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+	}
+	return caller.call(ctx, method, request)
+}
+
+// caller calls one member over one connection, which it opens when there is none.
+type caller struct {
+	transport *Transport
+	id        raft.ServerID
+	address   string
+
+	mu      sync.Mutex
+	current *connection
+	dialing chan struct{} // closed when the attempt under way has ended; nil when there is none
+	failure error         // of the last attempt
+	closed  bool
+}
+
+// connection is one connection with the calls that wait for answers.
+type connection struct {
+	conn    net.Conn
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	next    uint64
+	waiting map[uint64]chan answer
+	heard   time.Time // when the last frame arrived
+	ended   error
+}
+
+type answer struct {
+	body []byte
+	err  error
+}
+
+// connect returns the connection, and opens it where there is none. All who wait share one attempt.
+func (c *caller) connect(ctx context.Context) (*connection, error) {
+	c.mu.Lock()
+	for c.current == nil {
+		if c.closed {
+			c.mu.Unlock()
+			return nil, net.ErrClosed
+		}
+		if c.dialing == nil {
+			c.dialing = make(chan struct{})
+			c.transport.workers.Go(c.dial)
+		}
+		dialing := c.dialing
+		c.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-dialing:
+		}
+		c.mu.Lock()
+		if c.current == nil && c.failure != nil {
+			err := c.failure
+			c.mu.Unlock()
+			return nil, err
+		}
+	}
+	current := c.current
+	c.mu.Unlock()
+	return current, nil
+}
+
+// dial opens a connection and reads it to its end.
+func (c *caller) dial() {
+	conn, _, err := c.transport.dial(c.transport.ctx, kindCall, c.id, c.address)
+	c.mu.Lock()
+	close(c.dialing)
+	c.dialing, c.failure = nil, err
+	if err == nil && c.closed {
+		_ = conn.Close() // nothing was sent on it
+		err = net.ErrClosed
+	}
+	if err != nil {
+		c.mu.Unlock()
+		return
+	}
+	opened := &connection{conn: conn, waiting: make(map[uint64]chan answer), heard: time.Now()}
+	c.current = opened
+	c.mu.Unlock()
+	err = opened.read()
+	c.drop(opened, err)
+}
+
+// drop ends a connection: the next call opens another.
+func (c *caller) drop(gone *connection, err error) {
+	c.mu.Lock()
+	if c.current == gone {
+		c.current = nil
+	}
+	c.mu.Unlock()
+	gone.end(err)
+}
+
+func (c *caller) close() {
+	c.mu.Lock()
+	c.closed = true
+	current := c.current
+	c.mu.Unlock()
+	if current != nil {
+		current.end(net.ErrClosed)
+	}
+}
+
+func (c *caller) call(ctx context.Context, method cluster.Method, request []byte) ([]byte, error) {
+	connection, err := c.connect(ctx)
+	if err != nil {
+		if !errors.Is(err, cluster.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		}
+		return nil, err
+	}
+	asked := time.Now()
+	number, answers, err := connection.send(method, request)
+	if err != nil {
+		c.drop(connection, err)
+		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+	}
+	select {
+	case answer := <-answers:
+		return answer.body, answer.err
+	case <-ctx.Done():
+		if connection.forget(number, asked) {
+			c.drop(connection, errSilent)
+		}
+		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, ctx.Err())
+	}
+}
+
+// errSilent says that nothing came over a connection for too long.
+var errSilent = errors.New("the member is silent")
+
+func (c *connection) send(method cluster.Method, request []byte) (uint64, <-chan answer, error) {
+	answers := make(chan answer, 1)
+	c.mu.Lock()
+	if c.ended != nil {
+		err := c.ended
+		c.mu.Unlock()
+		return 0, nil, err
+	}
+	c.next++
+	number := c.next
+	c.waiting[number] = answers
+	c.mu.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	const writeTimeout = 5 * time.Second
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows at the write
+	return number, answers, writeFrame(c.conn, byte(method), number, request)
+}
+
+// forget gives up a call, and reports whether the connection should be given up, too: one second without a word while somebody
+// waits for one.
+func (c *connection) forget(number uint64, asked time.Time) bool {
+	const patience = time.Second
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, number)
+	return c.heard.Before(asked) && time.Since(c.heard) > patience
+}
+
+func (c *connection) read() error {
+	reader := bufio.NewReaderSize(c.conn, 16<<10)
+	for {
+		code, number, body, err := readFrame(reader)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.heard = time.Now()
+		answers := c.waiting[number]
+		delete(c.waiting, number)
+		c.mu.Unlock()
+		switch {
+		case answers == nil: // nobody waits any more
+		case code == codeError:
+			answers <- answer{err: cluster.RemoteError(body)}
+		default:
+			answers <- answer{body: body}
+		}
+	}
+}
+
+// end closes the connection and fails who waits.
+func (c *connection) end(err error) {
+	_ = c.conn.Close() // the error that counts is the other
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.ended = err
+	}
+	for number, answers := range c.waiting {
+		answers <- answer{err: fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)}
+		delete(c.waiting, number)
+	}
+}
+
+// maxServing bounds the calls that one connection has served at once.
+const maxServing = 64
+
+// serveCalls answers one member's calls until the connection ends.
+func (t *Transport) serveCalls(conn net.Conn, from raft.ServerID) {
+	reader := bufio.NewReaderSize(conn, 16<<10)
+	ctx, cancel := context.WithCancel(t.ctx)
+	var writing sync.Mutex
+	var serving sync.WaitGroup
+	slots := make(chan struct{}, maxServing)
+	answer := func(method cluster.Method, number uint64, request []byte) {
+		code, body := byte(codeAnswer), []byte(nil)
+		body, err := t.handler.Load().Handle(ctx, from, method, request)
+		if err != nil {
+			code, body = codeError, cluster.EncodeError(err)
+		}
+		writing.Lock()
+		defer writing.Unlock()
+		if writeFrame(conn, code, number, body) != nil {
+			_ = conn.Close() // the reader sees the end
+		}
+	}
+	for {
+		code, number, request, err := readFrame(reader)
+		if err != nil {
+			break
+		}
+		method := cluster.Method(code)
+		if method.Quick() {
+			answer(method, number, request)
+			continue
+		}
+		slots <- struct{}{}
+		serving.Go(func() {
+			answer(method, number, request)
+			<-slots
+		})
+	}
+	cancel()
+	_ = conn.Close() // nothing more is to be said
+	serving.Wait()
+}
+
+var _ cluster.Peers = (*Transport)(nil)

@@ -1,0 +1,164 @@
+package transport
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+)
+
+// kind says what a connection is for.
+type kind string
+
+const (
+	kindRaft kind = "raft"
+	kindCall kind = "call"
+	kindHTTP kind = "http"
+)
+
+// hello opens a connection. The names of its fields are part of the protocol between members.
+type hello struct {
+	Protocol int           `json:"protocol"`
+	Cluster  string        `json:"cluster"`
+	Kind     kind          `json:"kind"`
+	To       raft.ServerID `json:"to,omitempty"` // empty where the caller does not know yet who listens there
+	From     raft.ServerID `json:"from"`
+	Address  string        `json:"address"` // under which the caller is reached
+}
+
+// welcome answers a hello.
+type welcome struct {
+	ID     raft.ServerID `json:"id"`
+	Refuse refusal       `json:"refuse,omitempty"`
+}
+
+// refusal says why a connection is refused.
+type refusal string
+
+const (
+	refuseProtocol    refusal = "protocol"
+	refuseCluster     refusal = "cluster"
+	refuseID          refusal = "id"
+	refuseCertificate refusal = "certificate"
+	refuseMember      refusal = "member"
+)
+
+// protocolVersion is that of the handshake and of the frames behind it.
+const protocolVersion = 1
+
+// Errors of refused connections. Each wraps cluster.ErrUnreachable: nothing was sent.
+var (
+	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", cluster.ErrUnreachable)
+	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", cluster.ErrUnreachable)
+	ErrOtherMember = fmt.Errorf("%w: another member listens there", cluster.ErrUnreachable)
+	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", cluster.ErrUnreachable)
+	ErrNotAMember  = fmt.Errorf("%w: this node is no member, it says", cluster.ErrUnreachable)
+)
+
+func (r refusal) err() error {
+	switch r {
+	case "":
+		return nil
+	case refuseCluster:
+		return ErrCluster
+	case refuseID:
+		return ErrOtherMember
+	case refuseCertificate:
+		return ErrCertificate
+	case refuseMember:
+		return ErrNotAMember
+	default:
+		return ErrProtocol
+	}
+}
+
+// maxHello bounds what is read before the other side is known.
+const maxHello = 4096
+
+var errHello = errors.New("malformed handshake")
+
+func writeMessage(w io.Writer, message any) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxHello {
+		return errHello
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	return err
+}
+
+func readMessage(r io.Reader, message any) error {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return err
+	}
+	length := binary.BigEndian.Uint32(size[:])
+	if length > maxHello {
+		return errHello
+	}
+	body := make([]byte, length)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, message); err != nil {
+		return fmt.Errorf("%w: %w", errHello, err)
+	}
+	return nil
+}
+
+// greet opens a connection on the caller's side. It returns who listens.
+func (t *Transport) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
+	ours := hello{
+		Protocol: protocolVersion, Cluster: t.config.Cluster, Kind: k, To: to, From: t.config.ID, Address: t.config.Advertise,
+	}
+	if err := writeMessage(conn, &ours); err != nil {
+		return "", err
+	}
+	var answer welcome
+	if err := readMessage(conn, &answer); err != nil {
+		return "", err
+	}
+	return answer.ID, answer.Refuse.err()
+}
+
+// admit opens a connection on the listener's side.
+func (t *Transport) admit(conn net.Conn) (hello, error) {
+	var theirs hello
+	if err := readMessage(conn, &theirs); err != nil {
+		return theirs, err
+	}
+	refused := t.judge(conn, &theirs)
+	if err := writeMessage(conn, &welcome{ID: t.config.ID, Refuse: refused}); err != nil {
+		return theirs, err
+	}
+	if refused != "" {
+		return theirs, fmt.Errorf("refused %s at %s for its %s", theirs.From, theirs.Address, refused)
+	}
+	return theirs, nil
+}
+
+// judge says why a connection is refused; empty admits it.
+func (t *Transport) judge(conn net.Conn, theirs *hello) refusal {
+	switch {
+	case theirs.Protocol != protocolVersion:
+		return refuseProtocol
+	case theirs.Cluster != t.config.Cluster:
+		return refuseCluster
+	case theirs.To != t.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
+		return refuseID
+	case !t.certified(conn, theirs.From, theirs.Address):
+		return refuseCertificate
+	case theirs.To != "" && !t.handler.Load().Knows(theirs.From):
+		return refuseMember
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,237 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+	"holdfast/internal/tlsconfig"
+)
+
+// Config says who this member is and how it is reached. All fields but TLS are required.
+type Config struct {
+	Cluster   string
+	ID        raft.ServerID
+	Listen    string // host:port
+	Advertise string // host:port under which the other members reach this one
+	// TLS are the certificates; nil is plain TCP.
+	TLS *tlsconfig.Mutual
+	// Timeout bounds a connection attempt with its handshake.
+	Timeout time.Duration
+	Log     *slog.Logger
+}
+
+// Handler answers other members.
+type Handler interface {
+	// Handle answers a call. from is empty for a caller that need not be a member.
+	Handle(ctx context.Context, from raft.ServerID, method cluster.Method, request []byte) ([]byte, error)
+	// Knows reports whether a member with this id may be talked to.
+	Knows(id raft.ServerID) bool
+}
+
+// Transport is a listener and the connections to other members. Its methods are safe for concurrent use.
+type Transport struct {
+	config   Config
+	listener net.Listener
+	handler  atomic.Pointer[handlerBox]
+	raft     *streams // accepted connections of raft
+	http     *streams // accepted connections of forwarded HTTP
+	calls    callers
+
+	stop    context.CancelFunc
+	ctx     context.Context //nolint:containedctx // ends what the transport's own goroutines do
+	workers sync.WaitGroup
+	closing sync.Once
+
+	mu   sync.Mutex
+	open map[net.Conn]struct{} // accepted, and not in raft's hands
+}
+
+type handlerBox struct{ Handler }
+
+// Listen opens the port. Connections are admitted once Serve was called with who answers them.
+func Listen(config Config) (*Transport, error) {
+	listener, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for members: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	t := &Transport{
+		config: config, listener: listener, ctx: ctx, stop: stop, open: make(map[net.Conn]struct{}),
+		raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
+	}
+	t.calls.transport = t
+	return t, nil
+}
+
+// Address returns where the transport listens.
+func (t *Transport) Address() string { return t.listener.Addr().String() }
+
+// Serve begins to admit connections, or exchanges who answers them.
+func (t *Transport) Serve(handler Handler) {
+	if t.handler.Swap(&handlerBox{handler}) == nil {
+		t.workers.Go(t.accept)
+	}
+}
+
+// Close ends all connections, and waits for whoever serves them.
+func (t *Transport) Close() error {
+	var err error
+	t.closing.Do(func() {
+		t.stop()
+		err = t.listener.Close()
+		t.raft.stop()
+		t.http.stop()
+		t.calls.close()
+		t.mu.Lock()
+		for conn := range t.open {
+			_ = conn.Close() // whoever serves it sees the end
+		}
+		t.mu.Unlock()
+		t.workers.Wait()
+	})
+	return err
+}
+
+func (t *Transport) accept() {
+	const pause = 50 * time.Millisecond
+	for t.ctx.Err() == nil {
+		conn, err := t.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of file descriptors, for instance
+			t.config.Log.Warn("a member's connection could not be accepted", "error", err)
+			select {
+			case <-time.After(pause):
+			case <-t.ctx.Done():
+			}
+			continue
+		}
+		t.workers.Go(func() { t.serve(conn) })
+	}
+}
+
+// hold notes an accepted connection, so that Close ends it. It returns false when the transport is closing.
+func (t *Transport) hold(conn net.Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return false
+	}
+	t.open[conn] = struct{}{}
+	return true
+}
+
+func (t *Transport) release(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.open, conn)
+}
+
+// serve admits one connection and hands it to whom it is for.
+func (t *Transport) serve(accepted net.Conn) {
+	conn := t.config.TLS.Server(accepted)
+	tune(accepted)
+	if !t.hold(conn) {
+		_ = conn.Close() // nobody was served on it
+		return
+	}
+	defer t.release(conn)
+	_ = conn.SetDeadline(time.Now().Add(t.config.Timeout)) // an error shows at the next use
+	theirs, err := t.admit(conn)
+	if err != nil {
+		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
+		_ = conn.Close() // nobody was served on it
+		return
+	}
+	_ = conn.SetDeadline(time.Time{}) // an error shows at the next use
+	switch theirs.Kind {
+	case kindRaft:
+		t.raft.push(conn)
+	case kindHTTP:
+		t.http.push(conn)
+	case kindCall:
+		from := theirs.From
+		if theirs.To == "" {
+			from = ""
+		}
+		t.serveCalls(conn, from)
+	default:
+		_ = conn.Close() // of a kind that a newer version may know
+	}
+}
+
+// certified reports whether the certificate of a connection names the node that the other side says it is.
+func (t *Transport) certified(conn net.Conn, id raft.ServerID, address string) bool {
+	return t.config.TLS.Names(conn, hostOf(address), cluster.NodeName(id))
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// dial opens a connection to a member. An empty id is whoever listens there. It returns who does.
+func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
+	defer cancel()
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+	}
+	tune(raw)
+	conn, err := t.config.TLS.Client(raw, hostOf(address), cluster.NodeName(to))
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("%w: %w", cluster.ErrUnreachable, err), raw.Close())
+	}
+	// The handshake ends with the context, whatever the other side does.
+	ended := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	id, err := t.greet(conn, k, to)
+	if !ended() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = conn.Close() // the error that counts is the other
+		if !errors.Is(err, cluster.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		}
+		return nil, id, err
+	}
+	return conn, id, nil
+}
+
+// DialHTTP opens a stream for HTTP to a member.
+func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {
+	conn, _, err := t.dial(ctx, kindHTTP, member.ID, string(member.Address))
+	return conn, err
+}
+
+// HTTP returns the listener for HTTP that other members forward.
+func (t *Transport) HTTP() net.Listener { return t.http }
+
+// target joins an id and an address, as raft's transport is given them.
+func target(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + address
+}
+
+// split is the reverse of target. A host has no '@'.
+func split(joined raft.ServerAddress) (raft.ServerID, string) {
+	at := strings.LastIndexByte(string(joined), '@')
+	if at < 0 {
+		return "", string(joined)
+	}
+	return raft.ServerID(joined[:at]), string(joined[at+1:])
+}

@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// hashes remembers the state's hash after each of the last entries, so that replicas can be compared at one index although
+// each is somewhere else.
+type hashes struct {
+	mu     sync.Mutex
+	points [1 << 14]point
+}
+
+type point struct{ index, hash uint64 }
+
+func (h *hashes) note(index, hash uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.points[index%uint64(len(h.points))] = point{index, hash}
+}
+
+func (h *hashes) at(index uint64) (uint64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	found := h.points[index%uint64(len(h.points))]
+	return found.hash, found.index == index
+}
+
+// StateHash is the hash of one replica's state.
+type StateHash struct {
+	Node  string `json:"node"`
+	Hash  string `json:"hash"` // hexadecimal; empty with Fault
+	Fault string `json:"fault,omitempty"`
+}
+
+// Verification compares all replicas at one index.
+type Verification struct {
+	Index  uint64      `json:"index"`
+	Agree  bool        `json:"agree"` // all answered, and with the same hash
+	Hashes []StateHash `json:"hashes"`
+}
+
+// Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
+func (n *Node) Verify(ctx context.Context) (Verification, error) {
+	w := &waiter{done: make(chan struct{})}
+	if !n.Propose(fsm.Command{Kind: fsm.KindAdvance}, w) {
+		return Verification{}, ErrNotLeader
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		return Verification{}, ctx.Err()
+	}
+	if w.err != nil {
+		return Verification{}, w.err
+	}
+	request := binary.BigEndian.AppendUint64(nil, w.index)
+	verification := Verification{Index: w.index, Agree: true}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, server := range n.servers() {
+		asking.Go(func() {
+			var body []byte
+			var err error
+			if server.ID == n.config.ID {
+				body, err = n.handleHash(ctx, request)
+			} else {
+				body, err = n.world.Peers.Call(ctx, server, MethodHash, request)
+			}
+			state := StateHash{Node: NodeName(server.ID), Hash: string(body)}
+			if err != nil {
+				state.Hash, state.Fault = "", err.Error()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			verification.Hashes = append(verification.Hashes, state)
+		})
+	}
+	asking.Wait()
+	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return cmpNames(a.Node, b.Node) })
+	for _, state := range verification.Hashes {
+		if state.Fault != "" || state.Hash != verification.Hashes[0].Hash {
+			verification.Agree = false
+		}
+	}
+	return verification, nil
+}
+
+// handleHash waits until the state is at an index, and returns its hash there.
+func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
+	const patience = 5 * time.Second
+	if len(request) != 8 {
+		return nil, fmt.Errorf("%w: malformed index", ErrRefused)
+	}
+	index := binary.BigEndian.Uint64(request)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		status, changed := n.replica.state()
+		if status.Index >= index {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the state is at %d, not yet at %d", status.Index, index)
+		}
+	}
+	hash, known := n.replica.hashes.at(index)
+	if !known {
+		return nil, fmt.Errorf("the hash at %d is no longer, or not, known", index)
+	}
+	return fmt.Appendf(nil, "%016x", hash), nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+	"holdfast/cluster/transport"
+	"holdfast/internal/node"
+	"holdfast/internal/settings"
+	"holdfast/internal/tlsconfig"
+)
+
+// links connect a node with the other members, if it may have any.
+type links struct {
+	node.Links
+	assemble node.Assemble
+	http     net.Listener // of what other members forward
+	dial     func(context.Context, raft.Server) (net.Conn, error)
+}
+
+// newLinks makes the links of a node: through the network when it listens for others, else within the process.
+func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Timing, log *slog.Logger) (*links, error) {
+	id := identity.RaftID()
+	if !s.Cluster.Listens() {
+		network := cluster.NewNetwork()
+		alone := []raft.Server{{ID: id, Address: raft.ServerAddress(id)}}
+		return inProcess(network, id, timing, node.Members(alone)), nil
+	}
+	var secure *tlsconfig.Mutual
+	if !s.Cluster.TLS.Insecure {
+		var err error
+		files := tlsconfig.Files{CA: s.Cluster.TLS.CAFile, Certificate: s.Cluster.TLS.CertFile, Key: s.Cluster.TLS.KeyFile}
+		if secure, err = tlsconfig.NewMutual(files, log); err != nil {
+			return nil, &usageError{fmt.Errorf("cluster.tls: %w", err)}
+		}
+	}
+	const dialTimeout = 3 * time.Second
+	network, err := transport.Listen(transport.Config{
+		Cluster: s.Cluster.Name, ID: id, Listen: s.Cluster.Listen, Advertise: s.AdvertisedAddress(), TLS: secure,
+		Timeout: dialTimeout, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("listening", "what", "members", "address", network.Address(), "advertised", s.AdvertisedAddress(), "tls", secure != nil)
+	address := raft.ServerAddress(s.AdvertisedAddress())
+	return &links{
+		Links: node.Links{
+			Address: address, Raft: network.Raft(), Peers: network,
+			Attach: func(n *cluster.Node) { network.Serve(n) },
+		},
+		assemble: func(ctx context.Context) ([]raft.Server, error) {
+			peers, err := s.InitialPeers()
+			if err != nil {
+				return nil, err
+			}
+			newcomer := &cluster.Newcomer{ID: id, Address: address, Log: log}
+			for _, peer := range peers {
+				newcomer.Peers = append(newcomer.Peers, cluster.Peer{Name: peer.ID, Address: raft.ServerAddress(peer.Address)})
+			}
+			network.Serve(newcomer)
+			return newcomer.Assemble(ctx, network)
+		},
+		http: network.HTTP(), dial: network.DialHTTP,
+	}, nil
+}
+
+// inProcess returns the links of a member of a cluster within this process.
+func inProcess(network *cluster.Network, id raft.ServerID, timing cluster.Timing, assemble node.Assemble) *links {
+	return &links{
+		Links: node.Links{
+			Address: raft.ServerAddress(id), Raft: network.Transport(id, timing), Peers: network, Attach: network.Attach,
+		},
+		assemble: assemble, http: network.HTTP(id), dial: network.DialHTTP,
+	}
+}

@@ -1,0 +1,216 @@
+package httpapi
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"unicode/utf8"
+
+	"holdfast/fsm"
+)
+
+var errNotFound = errors.New("there is no such key")
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// Bytes are any bytes, for people: as text where they are that, and always in Base64.
+type Bytes struct {
+	Base64 string `json:"base64"`
+	Text   string `json:"text,omitempty"`
+}
+
+func toBytes(data string) Bytes {
+	b := Bytes{Base64: base64.StdEncoding.EncodeToString([]byte(data))}
+	if utf8.ValidString(data) {
+		b.Text = data
+	}
+	return b
+}
+
+// Key is what the API shows of a key.
+type Key struct {
+	Key      Bytes    `json:"key"`
+	Size     int      `json:"size"` // of the value, bytes
+	Version  string   `json:"version"`
+	Token    string   `json:"token,omitempty"` // the fencing token
+	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
+	Watchers []string `json:"watchers"`        // client ids
+	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key only
+}
+
+func toKey(info *fsm.KeyInfo) Key {
+	key := Key{Key: toBytes(info.Key), Size: len(info.Value), Version: info.Version.String(), Watchers: []string{}}
+	if info.Token != nil {
+		key.Token = info.Token.String()
+	}
+	if info.TTL >= 0 {
+		key.TTL = &info.TTL
+	}
+	for i := range info.Watchers {
+		key.Watchers = append(key.Watchers, info.Watchers[i].ClientID)
+	}
+	return key
+}
+
+// Keys is a page of keys.
+type Keys struct {
+	Keys []Key `json:"keys"`
+	// Next is the after of the next page; empty at the end.
+	Next string `json:"next"`
+}
+
+// page returns the limit of a page.
+func page(query url.Values) (int, error) {
+	text := query.Get("limit")
+	if text == "" {
+		return defaultPage, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 1 || limit > maxPage {
+		return 0, badRequest{fmt.Errorf("limit is %q: must be between 1 and %d", text, maxPage)}
+	}
+	return limit, nil
+}
+
+func (a *admin) keys(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	limit, err := page(query)
+	if err != nil {
+		return err
+	}
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	answer := Keys{Keys: []Key{}}
+	a.Node.View(func(m *fsm.Machine) {
+		found := m.ListKeys(query.Get("prefix"), query.Get("after"), limit)
+		for i := range found {
+			answer.Keys = append(answer.Keys, toKey(&found[i]))
+		}
+		if len(found) == limit {
+			answer.Next = found[limit-1].Key
+		}
+	})
+	return writeJSON(w, answer)
+}
+
+// KeyCount is the number of keys with a prefix.
+type KeyCount struct {
+	Count int   `json:"count"`
+	Bytes int64 `json:"bytes"` // keys and values
+}
+
+func (a *admin) countKeys(w http.ResponseWriter, r *http.Request) error {
+	const step = 10_000 // at a time, so that nobody waits for the whole count
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	var total KeyCount
+	for after := ""; ; {
+		var count int
+		var bytes int64
+		a.Node.View(func(m *fsm.Machine) { count, bytes, after = m.CountKeys(r.URL.Query().Get("prefix"), after, step) })
+		total.Count += count
+		total.Bytes += bytes
+		if count < step {
+			return writeJSON(w, total)
+		}
+	}
+}
+
+func (a *admin) key(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	var info fsm.KeyInfo
+	found := false
+	a.Node.View(func(m *fsm.Machine) { info, found = m.FindKey(r.URL.Query().Get("key")) })
+	if !found {
+		return errNotFound
+	}
+	answer := toKey(&info)
+	value := toBytes(info.Value)
+	answer.Value = &value
+	return writeJSON(w, answer)
+}
+
+// Watch is what the API shows of a watch.
+type Watch struct {
+	Key     Bytes  `json:"key"`
+	Client  string `json:"client"`
+	Dialect string `json:"dialect"` // documented or sdk
+	Age     int64  `json:"age"`     // milliseconds since it was last renewed
+}
+
+// Watches is a page of watches.
+type Watches struct {
+	Watches []Watch `json:"watches"`
+	// Next and NextClient are the after and afterClient of the next page; empty at the end.
+	Next       string `json:"next"`
+	NextClient string `json:"nextClient"`
+}
+
+func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	limit, err := page(query)
+	if err != nil {
+		return err
+	}
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	answer := Watches{Watches: []Watch{}}
+	after := fsm.WatchInfo{Key: query.Get("after"), ClientID: query.Get("afterClient")}
+	a.Node.View(func(m *fsm.Machine) {
+		found := m.ListWatches(query.Get("prefix"), query.Get("client"), after, limit)
+		for i := range found {
+			dialect := "documented"
+			if found[i].Dialect == fsm.SDK {
+				dialect = "sdk"
+			}
+			answer.Watches = append(answer.Watches, Watch{toBytes(found[i].Key), found[i].ClientID, dialect, found[i].Age})
+		}
+		if len(found) == limit {
+			answer.Next, answer.NextClient = found[limit-1].Key, found[limit-1].ClientID
+		}
+	})
+	return writeJSON(w, answer)
+}
+
+// Dropped is how many watches were ended.
+type Dropped struct {
+	Dropped int `json:"dropped"`
+}
+
+// dropWatches ends the watches of a client, or on a key, or of a client on a key. One of them has to be said.
+func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	client, key := query.Get("client"), query.Get("key")
+	if client == "" && key == "" {
+		return badRequest{errors.New("say whose watches, or on which key: client, key or both")}
+	}
+	var dropped Dropped
+	for after := (fsm.WatchInfo{}); ; {
+		var found []fsm.WatchInfo
+		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(key, client, after, maxPage) })
+		for i := range found {
+			if key != "" && found[i].Key != key {
+				continue
+			}
+			if _, err := a.Node.Execute(r.Context(), fsm.EndWatch(found[i].Key, found[i].ClientID)); err != nil {
+				return err
+			}
+			dropped.Dropped++
+		}
+		if len(found) < maxPage {
+			return writeJSON(w, dropped)
+		}
+		after = found[len(found)-1]
+	}
+}

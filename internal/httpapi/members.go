@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// changeTimeout bounds a change of the members or of the leader.
+const changeTimeout = 20 * time.Second
+
+func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
+	members, err := a.Node.Members(r.Context())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, members)
+}
+
+// AddMember is the body of POST /v1/members.
+type AddMember struct {
+	Address string `json:"address"` // host:port of the node's cluster.advertise
+	Voter   bool   `json:"voter"`   // false keeps it a non-voter
+}
+
+func (a *admin) addMember(w http.ResponseWriter, r *http.Request) error {
+	var body AddMember
+	if err := readJSON(w, r, &body); err != nil {
+		return err
+	}
+	if body.Address == "" {
+		return badRequest{errors.New("address is missing")}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	defer cancel()
+	return done(w, a.Node.AddMember(ctx, raft.ServerAddress(body.Address), body.Voter))
+}
+
+func (a *admin) removeMember(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	defer cancel()
+	return done(w, a.Node.RemoveMember(ctx, r.PathValue("member")))
+}
+
+func (a *admin) demoteMember(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	defer cancel()
+	return done(w, a.Node.Demote(ctx, r.PathValue("member")))
+}
+
+// TransferLeader is the body of POST /v1/leader.
+type TransferLeader struct {
+	To string `json:"to"` // a member's name or id; empty is any voter
+}
+
+func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
+	var body TransferLeader
+	if err := readJSON(w, r, &body); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	defer cancel()
+	return done(w, a.Node.TransferLeadership(ctx, body.To))
+}
+
+func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {
+	health, err := a.Node.Health(r.Context())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, health)
+}
+
+func (a *admin) verify(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
+	defer cancel()
+	verification, err := a.Node.Verify(ctx)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, verification)
+}

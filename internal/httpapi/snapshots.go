@@ -1,0 +1,34 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+)
+
+// snapshotTimeout bounds the way of a snapshot.
+const snapshotTimeout = time.Hour
+
+func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.TakeSnapshot(); err != nil {
+		return err
+	}
+	return a.status(w, r)
+}
+
+func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	slow(w, snapshotTimeout)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if _, err := a.Node.SaveSnapshot(w); err != nil {
+		// The status is sent already. A body that breaks off is what the client sees; the checksum tells it, too.
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+func (a *admin) restoreSnapshot(w http.ResponseWriter, r *http.Request) error {
+	slow(w, snapshotTimeout)
+	return done(w, a.Node.Restore(r.Context(), r.Body))
+}

@@ -1,0 +1,192 @@
+package tlsconfig
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// Mutual is the TLS 1.3 of connections on which both sides show a certificate. The files are read again when they change, so
+// that renewed certificates are used without a restart; while they do not parse, the old ones stay in use. A nil *Mutual is no
+// TLS at all. Its methods are safe for concurrent use.
+type Mutual struct {
+	files Files
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	stamps  [3]stamp
+	current *material
+}
+
+// material is what the files hold.
+type material struct {
+	certificate tls.Certificate
+	authorities *x509.CertPool
+}
+
+// stamp tells whether a file has changed.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+// NewMutual reads the files, all of which are required.
+func NewMutual(files Files, log *slog.Logger) (*Mutual, error) {
+	if files.CA == "" || files.Certificate == "" || files.Key == "" {
+		return nil, fmt.Errorf("%w: a certificate, its key and the certificates that vouch for the other side are required", ErrInvalid)
+	}
+	m := &Mutual{files: files, log: log}
+	m.stamps = m.look()
+	current, err := files.load()
+	if err != nil {
+		return nil, err
+	}
+	m.current = current
+	return m, nil
+}
+
+func (f Files) load() (*material, error) {
+	certificate, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	authorities, err := f.authorities()
+	if err != nil {
+		return nil, err
+	}
+	return &material{certificate: certificate, authorities: authorities}, nil
+}
+
+func (m *Mutual) look() (stamps [3]stamp) {
+	for i, file := range []string{m.files.CA, m.files.Certificate, m.files.Key} {
+		if info, err := os.Stat(file); err == nil {
+			stamps[i] = stamp{info.ModTime(), info.Size()}
+		}
+	}
+	return stamps
+}
+
+// latest returns what the files hold now, or held when they last parsed.
+func (m *Mutual) latest() *material {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	stamps := m.look()
+	if stamps == m.stamps {
+		return m.current
+	}
+	loaded, err := m.files.load()
+	if err != nil {
+		m.log.Warn("the certificates changed and cannot be used: the old ones stay in use", "file", m.files.Certificate, "error", err)
+		m.stamps = stamps // what was said need not be said again until they change
+		return m.current
+	}
+	m.log.Info("the certificates were read again", "file", m.files.Certificate)
+	m.stamps, m.current = stamps, loaded
+	return loaded
+}
+
+// serverConfig returns the configuration of the listening side.
+func (m *Mutual) serverConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := m.latest()
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate},
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.authorities, NextProtos: []string{"http/1.1"},
+				SessionTicketsDisabled: true, // a certificate is to be judged each time
+			}, nil
+		},
+	}
+}
+
+// Listener returns the listening side of connections for HTTP.
+func (m *Mutual) Listener(listener net.Listener) net.Listener {
+	if m == nil {
+		return listener
+	}
+	return tls.NewListener(listener, m.serverConfig())
+}
+
+// Server returns the listening side of a connection.
+func (m *Mutual) Server(conn net.Conn) net.Conn {
+	if m == nil {
+		return conn
+	}
+	return tls.Server(conn, m.serverConfig())
+}
+
+// errOtherName says that a certificate is of somebody else.
+var errOtherName = errors.New("the certificate names somebody else")
+
+// Client returns the dialling side of a connection to somebody whose certificate must have one of the names.
+func (m *Mutual) Client(conn net.Conn, names ...string) (net.Conn, error) {
+	if m == nil {
+		return conn, nil
+	}
+	return tls.Client(conn, m.clientConfig(names)), nil
+}
+
+func (m *Mutual) clientConfig(names []string) *tls.Config {
+	now := m.latest()
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate}, ServerName: names[0],
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, for any of the names
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return errOtherName
+			}
+			options := x509.VerifyOptions{Roots: now.authorities, Intermediates: x509.NewCertPool()}
+			for _, certificate := range state.PeerCertificates[1:] {
+				options.Intermediates.AddCert(certificate)
+			}
+			if _, err := state.PeerCertificates[0].Verify(options); err != nil {
+				return err
+			}
+			if !hasName(state.PeerCertificates[0], names) {
+				return fmt.Errorf("%w: want one of %q", errOtherName, names)
+			}
+			return nil
+		},
+	}
+}
+
+// Names reports whether the certificate of the other side of a connection has one of the names. Without TLS everybody is who
+// he says he is. It makes the handshake, if that was not made yet.
+func (m *Mutual) Names(conn net.Conn, names ...string) bool {
+	if m == nil {
+		return true
+	}
+	secured, ok := conn.(*tls.Conn)
+	if !ok || secured.Handshake() != nil {
+		return false
+	}
+	certificates := secured.ConnectionState().PeerCertificates
+	return len(certificates) > 0 && hasName(certificates[0], names)
+}
+
+func hasName(certificate *x509.Certificate, names []string) bool {
+	for _, name := range names {
+		if name != "" && certificate.VerifyHostname(name) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// HTTP returns a transport for requests to a server whose certificate must have the name that is dialled, or else the given
+// one.
+func (f Files) HTTP() (*http.Transport, error) {
+	config, err := f.Client()
+	if err != nil {
+		return nil, err
+	}
+	return &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment}, nil
+}

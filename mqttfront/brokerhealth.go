@@ -1,0 +1,118 @@
+package mqttfront
+
+import (
+	"time"
+)
+
+// silent is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
+const silent = 2500 * time.Millisecond
+
+// BrokerSilence returns for how long this node could not have served clients: because its session with the broker is down,
+// because nothing has come over it, or because, while it leads, a publishing connection is down. Probes come every
+// ProbeInterval, so up to that is no silence at all.
+func (f *Front) BrokerSilence() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	silence := f.silence(now)
+	if f.outbox != nil {
+		silence = max(silence, f.outbox.down(now))
+	}
+	return silence
+}
+
+// silence is that of the ingest session. f.mu is held.
+func (f *Front) silence(now time.Time) time.Duration {
+	if !f.up {
+		return now.Sub(f.upSince)
+	}
+	quiet := now.Sub(f.started) - time.Duration(f.heard.Load())
+	if quiet <= f.config.ProbeInterval+f.config.ProbeInterval/2 {
+		return 0
+	}
+	return quiet
+}
+
+// heardBroker notes that something came from the broker.
+func (f *Front) heardBroker() { f.heard.Store(int64(time.Since(f.started))) }
+
+func (f *Front) setOutbox(outbox *outbox) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.outbox = outbox
+}
+
+// down returns for how long a publishing connection has been down.
+func (o *outbox) down(now time.Time) (longest time.Duration) {
+	for _, lane := range o.lanes {
+		if since := lane.downSince.Load(); since != 0 {
+			longest = max(longest, now.Sub(time.UnixMilli(since)))
+		}
+	}
+	return longest
+}
+
+// contest notices that somebody else keeps taking over the publishing connections of a node that leads: another cluster of
+// the same name at the same broker.
+type contest struct {
+	losses []time.Time
+	said   time.Time
+}
+
+const (
+	contestWindow = time.Minute
+	contestLosses = 4 // in the window, while the broker is there
+	contestSilent = 10 * time.Minute
+)
+
+// lost notes the loss of a publishing connection, and reports whether to say that it is contested.
+func (c *contest) lost(now time.Time) bool {
+	c.losses = append(c.losses, now)
+	for len(c.losses) > 0 && now.Sub(c.losses[0]) > contestWindow {
+		c.losses = c.losses[1:]
+	}
+	if len(c.losses) < contestLosses || now.Sub(c.said) < contestSilent {
+		return false
+	}
+	c.said = now
+	return true
+}
+
+// laneLost notes that a publishing connection was lost after it was up.
+func (f *Front) laneLost() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.up || !f.contest.lost(time.Now()) {
+		return
+	}
+	f.world.Metrics.contested.Inc()
+	f.world.Log.Error("the publishing connections are taken over again and again: does another cluster of this name use the same broker? give each its own cluster.name",
+		"cluster", f.config.Cluster)
+}
+
+// nagle notices round trips that gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
+type nagle struct {
+	trips, delayed int
+	said           bool
+}
+
+const (
+	nagleFrom  = 38 * time.Millisecond
+	nagleTo    = 48 * time.Millisecond
+	nagleTrips = 30 // as many are looked at together
+)
+
+// trip notes a probe's round trip, and reports whether to say that it looks like Nagle's algorithm.
+func (n *nagle) trip(took time.Duration) bool {
+	n.trips++
+	if took >= nagleFrom && took <= nagleTo {
+		n.delayed++
+	}
+	if n.trips < nagleTrips {
+		return false
+	}
+	looks := n.delayed > n.trips/2 && !n.said
+	n.said = n.said || looks
+	n.trips, n.delayed = 0, 0
+	return looks
+}
