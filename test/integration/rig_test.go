@@ -191,6 +191,8 @@ type server struct {
 	*process
 	health, admin string
 	arguments     []string
+
+	id, peer, dataDir string // of a member of a cluster: its name, its address for the others, its folder
 }
 
 func newServer(t testing.TB, broker, dataDir string, extra ...string) *server {

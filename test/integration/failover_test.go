@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// repetitions is how often each failure is repeated: HOLDFAST_REPEAT, or a few.
+func repetitions(t testing.TB) int {
+	t.Helper()
+	text := os.Getenv("HOLDFAST_REPEAT")
+	if text == "" {
+		return 2
+	}
+	count, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// failureClients is the number of clients under whose load the failures happen.
+const failureClients = 64
+
+// failure is something that happens to a member, and how late requests may be because of it.
+type failure struct {
+	name   string
+	strike func(t *testing.T, m members) // returns when the member is back, or stopped
+	most   time.Duration                 // the latest request
+	p99    time.Duration                 // of the requests that were under way
+}
+
+// No failure of one member fails a request, whatever happens to the leader: the requests are only late. Each takes effect once.
+func TestFailover(t *testing.T) {
+	for _, f := range []failure{
+		{"kill", func(t *testing.T, m members) {
+			leader := m.leader(t)
+			leader.kill()
+			<-time.After(1500 * time.Millisecond) // long enough for an election
+			leader.start(t)
+			m.waitReady(t)
+		}, 5 * time.Second, 1500 * time.Millisecond},
+		{"terminate", func(t *testing.T, m members) {
+			leader := m.leader(t)
+			if code, _ := leader.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			leader.start(t)
+			m.waitReady(t)
+		}, 250 * time.Millisecond, 250 * time.Millisecond},
+		{"terminate a follower", func(t *testing.T, m members) {
+			follower := m.other(m.leader(t))
+			if code, _ := follower.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			follower.start(t)
+			m.waitReady(t)
+		}, 250 * time.Millisecond, 250 * time.Millisecond},
+		{"pause", func(t *testing.T, m members) {
+			leader := m.leader(t)
+			leader.signal(t, syscall.SIGSTOP)
+			<-time.After(5 * time.Second)
+			leader.signal(t, syscall.SIGCONT)
+			m.waitReady(t)
+		}, 5 * time.Second, 1500 * time.Millisecond},
+	} {
+		t.Run(f.name, func(t *testing.T) { f.run(t) })
+	}
+}
+
+func (f *failure) run(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	l := startLoad(t, broker.address, failureClients, 50*time.Millisecond)
+	var worst, worst99 time.Duration
+	for n := range repetitions(t) {
+		l.progress(2 * failureClients)
+		began := time.Now()
+		f.strike(t, m)
+		l.progress(2 * failureClients)
+		delays := l.delaysAround(began, began.Add(1500*time.Millisecond))
+		latest, p99 := percentile(delays, 1), percentile(delays, 0.99)
+		t.Logf("%s %d: %d requests around it, median %v, p99 %v, latest %v", f.name, n+1, len(delays),
+			percentile(delays, 0.5).Round(time.Millisecond), p99.Round(time.Millisecond), latest.Round(time.Millisecond))
+		worst, worst99 = max(worst, latest), max(worst99, p99)
+	}
+	l.stop()
+	t.Logf("%s: %d requests in all, none failed; worst p99 %v, latest %v", f.name, len(l.delays), worst99.Round(time.Millisecond), worst.Round(time.Millisecond))
+	if worst > f.most || worst99 > f.p99 {
+		t.Errorf("requests were up to %v late (p99 %v); want %v (%v)", worst, worst99, f.most, f.p99)
+	}
+	l.check(t, broker.address)
+}
