@@ -100,6 +100,10 @@ type MemberHealth struct {
 	StableSince time.Time     `json:"stableSince"`
 	LastContact string        `json:"lastContact"`
 	LastIndex   uint64        `json:"lastIndex"`
+	// Version is what the member can apply, 0 when it is not known.
+	Version         uint32 `json:"version"`
+	BrokerConnected bool   `json:"brokerConnected"`
+	KeptNonVoter    bool   `json:"keptNonVoter"` // by an operator's word
 }
 
 // Health returns what autopilot found last. The error is ErrNotLeader on any other node than the leader.
@@ -113,9 +117,14 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
+		described, _ := n.survey.of(id)
+		if id == n.config.ID {
+			described = n.describe()
+		}
 		health.Members = append(health.Members, MemberHealth{
 			Node: NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
+			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.keptNonVoter(id),
 		})
 	}
 	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return cmpNames(a.Node, b.Node) })

@@ -25,16 +25,13 @@ type joinRequest struct {
 
 // Member is a member as operators see it.
 type Member struct {
-	Node            string             `json:"node"`
-	ID              raft.ServerID      `json:"id"`
-	Address         raft.ServerAddress `json:"address"`
-	State           string             `json:"state"` // leader, follower, candidate or unreachable
-	Voter           bool               `json:"voter"`
-	CommitIndex     uint64             `json:"commitIndex"`
-	TrailsLeaderBy  uint64             `json:"trailsLeaderBy"` // entries
-	Version         uint32             `json:"version"`
-	BrokerConnected bool               `json:"brokerConnected"`
-	KeptNonVoter    bool               `json:"keptNonVoter"` // by the operator's word
+	Node           string             `json:"node"`
+	ID             raft.ServerID      `json:"id"`
+	Address        raft.ServerAddress `json:"address"`
+	State          string             `json:"state"` // leader, follower, candidate or unreachable
+	Voter          bool               `json:"voter"`
+	CommitIndex    uint64             `json:"commitIndex"`
+	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries
 }
 
 // Members returns the members with what they say of themselves. The error is ErrNotLeader on any other node than the leader.
@@ -49,10 +46,10 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	for _, server := range n.servers() {
 		member := Member{
 			Node: NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
-			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: leader.LastIndex, KeptNonVoter: n.keptNonVoter(server.ID),
+			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: leader.LastIndex,
 		}
-		if d, ok := described[server.ID]; ok {
-			member.State, member.CommitIndex, member.Version, member.BrokerConnected = d.State, d.Commit, d.Version, d.BrokerUp
+		if d, ok := described[server.ID]; ok && d.State != "shutdown" {
+			member.State, member.CommitIndex = d.State, d.Commit
 			member.TrailsLeaderBy = leader.LastIndex - min(d.LastIndex, leader.LastIndex)
 		}
 		members = append(members, member)

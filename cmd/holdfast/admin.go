@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,15 +14,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/fsm"
 	"holdfast/internal/httpapi"
+	"holdfast/internal/tlsconfig"
 )
 
 // administration holds the flags of commands that talk to a node's admin API.
 type administration struct {
 	address string
+	tls     tlsconfig.Files
 	timeout time.Duration
 	output  string
+	yes     bool
 }
 
 func (a *administration) add(command *cobra.Command) {
@@ -29,13 +32,31 @@ func (a *administration) add(command *cobra.Command) {
 	if address == "" {
 		address = "http://127.0.0.1:7401"
 	}
-	command.Flags().StringVar(&a.address, "admin", address, "admin `address` of a node; also HOLDFAST_ADMIN")
-	command.Flags().DurationVar(&a.timeout, "timeout", time.Minute, "how long to wait for an answer")
-	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
+	flags := command.Flags()
+	flags.StringVar(&a.address, "admin", address, "admin `address` of any node; also HOLDFAST_ADMIN")
+	flags.StringVar(&a.tls.CA, "ca-file", os.Getenv("HOLDFAST_ADMIN_CA"), "`file` with the certificates that vouch for the node (https); also HOLDFAST_ADMIN_CA")
+	flags.StringVar(&a.tls.Certificate, "cert-file", os.Getenv("HOLDFAST_ADMIN_CERT"), "`file` with a client certificate (https); also HOLDFAST_ADMIN_CERT")
+	flags.StringVar(&a.tls.Key, "key-file", os.Getenv("HOLDFAST_ADMIN_KEY"), "`file` with the key of the client certificate (https); also HOLDFAST_ADMIN_KEY")
+	flags.StringVar(&a.tls.ServerName, "server-name", "", "`name` that the node's certificate must have (https)")
+	flags.DurationVar(&a.timeout, "timeout", time.Minute, "how long to wait for an answer")
+	flags.StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
+}
+
+// addYes adds the confirmation of what is dangerous.
+func (a *administration) addYes(command *cobra.Command) {
+	command.Flags().BoolVar(&a.yes, "yes", false, "really do it")
+}
+
+// confirmed returns a usage error that says what would happen, unless that is wanted.
+func (a *administration) confirmed(what string) error {
+	if a.yes {
+		return nil
+	}
+	return usagef("this %s; say --yes if you want it", what)
 }
 
 // request calls the admin API and hands the body of the answer to use.
-func (a *administration) request(ctx context.Context, method, path string, use func(io.Reader) error) error {
+func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
 	if a.output != "text" && a.output != "json" {
 		return usagef("--output is %q: must be text or json", a.output)
 	}
@@ -44,194 +65,141 @@ func (a *administration) request(ctx context.Context, method, path string, use f
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.address, "/")+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.address, "/")+path, body)
 	if err != nil {
 		return &usageError{fmt.Errorf("--admin: %w", err)}
 	}
-	response, err := http.DefaultClient.Do(request)
+	transport, err := a.tls.HTTP()
+	if err != nil {
+		return &usageError{err}
+	}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // as much as there is
-		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+		return failure(response)
 	}
 	return use(response.Body)
 }
 
-func newStatus() *cobra.Command {
+// failure turns an answer that is no success into an error.
+func failure(response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // as much as there is
+	var told httpapi.Error
+	if json.Unmarshal(text, &told) != nil || told.Error == "" {
+		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+	}
+	if told.Outcome == "unknown" {
+		return &codeError{exitUnknown, "the outcome is unknown: " + told.Error}
+	}
+	return fmt.Errorf("%s", told.Error)
+}
+
+// get reads an answer of the admin API.
+func (a *administration) get(ctx context.Context, path string, into any) error {
+	return a.request(ctx, http.MethodGet, path, nil, func(body io.Reader) error { return decode(body, into) })
+}
+
+// do asks the admin API to change something.
+func (a *administration) do(ctx context.Context, method, path string, body any) error {
+	var encoded io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		encoded = bytes.NewReader(data)
+	}
+	return a.request(ctx, method, path, encoded, func(io.Reader) error { return nil })
+}
+
+func decode(body io.Reader, into any) error {
+	if err := json.NewDecoder(body).Decode(into); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
+
+// done prints what was done.
+func (a *administration) done(out io.Writer, format string, arguments ...any) error {
+	text := fmt.Sprintf(format, arguments...)
+	if a.output == "json" {
+		return printJSON(out, map[string]string{"done": text})
+	}
+	_, err := fmt.Fprintln(out, text)
+	return err
+}
+
+// printTable prints rows under a heading.
+func printTable(out io.Writer, heading string, rows [][]any) error {
+	head := []any{}
+	for cell := range strings.SplitSeq(heading, ", ") {
+		head = append(head, cell)
+	}
+	return printRows(out, append([][]any{head}, rows...))
+}
+
+// printRows prints rows in columns.
+func printRows(out io.Writer, rows [][]any) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i > 0 {
+				_, _ = fmt.Fprint(table, "\t") // Flush reports the error
+			}
+			_, _ = fmt.Fprint(table, cell)
+		}
+		_, _ = fmt.Fprintln(table)
+	}
+	return table.Flush()
+}
+
+// newAdmin makes a command that talks to the admin API.
+func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
 	var a administration
-	command := &cobra.Command{
-		Use:     "status",
-		Short:   "Show what a node knows of itself",
-		Example: "  holdfast status\n  holdfast status --admin http://127.0.0.1:7401 -o json",
-		Args:    positional(cobra.NoArgs),
-	}
+	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}
 	a.add(command)
-	command.RunE = func(command *cobra.Command, _ []string) error {
-		return a.request(command.Context(), http.MethodGet, "/v1/status", func(body io.Reader) error {
-			return a.printStatus(command.OutOrStdout(), body)
-		})
+	if len(dangerous) > 0 {
+		a.addYes(command)
 	}
+	command.RunE = func(command *cobra.Command, arguments []string) error { return run(&a, command, arguments) }
 	return command
 }
 
-func (a *administration) printStatus(out io.Writer, body io.Reader) error {
-	var s httpapi.Status
-	if err := json.NewDecoder(body).Decode(&s); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
+func newStatus() *cobra.Command {
+	return newAdmin("status", "Show what a node knows of itself", "holdfast status --admin http://127.0.0.1:7401 -o json", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			var s httpapi.Status
+			if err := a.get(command.Context(), "/v1/status", &s); err != nil {
+				return err
+			}
+			return a.printStatus(command.OutOrStdout(), &s)
+		})
+}
+
+func (a *administration) printStatus(out io.Writer, s *httpapi.Status) error {
 	if a.output == "json" {
 		return printJSON(out, s)
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]any{
+	return printRows(out, [][]any{
 		{"Node", s.Node},
 		{"ID", s.ID},
 		{"State", s.State},
+		{"Leader", s.Leader},
 		{"Serving", s.Serving},
 		{"Ready", s.Ready},
+		{"Notes", strings.Join(s.Notes, "; ")},
 		{"Term", s.Term},
 		{"Commit Index", s.CommitIndex},
 		{"Applied Index", s.AppliedIndex},
+		{"Log Version", s.LogVersion},
 		{"State Hash", s.Hash},
 		{"Keys", s.Keys},
 		{"Bytes", s.Bytes},
 		{"Watches", s.Watches},
 		{"Remembered Outcomes", s.Remembered},
-	} {
-		_, _ = fmt.Fprintf(table, "%s\t%v\n", row[0], row[1]) // Flush reports the error
-	}
-	return table.Flush()
-}
-
-func newRaft() *cobra.Command {
-	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster", Example: "  holdfast raft snapshot save backup.snap"})
-	snapshot := group(&cobra.Command{Use: "snapshot", Short: "Take, save and inspect snapshots", Example: "  holdfast raft snapshot save backup.snap"})
-	snapshot.AddCommand(newSnapshotTake(), newSnapshotSave(), newSnapshotInspect())
-	command.AddCommand(snapshot)
-	return command
-}
-
-func newSnapshotTake() *cobra.Command {
-	var a administration
-	command := &cobra.Command{
-		Use:     "take",
-		Short:   "Make the node write a snapshot into its data folder and cut its log behind it",
-		Example: "  holdfast raft snapshot take",
-		Args:    positional(cobra.NoArgs),
-	}
-	a.add(command)
-	command.RunE = func(command *cobra.Command, _ []string) error {
-		return a.request(command.Context(), http.MethodPost, "/v1/snapshot", func(body io.Reader) error {
-			return a.printStatus(command.OutOrStdout(), body)
-		})
-	}
-	return command
-}
-
-func newSnapshotSave() *cobra.Command {
-	var a administration
-	command := &cobra.Command{
-		Use:     "save FILE",
-		Short:   "Save a consistent, checksummed snapshot of the state to a file",
-		Example: "  holdfast raft snapshot save backup.snap",
-		Args:    positional(cobra.ExactArgs(1)),
-	}
-	a.add(command)
-	command.RunE = func(command *cobra.Command, arguments []string) error {
-		file := arguments[0]
-		partial := file + ".part"
-		err := a.request(command.Context(), http.MethodGet, "/v1/snapshot", func(body io.Reader) error {
-			return saveTo(partial, body)
-		})
-		if err != nil {
-			_ = os.Remove(partial) // there may be none
-			return err
-		}
-		summary, err := inspect(partial) // what does not restore is no backup
-		if err != nil {
-			return err
-		}
-		if err := os.Rename(partial, file); err != nil {
-			return err
-		}
-		return a.printSummary(command.OutOrStdout(), file, summary)
-	}
-	return command
-}
-
-func saveTo(name string, body io.Reader) error {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(file, body)
-	if err == nil {
-		err = file.Sync()
-	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	return err
-}
-
-func newSnapshotInspect() *cobra.Command {
-	a := administration{}
-	command := &cobra.Command{
-		Use:     "inspect FILE",
-		Short:   "Check a saved snapshot and say what is in it",
-		Example: "  holdfast raft snapshot inspect backup.snap",
-		Args:    positional(cobra.ExactArgs(1)),
-	}
-	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
-	command.RunE = func(command *cobra.Command, arguments []string) error {
-		summary, err := inspect(arguments[0])
-		if err != nil {
-			return err
-		}
-		return a.printSummary(command.OutOrStdout(), arguments[0], summary)
-	}
-	return command
-}
-
-// snapshotSummary is what is in a snapshot.
-type snapshotSummary struct {
-	File    string `json:"file"`
-	Index   uint64 `json:"index"`
-	Hash    string `json:"hash"`
-	Keys    int    `json:"keys"`
-	Bytes   int64  `json:"bytes"`
-	Watches int    `json:"watches"`
-	Size    int64  `json:"size"`
-}
-
-func inspect(name string) (summary snapshotSummary, err error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return summary, err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	machine := fsm.New()
-	if err := machine.Restore(file); err != nil {
-		return summary, fmt.Errorf("%s: %w", name, err)
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return summary, err
-	}
-	s := machine.Status()
-	return snapshotSummary{
-		Index: s.Index, Hash: fmt.Sprintf("%016x", s.Hash), Keys: s.Keys, Bytes: s.Bytes, Watches: s.Watches, Size: info.Size(),
-	}, nil
-}
-
-func (a *administration) printSummary(out io.Writer, file string, s snapshotSummary) error {
-	s.File = file
-	if a.output == "json" {
-		return printJSON(out, s)
-	}
-	_, err := fmt.Fprintf(out, "%s: index %d, %d keys, %d bytes, %d watches, state hash %s, %d bytes on disk\n", file, s.Index, s.Keys, s.Bytes, s.Watches, s.Hash, s.Size)
-	return err
+	})
 }

@@ -51,7 +51,7 @@ func newRoot() *cobra.Command {
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {newDev(), newServer(), newConfig()},
 		"use":     {newGet(), newSet(), newDel(), newVDel(), newWatch(), newLock(), newBench()},
-		"operate": {newStatus(), newRaft()},
+		"operate": {newStatus(), newRaft(), newKeys(), newWatches()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

@@ -61,7 +61,7 @@ func toKey(info *fsm.KeyInfo) Key {
 // Keys is a page of keys.
 type Keys struct {
 	Keys []Key `json:"keys"`
-	// Next is the after of the next page; empty at the end.
+	// Next is, in Base64, the after of the next page; empty at the end.
 	Next string `json:"next"`
 }
 
@@ -94,7 +94,7 @@ func (a *admin) keys(w http.ResponseWriter, r *http.Request) error {
 			answer.Keys = append(answer.Keys, toKey(&found[i]))
 		}
 		if len(found) == limit {
-			answer.Next = found[limit-1].Key
+			answer.Next = toBytes(found[limit-1].Key).Base64
 		}
 	})
 	return writeJSON(w, answer)
@@ -151,7 +151,7 @@ type Watch struct {
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
-	// Next and NextClient are the after and afterClient of the next page; empty at the end.
+	// Next, in Base64, and NextClient are the after and afterClient of the next page; empty at the end.
 	Next       string `json:"next"`
 	NextClient string `json:"nextClient"`
 }
@@ -177,7 +177,7 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 			answer.Watches = append(answer.Watches, Watch{toBytes(found[i].Key), found[i].ClientID, dialect, found[i].Age})
 		}
 		if len(found) == limit {
-			answer.Next, answer.NextClient = found[limit-1].Key, found[limit-1].ClientID
+			answer.Next, answer.NextClient = toBytes(found[limit-1].Key).Base64, found[limit-1].ClientID
 		}
 	})
 	return writeJSON(w, answer)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,8 +14,11 @@ import (
 	"holdfast/cluster"
 )
 
-// forwarded marks a request that one member has passed to another, which does not pass it on.
+// forwarded says how often a request was passed on from one member to another.
 const forwarded = "Holdfast-Forwarded"
+
+// maxForwards bounds that: once to the leader, and a little more for one that has just handed over.
+const maxForwards = 3
 
 // newForwarder returns the transport of requests to the leader. The host of their URL is a member's raft id.
 func newForwarder(a *admin) *http.Transport {
@@ -55,9 +59,6 @@ func (a *admin) leader(ctx context.Context) (raft.Server, bool) {
 				return server, true
 			}
 		}
-		if status.Serving {
-			return raft.Server{}, false
-		}
 		select {
 		case <-ctx.Done():
 			return raft.Server{}, false
@@ -74,7 +75,8 @@ func (a *admin) waitOtherLeader(ctx context.Context) bool {
 // forward lets the leader answer.
 func (a *admin) forward(w http.ResponseWriter, r *http.Request) {
 	leader, ok := a.leader(r.Context())
-	if !ok || r.Header.Get(forwarded) != "" {
+	times, _ := strconv.Atoi(r.Header.Get(forwarded)) // none at all is not a number
+	if !ok || times >= maxForwards {
 		a.refuse(w)
 		return
 	}
@@ -83,7 +85,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request) {
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", hostName(leader.ID)
 			p.Out.Host = hostName(leader.ID)
-			p.Out.Header.Set(forwarded, a.Name)
+			p.Out.Header.Set(forwarded, strconv.Itoa(times+1))
 		},
 		Transport: a.forwarder,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -57,7 +57,7 @@ func Load(file string, environment []string, flags map[string]string) (Settings,
 
 // clientVariables are the environment variables that are for the client commands.
 func clientVariables() []string {
-	return []string{"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_FENCING_TOKEN"}
+	return []string{"HOLDFAST_BROKER", "HOLDFAST_ADMIN", "HOLDFAST_ADMIN_CA", "HOLDFAST_ADMIN_CERT", "HOLDFAST_ADMIN_KEY", "HOLDFAST_FENCING_TOKEN"}
 }
 
 func loadFile(file string, byPath map[string]*Field) error {

@@ -1,0 +1,59 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// Recover makes a stopped node the only member of its cluster, with all that is in its stores: for when a majority is lost for
+// good. It commits what may never have been committed, and what the lost members alone had is gone. Every other node that is
+// left has to be emptied before it joins again.
+func Recover(stores *Stores, id raft.ServerID, address raft.ServerAddress, log *slog.Logger) (fsm.Status, error) {
+	config := raft.DefaultConfig()
+	config.LocalID = id
+	config.NoLegacyTelemetry = true
+	config.Logger = RaftLogger(log)
+	replayed := &replay{machine: fsm.New()}
+	exit := func(err error) { replayed.fault = err }
+	checked := newCheckedLog(stores.Log, guard{deadline: DefaultConfig().Timing.DiskDeadline, exit: exit}, 0)
+	_, transport := raft.NewInmemTransport(address)
+	members := raft.Configuration{Servers: []raft.Server{{ID: id, Address: address}}}
+	err := raft.RecoverCluster(config, replayed, checked, stores.Stable, stores.Snapshots, transport, members)
+	if err = errors.Join(err, replayed.fault); err != nil {
+		return fsm.Status{}, fmt.Errorf("recover: %w", err)
+	}
+	return replayed.machine.Status(), nil
+}
+
+// replay is the state machine of a node that does not run.
+type replay struct {
+	machine *fsm.Machine
+	fault   error
+}
+
+// Apply implements raft.FSM.
+func (r *replay) Apply(log *raft.Log) any {
+	if _, err := r.machine.Apply(log.Index, log.Term, log.Data); err != nil && r.fault == nil {
+		r.fault = err
+	}
+	return nil
+}
+
+// Snapshot implements raft.FSM.
+func (r *replay) Snapshot() (raft.FSMSnapshot, error) {
+	if r.fault != nil {
+		return nil, r.fault
+	}
+	return &persistedSnapshot{snapshot: r.machine.Snapshot(), done: func() {}}, nil
+}
+
+// Restore implements raft.FSM.
+func (r *replay) Restore(snapshot io.ReadCloser) error {
+	return errors.Join(r.machine.Restore(snapshot), snapshot.Close())
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/httpapi"
+)
+
+func newKeys() *cobra.Command {
+	command := group(&cobra.Command{Use: "keys", Short: "Look at the keys in the store", Example: "  holdfast keys list --prefix line-7/"})
+	command.AddCommand(newKeysList(), newKeysCount(),
+		newAdmin("inspect KEY", "Show a key with its value, version, fencing token, time to live and watchers", "holdfast keys inspect line-7/lock", cobra.ExactArgs(1), inspectKey))
+	return command
+}
+
+func newKeysList() *cobra.Command {
+	var prefix string
+	var limit int
+	command := newAdmin("list", "List keys in the order of their bytes", "holdfast keys list --prefix line-7/ --limit 20", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return usagef("--limit is %d: must be positive", limit)
+			}
+			return a.listKeys(command, prefix, limit)
+		})
+	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
+	command.Flags().IntVar(&limit, "limit", 1000, "`number` of keys at most")
+	return command
+}
+
+func (a *administration) listKeys(command *cobra.Command, prefix string, limit int) error {
+	const page = 1000
+	list := []httpapi.Key{}
+	for after := ""; len(list) < limit; {
+		query := url.Values{"prefix": {prefix}, "after": {after}, "limit": {strconv.Itoa(min(limit-len(list), page))}}
+		var keys httpapi.Keys
+		if err := a.get(command.Context(), "/v1/keys?"+query.Encode(), &keys); err != nil {
+			return err
+		}
+		list = append(list, keys.Keys...)
+		next, err := base64.StdEncoding.DecodeString(keys.Next)
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		if after = string(next); after == "" {
+			break
+		}
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), list)
+	}
+	var rows [][]any
+	for i := range list {
+		k := &list[i]
+		rows = append(rows, []any{quote(&k.Key), k.Size, k.Version, orDash(k.Token), ttl(k.TTL), len(k.Watchers)})
+	}
+	return printTable(command.OutOrStdout(), "Key, Size, Version, Token, TTL, Watchers", rows)
+}
+
+func ttl(milliseconds *int64) string {
+	if milliseconds == nil {
+		return "-"
+	}
+	return (time.Duration(*milliseconds) * time.Millisecond).String()
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// quote returns bytes as text that is safe on a terminal.
+func quote(b *httpapi.Bytes) string {
+	data, err := base64.StdEncoding.DecodeString(b.Base64)
+	if err != nil {
+		return "?"
+	}
+	quoted := strconv.Quote(string(data))
+	if plain := quoted[1 : len(quoted)-1]; plain == string(data) && !strings.ContainsAny(plain, " \t") && plain != "" {
+		return plain
+	}
+	return quoted
+}
+
+func newKeysCount() *cobra.Command {
+	var prefix string
+	command := newAdmin("count", "Count keys and their bytes", "holdfast keys count --prefix line-7/", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			var count httpapi.KeyCount
+			if err := a.get(command.Context(), "/v1/keys/count?"+url.Values{"prefix": {prefix}}.Encode(), &count); err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return printJSON(command.OutOrStdout(), count)
+			}
+			return printTable(command.OutOrStdout(), "Keys, Bytes", [][]any{{count.Count, count.Bytes}})
+		})
+	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
+	return command
+}
+
+func inspectKey(a *administration, command *cobra.Command, arguments []string) error {
+	var k httpapi.Key
+	if err := a.get(command.Context(), "/v1/key?"+url.Values{"key": {arguments[0]}}.Encode(), &k); err != nil {
+		return err
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), k)
+	}
+	return printRows(command.OutOrStdout(), [][]any{
+		{"Key", quote(&k.Key)},
+		{"Version", k.Version},
+		{"Token", orDash(k.Token)},
+		{"TTL", ttl(k.TTL)},
+		{"Watchers", orDash(strings.Join(k.Watchers, " "))},
+		{"Size", k.Size},
+		{"Value", quote(k.Value)},
+	})
+}
+
+func newWatches() *cobra.Command {
+	command := group(&cobra.Command{Use: "watches", Short: "Look at and end the watches of clients", Example: "  holdfast watches list --client line-7"})
+	command.AddCommand(newWatchesList(), newWatchesDrop())
+	return command
+}
+
+func newWatchesList() *cobra.Command {
+	var prefix, client string
+	var limit int
+	command := newAdmin("list", "List watches in the order of keys and clients", "holdfast watches list --client line-7", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return usagef("--limit is %d: must be positive", limit)
+			}
+			return a.listWatches(command, prefix, client, limit)
+		})
+	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
+	command.Flags().StringVar(&client, "client", "", "only this client `id`")
+	command.Flags().IntVar(&limit, "limit", 1000, "`number` of watches at most")
+	return command
+}
+
+func (a *administration) listWatches(command *cobra.Command, prefix, client string, limit int) error {
+	const page = 1000
+	list := []httpapi.Watch{}
+	for after := (httpapi.Watches{}); len(list) < limit; {
+		next, err := base64.StdEncoding.DecodeString(after.Next)
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		query := url.Values{
+			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {after.NextClient},
+			"limit": {strconv.Itoa(min(limit-len(list), page))},
+		}
+		after = httpapi.Watches{}
+		if err := a.get(command.Context(), "/v1/watches?"+query.Encode(), &after); err != nil {
+			return err
+		}
+		list = append(list, after.Watches...)
+		if after.Next == "" {
+			break
+		}
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), list)
+	}
+	var rows [][]any
+	for i := range list {
+		w := &list[i]
+		rows = append(rows, []any{quote(&w.Key), w.Client, w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
+	}
+	return printTable(command.OutOrStdout(), "Key, Client, Dialect, Renewed Ago", rows)
+}
+
+func newWatchesDrop() *cobra.Command {
+	var client, key string
+	command := newAdmin("drop", "End watches: of a client, on a key, or of a client on a key", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			if client == "" && key == "" {
+				return usagef("say whose watches, or on which key: --client, --key or both")
+			}
+			if err := a.confirmed("ends watches without a word to their clients"); err != nil {
+				return err
+			}
+			var dropped httpapi.Dropped
+			query := url.Values{"client": {client}, "key": {key}}
+			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(), nil, func(body io.Reader) error { return decode(body, &dropped) })
+			if err != nil {
+				return err
+			}
+			return a.done(command.OutOrStdout(), "%d watches ended", dropped.Dropped)
+		}, true)
+	command.Flags().StringVar(&client, "client", "", "of this client `id`")
+	command.Flags().StringVar(&key, "key", "", "on this `key`")
+	return command
+}

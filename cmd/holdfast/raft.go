@@ -1,0 +1,242 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/spf13/cobra"
+
+	"holdfast/cluster"
+	"holdfast/internal/httpapi"
+	"holdfast/internal/node"
+)
+
+func newRaft() *cobra.Command {
+	command := group(&cobra.Command{Use: "raft", Short: "Operate the cluster", Example: "  holdfast raft list-peers\n  holdfast raft snapshot save backup.snap"})
+	command.AddCommand(
+		newAdmin("list-peers", "List the members", "holdfast raft list-peers -o json", cobra.NoArgs, listPeers),
+		newAdmin("status", "Show the state of the cluster", "holdfast raft status", cobra.NoArgs, raftStatus),
+		newAdmin("autopilot", "Show the health of every member as the leader sees it", "holdfast raft autopilot", cobra.NoArgs, showAutopilot),
+		newAdmin("add-voter ADDRESS", "Add the node that listens at the address; it votes once it has caught up", "holdfast raft add-voter n4.example:7400", cobra.ExactArgs(1), addMember(true)),
+		newAdmin("add-nonvoter ADDRESS", "Add the node that listens at the address, and keep it a non-voter", "holdfast raft add-nonvoter n4.example:7400", cobra.ExactArgs(1), addMember(false)),
+		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter", "holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
+		newAdmin("remove-peer NODE", "Remove a member, by its name or id", "holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
+		newAdmin("transfer-leader [NODE]", "Hand the leadership to a member, or to any voter", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
+		newAdmin("verify", "Compare the states of all replicas at one index", "holdfast raft verify", cobra.NoArgs, verifyReplicas),
+		newSnapshot(), newRecover(),
+	)
+	return command
+}
+
+func listPeers(a *administration, command *cobra.Command, _ []string) error {
+	var list []cluster.Member
+	if err := a.get(command.Context(), "/v1/members", &list); err != nil {
+		return err
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), list)
+	}
+	var rows [][]any
+	for _, m := range list {
+		rows = append(rows, []any{m.Node, m.ID, m.Address, m.State, m.Voter, m.CommitIndex, trails(&m)})
+	}
+	return printTable(command.OutOrStdout(), "Node, ID, Address, State, Voter, Commit Index, Trails Leader By", rows)
+}
+
+func trails(m *cluster.Member) string {
+	switch {
+	case m.State == "leader":
+		return "-"
+	case m.State == "unreachable":
+		return "unknown"
+	case m.TrailsLeaderBy == 1:
+		return "1 entry"
+	default:
+		return fmt.Sprintf("%d entries", m.TrailsLeaderBy)
+	}
+}
+
+// clusterStatus is what `raft status` prints.
+type clusterStatus struct {
+	Leader           string `json:"leader"`
+	Healthy          bool   `json:"healthy"`
+	FailureTolerance int    `json:"failureTolerance"`
+	Members          int    `json:"members"`
+	Voters           int    `json:"voters"`
+	Unreachable      int    `json:"unreachable"`
+	Term             uint64 `json:"term"`
+	CommitIndex      uint64 `json:"commitIndex"`
+	LogVersion       uint32 `json:"logVersion"`
+}
+
+func raftStatus(a *administration, command *cobra.Command, _ []string) error {
+	var status httpapi.Status
+	var health cluster.Health
+	var list []cluster.Member
+	for path, into := range map[string]any{"/v1/status": &status, "/v1/autopilot": &health, "/v1/members": &list} {
+		if err := a.get(command.Context(), path, into); err != nil {
+			return err
+		}
+	}
+	s := clusterStatus{
+		Leader: cluster.NodeName(health.Leader), Healthy: health.Healthy, FailureTolerance: health.FailureTolerance, Members: len(list),
+		Term: status.Term, LogVersion: status.LogVersion,
+	}
+	for _, m := range list {
+		if m.Voter {
+			s.Voters++
+		}
+		if m.State == "unreachable" {
+			s.Unreachable++
+		}
+		s.CommitIndex = max(s.CommitIndex, m.CommitIndex)
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), s)
+	}
+	return printTable(command.OutOrStdout(), "Leader, Healthy, Failure Tolerance, Members, Voters, Unreachable, Term, Commit Index, Log Version",
+		[][]any{{s.Leader, s.Healthy, s.FailureTolerance, s.Members, s.Voters, s.Unreachable, s.Term, s.CommitIndex, s.LogVersion}})
+}
+
+func showAutopilot(a *administration, command *cobra.Command, _ []string) error {
+	var health cluster.Health
+	if err := a.get(command.Context(), "/v1/autopilot", &health); err != nil {
+		return err
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), health)
+	}
+	if _, err := fmt.Fprintf(command.OutOrStdout(), "Healthy: %v, failure tolerance: %d\n", health.Healthy, health.FailureTolerance); err != nil {
+		return err
+	}
+	var rows [][]any
+	for _, m := range health.Members {
+		state := m.State
+		if m.KeptNonVoter {
+			state += " (kept)"
+		}
+		rows = append(rows, []any{m.Node, state, m.Healthy, m.StableSince.Format(time.RFC3339), m.LastContact, m.LastIndex, m.Version, m.BrokerConnected})
+	}
+	return printTable(command.OutOrStdout(), "Node, State, Healthy, Stable Since, Last Contact, Last Index, Version, Broker", rows)
+}
+
+func addMember(voter bool) func(*administration, *cobra.Command, []string) error {
+	return func(a *administration, command *cobra.Command, arguments []string) error {
+		body := httpapi.AddMember{Address: arguments[0], Voter: voter}
+		if err := a.do(command.Context(), http.MethodPost, "/v1/members", body); err != nil {
+			return err
+		}
+		if voter {
+			return a.done(command.OutOrStdout(), "%s is a member; it votes once it has caught up", arguments[0])
+		}
+		return a.done(command.OutOrStdout(), "%s is a member, and stays a non-voter", arguments[0])
+	}
+}
+
+func demote(a *administration, command *cobra.Command, arguments []string) error {
+	if err := a.confirmed("takes the vote of " + arguments[0] + " away: fewer members may fail then"); err != nil {
+		return err
+	}
+	if err := a.do(command.Context(), http.MethodPost, "/v1/members/"+url.PathEscape(arguments[0])+"/demote", nil); err != nil {
+		return err
+	}
+	return a.done(command.OutOrStdout(), "%s is a non-voter", arguments[0])
+}
+
+func removePeer(a *administration, command *cobra.Command, arguments []string) error {
+	if err := a.confirmed("removes " + arguments[0] + " for good: its data folder has to be emptied before it can join again"); err != nil {
+		return err
+	}
+	if err := a.do(command.Context(), http.MethodDelete, "/v1/members/"+url.PathEscape(arguments[0]), nil); err != nil {
+		return err
+	}
+	return a.done(command.OutOrStdout(), "%s is no member any more", arguments[0])
+}
+
+func transferLeader(a *administration, command *cobra.Command, arguments []string) error {
+	body := httpapi.TransferLeader{}
+	if len(arguments) > 0 {
+		body.To = arguments[0]
+	}
+	if err := a.do(command.Context(), http.MethodPost, "/v1/leader", body); err != nil {
+		return err
+	}
+	return a.done(command.OutOrStdout(), "the leadership was handed over")
+}
+
+func verifyReplicas(a *administration, command *cobra.Command, _ []string) error {
+	var v cluster.Verification
+	if err := a.get(command.Context(), "/v1/verify", &v); err != nil {
+		return err
+	}
+	if err := a.printVerification(command.OutOrStdout(), &v); err != nil {
+		return err
+	}
+	if !v.Agree {
+		return &codeError{exitServerError, "the replicas do not agree"}
+	}
+	return nil
+}
+
+func (a *administration) printVerification(out io.Writer, v *cluster.Verification) error {
+	if a.output == "json" {
+		return printJSON(out, v)
+	}
+	var rows [][]any
+	for _, state := range v.Hashes {
+		rows = append(rows, []any{state.Node, v.Index, state.Hash + state.Fault})
+	}
+	return printTable(out, "Node, Index, State Hash", rows)
+}
+
+func newRecover() *cobra.Command {
+	var file string
+	a := administration{output: "text"}
+	command := &cobra.Command{
+		Use:   "recover",
+		Short: "Make a stopped node the only member of its cluster: when a majority is lost for good",
+		Long: `Makes the node whose data folder this is the only member of its cluster. The node has to be stopped. It is for when a majority of
+the members is lost for good: what only those had is gone, and what was never committed may take effect. Take the member with the
+highest commit index, keep a copy of its folder, empty the folders of all others, and start them again: they join.
+
+It takes the settings of the server: its file, environment and flags.`,
+		Example: "  holdfast raft recover --config /etc/holdfast.yaml --yes",
+		Args:    positional(cobra.NoArgs),
+	}
+	flags := addSettings(command, &file)
+	a.addYes(command)
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		s, err := flags.load(command, file)
+		if err != nil {
+			return err
+		}
+		if err := a.confirmed("makes " + s.Node.ID + " the only member, commits what may never have been committed, and gives up what only other members have"); err != nil {
+			return err
+		}
+		stores, err := cluster.OpenStores(s.Node.DataDir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stores.Close() }() // what was written is synced
+		identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
+		if err != nil {
+			return err
+		}
+		address := raft.ServerAddress(identity.RaftID())
+		if s.Cluster.Listens() {
+			address = raft.ServerAddress(s.AdvertisedAddress())
+		}
+		log, _ := newLog(command.ErrOrStderr(), &s)
+		status, err := cluster.Recover(&stores, identity.RaftID(), address, log)
+		if err != nil {
+			return err
+		}
+		return a.done(command.OutOrStdout(), "%s is the only member, with %d keys at index %d: empty the folders of all other nodes, then start them", s.Node.ID, status.Keys, status.Index)
+	}
+	return command
+}
