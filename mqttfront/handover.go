@@ -55,6 +55,7 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	body = binary.AppendVarint(body, deadline)
 	body = binary.AppendVarint(body, r.holdUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.arrived).Milliseconds())
+	body = binary.AppendUvarint(body, r.outcome)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{r.command}}))
 	return appendField(b, body)
 }
@@ -76,6 +77,16 @@ func (f *fields) bytes() []byte {
 	field := f.rest[n : n+int(size)]
 	f.rest = f.rest[n+int(size):]
 	return field
+}
+
+func (f *fields) number() uint64 {
+	value, n := binary.Uvarint(f.rest)
+	if f.err != nil || n <= 0 {
+		f.err = errHeld
+		return 0
+	}
+	f.rest = f.rest[n:]
+	return value
 }
 
 func (f *fields) milliseconds() time.Duration {
@@ -102,6 +113,7 @@ func readHeld(page []byte, now time.Time) (requests []*request, err error) {
 		}
 		r.holdUntil = now.Add(body.milliseconds())
 		r.arrived = now.Add(-body.milliseconds())
+		r.outcome = body.number()
 		encoded := body.bytes()
 		if err := errors.Join(rest.err, body.err); err != nil {
 			return requests, err

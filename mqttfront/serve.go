@@ -82,7 +82,13 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
-		if r.state == stateHeld {
+		switch {
+		case r.state != stateHeld:
+		case r.outcome != 0 && !r.read:
+			// It has taken effect, and the state knows nothing of it any more: a snapshot was restored.
+			f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+			f.end(r)
+		default:
 			f.execute(r, false)
 		}
 	}

@@ -192,6 +192,7 @@ type server struct {
 	health, admin string
 	arguments     []string
 
+	program           string // the binary under test, unless it is another
 	id, peer, dataDir string // of a member of a cluster: its name, its address for the others, its folder
 }
 
@@ -208,7 +209,11 @@ func newServer(t testing.TB, broker, dataDir string, extra ...string) *server {
 
 func (s *server) start(t testing.TB) {
 	t.Helper()
-	s.process = start(t, binary, s.arguments...)
+	program := binary
+	if s.program != "" {
+		program = s.program
+	}
+	s.process = start(t, program, s.arguments...)
 }
 
 func (s *server) waitReady(t testing.TB) {

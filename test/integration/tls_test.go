@@ -35,8 +35,9 @@ func newAuthority(t *testing.T, name string) *authority {
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
-// issue writes NAME.crt and NAME.key; without a parent the certificate vouches for itself.
-func (a *authority) issue(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+// issue writes NAME.crt and NAME.key; without a parent the certificate vouches for itself. It is of 127.0.0.1, or of the hosts
+// instead.
+func (a *authority) issue(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, hosts ...string) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -50,6 +51,16 @@ func (a *authority) issue(name string, parent *x509.Certificate, parentKey *ecds
 	}
 	if parent == nil {
 		parent, parentKey = template, key
+	}
+	if len(hosts) > 0 {
+		template.IPAddresses = nil
+		for _, host := range hosts {
+			if ip := net.ParseIP(host); ip != nil {
+				template.IPAddresses = append(template.IPAddresses, ip)
+			} else {
+				template.DNSNames = append(template.DNSNames, host)
+			}
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
 	if err != nil {

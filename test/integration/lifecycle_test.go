@@ -1,0 +1,423 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// list returns the members as the admin API of the node tells.
+func (s *server) list(t testing.TB) (list []memberInfo) {
+	t.Helper()
+	eventually(t, "the members are listed", func() bool {
+		list = nil
+		code, err := s.api(http.MethodGet, "/v1/members", nil, &list)
+		return err == nil && code == http.StatusOK
+	})
+	return list
+}
+
+// operate runs a command against a node's admin API.
+func (s *server) operate(t testing.TB, arguments ...string) (string, int) {
+	t.Helper()
+	return holdfast(t, "127.0.0.1:1", "", append(arguments, "--admin", "http://"+s.admin)...)
+}
+
+// wipe empties the data folder of a process that does not run.
+func (s *server) wipe(t testing.TB) {
+	t.Helper()
+	if err := os.RemoveAll(s.dataDir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settled waits until every member that runs is a voter of the same members, and in step.
+func (m members) settled(t testing.TB, size int) {
+	t.Helper()
+	eventually(t, "all members vote and are in step", func() bool {
+		list := m.running()[0].list(t)
+		if len(list) != size {
+			return false
+		}
+		for _, member := range list {
+			if !member.Voter || member.State == "unreachable" || member.TrailsLeaderBy > 10 {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, "all replicas agree", func() bool {
+		_, code := m.running()[0].operate(t, "raft", "verify")
+		return code == 0
+	})
+}
+
+// † A node that comes back without its disk at its old address is a new member: it must not vote for the id that it had.
+// Its join removes its predecessor, while requests are served.
+func TestWipedNode(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
+	for range 2 { // a follower, then the leader
+		wiped := m.other(m.leader(t))
+		before := wiped.idOf(t, m.leader(t))
+		wiped.kill()
+		wiped.wipe(t)
+		l.progress(50)
+		wiped.start(t)
+		wiped.waitReady(t)
+		m.settled(t, 3)
+		if after := wiped.idOf(t, m.leader(t)); after == before || !strings.HasPrefix(after, wiped.id+".") {
+			t.Errorf("the id was %s and is %s", before, after)
+		}
+		if out, code := wiped.operate(t, "raft", "transfer-leader", wiped.id); code != 0 {
+			t.Error(out)
+		}
+	}
+	l.progress(50)
+	l.stop()
+	l.check(t, broker.address)
+}
+
+// idOf returns the raft id of a member, as another says.
+func (s *server) idOf(t testing.TB, asked *server) string {
+	t.Helper()
+	for _, member := range asked.list(t) {
+		if member.Node == s.id {
+			return member.ID
+		}
+	}
+	return ""
+}
+
+// A node that is not on anybody's list joins, votes when it has caught up, can be demoted, and removed: then it stops with a
+// message, and does not come back before its folder is emptied.
+func TestJoinAndRemove(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
+	l.progress(100)
+	peers := fmt.Sprintf("n1=%s,n2=%s,n3=%s", m[0].peer, m[1].peer, m[2].peer)
+	fourth := newMember(t, "n4", "mqtt://"+broker.address, fmt.Sprintf("127.0.0.1:%d", freePort(t)), peers, "--log.level", "info")
+	fourth.start(t)
+	fourth.waitReady(t)
+	m = append(m, fourth)
+	m.settled(t, 4)
+
+	if out, code := fourth.operate(t, "raft", "demote", "n4"); code != 2 {
+		t.Errorf("without --yes: code %d: %s", code, out)
+	}
+	if out, code := fourth.operate(t, "raft", "demote", "n4", "--yes"); code != 0 {
+		t.Error(out)
+	}
+	<-time.After(4 * time.Second) // autopilot would have promoted it by now
+	for _, member := range fourth.list(t) {
+		if member.Node == "n4" && member.Voter {
+			t.Error("autopilot has made a demoted member a voter")
+		}
+	}
+	if out, code := m[0].operate(t, "raft", "add-voter", fourth.peer); code != 0 {
+		t.Error(out)
+	}
+	m.settled(t, 4)
+
+	// The one that leads is removed, by way of another.
+	leader := m.leader(t)
+	if out, code := m.other(leader).operate(t, "raft", "remove-peer", leader.id, "--yes"); code != 0 {
+		t.Error(out)
+	}
+	select {
+	case <-leader.exited:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a node that was removed goes on")
+	}
+	if out := leader.output.String(); !strings.Contains(out, "removed from the cluster") {
+		t.Error("it does not say that it was removed")
+	}
+	leader.start(t)
+	select {
+	case <-leader.exited:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a node that was removed comes back")
+	}
+	m.settled(t, 3)
+	leader.wipe(t)
+	leader.start(t)
+	leader.waitReady(t)
+	m.settled(t, 4)
+	l.progress(50)
+	l.stop()
+	l.check(t, broker.address)
+}
+
+// All nodes at once without state: none begins a cluster before every peer of the list has said that it has none; and one that
+// has lost its disk never begins a second one.
+func TestBootstrap(t *testing.T) {
+	broker := startMosquitto(t)
+	var addresses, peers []string
+	for i := range 3 {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
+	}
+	var m members
+	for i := range 3 {
+		m = append(m, newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+broker.address, addresses[i], strings.Join(peers, ","), "--log.level", "info"))
+	}
+	m[0].start(t)
+	m[1].start(t)
+	eventually(t, "two of three wait", func() bool {
+		return strings.Contains(m[0].output.String(), "waiting for the cluster") && strings.Contains(m[1].output.String(), "waiting for the cluster")
+	})
+	<-time.After(time.Second)
+	if httpStatus("http://"+m[0].health+"/livez") != http.StatusOK || httpStatus("http://"+m[0].health+"/readyz") == http.StatusOK {
+		t.Error("a node that waits for the others is alive, and not ready")
+	}
+	m[2].start(t)
+	m.waitReady(t)
+	m.settled(t, 3)
+	store := connectClient(t, broker.address)
+	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	// The one that began the cluster loses its disk while the others are away: it waits.
+	for _, s := range m {
+		s.kill()
+	}
+	m[0].wipe(t)
+	m[0].start(t)
+	<-time.After(2 * time.Second)
+	if httpStatus("http://"+m[0].health+"/readyz") == http.StatusOK {
+		t.Fatal("a node without state began a second cluster")
+	}
+	m[1].start(t)
+	m[2].start(t)
+	m.waitReady(t)
+	m.settled(t, 3)
+	if value, _, err := store.Get(t.Context(), "k"); string(value) != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// A restart of one node after the other fails no request, also when the nodes are upgraded on the way: the old binary lacks
+// two kinds of commands, which nobody proposes before all know them.
+func TestRollingUpgrade(t *testing.T) {
+	old := filepath.Join(t.TempDir(), "holdfast-1")
+	build := exec.Command("go", "build", "-tags", "holdfast_version1", "-o", old, "holdfast/cmd/holdfast")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	broker := startMosquitto(t)
+	var addresses, peers []string
+	for i := range 3 {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
+	}
+	var m members
+	for i := range 3 {
+		s := newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+broker.address, addresses[i], strings.Join(peers, ","), "--log.level", "info")
+		s.program = old
+		s.start(t)
+		m = append(m, s)
+	}
+	m.waitReady(t)
+	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
+	l.progress(100)
+	for i, s := range m {
+		if _, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes"); code == 0 {
+			t.Errorf("with %d old members a newer command was proposed: code %d", 3-i, code)
+		}
+		if code, _ := s.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		s.program = binary
+		s.start(t)
+		m.waitReady(t)
+		l.progress(100)
+	}
+	m.settled(t, 3)
+	eventually(t, "every member was upgraded", func() bool {
+		_, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes")
+		return code == 0
+	})
+	l.stop()
+	l.check(t, broker.address)
+}
+
+// A backup brings back keys, versions and tokens; the clocks go on. A damaged one is refused, and changes nothing.
+func TestBackup(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	store := connectClient(t, broker.address)
+	token, _ := client.ParseVersion("1000:0:StateStore")
+	saved, err := store.Set(t.Context(), "lock", []byte("holder"), client.Fence(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "backup.snap")
+	if out, code := m.other(m.leader(t)).operate(t, "raft", "snapshot", "save", file); code != 0 {
+		t.Fatal(out)
+	}
+	later, err := store.Set(t.Context(), "later", []byte("gone after the restore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower := m.other(m.leader(t))
+	var told struct {
+		Error, Outcome string
+	}
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)/2] ^= 1
+	for name, body := range map[string][]byte{"damaged": damaged, "cut off": whole[:len(whole)-10], "empty": nil} {
+		if code, err := follower.api(http.MethodPut, "/v1/snapshot", bytes.NewReader(body), &told); err != nil || code != http.StatusConflict || told.Outcome != "not done" {
+			t.Errorf("%s: %d %+v %v", name, code, told, err)
+		}
+	}
+	if _, _, err := store.Get(t.Context(), "later"); err != nil {
+		t.Errorf("a restore that was refused changed something: %v", err)
+	}
+	if out, code := follower.operate(t, "raft", "snapshot", "restore", file, "--yes"); code != 0 {
+		t.Fatal(out)
+	}
+	if _, version, err := store.Get(t.Context(), "lock"); version != saved || err != nil {
+		t.Errorf("lock: %v %v; want %v", version, err, saved)
+	}
+	if _, _, err := store.Get(t.Context(), "later"); err == nil {
+		t.Error("a key that is not in the backup is still there")
+	}
+	older, _ := client.ParseVersion("999:0:StateStore")
+	if _, err := store.Set(t.Context(), "lock", nil, client.Fence(older)); err == nil {
+		t.Error("an older token passes after the restore")
+	}
+	next, err := store.Set(t.Context(), "next", nil)
+	if err != nil || next.Compare(later) <= 0 {
+		t.Errorf("the version %v after the restore does not follow %v: %v", next, later, err)
+	}
+	m.settled(t, 3)
+	// A restart of all has it still.
+	for _, s := range m {
+		s.kill()
+	}
+	for _, s := range m {
+		s.start(t)
+	}
+	m.waitReady(t)
+	if _, version, err := store.Get(t.Context(), "lock"); version != saved || err != nil {
+		t.Errorf("lock after a restart: %v %v; want %v", version, err, saved)
+	}
+	m.settled(t, 3)
+}
+
+// When a majority is lost for good, the one that is left becomes the only member, and the others join it anew.
+func TestLostQuorum(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	store := connectClient(t, broker.address)
+	if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	m.settled(t, 3)
+	for _, s := range m {
+		s.kill()
+	}
+	m[0].wipe(t)
+	m[1].wipe(t)
+	last := m[2]
+	arguments := append([]string{"raft", "recover"}, last.arguments[1:]...)
+	if out, code := holdfast(t, broker.address, "", arguments...); code != 2 {
+		t.Errorf("without --yes: code %d: %s", code, out)
+	}
+	if out, code := holdfast(t, broker.address, "", append(arguments, "--yes")...); code != 0 {
+		t.Fatal(out)
+	}
+	for _, s := range m {
+		s.start(t)
+	}
+	m.waitReady(t)
+	m.settled(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if value, _, err := store.Get(ctx, "k"); string(value) != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// Members show each other certificates. One that does not name the node that shows it is refused; a renewed one is used
+// without a restart.
+func TestMembersWithCertificates(t *testing.T) {
+	broker := startMosquitto(t)
+	ca := newAuthority(t, "ca")
+	certificate := func(name string, hosts ...string) []string {
+		ca.issue(name, ca.certificate, ca.key, hosts...)
+		return []string{
+			"--cluster.tls.certFile", ca.file(name + ".crt"), "--cluster.tls.keyFile", ca.file(name + ".key"), "--cluster.tls.caFile", ca.file("ca.crt"),
+			"--log.level", "debug",
+		}
+	}
+	var addresses, peers []string
+	for i := range 4 {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
+	}
+	var m members
+	for i := range 3 {
+		id := fmt.Sprintf("n%d", i+1)
+		s := newMember(t, id, "mqtt://"+broker.address, addresses[i], strings.Join(peers[:3], ","), certificate(id, id, "127.0.0.1")...)
+		s.start(t)
+		m = append(m, s)
+	}
+	m.waitReady(t)
+	m.settled(t, 3)
+	for name, extra := range map[string][]string{
+		"another name":      certificate("stranger", "stranger"),
+		"another authority": strangerCertificate(t, ca),
+		"no certificate":    {"--cluster.tls.insecure", "--log.level", "debug"},
+	} {
+		stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), extra...)
+		stranger.start(t)
+		eventually(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
+		<-time.After(500 * time.Millisecond)
+		if list := m[0].list(t); len(list) != 3 {
+			t.Errorf("%s: a stranger is a member: %v", name, list)
+		}
+		stranger.kill()
+	}
+	// Renewed while the nodes run: the next connections show the new ones, which one that restarts sees.
+	old := make(map[string][]byte)
+	for _, s := range m {
+		old[s.id], _ = os.ReadFile(ca.file(s.id + ".crt"))
+		ca.issue(s.id, ca.certificate, ca.key, s.id, "127.0.0.1")
+	}
+	restarted := m.other(m.leader(t))
+	restarted.kill()
+	restarted.start(t)
+	restarted.waitReady(t)
+	m.settled(t, 3)
+	for _, s := range m {
+		if s != restarted && !strings.Contains(s.output.String(), "the certificates were read again") {
+			t.Errorf("%s has not read its certificate again", s.id)
+		}
+	}
+}
+
+func strangerCertificate(t *testing.T, ca *authority) []string {
+	t.Helper()
+	other := newAuthority(t, "other")
+	other.issue("n4", other.certificate, other.key, "n4")
+	return []string{
+		"--cluster.tls.certFile", other.file("n4.crt"), "--cluster.tls.keyFile", other.file("n4.key"), "--cluster.tls.caFile", ca.file("ca.crt"),
+		"--log.level", "debug",
+	}
+}
