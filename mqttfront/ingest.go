@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,8 @@ type ingest struct {
 // connects under the same client id.
 var errEnded = errors.New("the connection ended")
 
+func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
+
 // A session that ends without a word within shortSession, maxShort times in a row, was taken over by somebody who does the same.
 const (
 	shortSession = 5 * time.Second
@@ -56,7 +59,7 @@ func (f *Front) receive(ctx context.Context) error {
 		if time.Since(began) > f.config.KeepAlive {
 			delay = f.config.BackoffMin
 		}
-		if short++; !errors.Is(err, errEnded) || time.Since(began) > shortSession {
+		if short++; !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0
 		}
 		if isTakenOver(err) || short >= maxShort {

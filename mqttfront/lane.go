@@ -89,7 +89,7 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	delay := l.front.config.BackoffMin
 	for {
 		if publisher != nil {
-			delay = l.front.config.BackoffMin
+			began := time.Now()
 			l.downSince.Store(0)
 			l.pump(ctx, publisher)
 			l.downSince.Store(time.Now().UnixMilli())
@@ -101,6 +101,12 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			l.front.laneLost()
 			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
 			l.requeue()
+			if time.Since(began) > l.front.config.BackoffMax {
+				delay = l.front.config.BackoffMin
+			} else { // it may be contested: not at once, and not at the pace of the other
+				l.front.pause(ctx, delay)
+				delay = min(2*delay, l.front.config.BackoffMax)
+			}
 		}
 		var err error
 		if publisher, err = l.reconnect(ctx); err != nil {

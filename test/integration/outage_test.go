@@ -1,0 +1,271 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// proxy passes connections on to an address, until it is told to cut them or to swallow what comes.
+type proxy struct {
+	target   string
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []net.Conn
+	state proxyState
+	turn  chan struct{} // closed when the state changes
+}
+
+type proxyState int
+
+const (
+	proxyOpen  proxyState = iota
+	proxyCut              // connections are closed, and new ones too
+	proxyQuiet            // nothing passes, and nobody is told
+)
+
+func startProxy(t testing.TB, target string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{target: target, listener: listener, turn: make(chan struct{})}
+	p.done.Go(p.accept)
+	t.Cleanup(func() {
+		p.set(proxyCut)
+		_ = listener.Close()
+		p.done.Wait()
+	})
+	return p
+}
+
+func (p *proxy) address() string { return p.listener.Addr().String() }
+
+func (p *proxy) set(state proxyState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = state
+	close(p.turn)
+	p.turn = make(chan struct{})
+	if state == proxyCut {
+		for _, conn := range p.conns {
+			_ = conn.Close()
+		}
+		p.conns = nil
+	}
+}
+
+func (p *proxy) accept() {
+	for {
+		near, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		cut := p.state == proxyCut
+		p.mu.Unlock()
+		far, err := net.Dial("tcp", p.target)
+		if cut || err != nil {
+			_ = near.Close()
+			if err == nil {
+				_ = far.Close()
+			}
+			continue
+		}
+		p.mu.Lock()
+		p.conns = append(p.conns, near, far)
+		p.mu.Unlock()
+		p.done.Go(func() { p.pass(near, far) })
+		p.done.Go(func() { p.pass(far, near) })
+	}
+}
+
+func (p *proxy) pass(from, to net.Conn) {
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		for {
+			p.mu.Lock()
+			quiet, turn := p.state == proxyQuiet, p.turn
+			p.mu.Unlock()
+			if !quiet {
+				break
+			}
+			<-turn
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = from.Close()
+	_ = to.Close()
+}
+
+// proxiedMembers starts three members, each of which reaches the broker over a proxy of its own.
+func proxiedMembers(t *testing.T, broker string) (members, map[*server]*proxy) {
+	t.Helper()
+	var addresses, peers []string
+	for i := range 3 {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
+	}
+	var m members
+	proxies := make(map[*server]*proxy)
+	for i := range 3 {
+		p := startProxy(t, broker)
+		s := newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+p.address(), addresses[i], strings.Join(peers, ","), "--log.level", "info")
+		s.start(t)
+		m = append(m, s)
+		proxies[s] = p
+	}
+	m.waitReady(t)
+	return m, proxies
+}
+
+// A leader that alone has lost the broker hands over within 3 s, whether the connections end or fall silent, and no request
+// fails.
+func TestLeaderLosesTheBroker(t *testing.T) {
+	broker := startMosquitto(t)
+	m, proxies := proxiedMembers(t, broker.address)
+	l := startLoad(t, broker.address, 16, 20*time.Millisecond)
+	for name, state := range map[string]proxyState{"cut": proxyCut, "silent": proxyQuiet} {
+		l.progress(100)
+		leader := m.leader(t)
+		began := time.Now()
+		proxies[leader].set(state)
+		for m.other(leader) != nil {
+			if next := m.leader(t); next != leader {
+				break
+			}
+		}
+		took := time.Since(began)
+		l.progress(50)
+		late := percentile(l.delaysAround(began, began.Add(5*time.Second)), 1)
+		t.Logf("%s: handed over after %v, the latest request took %v", name, took.Round(time.Millisecond), late.Round(time.Millisecond))
+		if took > 3*time.Second {
+			t.Errorf("%s: handed over after %v", name, took)
+		}
+		if code := httpStatus("http://" + leader.health + "/readyz"); code == http.StatusOK {
+			t.Errorf("%s: a node without its broker says that it is ready", name)
+		}
+		proxies[leader].set(proxyOpen)
+		m.waitReady(t)
+	}
+	l.stop()
+	l.check(t, broker.address)
+}
+
+// A broker that is restarted under load: everything resumes by itself, and nothing acknowledged is lost.
+func TestBrokerRestartUnderACluster(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
+	for range 3 {
+		l.progress(200)
+		broker.kill()
+		<-time.After(300 * time.Millisecond)
+		broker.start(t)
+	}
+	l.progress(200)
+	m.waitReady(t)
+	l.stop()
+	l.check(t, broker.address)
+	m.settled(t, 3)
+}
+
+// Two nodes of one name: each says that the other is there, and they do not throw each other out for ever.
+func TestTwoNodesOfOneName(t *testing.T) {
+	broker := startMosquitto(t)
+	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	first.waitReady(t)
+	second := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	eventually(t, "one of them says so", func() bool {
+		return strings.Contains(first.output.String()+second.output.String(), "is there a second node of this name?")
+	})
+	connects := func() int { return strings.Count(broker.output.String(), "as holdfast-n1-in") }
+	<-time.After(time.Second)
+	before := connects()
+	<-time.After(3 * time.Second)
+	if more := connects() - before; more > 4 {
+		t.Errorf("%d connections in 3 s: they fight", more)
+	}
+}
+
+// Two clusters of one name at one broker: it is said.
+func TestTwoClustersOfOneName(t *testing.T) {
+	broker := startMosquitto(t)
+	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	second := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--node.id", "m1")
+	eventually(t, "it is said", func() bool {
+		return strings.Contains(first.output.String()+second.output.String(), "does another cluster of this name use the same broker?")
+	})
+}
+
+// rss returns the memory of a process in bytes, without what is mapped from files.
+func (s *server) rss(t testing.TB) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.command.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// A node that was away beyond the log is brought back by a snapshot while serving goes on, and memory stays bounded by bytes:
+// with values of 4 MiB a count of entries would be no bound at all.
+func TestCatchUpWithLargeValues(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	store := connectClient(t, broker.address)
+	away := m.other(m.leader(t))
+	away.kill()
+	l := startLoad(t, broker.address, 4, 20*time.Millisecond)
+	value := make([]byte, 4<<20)
+	const keys, writes = 8, 120 // 480 MiB of log over 32 MiB of state
+	for n := range writes {
+		value[0] = byte(n)
+		if _, err := store.Set(t.Context(), fmt.Sprint("large", n%keys), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leader := m.leader(t)
+	if out, code := leader.operate(t, "raft", "snapshot", "take"); code != 0 { // the log behind it is cut
+		t.Fatal(out)
+	}
+	began := time.Now()
+	away.start(t)
+	away.waitReady(t)
+	m.settled(t, 3)
+	t.Logf("caught up after %v; resident: leader %d MiB, node that was away %d MiB", time.Since(began).Round(time.Millisecond), leader.rss(t)>>20, away.rss(t)>>20)
+	for _, s := range m {
+		if rss := s.rss(t); rss > 512<<20 {
+			t.Errorf("%s uses %d MiB", s.id, rss>>20)
+		}
+	}
+	l.progress(50)
+	l.stop()
+	l.check(t, broker.address)
+}
