@@ -30,15 +30,15 @@ type Newcomer struct {
 }
 
 // Handle answers another member: that this node has no state.
-func (c *Newcomer) Handle(_ context.Context, _ raft.ServerID, method Method, _ []byte) ([]byte, error) {
+func (c *Newcomer) Handle(_ context.Context, _ Caller, method Method, _ []byte) ([]byte, error) {
 	if method != MethodDescribe {
 		return nil, fmt.Errorf("%w: this node has not joined yet", ErrNotLeader)
 	}
 	return json.Marshal(Description{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Knows admits nobody but those who ask who this is.
-func (c *Newcomer) Knows(raft.ServerID) bool { return false }
+// Standing admits nobody but those who ask who this is.
+func (c *Newcomer) Standing(raft.ServerID) (Standing, raft.ServerAddress) { return Stranger, "" }
 
 // Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
 // when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has none, and
@@ -116,8 +116,8 @@ func (c *Newcomer) describe(ctx context.Context, peers Peers, peer Peer) (Descri
 
 // join makes this node a member of the cluster that the peer has.
 func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description *Description) (bool, error) {
-	if _, member := find(description.Servers, c.ID); member {
-		return true, nil // the one that began the cluster named this node
+	if _, listed := find(description.Servers, c.ID); listed {
+		return c.isMember(ctx, peers, peer, description)
 	}
 	request, err := json.Marshal(joinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
 	if err != nil {
@@ -129,4 +129,21 @@ func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description
 		return false, fmt.Errorf("join by way of %s: %w", peer.Name, err)
 	}
 	return true, nil
+}
+
+// isMember makes sure that a configuration that lists this node is no change that may yet come to nothing: the leader says so,
+// or nothing but the beginning is in the log.
+func (c *Newcomer) isMember(ctx context.Context, peers Peers, peer Peer, description *Description) (bool, error) {
+	const bootstrapped = 1 // the index of the first configuration
+	if description.LastIndex <= bootstrapped {
+		return true, nil
+	}
+	const timeout = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	body, err := peers.Call(ctx, raft.Server{Address: peer.Address}, MethodMember, []byte(c.ID))
+	if err != nil {
+		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", peer.Name, err)
+	}
+	return string(body) == "true", nil
 }

@@ -121,8 +121,9 @@ type Observer interface {
 	Serve(ctx context.Context, term uint64) error
 	// Told is called with what the observer of another member gave to Tell.
 	Told(message []byte)
-	// Held returns a page of what the observer holds, from a cursor that begins at 0, and the next cursor, 0 at the end.
-	Held(cursor uint64) (page []byte, next uint64)
+	// Held returns a page of what the observer holds and has held for as long as age, from a cursor that begins at 0, and the
+	// next cursor, 0 at the end.
+	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
 	// BrokerSilence returns for how long this node could not have answered clients, even if it led; 0 is well.
 	BrokerSilence() time.Duration
 }

@@ -30,12 +30,21 @@ type Description struct {
 	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never
 	Version   uint32             `json:"version"`     // what it can apply
 	BrokerUp  bool               `json:"brokerUp"`
+	DiskLow   bool               `json:"diskLow"`
 	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
 }
 
-// Handle answers another member. from is empty for a caller that need not be one. It is safe for concurrent use.
-func (n *Node) Handle(ctx context.Context, from raft.ServerID, method Method, request []byte) ([]byte, error) {
-	if from == "" && !method.Public() {
+// Caller is who calls a member.
+type Caller struct {
+	// ID is the caller's where it talks as a member; empty for one that need not be one.
+	ID raft.ServerID
+	// Certified reports whether the caller's certificate has one of the names.
+	Certified func(names ...string) bool
+}
+
+// Handle answers another member, or a node that wants to be one. It is safe for concurrent use.
+func (n *Node) Handle(ctx context.Context, caller Caller, method Method, request []byte) ([]byte, error) {
+	if caller.ID == "" && !method.Public() {
 		return nil, fmt.Errorf("%w: method %d is for members", ErrRefused, method)
 	}
 	switch method {
@@ -47,7 +56,7 @@ func (n *Node) Handle(ctx context.Context, from raft.ServerID, method Method, re
 		member, err := n.isMember(ctx, raft.ServerID(request))
 		return strconv.AppendBool(nil, member), err
 	case MethodJoin:
-		return nil, n.handleJoin(ctx, request)
+		return nil, n.handleJoin(ctx, caller, request)
 	case MethodOffer:
 		return nil, n.handleOffer(ctx, request)
 	case MethodHash:
@@ -62,18 +71,28 @@ func (n *Node) Handle(ctx context.Context, from raft.ServerID, method Method, re
 	}
 }
 
-// Knows reports whether a member with this id may talk to this one. A node that hears of a leader knows the members well
-// enough; one that does not may be behind, and must let itself be caught up.
-func (n *Node) Knows(id raft.ServerID) bool {
-	if _, leader := n.raft.LeaderWithID(); leader == "" {
-		return true
-	}
+// Standing is what a node knows of another that wants to talk to it as a member.
+type Standing uint8
+
+// The standings.
+const (
+	Stranger Standing = iota // it is no member
+	Possible                 // it may be a member that this node has not heard of yet
+	Known                    // it is a member
+)
+
+// Standing returns what this node knows of the id, and the address of a member. A node that hears of a leader knows the
+// members well enough; one that does not may be behind, and must let itself be caught up.
+func (n *Node) Standing(id raft.ServerID) (Standing, raft.ServerAddress) {
 	servers := n.servers()
-	if _, known := find(servers, id); known {
-		return true
+	if server, known := find(servers, id); known {
+		return Known, server.Address
 	}
-	_, known := find(servers, n.config.ID)
-	return !known
+	_, leader := n.raft.LeaderWithID()
+	if _, member := find(servers, n.config.ID); leader == "" || !member {
+		return Possible, ""
+	}
+	return Stranger, ""
 }
 
 // servers returns the latest configuration that this member knows.
@@ -139,7 +158,7 @@ func (n *Node) describe() Description {
 	return Description{
 		ID: n.config.ID, Address: n.config.Address, HasState: true, State: n.role(), Leader: leader, Servers: n.servers(),
 		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: lastTerm, Commit: n.raft.CommitIndex(),
-		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0,
+		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
 		Wall: n.world.Clock.Wall(),
 	}
 }

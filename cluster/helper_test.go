@@ -78,7 +78,7 @@ func (r *recorder) Told(message []byte) {
 	r.told = append(r.told, string(message))
 }
 
-func (r *recorder) Held(cursor uint64) ([]byte, uint64) {
+func (r *recorder) Held(cursor uint64, _ time.Duration) ([]byte, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if cursor >= uint64(len(r.held)) {

@@ -36,10 +36,14 @@ func NodeName(id raft.ServerID) string {
 // ErrForeignData says that a data folder belongs to another node or cluster.
 var ErrForeignData = errors.New("the data folder belongs to somebody else")
 
-// LoadIdentity reads the identity of a data folder, or makes it at the first start with the given draw.
+// LoadIdentity reads the identity of a data folder, or makes it with the given draw where there is none, or no log.
 func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
 	data, err := os.ReadFile(file)
+	if _, missing := os.Stat(filepath.Join(dataDir, logFile)); errors.Is(missing, fs.ErrNotExist) {
+		// The votes that were given under an earlier id are lost with the log: it must not be used again.
+		err = fs.ErrNotExist
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		identity := Identity{Cluster: clusterName, Node: node, Draw: fmt.Sprintf("%016x", draw)}
 		encoded, err := json.MarshalIndent(identity, "", "  ")

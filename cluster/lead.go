@@ -17,8 +17,6 @@ type leadership struct {
 	term     uint64
 	proposer *proposer
 	reader   *reader
-	cancel   context.CancelCauseFunc
-	ended    chan struct{} // closed when nothing of it goes on
 }
 
 // watchLeadership begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
@@ -28,7 +26,7 @@ func (n *Node) watchLeadership(ctx context.Context) {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		if n.raft.State() == raft.Leader && !n.suspended.Load() {
+		if n.raft.State() == raft.Leader {
 			if err := n.lead(ctx); err != nil && ctx.Err() == nil {
 				n.world.Log.Warn("leadership ended", "reason", err)
 			}
@@ -47,6 +45,10 @@ var errStepDown = errors.New("raft no longer leads in this term")
 
 // lead runs one leadership from its LeaderStart to its end.
 func (n *Node) lead(ctx context.Context) error {
+	if n.wall() == 0 { // before the first stamp the voters' clocks have to be known
+		n.survey.take(n.describeAll(ctx, n.config.Timing.Election))
+		n.setClock()
+	}
 	nonce := n.world.Random()
 	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.agreedVersion()}}}
 	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
@@ -65,7 +67,7 @@ func (n *Node) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l := &leadership{
-		term: outcome.Term, cancel: cancel, ended: make(chan struct{}),
+		term:     outcome.Term,
 		proposer: newProposer(n, outcome.Term, began, status.Now),
 		reader:   newReader(n, outcome.Term),
 	}
@@ -73,7 +75,6 @@ func (n *Node) lead(ctx context.Context) error {
 	n.world.Metrics.leading(true)
 	defer n.world.Metrics.leading(false)
 
-	defer close(l.ended)
 	n.proposer.Store(l.proposer)
 	defer n.proposer.Store(nil)
 	n.leadership.Store(l)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -69,32 +70,73 @@ func cmpNames(a, b string) int {
 }
 
 // handleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
-func (n *Node) handleJoin(ctx context.Context, body []byte) error {
-	if n.leadership.Load() == nil {
-		_, err := n.leaderCall(ctx, MethodJoin, body)
-		return err
-	}
+func (n *Node) handleJoin(ctx context.Context, caller Caller, body []byte) error {
 	var request joinRequest
 	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
 		return fmt.Errorf("%w: malformed request to join", ErrRefused)
 	}
+	// What another member passes on, it has judged.
+	if caller.ID == "" && !n.mayJoin(caller, &request) {
+		return fmt.Errorf("%w: the certificate does not name the node %s", ErrRefused, NodeName(request.ID))
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	if n.leadership.Load() == nil {
+		_, err := n.leaderCall(ctx, MethodJoin, body)
+		return err
+	}
 	return n.add(ctx, request)
+}
+
+// mayJoin reports whether a certificate is that of the node which wants to join: it names the node, or the host of its address.
+// A name that a member has already is only for whoever has the certificate of that member.
+func (n *Node) mayJoin(caller Caller, request *joinRequest) bool {
+	name := NodeName(request.ID)
+	if caller.Certified(name) {
+		return true
+	}
+	host := hostOf(request.Address)
+	for _, server := range n.servers() {
+		if NodeName(server.ID) == name {
+			host = hostOf(server.Address)
+		}
+	}
+	return caller.Certified(host)
+}
+
+func hostOf(address raft.ServerAddress) string {
+	host, _, err := net.SplitHostPort(string(address))
+	if err != nil {
+		return string(address)
+	}
+	return host
 }
 
 // add makes a node a member, after whoever it replaces was removed.
 func (n *Node) add(ctx context.Context, request joinRequest) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
+	asking, cancel := context.WithTimeout(ctx, surveyInterval)
+	there, err := Describe(asking, n.world.Peers, raft.Server{Address: request.Address})
+	cancel()
+	if err == nil && there.ID != request.ID {
+		err = fmt.Errorf("%s does", there.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", ErrRefused, request.ID, request.Address, err)
+	}
+	if err := n.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer n.changing.unlock()
 	if err := n.Confirm(ctx); err != nil {
 		return err
 	}
 	if inForce := n.replica.status().Version; request.Version < inForce {
 		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", ErrRefused, inForce, request.Version)
 	}
-	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
-	there, err := Describe(ctx, n.world.Peers, raft.Server{Address: request.Address})
-	if err != nil || there.ID != request.ID {
-		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", ErrRefused, request.ID, request.Address, err)
+	if _, member := find(n.servers(), request.ID); there.HasState && !member {
+		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", ErrRefused, request.ID)
 	}
 	for _, server := range n.servers() {
 		switch {
@@ -145,7 +187,9 @@ func (n *Node) remove(ctx context.Context, server raft.Server) error {
 		return err
 	}
 	if n.keptNonVoter(server.ID) {
-		return n.keepNonVoter(ctx, server.ID, false)
+		if err := n.keepNonVoter(ctx, server.ID, false); err != nil {
+			n.world.Log.Warn("the member is removed, and still noted as a non-voter", "id", server.ID, "error", err)
+		}
 	}
 	return nil
 }
@@ -185,8 +229,8 @@ func (n *Node) changed(ctx context.Context, change raft.IndexFuture) error {
 	case <-ctx.Done():
 		return fmt.Errorf("change the members: %w: %w", ErrOutcomeUnknown, ctx.Err())
 	}
-	_, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
-	return err
+	_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
+	return nil
 }
 
 // changeError tells what was not done from what may have been.
@@ -226,11 +270,17 @@ func (n *Node) AddMember(ctx context.Context, address raft.ServerAddress, voter 
 		return err
 	}
 	if !voter {
+		if server, member := find(n.servers(), there.ID); member && server.Suffrage == raft.Voter {
+			return fmt.Errorf("%w: %s is a voter: demote it", ErrRefused, there.ID)
+		}
 		if err := n.keepNonVoter(ctx, there.ID, true); err != nil {
 			return err
 		}
 	}
 	if err := n.add(ctx, joinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
+		if _, member := find(n.servers(), there.ID); !voter && !member {
+			_ = n.keepNonVoter(ctx, there.ID, false) // the error that counts is the other
+		}
 		return err
 	}
 	if voter && n.keptNonVoter(there.ID) {
@@ -246,8 +296,10 @@ func (n *Node) RemoveMember(ctx context.Context, nameOrID string) error {
 	if err != nil {
 		return err
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	if err := n.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer n.changing.unlock()
 	return n.remove(ctx, server)
 }
 
@@ -257,8 +309,10 @@ func (n *Node) Demote(ctx context.Context, nameOrID string) error {
 	if err != nil {
 		return err
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	if err := n.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer n.changing.unlock()
 	if err := n.quorumWithout(ctx, server.ID); err != nil {
 		return err
 	}
@@ -306,3 +360,28 @@ func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) er
 	}
 	return err
 }
+
+// turn is a lock that is waited for no longer than a context lasts.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) lock(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", ErrNotDone, ctx.Err())
+	}
+}
+
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) unlock() { <-t }

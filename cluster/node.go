@@ -31,8 +31,7 @@ type Node struct {
 	wallOffset atomic.Int64 // milliseconds from this node's wall clock to the cluster's median
 	survey     survey
 	health     atomic.Pointer[autopilot.State]
-	changing   sync.Mutex  // held while the members change, or the state is restored
-	suspended  atomic.Bool // no leadership begins
+	changing   turn // held while the members change, or the state is restored
 
 	clockIsOff   bool          // watchMembers' own
 	knownServers []raft.Server // watchMembers' own
@@ -46,7 +45,7 @@ type Node struct {
 // Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
 // from now on, also when Open fails.
 func Open(config Config, world World, observer Observer) (*Node, error) {
-	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer)}
+	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), changing: newTurn()}
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
 	}
@@ -141,9 +140,15 @@ func (n *Node) View(f func(*fsm.Machine)) { n.replica.view(f) }
 func (n *Node) SetPublished(index uint64) {
 	for {
 		old := n.published.Load()
-		if index <= old || n.published.CompareAndSwap(old, index) {
+		if index <= old {
 			return
 		}
+		if n.published.CompareAndSwap(old, index) {
+			break
+		}
+	}
+	if p := n.proposer.Load(); p != nil && p.markWaits.CompareAndSwap(false, true) {
+		p.poke() // so that it goes out in time although nothing else does
 	}
 }
 
@@ -228,9 +233,9 @@ func (n *Node) Status() Status {
 	return status
 }
 
-// Behind reports whether this node knows of commands that are committed and has not applied them for a second, or has not heard
-// of a leader since it started.
-func (n *Node) Behind() bool { return n.survey.isBehind() }
+// Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
+// of the leader yet.
+func (n *Node) Behind() bool { return n.survey.isBehind() && n.leadership.Load() == nil }
 
 // role returns what raft is, as operators call it.
 func (n *Node) role() string {
@@ -259,6 +264,9 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		var err error
 		if target, err = n.resolve(to); err != nil {
 			return err
+		}
+		if target.Suffrage != raft.Voter {
+			return fmt.Errorf("%w: %s does not vote, so it cannot lead", ErrRefused, to)
 		}
 		if target.ID == n.config.ID {
 			return nil
@@ -291,6 +299,18 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	}
 }
 
+// HandOver is TransferLeadership for an operator, who is told when there was nothing to hand over.
+func (n *Node) HandOver(ctx context.Context, to string) error {
+	status := n.Status()
+	switch {
+	case status.Role != "leader":
+		return ErrNotLeader
+	case !otherVoter(status.Servers, n.config.ID):
+		return fmt.Errorf("%w: there is no other voter", ErrRefused)
+	}
+	return n.TransferLeadership(ctx, to)
+}
+
 func otherVoter(servers []raft.Server, id raft.ServerID) bool {
 	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID != id && s.Suffrage == raft.Voter })
 }
@@ -316,6 +336,11 @@ func (n *Node) shutdown(ctx context.Context) error {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()
+	stopping := n.raft.Shutdown()
+	if aborter, ok := n.world.Transport.(interface{ Abort() }); ok {
+		aborter.Abort() // raft waits for whoever it talks to, and that may hang
+	}
+	err := stopping.Error()
 	n.workers.Wait()
-	return errors.Join(n.raft.Shutdown().Error(), closeTransport(n.world.Transport), n.world.Stores.Close())
+	return errors.Join(err, closeTransport(n.world.Transport), n.world.Stores.Close())
 }

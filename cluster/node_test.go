@@ -207,7 +207,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
 		n.survey.take(n.describeAll(t.Context(), time.Second))
-		n.wallOffset.Store(n.medianOffset())
+		n.setClock()
 		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
@@ -320,6 +320,13 @@ func TestIdentity(t *testing.T) {
 	if first.RaftID() != "n1.0000000000000007" || NodeName(first.RaftID()) != "n1" {
 		t.Errorf("%s", first.RaftID())
 	}
+	if other, err := LoadIdentity(dir, "holdfast", "n1", 9); other == first || err != nil {
+		t.Errorf("without a log the id is used again: %v, %v", other, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, logFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, _ = LoadIdentity(dir, "holdfast", "n1", 9)
 	if again, err := LoadIdentity(dir, "holdfast", "n1", 8); again != first || err != nil {
 		t.Errorf("%v, %v", again, err)
 	}

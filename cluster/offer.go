@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
@@ -23,9 +24,21 @@ func (o *Offer) command() fsm.Command {
 	return fsm.Command{Kind: fsm.KindConfigure, Settings: &settings, KeepPolicy: o.KeepPolicy}
 }
 
-// fingerprint returns bytes that are the same for the same offer.
-func (o *Offer) fingerprint() []byte {
+// encode returns the offer as the log has it.
+func (o *Offer) encode() []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{o.command()}})
+}
+
+// fingerprint returns bytes that are the same for the same offer: one half for the settings, one for the policy.
+func (o *Offer) fingerprint() []byte {
+	settings, policy := *o, *o
+	settings.Settings.Policy, settings.KeepPolicy = nil, false
+	policy.Settings = fsm.Settings{Policy: o.Settings.Policy}
+	if o.KeepPolicy {
+		policy.Settings.Policy = nil
+	}
+	first, second := sha256.Sum256(settings.encode()), sha256.Sum256(policy.encode())
+	return append(first[:], second[:]...)
 }
 
 // offers holds what this node offers now.
@@ -50,55 +63,63 @@ func (n *Node) SetOffer(offer Offer) {
 	}
 }
 
-// offer proposes this node's settings when they differ from those that it offered last, or when none were ever offered by
-// anybody. What it offered is remembered, so that a leader change brings back nobody's older settings. A node without a
-// memory that finds settings in force leaves them so: it is new, or has lost its disk.
+// offer proposes what changed of this node's settings, and of its policy, since it offered them last, or all of them when none
+// were ever offered by anybody. What it offered is remembered, so that a leader change, or a change of something else, brings
+// back nobody's older settings or policy. A node without a memory that finds settings in force leaves them so: it is new, or has
+// lost its disk.
 func (n *Node) offer(ctx context.Context) error {
 	n.offers.mu.Lock()
 	current := n.offers.current
 	n.offers.mu.Unlock()
-	fingerprint := current.fingerprint()
+	now := current.fingerprint()
 	last, err := n.world.Stores.Offered.Load()
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
-	configured, same := false, false
-	n.View(func(m *fsm.Machine) {
-		inForce, ok := m.Settings()
-		inForce = n.withPolicyOf(&current, inForce)
-		configured, same = ok, bytes.Equal((&Offer{inForce, current.KeepPolicy}).fingerprint(), fingerprint)
-	})
+	var inForce fsm.Settings
+	configured := false
+	n.View(func(m *fsm.Machine) { inForce, configured = m.Settings() })
 	switch {
-	case configured && bytes.Equal(last, fingerprint):
+	case configured && bytes.Equal(last, now):
 		return nil
-	case configured && last == nil && !same:
-		n.world.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
-	case configured && same:
+	case configured && len(last) != len(now):
+		same := Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}
+		if !bytes.Equal(same.fingerprint(), now) {
+			n.world.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
+		}
 	default:
-		if err := n.proposeOffer(ctx, &current); err != nil {
+		if err := n.proposeOffer(ctx, current.changed(configured, last, now, inForce)); err != nil {
 			return err
 		}
 		n.world.Log.Info("settings are in force")
 	}
-	if err := n.world.Stores.Offered.Save(fingerprint); err != nil {
+	if err := n.world.Stores.Offered.Save(now); err != nil {
 		return fmt.Errorf("remember the settings offered: %w", err)
 	}
 	return nil
 }
 
-// withPolicyOf returns settings with the policy that an offer which keeps it stands for: any.
-func (n *Node) withPolicyOf(offer *Offer, settings fsm.Settings) fsm.Settings {
-	if offer.KeepPolicy {
-		settings.Policy = offer.Settings.Policy
+// changed returns the offer with only that which is not as it was: the other half stays in force.
+func (o *Offer) changed(configured bool, last, now []byte, inForce fsm.Settings) *Offer {
+	changed := *o
+	const half = sha256.Size
+	switch {
+	case !configured || len(last) != len(now):
+	case bytes.Equal(last[half:], now[half:]): // the policy is as it was
+		changed.KeepPolicy = true
+	case bytes.Equal(last[:half], now[:half]): // the settings are
+		policy := changed.Settings.Policy
+		changed.Settings = inForce
+		changed.Settings.Policy = policy
 	}
-	return settings
+	return &changed
 }
 
 // proposeOffer puts settings into the log, here or by way of the leader.
 func (n *Node) proposeOffer(ctx context.Context, offer *Offer) error {
 	_, err := n.Execute(ctx, offer.command())
 	if errors.Is(err, ErrNotLeader) {
-		_, err = n.leaderCall(ctx, MethodOffer, offer.fingerprint())
+		_, err = n.leaderCall(ctx, MethodOffer, offer.encode())
 	}
 	if err != nil {
 		return fmt.Errorf("configure: %w", err)

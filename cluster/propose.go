@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -55,10 +56,12 @@ type proposer struct {
 	closed   bool
 	inFlight []*batch
 	wake     chan struct{} // has room for one
-	number   uint64
-	lastNow  int64         // cluster time in the last entry
-	lastAt   time.Duration // since began, when the last entry was proposed
-	lastMark uint64
+
+	markWaits atomic.Bool // the published mark has moved since the last entry
+	number    uint64
+	lastNow   int64         // cluster time in the last entry
+	lastAt    time.Duration // since began, when the last entry was proposed
+	lastMark  uint64
 }
 
 func newProposer(node *Node, term uint64, began time.Duration, start int64) *proposer {
@@ -186,7 +189,8 @@ func (p *proposer) take() ([]fsm.Command, []any) {
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
 func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
-	_, low := p.node.world.FreeSpace()
+	low := p.node.diskLow() || p.node.survey.anyDiskLow()
+	p.markWaits.Store(false)
 	wall := p.node.wall()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{

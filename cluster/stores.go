@@ -22,9 +22,7 @@ type Stores struct {
 	Snapshots raft.SnapshotStore
 	// Offered keeps the settings that this node offered last.
 	Offered OfferStore
-	// Folder is for temporary files; empty is the system's.
-	Folder string
-	Close  func() error
+	Close   func() error
 }
 
 // HasState reports whether the stores belong to a member of a cluster.
@@ -42,6 +40,9 @@ type OfferStore interface {
 	Save([]byte) error
 }
 
+// logFile holds the log and the votes.
+const logFile = "raft.db"
+
 // ErrLocked says that another process uses the data folder.
 var ErrLocked = errors.New("the data folder is in use by another process")
 
@@ -53,7 +54,7 @@ func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
-	file := filepath.Join(dataDir, "raft.db")
+	file := filepath.Join(dataDir, logFile)
 	bolt, err := raftboltdb.New(raftboltdb.Options{
 		Path: file,
 		BoltOptions: &bbolt.Options{
@@ -73,7 +74,7 @@ func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
 	}
 	return Stores{
 		Log: bolt, Stable: bolt, Snapshots: snapshots,
-		Offered: offerFile(filepath.Join(dataDir, "offered")), Folder: dataDir, Close: bolt.Close,
+		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: bolt.Close,
 	}, nil
 }
 

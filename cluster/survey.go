@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,10 +17,12 @@ import (
 type survey struct {
 	mu       sync.Mutex
 	answered map[raft.ServerID]Description // those that answered last time
-	versions map[raft.ServerID]uint32      // the last that was ever heard
 
-	behind bool   // at the last two looks the state was behind the same commit index
-	commit uint64 // at the last look
+	current bool   // the state was at the last look where the leader's was at the one before
+	applied uint64 // by the leader, at the last look
+
+	base    int64 // the voters' median clock at monotonic time 0, milliseconds since the Unix epoch
+	hasBase bool
 }
 
 // surveyInterval is how often the members ask each other.
@@ -27,18 +30,22 @@ const surveyInterval = time.Second
 
 // watchMembers asks the other members every second.
 func (n *Node) watchMembers(ctx context.Context) {
-	ticker := time.NewTicker(surveyInterval)
-	defer ticker.Stop()
+	const impatient = surveyInterval / 4 // until this node has caught up
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	alone := 0
 	for {
 		n.survey.take(n.describeAll(ctx, surveyInterval))
-		n.wallOffset.Store(n.medianOffset())
+		n.setClock()
 		n.warnOfClock()
 		n.noteMembers()
-		n.survey.look(n.raft.CommitIndex(), func(commit uint64) bool {
-			applied := n.replica.status().Index
-			return n.log.lastCommand(commit, applied) <= applied
-		})
+		n.lookAtLeader()
+		if n.Behind() {
+			timer.Reset(impatient)
+		} else {
+			timer.Reset(surveyInterval)
+		}
+		n.announceAddress(ctx)
 		if alone = n.countAlone(alone); alone >= aloneRounds {
 			n.checkRemoved(ctx)
 			alone = 0
@@ -46,7 +53,7 @@ func (n *Node) watchMembers(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
 	}
 }
@@ -84,26 +91,46 @@ func (s *survey) take(answered map[raft.ServerID]Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answered = answered
-	if s.versions == nil {
-		s.versions = make(map[raft.ServerID]uint32)
-	}
-	for id := range answered {
-		s.versions[id] = answered[id].Version
-	}
 }
 
-// look notes whether the state has come to where the log was at the last look.
-func (s *survey) look(commit uint64, reached func(uint64) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.behind = !reached(s.commit)
-	s.commit = commit
+// lookAtLeader notes whether the state has come to where the leader's was at the last look.
+func (n *Node) lookAtLeader() {
+	applied := n.replica.status().Index
+	_, id := n.raft.LeaderWithID()
+	leader, heard := n.survey.of(id)
+	n.survey.mu.Lock()
+	defer n.survey.mu.Unlock()
+	if !heard {
+		return // it keeps what it knows: without a leader nobody is ahead
+	}
+	if n.survey.applied == 0 {
+		n.survey.applied = leader.Applied
+	}
+	n.survey.current = applied >= n.survey.applied
+	n.survey.applied = leader.Applied
 }
 
 func (s *survey) isBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.behind
+	return !s.current
+}
+
+// anyDiskLow reports whether another member that answered is short of disk space.
+func (s *survey) anyDiskLow() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.answered {
+		if s.answered[id].DiskLow {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Node) diskLow() bool {
+	_, low := n.world.FreeSpace()
+	return low
 }
 
 func (s *survey) of(id raft.ServerID) (Description, bool) {
@@ -114,19 +141,38 @@ func (s *survey) of(id raft.ServerID) (Description, bool) {
 }
 
 // wall returns the cluster clock as this node, as the leader, stamps it: the lower median of the wall clocks of the voters in
-// contact. One node with a wrong clock changes nothing, leader or not.
-func (n *Node) wall() int64 { return n.world.Clock.Wall() + n.wallOffset.Load() }
+// contact, carried on by the monotonic clock, so that one node with a wrong clock changes nothing, leader or not, and neither
+// does a clock that is set. Before a majority was ever asked it is 0, which moves nothing.
+func (n *Node) wall() int64 {
+	n.survey.mu.Lock()
+	defer n.survey.mu.Unlock()
+	if !n.survey.hasBase {
+		return 0
+	}
+	return n.survey.base + n.world.Clock.Monotonic().Milliseconds()
+}
 
-// medianOffset returns the milliseconds from this node's wall clock to the lower median of the voters'.
-func (n *Node) medianOffset() int64 {
-	offsets := []int64{0} // this node's own
+// setClock takes the voters' clocks from the last survey, if a majority answered.
+func (n *Node) setClock() {
+	offsets, voters := []int64{0}, 0 // this node's own
 	for _, server := range n.servers() {
-		if description, ok := n.survey.of(server.ID); ok && server.Suffrage == raft.Voter {
+		if server.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if description, ok := n.survey.of(server.ID); ok {
 			offsets = append(offsets, description.Wall)
 		}
 	}
+	if len(offsets) <= voters/2 {
+		return
+	}
 	slices.Sort(offsets)
-	return offsets[(len(offsets)-1)/2]
+	offset := offsets[(len(offsets)-1)/2]
+	n.wallOffset.Store(offset)
+	n.survey.mu.Lock()
+	defer n.survey.mu.Unlock()
+	n.survey.base, n.survey.hasBase = n.world.Clock.Wall()+offset-n.world.Clock.Monotonic().Milliseconds(), true
 }
 
 // ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
@@ -157,24 +203,45 @@ func (n *Node) noteMembers() {
 	n.world.Log.Info("the members are now", "servers", servers)
 }
 
-// agreedVersion returns the newest version that every member can apply, as far as that is known: a member that was never heard
-// of may be an old one. It never goes back.
+// agreedVersion returns the newest version that every member can apply, as far as they answered: a member that did not may be
+// an old one. It never goes back.
 func (n *Node) agreedVersion() uint32 {
 	inForce := max(n.replica.status().Version, 1)
 	lowest := uint32(fsm.Version)
-	n.survey.mu.Lock()
-	defer n.survey.mu.Unlock()
 	for _, server := range n.servers() {
 		if server.ID == n.config.ID {
 			continue
 		}
-		version, heard := n.survey.versions[server.ID]
-		if !heard {
+		description, answered := n.survey.of(server.ID)
+		if !answered {
 			return inForce
 		}
-		lowest = min(lowest, version)
+		lowest = min(lowest, description.Version)
 	}
 	return max(inForce, lowest)
+}
+
+// announceAddress tells the leader that this member is at another address than the members know.
+func (n *Node) announceAddress(ctx context.Context) {
+	servers := n.servers()
+	server, member := find(servers, n.config.ID)
+	if !member || server.Address == n.config.Address || n.leadership.Load() != nil {
+		return
+	}
+	request, err := json.Marshal(joinRequest{ID: n.config.ID, Address: n.config.Address, Version: fsm.Version})
+	if err != nil {
+		return // strings always encode
+	}
+	ctx, cancel := context.WithTimeout(ctx, surveyInterval)
+	defer cancel()
+	for _, server := range servers {
+		if server.ID == n.config.ID {
+			continue
+		}
+		if _, err := n.world.Peers.Call(ctx, raft.Server{Address: server.Address}, MethodJoin, request); err == nil {
+			return
+		}
+	}
 }
 
 // aloneRounds is how many surveys in a row a node has to hear of no leader before it asks whether it still is a member.

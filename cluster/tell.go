@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Alone reports whether this node is the only member.
@@ -30,9 +31,9 @@ func (n *Node) Tell(ctx context.Context, message []byte) {
 	telling.Wait()
 }
 
-// CollectHeld hands what the observers of the other members hold to take, page by page, each member's in its order and from a
-// goroutine of its own, until all have given everything or the context ends.
-func (n *Node) CollectHeld(ctx context.Context, take func(member string, page []byte)) {
+// CollectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
+// member's in its order and from a goroutine of its own, until all have given everything or the context ends.
+func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
 	var collecting sync.WaitGroup
 	for _, server := range n.servers() {
 		if server.ID == n.config.ID {
@@ -40,7 +41,8 @@ func (n *Node) CollectHeld(ctx context.Context, take func(member string, page []
 		}
 		collecting.Go(func() {
 			for cursor := uint64(0); ; {
-				body, err := n.world.Peers.Call(ctx, server, MethodHeld, binary.BigEndian.AppendUint64(nil, cursor))
+				request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
+				body, err := n.world.Peers.Call(ctx, server, MethodHeld, request)
 				if err != nil || len(body) < 8 {
 					n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
 					return
@@ -57,9 +59,10 @@ func (n *Node) CollectHeld(ctx context.Context, take func(member string, page []
 
 // handleHeld answers with a page of what this node's observer holds.
 func (n *Node) handleHeld(request []byte) ([]byte, error) {
-	if len(request) != 8 {
+	if len(request) != 16 {
 		return nil, fmt.Errorf("%w: malformed cursor", ErrRefused)
 	}
-	page, next := n.observer.Held(binary.BigEndian.Uint64(request))
+	age := time.Duration(min(binary.BigEndian.Uint64(request[8:]), 1<<32)) * time.Millisecond
+	page, next := n.observer.Held(binary.BigEndian.Uint64(request), age)
 	return append(binary.BigEndian.AppendUint64(nil, next), page...), nil
 }

@@ -77,8 +77,10 @@ func (n *Node) moveMyself(ctx context.Context) {
 	if n.leadership.Load() == nil || !member || server.Address == n.config.Address {
 		return
 	}
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	if !n.changing.try() {
+		return // later
+	}
+	defer n.changing.unlock()
 	if err := n.move(ctx, server, n.config.Address); err != nil {
 		n.world.Log.Warn("the new address could not be made known", "error", err)
 	}

@@ -26,6 +26,8 @@ const (
 	KindAdvance       Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
 	KindKeepNonVoter  Kind = 14 // the member whose raft id is the key stays a non-voter
 	KindLetVote       Kind = 15 // the member whose raft id is the key may become a voter again
+	KindStage         Kind = 16 // a part of a snapshot that is to be restored: the value, at the offset, of the restore with the nonce
+	KindRestore       Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 )
 
 // RequestID identifies a request across redeliveries, nodes and restarts. The zero value means that the request has none:
@@ -98,7 +100,10 @@ type Command struct {
 	NotificationIndex uint64
 	PublishedAt       int64
 
-	// Nonce belongs to a LeaderStart: which attempt to lead this is. Version belongs to that and to an Advance: what every
+	// Offset belongs to a Stage: where in the snapshot its value is.
+	Offset uint64
+
+	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to that and to an Advance: what every
 	// member can apply.
 	Nonce   uint64
 	Version uint32

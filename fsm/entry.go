@@ -160,7 +160,7 @@ func appendCommand(b []byte, c *Command) []byte {
 	if c.Floor != (Floor{}) {
 		b = appendMessage(b, 29, func(b []byte) []byte { return appendFloor(b, &c.Floor) })
 	}
-	return b
+	return appendUint(b, 30, c.Offset)
 }
 
 func readCommand(r *reader, c *Command) {
@@ -202,6 +202,8 @@ func readCommand(r *reader, c *Command) {
 			c.KeepPolicy = r.bool()
 		case 29:
 			c.Floor = r.floor()
+		case 30:
+			c.Offset = r.uint()
 		default:
 			r.unknown("Command")
 		}

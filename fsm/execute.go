@@ -19,9 +19,14 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindConfigure:
 		m.configure(command)
 	case KindAdvance:
-		m.Raise(command.Floor, command.Version)
+		m.raise(&command.Floor)
+		m.version = max(m.version, command.Version)
 	case KindKeepNonVoter, KindLetVote:
 		*result = m.keepNonVoter(string(command.Key), command.Kind == KindKeepNonVoter)
+	case KindStage:
+		*result = m.stage(command)
+	case KindRestore:
+		*result = m.replace(command)
 	case KindGet:
 		*result = m.Read(command)
 	default:

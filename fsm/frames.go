@@ -50,7 +50,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 	for _, id := range m.keptNonVoters {
 		b = appendElement(b, 14, id)
 	}
-	return b
+	return appendUint(b, 15, m.staged.nonce)
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -84,6 +84,10 @@ func (m *Machine) readMeta(r *reader) {
 			m.configured = r.bool()
 		case 14:
 			m.keptNonVoters = append(m.keptNonVoters, r.string())
+		case 15:
+			m.staged.nonce = r.uint()
+		case 16: // in frames of its own, which follow the first
+			m.staged.data = append(m.staged.data, r.bytes()...)
 		default:
 			r.unknown("Meta")
 		}

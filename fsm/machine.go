@@ -24,6 +24,7 @@ type Machine struct {
 	settings   Settings
 	configured bool
 
+	staged        staged
 	keptNonVoters []string // raft ids, ascending; never changed in place
 
 	values      values
@@ -92,6 +93,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 
 // lead begins a leadership. It adds nothing to cluster time.
 func (m *Machine) lead(term uint64, command *Command) {
+	m.staged = staged{} // whoever restores has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
 	m.version = max(m.version, command.Version)
 	m.note('L', term, command.Nonce)

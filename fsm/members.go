@@ -6,8 +6,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// VersionKeepNonVoter is the version that a cluster must have in force before KindKeepNonVoter or KindLetVote is proposed.
-const VersionKeepNonVoter = 2
+// Versions that a cluster must have in force before a kind is proposed.
+const (
+	VersionKeepNonVoter = 2 // KindKeepNonVoter, KindLetVote
+	VersionRestore      = 2 // KindStage, KindRestore
+)
 
 // maxKept bounds the members that stay non-voters: more are no cluster any more.
 const maxKept = 64
@@ -31,11 +34,4 @@ func (m *Machine) keepNonVoter(id string, keep bool) Result {
 		m.keptNonVoters = slices.Delete(slices.Clone(m.keptNonVoters), at, at+1)
 	}
 	return Result{}
-}
-
-// Raise lifts the clocks, and the version in force, of a state that is to replace that of a cluster, so that no version is
-// given twice and no time goes back.
-func (m *Machine) Raise(floor Floor, version uint32) {
-	m.raise(&floor)
-	m.version = max(m.version, version)
 }

@@ -59,6 +59,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		state: Machine{
 			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
 			version: m.version, hash: m.hash, settings: m.settings, configured: m.configured, keptNonVoters: m.keptNonVoters,
+			staged: m.staged,
 		},
 		values:  m.values.byKey.Copy(),
 		watches: m.watches.byKey.Copy(),
@@ -101,6 +102,11 @@ func (s *Snapshot) Write(w io.Writer) error {
 
 func (s *Snapshot) writeFrames(frames *frameWriter) {
 	frames.write(sectionMeta, func(b []byte) []byte { return appendMeta(b, &s.state) })
+	for rest := s.state.staged.data; len(rest) > 0; {
+		part := rest[:min(len(rest), stagedFrame)]
+		rest = rest[len(part):]
+		frames.write(sectionMeta, func(b []byte) []byte { return appendBytes(b, 16, part) })
+	}
 	frames.write(sectionSettings, func(b []byte) []byte { return appendSettings(b, &s.state.settings) })
 	s.values.Scan(func(r *record) bool {
 		return frames.write(sectionValue, func(b []byte) []byte { return appendRecord(b, r) })

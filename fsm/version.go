@@ -7,4 +7,4 @@ package fsm
 const Version = VersionKeepNonVoter
 
 // lastKind is the newest kind that this build knows.
-const lastKind = KindLetVote
+const lastKind = KindRestore

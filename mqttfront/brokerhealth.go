@@ -5,7 +5,7 @@ import (
 )
 
 // silent is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
-const silent = 2500 * time.Millisecond
+const silent = 2 * time.Second
 
 // BrokerSilence returns for how long this node could not have served clients: because its session with the broker is down,
 // because nothing has come over it, or because, while it leads, a publishing connection is down. Probes come every
@@ -25,6 +25,9 @@ func (f *Front) BrokerSilence() time.Duration {
 func (f *Front) silence(now time.Time) time.Duration {
 	if !f.up {
 		return now.Sub(f.upSince)
+	}
+	if f.pushesBack.Load() {
+		return 0 // it is this node that does not listen
 	}
 	quiet := now.Sub(f.started) - time.Duration(f.heard.Load())
 	if quiet <= f.config.ProbeInterval+f.config.ProbeInterval/2 {
@@ -78,11 +81,11 @@ func (c *contest) lost(now time.Time) bool {
 	return true
 }
 
-// laneLost notes that a publishing connection was lost after it was up.
-func (f *Front) laneLost() {
+// laneLost notes that a publishing connection was lost after it was up for a time: soon, if somebody else takes it over.
+func (f *Front) laneLost(lived time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.up || !f.contest.lost(time.Now()) {
+	if !f.up || lived > shortSession || !f.contest.lost(time.Now()) {
 		return
 	}
 	f.world.Metrics.contested.Inc()

@@ -49,15 +49,16 @@ type Config struct {
 	OverloadAge time.Duration
 	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
 	LaneNotifications int
+	LaneBytes         int // of their keys and values
 }
 
 // DefaultConfig returns a configuration that only lacks names and addresses.
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
-		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 5 * time.Second,
+		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Lanes: 2, Window: 4096, QueueBytes: 32 << 20, QueueMessages: 16384, Executing: 16384,
-		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000,
+		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
 	}
 }
 
@@ -88,6 +89,7 @@ func (c *Config) Validate() error {
 		{"HoldMessages", int64(c.HoldMessages)},
 		{"OverloadAge", int64(c.OverloadAge)},
 		{"LaneNotifications", int64(c.LaneNotifications)},
+		{"LaneBytes", int64(c.LaneBytes)},
 	}
 	for _, field := range positive {
 		if field.value <= 0 {

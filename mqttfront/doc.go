@@ -11,6 +11,7 @@ package mqttfront
 
 import (
 	"context"
+	"time"
 
 	"holdfast/fsm"
 )
@@ -40,7 +41,7 @@ type Store interface {
 	// Tell gives a message to the Told of the front ends of all other nodes that can be reached in time.
 	Tell(ctx context.Context, message []byte)
 	// CollectHeld hands what Held of the other nodes' front ends gives to take, page by page, from several goroutines.
-	CollectHeld(ctx context.Context, take func(node string, page []byte))
+	CollectHeld(ctx context.Context, age time.Duration, take func(node string, page []byte))
 	// SetPublished tells that everything up to the log index was published.
 	SetPublished(index uint64)
 }

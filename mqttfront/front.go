@@ -33,7 +33,7 @@ type Front struct {
 	held      *list.List // of *request: all that are not ended, in the order of their arrival
 	heldBytes int
 	byID      map[fsm.RequestID]*request
-	known     []*request     // followers: requests whose outcome is applied and not yet known to be published, by index
+	known     []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
 	writing   map[string]int // by ordering: writes in the hands of the store
 	mark      uint64         // the published mark, as the log has it
 	busy      int            // requests executing or answering
@@ -47,10 +47,14 @@ type Front struct {
 	outbox    *outbox         // while the node leads
 	upSince   time.Time       // the ingest session is up or down since then
 	contest   contest
+	fullAt    time.Time // when a request was last dropped because there was no room to hold it
 	started   time.Time
-	heard     atomic.Int64 // when the broker last sent anything: nanoseconds since started
-	session   string       // what the ingest session is doing, for people
-	up        bool         // the ingest session is
+
+	pushesBack atomic.Bool  // a request waits for room, and whatever comes from the broker behind it
+	backlog    atomic.Bool  // what comes from the broker is old
+	heard      atomic.Int64 // when the broker last sent anything: nanoseconds since started
+	session    string       // what the ingest session is doing, for people
+	up         bool         // the ingest session is
 }
 
 // message is what the ingest session has received.
@@ -108,6 +112,9 @@ func (f *Front) Run(ctx context.Context) error {
 	return nil
 }
 
+// fullShown is how long a node that had to drop a request says so.
+const fullShown = 10 * time.Second
+
 // Ready returns nil when the ingest session is up, else what is wrong.
 func (f *Front) Ready() error {
 	f.mu.Lock()
@@ -115,7 +122,7 @@ func (f *Front) Ready() error {
 	switch {
 	case !f.up || f.silence(time.Now()) > silent:
 		return fmt.Errorf("broker session: %s", f.session)
-	case f.heldBytes >= f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages:
+	case time.Since(f.fullAt) < fullShown:
 		return errors.New("the hold buffer is full")
 	default:
 		return nil
@@ -208,21 +215,25 @@ func (f *Front) sendAway(ctx context.Context, r *request) {
 
 // admit takes a request in: a leader executes it, another node keeps it.
 func (f *Front) admit(ctx context.Context, r *request) {
+	published := f.backlog.Load() && f.isPublished(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
 	alone := f.store.Alone()
 	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || (f.serving != nil || alone) && f.full(r)) {
+		f.pushesBack.Store(true)
 		f.room.Wait()
 	}
+	f.pushesBack.Store(false)
 	if f.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker has it still
 	}
-	if f.serving == nil && !f.keeps(r, alone) {
+	if f.serving == nil && (published || !f.keeps(r, alone)) {
 		r.done()
 		return
 	}
 	if f.full(r) {
+		f.fullAt = time.Now()
 		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
 		r.done()
 		return
@@ -250,10 +261,26 @@ func (f *Front) admit(ctx context.Context, r *request) {
 // addKnown notes that the outcome of a held request is applied and not yet known to be published. f.mu is held.
 func (f *Front) addKnown(r *request) {
 	at := len(f.known)
-	for at > 0 && f.known[at-1].outcome > r.outcome {
+	for at > 0 && f.known[at-1].index > r.outcome {
 		at--
 	}
-	f.known = slices.Insert(f.known, at, r)
+	f.known = slices.Insert(f.known, at, knownOutcome{r, r.outcome})
+}
+
+// knownOutcome is a held request with the index of the entry that has its outcome.
+type knownOutcome struct {
+	request *request
+	index   uint64
+}
+
+// isPublished reports whether the reply to a write is known to be published: of what a node has missed for long, nothing else
+// would tell.
+func (f *Front) isPublished(r *request) (published bool) {
+	f.store.View(func(m *fsm.Machine) {
+		_, index, known := m.Remembered(r.command.ID)
+		published = known && index <= m.Status().Published
+	})
+	return published
 }
 
 // full reports whether there is no room to keep a request. A single one always finds room. f.mu is held.
@@ -269,8 +296,19 @@ func (f *Front) keeps(r *request, alone bool) bool {
 	if r.command.ID.IsZero() {
 		return false
 	}
-	if _, held := f.byID[r.command.ID]; held {
-		return false
+	if earlier, held := f.byID[r.command.ID]; held {
+		if earlier.outcome == 0 { // one copy is enough, for as long as either is worth an answer
+			if !earlier.deadline.IsZero() && (r.deadline.IsZero() || r.deadline.After(earlier.deadline)) {
+				earlier.deadline = r.deadline
+			}
+			if r.holdUntil.After(earlier.holdUntil) {
+				earlier.holdUntil = r.holdUntil
+			}
+			earlier.command.Lifetime = max(earlier.command.Lifetime, r.command.Lifetime)
+			return false
+		}
+		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
+		return true
 	}
 	index, known := f.early.take(r.command.ID)
 	if known && index <= f.mark {
@@ -313,6 +351,7 @@ func (f *Front) expireHeld(ctx context.Context) {
 func (f *Front) giveUp(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.early.forget(now)
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()

@@ -37,7 +37,7 @@ func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 }
 func (s *fakeStore) Alone() bool                            { return s.alone }
 func (s *fakeStore) Tell(_ context.Context, message []byte) { s.told = append(s.told, message) }
-func (s *fakeStore) CollectHeld(_ context.Context, take func(string, []byte)) {
+func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
 	for node, pages := range s.held {
 		for _, page := range pages {
 			take(node, page)
@@ -253,7 +253,7 @@ func TestLaneGivesUpTheOldest(t *testing.T) {
 	var givenUp []*outgoing
 	for _, o := range events {
 		if old := l.push(o); old != nil {
-			givenUp = append(givenUp, old)
+			givenUp = append(givenUp, old...)
 		}
 	}
 	if len(givenUp) != 2 || givenUp[0] != events[0] || givenUp[1] != events[1] {

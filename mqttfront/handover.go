@@ -1,9 +1,12 @@
 package mqttfront
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,23 +14,33 @@ import (
 )
 
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
-// So it asks them, for at most collectTime, and takes up what is missing here.
+// So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
+// the others have held for so long that it cannot have come here: after the broker was restarted, the nodes' subscriptions come
+// back one after the other, and a request in between reaches some of them only.
 
 const (
 	collectTime = 200 * time.Millisecond
 	// heldPage is about how many bytes of requests one answer holds.
 	heldPage = 1 << 20
+	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
+	sweepInterval = time.Second
 )
 
 // Held returns a page of the requests that this node holds, in the order of their arrival, from a cursor that begins at 0, and
-// the next cursor, 0 at the end.
-func (f *Front) Held(cursor uint64) (page []byte, next uint64) {
+// the next cursor, 0 at the end. With an age it leaves out what is younger, and what is known to have an outcome.
+func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
 	for element := f.held.Front(); element != nil; element = element.Next() {
 		r := element.Value.(*request)
-		if r.sequence < cursor || r.state == stateEnded || r.command.ID.IsZero() {
+		if r.sequence < cursor || r.command.ID.IsZero() {
+			continue
+		}
+		if age > 0 && now.Sub(r.arrived) < age {
+			break // the others came later
+		}
+		if age > 0 && r.outcome != 0 {
 			continue
 		}
 		if len(page) >= heldPage {
@@ -56,7 +69,12 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	body = binary.AppendVarint(body, r.holdUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.arrived).Milliseconds())
 	body = binary.AppendUvarint(body, r.outcome)
-	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{r.command}}))
+	command, bare := r.command, uint64(0)
+	if command.Kind == 0 { // it never enters the log, where every command has a kind
+		command.Kind, bare = fsm.KindInvalid, 1
+	}
+	body = binary.AppendUvarint(body, bare)
+	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
 	return appendField(b, body)
 }
 
@@ -99,38 +117,49 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// readHeld reads a page. What cannot be read ends it: it was written by a version that knows more.
-func readHeld(page []byte, now time.Time) (requests []*request, err error) {
-	for rest := (fields{rest: page}); len(rest.rest) > 0; {
-		body := fields{rest: rest.bytes()}
-		r := &request{done: func() {}}
-		r.responseTopic = string(body.bytes())
-		r.correlation = body.bytes()
-		r.version = string(body.bytes())
-		deadline := body.milliseconds()
-		if deadline > 0 {
-			r.deadline = now.Add(deadline)
-		}
-		r.holdUntil = now.Add(body.milliseconds())
-		r.arrived = now.Add(-body.milliseconds())
-		r.outcome = body.number()
-		encoded := body.bytes()
-		if err := errors.Join(rest.err, body.err); err != nil {
-			return requests, err
-		}
-		entry, err := fsm.DecodeEntry(encoded)
+// readHeld reads a page. What cannot be read is left out: it was written by a version that knows more.
+func readHeld(page []byte, now time.Time) (requests []*request, faults error) {
+	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
+		r, err := readOneHeld(fields{rest: rest.bytes()}, now)
 		if err != nil {
-			return requests, err
+			faults = errors.Join(faults, err)
+			continue
 		}
-		if len(entry.Commands) != 1 || entry.Commands[0].ID.IsZero() {
-			return requests, errHeld
-		}
-		r.command = entry.Commands[0]
-		r.read = r.command.Kind == fsm.KindGet
-		r.size = requestOverhead + len(encoded) + len(r.responseTopic) + len(r.correlation)
 		requests = append(requests, r)
 	}
-	return requests, nil
+	return requests, faults
+}
+
+func readOneHeld(body fields, now time.Time) (*request, error) {
+	r := &request{done: func() {}}
+	r.responseTopic = string(body.bytes())
+	r.correlation = body.bytes()
+	r.version = string(body.bytes())
+	if deadline := body.milliseconds(); deadline > 0 {
+		r.deadline = now.Add(deadline)
+	}
+	r.holdUntil = now.Add(body.milliseconds())
+	r.arrived = now.Add(-body.milliseconds())
+	r.outcome = body.number()
+	bare := body.number() == 1
+	encoded := body.bytes()
+	if body.err != nil {
+		return nil, body.err
+	}
+	entry, err := fsm.DecodeEntry(encoded)
+	if err != nil {
+		return nil, err
+	}
+	if len(entry.Commands) != 1 || entry.Commands[0].ID.IsZero() {
+		return nil, errHeld
+	}
+	r.command = entry.Commands[0]
+	if bare {
+		r.command.Kind = 0
+	}
+	r.read = r.command.Kind == fsm.KindGet
+	r.size = requestOverhead + len(encoded) + len(r.responseTopic) + len(r.correlation)
+	return r, nil
 }
 
 // collection is what the other nodes hold, by node, each in its order.
@@ -139,12 +168,12 @@ type collection struct {
 	byNode map[string][]*request
 }
 
-// collect asks the other nodes what they hold.
-func (f *Front) collect(ctx context.Context) map[string][]*request {
+// collect asks the other nodes what they hold, and have held for as long as age.
+func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*request {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
 	c := collection{byNode: make(map[string][]*request)}
-	f.store.CollectHeld(ctx, func(node string, page []byte) {
+	f.store.CollectHeld(ctx, age, func(node string, page []byte) {
 		requests, err := readHeld(page, time.Now())
 		if err != nil {
 			f.world.Log.Warn("what another node holds cannot be read", "from", node, "error", err)
@@ -156,38 +185,106 @@ func (f *Front) collect(ctx context.Context) map[string][]*request {
 	return c.byNode
 }
 
-// takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client: before the next request
-// of the same client that is held here, or else by the time of its arrival. f.mu is held.
-func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) {
+// takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
+// their order. f.mu is held.
+func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added []*request) {
 	published := m.Status().Published
-	added := 0
-	for _, requests := range byNode {
-		next := make(map[string]*request) // by client: what is held here of it behind the place that was reached
-		for i := len(requests) - 1; i >= 0; i-- {
-			r := requests[i]
-			if here, held := f.byID[r.command.ID]; held {
-				next[r.ordering()] = here
-				continue
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		missing := slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
+			if _, held := f.byID[r.command.ID]; held {
+				return false
 			}
-			if _, index, known := m.Remembered(r.command.ID); known && index <= published {
-				continue // answered: that node only does not know it yet
-			}
-			if f.full(r) {
-				f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
-				continue
-			}
-			f.insert(r, next[r.ordering()])
-			next[r.ordering()] = r
-			added++
-		}
+			_, index, known := m.Remembered(r.command.ID)
+			return known && index <= published // answered: that node only does not know it yet
+		})
+		added = append(added, f.merge(missing)...)
 	}
-	if added == 0 {
-		return
+	if len(added) == 0 {
+		return nil
 	}
-	f.world.Log.Info("took up requests that only other nodes held", "requests", added)
+	f.world.Metrics.takenUp.Add(float64(len(added)))
+	f.world.Log.Info("took up requests that only other nodes held", "requests", len(added))
 	for element := f.held.Front(); element != nil; element = element.Next() {
 		f.sequence++
 		element.Value.(*request).sequence = f.sequence
+	}
+	slices.SortFunc(added, func(a, b *request) int { return cmp.Compare(a.sequence, b.sequence) })
+	return added
+}
+
+// merge puts requests that one other node holds, in its order, among those that are held here: behind what came before them
+// from the same client, before what came after them, and otherwise by the time of their arrival. f.mu is held.
+func (f *Front) merge(requests []*request) (added []*request) {
+	following := make([]*request, len(requests)) // by position: what is held here of the same client behind it
+	next := make(map[string]*request)
+	for i := len(requests) - 1; i >= 0; i-- {
+		client := requests[i].ordering()
+		following[i] = next[client]
+		if here, held := f.byID[requests[i].command.ID]; held {
+			next[client] = here
+		}
+	}
+	last := make(map[string]*request) // by client: what came before
+	cursor := f.held.Front()          // only moves on: that node's arrivals ascend
+	for i, r := range requests {
+		client := r.ordering()
+		if here, held := f.byID[r.command.ID]; held {
+			last[client] = here
+			continue
+		}
+		if f.full(r) {
+			f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
+			continue
+		}
+		for cursor != nil && !cursor.Value.(*request).arrived.After(r.arrived) {
+			cursor = cursor.Next()
+		}
+		switch before := last[client]; {
+		case before != nil:
+			r.element = f.held.InsertAfter(r, before.element)
+		case following[i] != nil:
+			r.element = f.held.InsertBefore(r, following[i].element)
+		case cursor != nil:
+			r.element = f.held.InsertBefore(r, cursor)
+		default:
+			r.element = f.held.PushBack(r)
+		}
+		last[client] = r
+		f.heldBytes += r.size
+		f.byID[r.command.ID] = r
+		added = append(added, r)
+	}
+	f.world.Metrics.held.Set(float64(f.held.Len()))
+	return added
+}
+
+// sweep takes up, until the context ends, what passed this node by while it leads.
+func (f *Front) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if len(f.queue) > 0 {
+			continue // it may be in there
+		}
+		byNode := f.collect(ctx, sweepInterval)
+		if ctx.Err() != nil || len(byNode) == 0 {
+			continue
+		}
+		f.store.View(func(m *fsm.Machine) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.serving == nil || !f.serving.open {
+				return
+			}
+			for _, r := range f.takeUpHeld(m, byNode) {
+				f.execute(r, false)
+			}
+		})
 	}
 }
 

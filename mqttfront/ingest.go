@@ -35,6 +35,9 @@ type ingest struct {
 // connects under the same client id.
 var errEnded = errors.New("the connection ended")
 
+// steady is how long a connection has to have been up for the next attempt to be made without delay.
+const steady = time.Second
+
 func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
 // A session that ends without a word within shortSession, maxShort times in a row, was taken over by somebody who does the same.
@@ -55,34 +58,36 @@ func (f *Front) receive(ctx context.Context) error {
 			return nil
 		}
 		f.world.Metrics.ingestLosses.Inc()
-		f.setSession(false, err.Error())
-		if time.Since(began) > f.config.KeepAlive {
+		wasUp := f.setSession(false, err.Error())
+		if wasUp && time.Since(began) > steady {
 			delay = f.config.BackoffMin
 		}
-		if short++; !endedWithoutAWord(err) || time.Since(began) > shortSession {
-			short = 0
+		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
+			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
 		if isTakenOver(err) || short >= maxShort {
 			short = 0
 			// Somebody else uses this node's client id. Taking it back would make the two throw each other out for ever.
-			delay = f.config.SessionAge
 			f.setSession(false, "another client uses this node's client id "+f.ingestID())
 			f.world.Metrics.ingestTaken.Inc()
 			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name?", "client", f.ingestID())
+			f.pause(ctx, f.config.SessionAge)
 		} else {
 			f.world.Log.Warn("broker session lost", "error", err)
 		}
 		f.world.Dialer.Next()
 		f.pause(ctx, delay)
-		delay = min(2*delay, max(delay, f.config.BackoffMax))
+		delay = min(2*delay, f.config.BackoffMax)
 	}
 }
 
 func (f *Front) ingestID() string { return f.config.Cluster + "-" + f.config.Node + "-in" }
 
-func (f *Front) setSession(up bool, text string) {
+// setSession notes what the ingest session is doing, and returns whether it was up.
+func (f *Front) setSession(up bool, text string) (wasUp bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	wasUp = f.up
 	if up != f.up {
 		f.upSince = time.Now()
 	}
@@ -93,6 +98,7 @@ func (f *Front) setSession(up bool, text string) {
 		value = 1
 	}
 	f.world.Metrics.ingest.Set(value)
+	return wasUp
 }
 
 // connectIngest connects once, and receives until the connection ends. It returns why.
@@ -121,12 +127,23 @@ func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
 		return fmt.Errorf("connect as %s: %w", f.ingestID(), err)
 	}
 	probes.connected(resume)
+	if !connack.SessionPresent {
+		f.forgetEarly()
+	}
 	err = in.serve(ctx, dialing)
 	in.conn.Hurry()
 	_ = in.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-in.client.Done()
 	_ = in.conn.Close()
 	return err
+}
+
+// forgetEarly forgets what is known of requests that have not come: with a new session they will not come any more. What does
+// is sent anew, by clients that had no answer.
+func (f *Front) forgetEarly() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.early = early{}
 }
 
 func (in *ingest) connect(resume bool) *paho.Connect {

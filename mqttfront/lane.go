@@ -32,6 +32,9 @@ type outgoing struct {
 	givenUp bool // while it was in the queue
 }
 
+// size returns the bytes that a notification keeps in memory.
+func (o *outgoing) size() int { return len(o.event.Key) + len(o.event.Value) }
+
 // How often an output may be in flight when its connection ends: at aloneAt losses in a row it is sent alone, and at
 // abandonedAt it counts as published. A reply on which the broker hangs up must not stall the rest.
 const (
@@ -50,6 +53,7 @@ type lane struct {
 	queue         []*outgoing
 	flight        []*outgoing // sent, in order; the first is not acknowledged
 	notifications []*outgoing // in the queue, in order
+	bytes         int         // of their keys and values
 	wake          chan struct{}
 }
 
@@ -60,17 +64,20 @@ func newLane(front *Front, clientID string) *lane {
 }
 
 // push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
-// oldest when there are too many.
-func (l *lane) push(o *outgoing) (givenUp *outgoing) {
+// oldest when there are too many, or too large ones.
+func (l *lane) push(o *outgoing) (givenUp []*outgoing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, o)
 	if o.event != nil {
 		l.notifications = append(l.notifications, o)
-		if len(l.notifications) > l.front.config.LaneNotifications {
-			givenUp = l.notifications[0]
-			givenUp.givenUp = true // next passes it over
+		l.bytes += o.size()
+		for len(l.notifications) > l.front.config.LaneNotifications || len(l.notifications) > 1 && l.bytes > l.front.config.LaneBytes {
+			oldest := l.notifications[0]
+			oldest.givenUp = true // next passes it over
+			l.bytes -= oldest.size()
 			l.notifications = l.notifications[1:]
+			givenUp = append(givenUp, oldest)
 		}
 	}
 	l.poke()
@@ -98,10 +105,10 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 				return
 			}
 			l.front.world.Metrics.laneLosses.Inc()
-			l.front.laneLost()
+			l.front.laneLost(time.Since(began))
 			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
 			l.requeue()
-			if time.Since(began) > l.front.config.BackoffMax {
+			if time.Since(began) > steady {
 				delay = l.front.config.BackoffMin
 			} else { // it may be contested: not at once, and not at the pace of the other
 				l.front.pause(ctx, delay)
@@ -157,6 +164,7 @@ func (l *lane) next() (o *outgoing, wait bool) {
 	l.queue = l.queue[1:]
 	if o.event != nil { // the oldest
 		l.notifications = l.notifications[1:]
+		l.bytes -= o.size()
 	}
 	l.flight = append(l.flight, o)
 	return o, false
@@ -245,10 +253,11 @@ func (l *lane) requeue() {
 	}
 	l.flight = nil
 	l.queue = append(again, l.queue...)
-	l.notifications = nil
+	l.notifications, l.bytes = nil, 0
 	for _, o := range l.queue {
 		if o.event != nil && !o.givenUp {
 			l.notifications = append(l.notifications, o)
+			l.bytes += o.size()
 		}
 	}
 	l.mu.Unlock()

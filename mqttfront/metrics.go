@@ -25,6 +25,7 @@ type Metrics struct {
 	ingestTaken   prometheus.Counter
 	contested     prometheus.Counter
 	unreported    prometheus.Counter
+	takenUp       prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -52,9 +53,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		ingestTaken:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
 		contested:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "How often the publishing connections were found to be contested by another cluster."}),
 		unreported:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
+		takenUp:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
 	registry.MustRegister(m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
-		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported)
+		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
 	return m
 }
 

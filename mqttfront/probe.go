@@ -62,6 +62,9 @@ func (p *prober) connected(resumed bool) {
 	}
 }
 
+// backlogAge is how old a probe has to be for what follows it to be no news to the other nodes.
+const backlogAge = 5 * time.Second
+
 // contactSaveInterval is how often the last contact is written down.
 const contactSaveInterval = 5 * time.Second
 
@@ -118,6 +121,7 @@ func (p *prober) fresh(payload []byte) bool {
 			p.front.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
+	p.front.backlog.Store(age > backlogAge)
 	if age > p.front.config.SessionAge {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -29,23 +29,28 @@ func (f *Front) report(ctx context.Context) {
 		answered := f.answered
 		f.answered = nil
 		f.mu.Unlock()
-		if len(answered) == 0 {
-			continue
-		}
-		message := make([]byte, 0, len(answered)*len(fsm.RequestID{}))
-		for i := range answered {
-			message = append(message, answered[i][:]...)
-		}
-		telling, cancel := context.WithTimeout(ctx, time.Second)
-		f.store.Tell(telling, message)
-		cancel()
+		f.tell(ctx, answered)
 	}
+}
+
+// tell sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
+func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
+	if len(answered) == 0 {
+		return
+	}
+	message := make([]byte, 0, len(answered)*len(fsm.RequestID{}))
+	for i := range answered {
+		message = append(message, answered[i][:]...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*reportInterval)
+	defer cancel()
+	f.store.Tell(ctx, message)
 }
 
 // noteAnswered puts a request that the broker has the answer to into the next report, unless the log tells of it. f.mu is held.
 func (f *Front) noteAnswered(o *outgoing) {
 	id := o.request.command.ID
-	if o.index != 0 || id.IsZero() {
+	if id.IsZero() || o.index != 0 && !o.request.read {
 		return
 	}
 	if len(f.answered) >= maxReport {

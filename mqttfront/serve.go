@@ -34,7 +34,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer outbox.close()
 	var byNode map[string][]*request
 	var collecting sync.WaitGroup
-	collecting.Go(func() { byNode = f.collect(ctx) })
+	collecting.Go(func() { byNode = f.collect(ctx, 0) })
 	defer collecting.Wait()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
@@ -42,15 +42,16 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	collecting.Wait()
 	f.begin(outbox, byNode)
 	ctx, cancel := context.WithCancel(ctx)
-	var reporting sync.WaitGroup
-	defer reporting.Wait()
+	var working sync.WaitGroup
+	defer working.Wait()
 	defer cancel()
-	reporting.Go(func() { f.report(ctx) })
+	working.Go(func() { f.report(ctx) })
+	working.Go(func() { f.sweep(ctx) })
 	f.world.Log.Info("serving", "term", term)
 	for {
 		select {
 		case <-ctx.Done():
-			f.stopServing()
+			f.tell(context.WithoutCancel(ctx), f.stopServing()) // else the next leader answers them again
 			return context.Cause(ctx)
 		case d := <-f.pending:
 			f.store.Propose(fsm.Command{
@@ -130,22 +131,29 @@ func (f *Front) republish(m *fsm.Machine) {
 }
 
 // stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
-func (f *Front) stopServing() {
+// It returns what was answered and not reported yet.
+func (f *Front) stopServing() (answered []fsm.RequestID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serving = nil
-	f.answered, f.known = nil, nil
+	answered, f.answered, f.known = f.answered, nil, nil
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
 		if r.state == stateAnswering {
 			f.setAside(r)
 		}
-		if r.state == stateHeld && r.outcome != 0 {
-			f.addKnown(r)
+		switch {
+		case r.state != stateHeld:
+		case !r.command.ID.IsZero() && f.byID[r.command.ID] != r:
+			f.end(r) // one copy is enough
+		case r.outcome != 0:
+			f.known = append(f.known, knownOutcome{r, r.outcome})
 		}
 	}
+	slices.SortStableFunc(f.known, func(a, b knownOutcome) int { return cmp.Compare(a.index, b.index) })
 	f.room.Broadcast()
+	return answered
 }
 
 // execute hands a request to the store, or answers it where the store is not needed. One that waited too long for a leader that
@@ -174,7 +182,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		command = fsm.Command{Kind: fsm.KindReject, Rejected: []fsm.Rejection{{
 			ID: command.ID, ClientID: command.Principal.ClientID, Lifetime: command.Lifetime, Dialect: command.Dialect,
 		}}}
-	case r.read && f.writing[r.ordering()] == 0:
+	case r.read && f.mayReadBeside(r):
 		if !f.store.Read(&r.command, r) {
 			f.putBack(r)
 		}
@@ -187,6 +195,15 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	if !f.store.Propose(command, r) {
 		f.putBack(r)
 	}
+}
+
+// mayReadBeside reports whether no write that the GET has to see can be under way. Without an identity any of them may be its
+// client's. f.mu is held.
+func (f *Front) mayReadBeside(r *request) bool {
+	if r.command.Principal.ClientID == "" {
+		return len(f.writing) == 0
+	}
+	return f.writing[r.ordering()] == 0
 }
 
 // leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
@@ -267,7 +284,7 @@ func (f *Front) send(client string, o *outgoing) {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
 	lane := f.serving.lanes[hash.Sum32()%uint32(len(f.serving.lanes))]
-	if givenUp := lane.push(o); givenUp != nil {
+	for _, givenUp := range lane.push(o) {
 		f.world.Metrics.notifications.WithLabelValues("given_up").Inc()
 		f.settle(givenUp)
 	}
@@ -317,7 +334,9 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	if f.serving != nil {
 		return
 	}
-	f.learn(command.ID, outcome.Index)
+	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
+		f.learn(command.ID, outcome.Index)
+	}
 	for j := range command.Rejected {
 		f.learn(command.Rejected[j].ID, outcome.Index)
 	}
@@ -334,15 +353,15 @@ func (f *Front) learn(id fsm.RequestID, index uint64) {
 		f.early.note(id, index, time.Now())
 	case r.outcome == 0:
 		r.outcome = index
-		f.known = append(f.known, r)
+		f.known = append(f.known, knownOutcome{r, index})
 	}
 }
 
 // releaseKnown lets go of requests whose outcomes are known to be published. f.mu is held.
 func (f *Front) releaseKnown(published uint64) {
-	for len(f.known) > 0 && f.known[0].outcome <= published {
-		if f.known[0].state == stateHeld {
-			f.end(f.known[0])
+	for len(f.known) > 0 && f.known[0].index <= published {
+		if r := f.known[0].request; r.state == stateHeld {
+			f.end(r)
 		}
 		f.known = f.known[1:]
 	}

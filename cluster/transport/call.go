@@ -29,10 +29,10 @@ const (
 	codeError   = 1
 )
 
+// errTooLarge says that a message does not fit into a frame.
+var errTooLarge = errors.New("the message is too large")
+
 func writeFrame(w io.Writer, code byte, number uint64, body []byte) error {
-	if len(body)+frameHeader > maxFrame {
-		return fmt.Errorf("a message of %d bytes is too large", len(body))
-	}
 	frame := make([]byte, 0, frameHeader+len(body))
 	frame = binary.BigEndian.AppendUint32(frame, uint32(frameHeader-4+len(body)))
 	frame = append(frame, code)
@@ -41,18 +41,27 @@ func writeFrame(w io.Writer, code byte, number uint64, body []byte) error {
 	return err
 }
 
-func readFrame(r *bufio.Reader) (code byte, number uint64, body []byte, err error) {
+// readFrame reads a frame of at most limit bytes. Memory is only taken for what really comes.
+func readFrame(r *bufio.Reader, limit uint32) (code byte, number uint64, body []byte, err error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
 		return 0, 0, nil, err
 	}
 	length := binary.BigEndian.Uint32(header[:])
-	if length < frameHeader-4 || length > maxFrame {
+	if length < frameHeader-4 || length > limit {
 		return 0, 0, nil, fmt.Errorf("a frame of %d bytes", length)
 	}
-	body = make([]byte, length-(frameHeader-4))
-	_, err = io.ReadFull(r, body)
-	return header[4], binary.BigEndian.Uint64(header[5:]), body, err
+	const step = 256 << 10
+	for left := int(length) - (frameHeader - 4); left > 0; {
+		part := min(left, step)
+		start := len(body)
+		body = append(body, make([]byte, part)...)
+		if _, err := io.ReadFull(r, body[start:]); err != nil {
+			return 0, 0, nil, err
+		}
+		left -= part
+	}
+	return header[4], binary.BigEndian.Uint64(header[5:]), body, nil
 }
 
 // callers are the connections for calls, one to each member that was ever called.
@@ -110,8 +119,16 @@ type caller struct {
 	current *connection
 	dialing chan struct{} // closed when the attempt under way has ended; nil when there is none
 	failure error         // of the last attempt
+	retry   time.Time     // when the next may be made
+	delay   time.Duration
 	closed  bool
 }
+
+// After an attempt that failed, the next is made after at least this, and longer with each that fails.
+const (
+	retryMin = 50 * time.Millisecond
+	retryMax = 500 * time.Millisecond
+)
 
 // connection is one connection with the calls that wait for answers.
 type connection struct {
@@ -122,6 +139,7 @@ type connection struct {
 	next    uint64
 	waiting map[uint64]chan answer
 	heard   time.Time // when the last frame arrived
+	silent  time.Time // when the first call was sent that was given up since
 	ended   error
 }
 
@@ -137,6 +155,11 @@ func (c *caller) connect(ctx context.Context) (*connection, error) {
 		if c.closed {
 			c.mu.Unlock()
 			return nil, net.ErrClosed
+		}
+		if c.dialing == nil && time.Now().Before(c.retry) {
+			err := c.failure
+			c.mu.Unlock()
+			return nil, err
 		}
 		if c.dialing == nil {
 			c.dialing = make(chan struct{})
@@ -172,9 +195,12 @@ func (c *caller) dial() {
 		err = net.ErrClosed
 	}
 	if err != nil {
+		c.delay = min(max(2*c.delay, retryMin), retryMax)
+		c.retry = time.Now().Add(c.delay)
 		c.mu.Unlock()
 		return
 	}
+	c.delay = 0
 	opened := &connection{conn: conn, waiting: make(map[uint64]chan answer), heard: time.Now()}
 	c.current = opened
 	c.mu.Unlock()
@@ -203,6 +229,9 @@ func (c *caller) close() {
 }
 
 func (c *caller) call(ctx context.Context, method cluster.Method, request []byte) ([]byte, error) {
+	if len(request)+frameHeader > maxFrame {
+		return nil, errTooLarge
+	}
 	connection, err := c.connect(ctx)
 	if err != nil {
 		if !errors.Is(err, cluster.ErrUnreachable) {
@@ -220,8 +249,9 @@ func (c *caller) call(ctx context.Context, method cluster.Method, request []byte
 	case answer := <-answers:
 		return answer.body, answer.err
 	case <-ctx.Done():
-		if connection.forget(number, asked) {
+		if connection.forget(number, asked) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
+			c.transport.closeOutbound(func(o *outbound) bool { return o.target == target(c.id, raft.ServerAddress(c.address)) })
 		}
 		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, ctx.Err())
 	}
@@ -244,25 +274,27 @@ func (c *connection) send(method cluster.Method, request []byte) (uint64, <-chan
 	c.mu.Unlock()
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	const writeTimeout = 5 * time.Second
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows at the write
 	return number, answers, writeFrame(c.conn, byte(method), number, request)
 }
 
-// forget gives up a call, and reports whether the connection should be given up, too: one second without a word while somebody
-// waits for one.
+// forget gives up a call, and reports whether the connection should be given up, too: almost a second without a word since the
+// oldest of the calls that wait was sent.
 func (c *connection) forget(number uint64, asked time.Time) bool {
-	const patience = time.Second
+	const patience = 900 * time.Millisecond
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.silent.IsZero() || c.heard.After(c.silent) {
+		c.silent = asked
+	}
 	delete(c.waiting, number)
-	return c.heard.Before(asked) && time.Since(c.heard) > patience
+	return c.heard.Before(c.silent) && time.Since(c.silent) > patience
 }
 
 func (c *connection) read() error {
 	reader := bufio.NewReaderSize(c.conn, 16<<10)
 	for {
-		code, number, body, err := readFrame(reader)
+		code, number, body, err := readFrame(reader, maxFrame)
 		if err != nil {
 			return err
 		}
@@ -295,43 +327,69 @@ func (c *connection) end(err error) {
 	}
 }
 
-// maxServing bounds the calls that one connection has served at once.
-const maxServing = 64
+const (
+	// maxServing bounds the calls that one connection has served at once.
+	maxServing = 64
+	// maxStrangerFrame bounds what a caller that is no member may send, and strangerPatience how long it may take.
+	maxStrangerFrame = 64 << 10
+	strangerPatience = time.Minute
+	writeTimeout     = 5 * time.Second
+)
 
-// serveCalls answers one member's calls until the connection ends.
-func (t *Transport) serveCalls(conn net.Conn, from raft.ServerID) {
+var errBusy = fmt.Errorf("%w: the member serves too many calls", cluster.ErrNotDone)
+
+// serveCalls answers one caller until the connection ends, or the caller ceases to be a member.
+func (t *Transport) serveCalls(conn net.Conn, caller cluster.Caller) {
 	reader := bufio.NewReaderSize(conn, 16<<10)
 	ctx, cancel := context.WithCancel(t.ctx)
 	var writing sync.Mutex
 	var serving sync.WaitGroup
 	slots := make(chan struct{}, maxServing)
-	answer := func(method cluster.Method, number uint64, request []byte) {
-		code, body := byte(codeAnswer), []byte(nil)
-		body, err := t.handler.Load().Handle(ctx, from, method, request)
+	reply := func(number uint64, body []byte, err error) {
+		code := byte(codeAnswer)
+		if err == nil && len(body)+frameHeader > maxFrame {
+			err = errTooLarge
+		}
 		if err != nil {
 			code, body = codeError, cluster.EncodeError(err)
 		}
 		writing.Lock()
 		defer writing.Unlock()
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows at the write
 		if writeFrame(conn, code, number, body) != nil {
 			_ = conn.Close() // the reader sees the end
 		}
 	}
+	limit := uint32(maxFrame)
+	if caller.ID == "" {
+		limit = maxStrangerFrame
+		_ = conn.SetReadDeadline(time.Now().Add(strangerPatience)) // an error shows at the read
+	}
 	for {
-		code, number, request, err := readFrame(reader)
+		code, number, request, err := readFrame(reader, limit)
 		if err != nil {
 			break
 		}
+		handler := t.handler.Load()
+		if standing, _ := handler.Standing(caller.ID); caller.ID != "" && standing == cluster.Stranger {
+			break // it was removed
+		}
 		method := cluster.Method(code)
 		if method.Quick() {
-			answer(method, number, request)
+			body, err := handler.Handle(ctx, caller, method, request)
+			reply(number, body, err)
 			continue
 		}
-		slots <- struct{}{}
-		serving.Go(func() {
-			answer(method, number, request)
-			<-slots
-		})
+		select {
+		case slots <- struct{}{}:
+			serving.Go(func() {
+				body, err := handler.Handle(ctx, caller, method, request)
+				reply(number, body, err)
+				<-slots
+			})
+		default:
+			reply(number, nil, errBusy)
+		}
 	}
 	cancel()
 	_ = conn.Close() // nothing more is to be said

@@ -129,7 +129,8 @@ func (t *Transport) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerI
 	return answer.ID, answer.Refuse.err()
 }
 
-// admit opens a connection on the listener's side.
+// admit opens a connection on the listener's side. Whoever has no certificate of the authorities gets no word at all: the
+// handshake of TLS fails before.
 func (t *Transport) admit(conn net.Conn) (hello, error) {
 	var theirs hello
 	if err := readMessage(conn, &theirs); err != nil {
@@ -154,11 +155,17 @@ func (t *Transport) judge(conn net.Conn, theirs *hello) refusal {
 		return refuseCluster
 	case theirs.To != t.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
 		return refuseID
-	case !t.certified(conn, theirs.From, theirs.Address):
-		return refuseCertificate
-	case theirs.To != "" && !t.handler.Load().Knows(theirs.From):
+	case theirs.To == "":
+		return "" // what it may ask for depends on its certificate
+	}
+	standing, address := t.handler.Load().Standing(theirs.From)
+	name := cluster.NodeName(theirs.From)
+	switch {
+	case standing == cluster.Stranger || standing == cluster.Possible && theirs.Kind == kindHTTP:
 		return refuseMember
-	default:
+	case standing == cluster.Known && t.config.TLS.Names(conn, name, hostOf(string(address))), t.config.TLS.Names(conn, name):
 		return ""
+	default:
+		return refuseCertificate
 	}
 }

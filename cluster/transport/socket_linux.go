@@ -7,21 +7,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unacknowledged is how long the other machine may leave data unacknowledged. After a partition a connection would otherwise
-// sleep on in ever longer retransmission timeouts.
-const unacknowledged = 3 * time.Second
+// How long the other machine may leave data unacknowledged. After a partition a connection would otherwise sleep on in ever
+// longer retransmission timeouts. The same limit holds for a receiver that takes nothing, so it has to be longer where a slow
+// disk is behind it.
+const (
+	unacknowledgedCall = 3 * time.Second
+	unacknowledgedBulk = time.Minute
+)
 
 // tune sets the options of a connection; where that is not possible, it works as well, only slower.
-func tune(conn net.Conn) {
+func tune(conn net.Conn, k kind) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return
 	}
+	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3})
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return
 	}
+	limit := unacknowledgedBulk
+	if k == kindCall {
+		limit = unacknowledgedCall
+	}
 	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
 	})
 }

@@ -2,9 +2,11 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -65,7 +67,49 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	defer cancel()
 	id, host := split(address)
 	conn, _, err := l.transport.dial(ctx, kindRaft, id, host)
-	return conn, err
+	if err != nil {
+		return nil, err
+	}
+	return l.transport.keepOutbound(conn, address)
+}
+
+// outbound is a connection that raft has dialled. They are known, so that they can be ended when the member is silent: raft
+// itself would wait for its long deadline.
+type outbound struct {
+	net.Conn
+	transport *Transport
+	target    raft.ServerAddress
+}
+
+// Close implements net.Conn.
+func (o *outbound) Close() error {
+	o.transport.mu.Lock()
+	delete(o.transport.outbound, o)
+	o.transport.mu.Unlock()
+	return o.Conn.Close()
+}
+
+func (t *Transport) keepOutbound(conn net.Conn, target raft.ServerAddress) (net.Conn, error) {
+	kept := &outbound{Conn: conn, transport: t, target: target}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		_ = conn.Close() // nothing was sent on it
+		return nil, net.ErrClosed
+	}
+	t.outbound[kept] = struct{}{}
+	return kept, nil
+}
+
+// closeOutbound ends those of raft's connections that are chosen. Raft sees it at their next use.
+func (t *Transport) closeOutbound(chosen func(*outbound) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for conn := range t.outbound {
+		if chosen(conn) {
+			_ = conn.Conn.Close() // whoever uses it sees the end
+		}
+	}
 }
 
 // Addr implements net.Listener: raft takes it for this member's own address.
@@ -91,15 +135,38 @@ var (
 // Raft returns the transport for raft, which closes the whole Transport with it. It is called once.
 func (t *Transport) Raft() raft.Transport {
 	const (
-		pooled    = 3
-		ioTimeout = 10 * time.Second // of a message of up to some MiB
+		ioTimeout    = 10 * time.Second // of a message of up to some MiB
+		timeoutScale = 8 << 20          // of a snapshot that much has as long
 	)
 	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: streamLayer{t.raft, t}, MaxPool: pooled, Timeout: ioTimeout, Logger: cluster.RaftLogger(t.config.Log),
+		Stream: streamLayer{t.raft, t}, MaxPool: maxPooled, Timeout: ioTimeout, Logger: cluster.RaftLogger(t.config.Log),
 		MsgpackUseNewTimeFormat: true,
 	})
+	network.TimeoutScale = timeoutScale
 	return &raftTransport{NetworkTransport: network, transport: t}
 }
+
+// maxPooled is how many idle connections to one member raft keeps.
+const maxPooled = 3
+
+// again repeats a request for a vote while it fails because a pooled connection has ended meanwhile: that of a member that was
+// restarted. Each attempt uses up one of them.
+func again(request func() error) (err error) {
+	for range maxPooled + 1 {
+		if err = request(); !stale(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// stale reports whether an error may be that of a connection that had ended before it was used.
+func stale(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// Abort ends what raft may be waiting for.
+func (r *raftTransport) Abort() { r.transport.Abort() }
 
 // Close implements raft.WithClose.
 func (r *raftTransport) Close() error {
@@ -123,12 +190,12 @@ func (r *raftTransport) AppendEntries(id raft.ServerID, address raft.ServerAddre
 
 // RequestVote implements raft.Transport.
 func (r *raftTransport) RequestVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return r.NetworkTransport.RequestVote(id, target(id, address), args, resp)
+	return again(func() error { return r.NetworkTransport.RequestVote(id, target(id, address), args, resp) })
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (r *raftTransport) RequestPreVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return r.NetworkTransport.RequestPreVote(id, target(id, address), args, resp)
+	return again(func() error { return r.NetworkTransport.RequestPreVote(id, target(id, address), args, resp) })
 }
 
 // InstallSnapshot implements raft.Transport.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,10 +34,10 @@ type Config struct {
 
 // Handler answers other members.
 type Handler interface {
-	// Handle answers a call. from is empty for a caller that need not be a member.
-	Handle(ctx context.Context, from raft.ServerID, method cluster.Method, request []byte) ([]byte, error)
-	// Knows reports whether a member with this id may be talked to.
-	Knows(id raft.ServerID) bool
+	// Handle answers a call.
+	Handle(ctx context.Context, caller cluster.Caller, method cluster.Method, request []byte) ([]byte, error)
+	// Standing returns what is known of another that wants to talk as a member, and a member's address.
+	Standing(id raft.ServerID) (cluster.Standing, raft.ServerAddress)
 }
 
 // Transport is a listener and the connections to other members. Its methods are safe for concurrent use.
@@ -52,9 +54,15 @@ type Transport struct {
 	workers sync.WaitGroup
 	closing sync.Once
 
-	mu   sync.Mutex
-	open map[net.Conn]struct{} // accepted, and not in raft's hands
+	admitting chan struct{} // one for each connection whose handshake is under way
+
+	mu       sync.Mutex
+	open     map[net.Conn]struct{}  // accepted, until they are closed
+	outbound map[*outbound]struct{} // raft's, dialled
 }
+
+// maxAdmitting bounds the handshakes that are under way at once.
+const maxAdmitting = 256
 
 type handlerBox struct{ Handler }
 
@@ -67,6 +75,7 @@ func Listen(config Config) (*Transport, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{
 		config: config, listener: listener, ctx: ctx, stop: stop, open: make(map[net.Conn]struct{}),
+		outbound: make(map[*outbound]struct{}), admitting: make(chan struct{}, maxAdmitting),
 		raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
 	}
 	t.calls.transport = t
@@ -93,10 +102,12 @@ func (t *Transport) Close() error {
 		t.http.stop()
 		t.calls.close()
 		t.mu.Lock()
-		for conn := range t.open {
+		accepted := slices.Collect(maps.Keys(t.open))
+		t.mu.Unlock()
+		for _, conn := range accepted {
 			_ = conn.Close() // whoever serves it sees the end
 		}
-		t.mu.Unlock()
+		t.Abort()
 		t.workers.Wait()
 	})
 	return err
@@ -117,8 +128,20 @@ func (t *Transport) accept() {
 			}
 			continue
 		}
+		select {
+		case t.admitting <- struct{}{}:
+		case <-t.ctx.Done():
+			_ = conn.Close() // nobody was served on it
+			return
+		}
 		t.workers.Go(func() { t.serve(conn) })
 	}
+}
+
+// Abort ends the connections that raft has dialled, and dials no more: so that nobody waits for a member that hangs.
+func (t *Transport) Abort() {
+	t.stop()
+	t.closeOutbound(func(*outbound) bool { return true })
 }
 
 // hold notes an accepted connection, so that Close ends it. It returns false when the transport is closing.
@@ -140,41 +163,52 @@ func (t *Transport) release(conn net.Conn) {
 
 // serve admits one connection and hands it to whom it is for.
 func (t *Transport) serve(accepted net.Conn) {
-	conn := t.config.TLS.Server(accepted)
-	tune(accepted)
+	conn := net.Conn(&tracked{Conn: t.config.TLS.Server(accepted), transport: t})
 	if !t.hold(conn) {
 		_ = conn.Close() // nobody was served on it
+		<-t.admitting
 		return
 	}
-	defer t.release(conn)
 	_ = conn.SetDeadline(time.Now().Add(t.config.Timeout)) // an error shows at the next use
 	theirs, err := t.admit(conn)
+	<-t.admitting
 	if err != nil {
 		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
 		_ = conn.Close() // nobody was served on it
 		return
 	}
 	_ = conn.SetDeadline(time.Time{}) // an error shows at the next use
+	tune(accepted, theirs.Kind)
 	switch theirs.Kind {
 	case kindRaft:
 		t.raft.push(conn)
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:
-		from := theirs.From
+		caller := cluster.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.Names(conn, names...) }}
 		if theirs.To == "" {
-			from = ""
+			caller.ID = ""
 		}
-		t.serveCalls(conn, from)
+		t.serveCalls(conn, caller)
 	default:
 		_ = conn.Close() // of a kind that a newer version may know
 	}
 }
 
-// certified reports whether the certificate of a connection names the node that the other side says it is.
-func (t *Transport) certified(conn net.Conn, id raft.ServerID, address string) bool {
-	return t.config.TLS.Names(conn, hostOf(address), cluster.NodeName(id))
+// tracked is an accepted connection that Close of the Transport ends, whoever has it by then.
+type tracked struct {
+	net.Conn
+	transport *Transport
 }
+
+// Close implements net.Conn.
+func (c *tracked) Close() error {
+	c.transport.release(c)
+	return c.Conn.Close()
+}
+
+// Secured returns the connection under it, for who wants to see its certificates.
+func (c *tracked) Secured() net.Conn { return c.Conn }
 
 func hostOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
@@ -192,7 +226,7 @@ func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address 
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
 	}
-	tune(raw)
+	tune(raw, k)
 	conn, err := t.config.TLS.Client(raw, hostOf(address), cluster.NodeName(to))
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("%w: %w", cluster.ErrUnreachable, err), raw.Close())

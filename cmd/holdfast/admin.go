@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -38,7 +40,7 @@ func (a *administration) add(command *cobra.Command) {
 	flags.StringVar(&a.tls.Certificate, "cert-file", os.Getenv("HOLDFAST_ADMIN_CERT"), "`file` with a client certificate (https); also HOLDFAST_ADMIN_CERT")
 	flags.StringVar(&a.tls.Key, "key-file", os.Getenv("HOLDFAST_ADMIN_KEY"), "`file` with the key of the client certificate (https); also HOLDFAST_ADMIN_KEY")
 	flags.StringVar(&a.tls.ServerName, "server-name", "", "`name` that the node's certificate must have (https)")
-	flags.DurationVar(&a.timeout, "timeout", time.Minute, "how long to wait for an answer")
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer")
 	flags.StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 }
 
@@ -76,6 +78,10 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
+		var dial *net.OpError
+		if method != http.MethodGet && !(errors.As(err, &dial) && dial.Op == "dial") {
+			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
+		}
 		return err
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
@@ -91,6 +97,9 @@ func failure(response *http.Response) error {
 	var told httpapi.Error
 	if json.Unmarshal(text, &told) != nil || told.Error == "" {
 		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+	}
+	if response.StatusCode == http.StatusNotFound {
+		return &codeError{exitNotApplied, told.Error}
 	}
 	if told.Outcome == "unknown" {
 		return &codeError{exitUnknown, "the outcome is unknown: " + told.Error}
@@ -159,7 +168,10 @@ func printRows(out io.Writer, rows [][]any) error {
 
 // newAdmin makes a command that talks to the admin API.
 func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
-	var a administration
+	a := administration{timeout: time.Minute}
+	if strings.HasSuffix(use, " FILE") { // a snapshot takes as long as it takes
+		a.timeout = time.Hour
+	}
 	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}
 	a.add(command)
 	if len(dangerous) > 0 {

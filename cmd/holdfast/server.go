@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -137,13 +138,30 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	for _, server := range servers {
-		err = errors.Join(err, server.Close(ctx))
-	}
+	err = errors.Join(err, closeServers(servers))
 	if running == nil {
 		return errors.Join(err, closeLinks(connected))
 	}
 	return errors.Join(err, running.Close(ctx))
+}
+
+// closeServers stops HTTP servers, at the same time. A long answer of one must not take the time from the hand-over of the
+// leadership.
+func closeServers(servers []*httpapi.Server) error {
+	const patience = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	faults := make([]error, len(servers))
+	var closing sync.WaitGroup
+	for i, server := range servers {
+		closing.Go(func() {
+			if err := server.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				faults[i] = err
+			}
+		})
+	}
+	closing.Wait()
+	return errors.Join(faults...)
 }
 
 // startup is what the health port tells of while the node is being put together.

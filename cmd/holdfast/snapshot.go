@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -44,7 +45,7 @@ func saveSnapshot(a *administration, command *cobra.Command, arguments []string)
 	}
 	summary, err := inspect(partial) // what does not restore is no backup
 	if err != nil {
-		return err
+		return errors.Join(err, os.Remove(partial))
 	}
 	if err := os.Rename(partial, file); err != nil {
 		return err
@@ -97,6 +98,9 @@ func newSnapshotInspect() *cobra.Command {
 	}
 	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
+		if a.output != "text" && a.output != "json" {
+			return usagef("--output is %q: must be text or json", a.output)
+		}
 		summary, err := inspect(arguments[0])
 		if err != nil {
 			return err

@@ -11,6 +11,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -39,45 +42,50 @@ type admin struct {
 // route is one operation of the API. openapi.json describes the same ones; a test compares them.
 type route struct {
 	method, path string
-	leader       bool // whoever leads answers: any other node forwards
+	leader       bool   // whoever leads answers: any other node forwards
+	query        string // names of the parameters, separated by spaces
 	serve        func(*admin, http.ResponseWriter, *http.Request) error
 }
 
 func routes() []route {
 	return []route{
-		{"GET", "/v1/openapi.json", false, (*admin).openAPI},
-		{"GET", "/v1/status", false, (*admin).status},
-		{"POST", "/v1/snapshot/take", false, (*admin).takeSnapshot},
-		{"GET", "/v1/snapshot", true, (*admin).saveSnapshot},
-		{"PUT", "/v1/snapshot", true, (*admin).restoreSnapshot},
-		{"GET", "/v1/members", true, (*admin).members},
-		{"POST", "/v1/members", true, (*admin).addMember},
-		{"DELETE", "/v1/members/{member}", true, (*admin).removeMember},
-		{"POST", "/v1/members/{member}/demote", true, (*admin).demoteMember},
-		{"POST", "/v1/leader", true, (*admin).transferLeader},
-		{"GET", "/v1/autopilot", true, (*admin).autopilot},
-		{"GET", "/v1/verify", true, (*admin).verify},
-		{"GET", "/v1/keys", true, (*admin).keys},
-		{"GET", "/v1/keys/count", true, (*admin).countKeys},
-		{"GET", "/v1/key", true, (*admin).key},
-		{"GET", "/v1/watches", true, (*admin).watches},
-		{"DELETE", "/v1/watches", true, (*admin).dropWatches},
+		{"GET", "/v1/openapi.json", false, "", (*admin).openAPI},
+		{"GET", "/v1/status", false, "", (*admin).status},
+		{"POST", "/v1/snapshot/take", false, "", (*admin).takeSnapshot},
+		{"GET", "/v1/snapshot", true, "", (*admin).saveSnapshot},
+		{"PUT", "/v1/snapshot", true, "", (*admin).restoreSnapshot},
+		{"GET", "/v1/members", true, "", (*admin).members},
+		{"POST", "/v1/members", true, "", (*admin).addMember},
+		{"DELETE", "/v1/members/{member}", true, "", (*admin).removeMember},
+		{"POST", "/v1/members/{member}/demote", true, "", (*admin).demoteMember},
+		{"POST", "/v1/leader", true, "", (*admin).transferLeader},
+		{"GET", "/v1/autopilot", true, "", (*admin).autopilot},
+		{"GET", "/v1/verify", true, "", (*admin).verify},
+		{"GET", "/v1/keys", true, "prefix after limit", (*admin).keys},
+		{"GET", "/v1/keys/count", true, "prefix", (*admin).countKeys},
+		{"GET", "/v1/key", true, "key", (*admin).key},
+		{"GET", "/v1/watches", true, "prefix client after afterClient limit", (*admin).watches},
+		{"DELETE", "/v1/watches", true, "client key", (*admin).dropWatches},
 	}
 }
 
-// Admin returns the handler of the admin API.
+// Admin returns the handler of the admin API. It refuses what a browser sends from another site: on loopback nothing else would
+// stand between a web page and the cluster.
 func Admin(config AdminConfig) http.Handler {
 	a := &admin{AdminConfig: config}
 	a.forwarder = newForwarder(a)
 	mux := http.NewServeMux()
 	for _, r := range routes() {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, request *http.Request) {
-			if r.leader && !config.Node.Status().Serving {
-				a.forward(w, request)
+			if err := checkQuery(request, r.query); err != nil {
+				a.fail(w, err)
 				return
 			}
-			if err := r.serve(a, w, request); err != nil {
-				a.fail(w, request, err)
+			serve := func(w http.ResponseWriter, request *http.Request) error { return r.serve(a, w, request) }
+			if r.leader {
+				a.answer(w, request, serve)
+			} else if err := serve(w, request); err != nil {
+				a.fail(w, err)
 			}
 		})
 	}
@@ -88,7 +96,24 @@ func Admin(config AdminConfig) http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+// checkQuery refuses parameters that would be passed over: an operation must not do more than what was asked for.
+func checkQuery(r *http.Request, allowed string) error {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return badRequest{fmt.Errorf("the query: %w", err)}
+	}
+	for name, given := range values {
+		if !slices.Contains(strings.Fields(allowed), name) {
+			return badRequest{fmt.Errorf("the query: there is no parameter %q", name)}
+		}
+		if len(given) > 1 {
+			return badRequest{fmt.Errorf("the query: %q is there twice", name)}
+		}
+	}
+	return nil
 }
 
 //go:embed openapi.json
@@ -147,12 +172,8 @@ type Error struct {
 // badRequest is a request that makes no sense.
 type badRequest struct{ error }
 
-// fail answers with an error, or lets the next leader answer when this node has just ceased to lead.
-func (a *admin) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, cluster.ErrNotLeader) && r.Method != http.MethodPut && a.waitOtherLeader(r.Context()) {
-		a.forward(w, r)
-		return
-	}
+// fail answers with an error.
+func (a *admin) fail(w http.ResponseWriter, err error) {
 	answer, code := Error{err.Error(), "not done"}, http.StatusInternalServerError
 	var bad badRequest
 	switch {

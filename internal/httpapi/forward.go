@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -45,8 +48,8 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits for a leader to be there.
 const leaderPatience = 5 * time.Second
 
-// leader waits until this node knows of a leader that is another node.
-func (a *admin) leader(ctx context.Context) (raft.Server, bool) {
+// leader waits until this node serves itself, or knows of a leader that is another node.
+func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
@@ -54,33 +57,62 @@ func (a *admin) leader(ctx context.Context) (raft.Server, bool) {
 	defer ticker.Stop()
 	for {
 		status := a.Node.Status()
+		if status.Serving && status.Role == "leader" {
+			return raft.Server{}, true, true
+		}
 		for _, server := range status.Servers {
 			if server.ID == status.LeaderID && server.ID != status.ID {
-				return server, true
+				return server, false, true
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return raft.Server{}, false
+			return raft.Server{}, false, false
 		case <-ticker.C:
 		}
 	}
 }
 
-func (a *admin) waitOtherLeader(ctx context.Context) bool {
-	_, ok := a.leader(ctx)
-	return ok
+// answer lets whoever leads answer, this node perhaps. A leader that hands over first is asked again when there is another.
+func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) error) {
+	var body []byte
+	if r.Method == http.MethodPost { // it may have to be read again
+		var err error
+		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
+			a.fail(w, badRequest{err})
+			return
+		}
+	}
+	for attempt := 0; ; attempt++ {
+		if r.Method == http.MethodPost {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		leader, here, ok := a.leader(r.Context())
+		if !here {
+			a.forward(w, r, leader, ok)
+			return
+		}
+		err := serve(w, r)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, cluster.ErrNotLeader) || r.Method == http.MethodPut || attempt == maxForwards {
+			a.fail(w, err)
+			return
+		}
+	}
 }
 
-// forward lets the leader answer.
-func (a *admin) forward(w http.ResponseWriter, r *http.Request) {
-	leader, ok := a.leader(r.Context())
+// forward passes a request on to the leader.
+func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool) {
 	times, _ := strconv.Atoi(r.Header.Get(forwarded)) // none at all is not a number
 	if !ok || times >= maxForwards {
 		a.refuse(w)
 		return
 	}
-	slow(w, snapshotTimeout)
+	if isSnapshot(r) {
+		slow(w, snapshotTimeout)
+	}
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", hostName(leader.ID)
@@ -88,13 +120,25 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request) {
 			p.Out.Header.Set(forwarded, strconv.Itoa(times+1))
 		},
 		Transport: a.forwarder,
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			a.Log.Warn("a request could not be forwarded to the leader", "leader", leader.ID, "error", err)
-			a.refuse(w)
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID, "error", err)
+			if errors.Is(err, cluster.ErrUnreachable) || r.Method == http.MethodGet {
+				a.refuse(w)
+				return
+			}
+			writeError(w, http.StatusGatewayTimeout, Error{"the leader took the request and did not answer: " + err.Error(), "unknown"})
 		},
+	}
+	if !isSnapshot(r) {
+		ctx, cancel := context.WithTimeout(r.Context(), changeTimeout+leaderPatience)
+		defer cancel()
+		r = r.WithContext(ctx)
 	}
 	proxy.ServeHTTP(w, r)
 }
+
+// isSnapshot reports whether a request moves a snapshot, which takes as long as it takes.
+func isSnapshot(r *http.Request) bool { return r.URL.Path == "/v1/snapshot" }
 
 // refuse says that there is no leader to answer.
 func (a *admin) refuse(w http.ResponseWriter) {

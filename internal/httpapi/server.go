@@ -31,7 +31,11 @@ func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual) (*Se
 // Serve starts a server on a listener, which it owns from now on.
 func Serve(listener net.Listener, handler http.Handler) *Server {
 	s := &Server{
-		server:   &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10},
+		server: &http.Server{
+			Handler:           handler,
+			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
+			MaxHeaderBytes: 64 << 10,
+		},
 		listener: listener, done: make(chan error, 1),
 	}
 	go func() { s.done <- s.server.Serve(listener) }()

@@ -105,6 +105,11 @@ func setFromFile(field *Field, value any) error {
 	case isList:
 		return fmt.Errorf("want one value, not a list")
 	}
+	if _, isText := field.Value.(*text); isText {
+		if _, quoted := value.(string); !quoted {
+			return fmt.Errorf("want text: put it in quotes, YAML reads it as something else")
+		}
+	}
 	return field.Value.Set(fmt.Sprint(value))
 }
 

@@ -17,7 +17,10 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	limits.KeyBytes, limits.ValueBytes, limits.Keys = int64(s.Limits.KeyBytes), int64(s.Limits.ValueBytes), s.Limits.Keys
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
-		limits.TotalBytes = memory / 2
+		const grain = 64 << 20 // so that nodes of one kind agree although their memories differ by a little
+		if limits.TotalBytes = memory / 2; limits.TotalBytes > 2*grain {
+			limits.TotalBytes -= limits.TotalBytes % grain
+		}
 	}
 	replicated.WatchTTL = s.Watch.TTL.Milliseconds()
 	replicated.NotificationExpiry = s.Watch.NotificationExpiry.Milliseconds()

@@ -28,8 +28,8 @@ func (s *Settings) Validate() error {
 
 func (s *Settings) validateNames() error {
 	for _, name := range []struct{ path, value string }{{"node.id", s.Node.ID}, {"cluster.name", s.Cluster.Name}} {
-		if name.value == "" || strings.ContainsAny(name.value, "/+#=, \t\n\x00") {
-			return &Error{name.path, name.value, "must not be empty, nor hold white space or any of / + # = ,"}
+		if name.value == "" || strings.ContainsAny(name.value, "/+#=,@") || strings.ContainsFunc(name.value, unreadable) {
+			return &Error{name.path, name.value, "must not be empty, nor hold white space, control characters or any of / + # = , @"}
 		}
 	}
 	for _, property := range append([]string{s.Identity.ClientIDProperty, s.Identity.UsernameProperty}, s.Identity.AttributeProperties...) {
@@ -42,6 +42,8 @@ func (s *Settings) validateNames() error {
 	}
 	return nil
 }
+
+func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
 func (s *Settings) validateChoices() error {
 	for _, choice := range []struct {
@@ -83,6 +85,12 @@ func (s *Settings) validateCluster() error {
 	if c.Advertise != "" && !reachable(c.Advertise) {
 		return &Error{"cluster.advertise", c.Advertise, "want host:port, under which the other members reach this one"}
 	}
+	if own := s.ownPeer(); c.Advertise != "" && own != "" && own != c.Advertise {
+		return &Error{"cluster.advertise", c.Advertise, "cluster.peers says that the others reach this node at " + own}
+	}
+	if c.Listens() && !reachable(s.AdvertisedAddress()) {
+		return &Error{"cluster.advertise", c.Advertise, "must be set: the others cannot reach " + s.AdvertisedAddress()}
+	}
 	if c.MaxClockOffset <= 0 {
 		return &Error{"cluster.maxClockOffset", c.MaxClockOffset.String(), "must be positive"}
 	}
@@ -121,7 +129,8 @@ func ParsePeers(peers []string) ([]Peer, error) {
 // reachable reports whether an address can be dialled.
 func reachable(address string) bool {
 	host, port, err := net.SplitHostPort(address)
-	return err == nil && host != "" && port != "0" && validAddress(address)
+	ip := net.ParseIP(host)
+	return err == nil && host != "" && port != "0" && validAddress(address) && (ip == nil || !ip.IsUnspecified())
 }
 
 // validateAlone refuses what has no effect in a node that does not listen for others, rather than ignoring it.
@@ -148,11 +157,29 @@ func (s *Settings) AdvertisedAddress() string {
 	if s.Cluster.Advertise != "" {
 		return s.Cluster.Advertise
 	}
+	if own := s.ownPeer(); own != "" {
+		return own
+	}
 	_, port, err := net.SplitHostPort(s.Cluster.Listen)
 	if err != nil {
 		return s.Cluster.Listen // Validate has refused it
 	}
 	return net.JoinHostPort(s.Node.ID, port)
+}
+
+// ownPeer returns the address of this node in the list of peers, if it is there. A file of peers does not count: it is for the
+// first start only, and the address for every one.
+func (s *Settings) ownPeer() string {
+	peers, err := ParsePeers(s.Cluster.Peers)
+	if err != nil {
+		return "" // Validate, or the start, says what is wrong
+	}
+	for _, peer := range peers {
+		if peer.ID == s.Node.ID {
+			return peer.Address
+		}
+	}
+	return ""
 }
 
 // InitialPeers returns the initial members, from the list or the file. None is a cluster of one.
@@ -204,11 +231,14 @@ func (s *Settings) validateEndpoints() error {
 	if s.Admin.Listen == "" {
 		return nil
 	}
-	if s.Admin.Listen == s.Health.Listen {
-		return &Error{"admin.listen", s.Admin.Listen, "is health.listen, too"}
-	}
 	if !validAddress(s.Admin.Listen) {
 		return &Error{"admin.listen", s.Admin.Listen, "want host:port, or nothing"}
+	}
+	if collide(s.Admin.Listen, s.Health.Listen) {
+		return &Error{"admin.listen", s.Admin.Listen, "is health.listen, too"}
+	}
+	if s.Cluster.Listens() && collide(s.Admin.Listen, s.Cluster.Listen) {
+		return &Error{"admin.listen", s.Admin.Listen, "is cluster.listen, too"}
 	}
 	if tls := s.Admin.TLS; tls != (TLS{}) {
 		if tls.CertFile == "" || tls.KeyFile == "" || tls.CAFile == "" {
@@ -220,6 +250,17 @@ func (s *Settings) validateEndpoints() error {
 		return &Error{"admin.listen", s.Admin.Listen, "plain HTTP is for loopback only: set admin.tls"}
 	}
 	return nil
+}
+
+// collide reports whether two addresses cannot both be listened on.
+func collide(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	anyA, anyB := net.ParseIP(hostA), net.ParseIP(hostB)
+	return hostA == hostB || hostA == "" || hostB == "" || anyA != nil && anyA.IsUnspecified() || anyB != nil && anyB.IsUnspecified()
 }
 
 func isLoopback(host string) bool {
@@ -254,8 +295,9 @@ func (s *Settings) validateLimits() error {
 			return &Error{limit.path, limit.text, "must be between " + strconv.FormatInt(limit.least, 10) + " and " + strconv.FormatInt(limit.end, 10)}
 		}
 	}
-	if s.Watch.NotificationExpiry < time.Second {
-		return &Error{"watch.notificationExpiry", s.Watch.NotificationExpiry.String(), "must be at least 1s"}
+	const longest = 100 * 365 * 24 * time.Hour // MQTT counts seconds in 32 bits
+	if s.Watch.NotificationExpiry < time.Second || s.Watch.NotificationExpiry > longest {
+		return &Error{"watch.notificationExpiry", s.Watch.NotificationExpiry.String(), "must be at least 1s, and at most 100 years"}
 	}
 	if s.Watch.TTL != 0 && s.Watch.TTL < time.Second {
 		return &Error{"watch.ttl", s.Watch.TTL.String(), "must be 0 or at least 1s"}

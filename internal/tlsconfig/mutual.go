@@ -22,8 +22,13 @@ type Mutual struct {
 
 	mu      sync.Mutex
 	stamps  [3]stamp
+	said    [3]stamp  // those of which it was said that they cannot be used
+	failed  time.Time // when that was last found
 	current *material
 }
+
+// reloadPause is the least time between two attempts to read files that could not be used.
+const reloadPause = time.Second
 
 // material is what the files hold.
 type material struct {
@@ -78,13 +83,16 @@ func (m *Mutual) latest() *material {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	stamps := m.look()
-	if stamps == m.stamps {
+	if stamps == m.stamps || time.Since(m.failed) < reloadPause {
 		return m.current
 	}
 	loaded, err := m.files.load()
-	if err != nil {
-		m.log.Warn("the certificates changed and cannot be used: the old ones stay in use", "file", m.files.Certificate, "error", err)
-		m.stamps = stamps // what was said need not be said again until they change
+	if err != nil { // half-written, or not readable yet: it is tried again
+		m.failed = time.Now()
+		if stamps != m.said {
+			m.said = stamps
+			m.log.Warn("the certificates changed and cannot be used: the old ones stay in use", "file", m.files.Certificate, "error", err)
+		}
 		return m.current
 	}
 	m.log.Info("the certificates were read again", "file", m.files.Certificate)
@@ -163,6 +171,9 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 func (m *Mutual) Names(conn net.Conn, names ...string) bool {
 	if m == nil {
 		return true
+	}
+	if wrapped, ok := conn.(interface{ Secured() net.Conn }); ok {
+		conn = wrapped.Secured()
 	}
 	secured, ok := conn.(*tls.Conn)
 	if !ok || secured.Handshake() != nil {

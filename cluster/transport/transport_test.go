@@ -1,0 +1,413 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"go.uber.org/goleak"
+
+	"holdfast/cluster"
+	"holdfast/internal/tlsconfig"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo answers calls with what they bring, and knows the members of a test.
+type echo struct {
+	standing map[raft.ServerID]cluster.Standing
+	address  raft.ServerAddress
+	hang     chan struct{}
+	calls    atomic.Int32
+}
+
+func (e *echo) Handle(ctx context.Context, caller cluster.Caller, method cluster.Method, request []byte) ([]byte, error) {
+	e.calls.Add(1)
+	switch {
+	case method == cluster.MethodHash:
+		select {
+		case <-e.hang:
+		case <-ctx.Done():
+		}
+		return nil, cluster.ErrNotLeader
+	case method == cluster.MethodJoin:
+		if !caller.Certified("n2") {
+			return nil, cluster.ErrRefused
+		}
+	case method == cluster.MethodOffer:
+		return nil, cluster.ErrOutcomeUnknown
+	}
+	return append([]byte(caller.ID+":"), request...), nil
+}
+
+func (e *echo) Standing(id raft.ServerID) (cluster.Standing, raft.ServerAddress) {
+	return e.standing[id], e.address
+}
+
+func listen(t *testing.T, id raft.ServerID, secure *tlsconfig.Mutual, handler Handler) *Transport {
+	t.Helper()
+	network, err := Listen(Config{
+		Cluster: "c", ID: id, Listen: "127.0.0.1:0", Advertise: "127.0.0.1:1", TLS: secure, Timeout: time.Second, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network.Serve(handler)
+	t.Cleanup(func() {
+		if err := network.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return network
+}
+
+func members(standing cluster.Standing, ids ...raft.ServerID) *echo {
+	e := &echo{standing: map[raft.ServerID]cluster.Standing{}, hang: make(chan struct{})}
+	for _, id := range ids {
+		e.standing[id] = standing
+	}
+	return e
+}
+
+func (t *Transport) server() raft.Server {
+	return raft.Server{ID: t.config.ID, Address: raft.ServerAddress(t.Address())}
+}
+
+func call(t *testing.T, from *Transport, to raft.Server, method cluster.Method) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := from.Call(ctx, to, method, nil)
+	return err
+}
+
+// † raft never checks whom a message was meant for: a node that lost its disk and listens at its old address must not answer
+// for the id that it had, neither calls nor raft's votes.
+func TestConnectionsNameWhomTheyMean(t *testing.T) {
+	wiped := listen(t, "n2.new", nil, members(cluster.Known, "n1.a"))
+	first := listen(t, "n1.a", nil, members(cluster.Known, "n2.new"))
+	before := raft.Server{ID: "n2.old", Address: raft.ServerAddress(wiped.Address())}
+	if err := call(t, first, before, cluster.MethodAsk); !errors.Is(err, ErrOtherMember) {
+		t.Errorf("call: %v", err)
+	}
+	if err := call(t, first, wiped.server(), cluster.MethodAsk); err != nil {
+		t.Errorf("call under its own id: %v", err)
+	}
+	votes := first.Raft()
+	defer func() { _ = votes.(raft.WithClose).Close() }()
+	voter := wiped.Raft()
+	defer func() { _ = voter.(raft.WithClose).Close() }()
+	go func() { // whoever is asked gives the vote, as raft does
+		for {
+			select {
+			case rpc := <-voter.Consumer():
+				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
+			case <-wiped.ctx.Done():
+				return
+			}
+		}
+	}()
+	var answer raft.RequestVoteResponse
+	if err := votes.RequestVote("n2.old", before.Address, &raft.RequestVoteRequest{Term: 7}, &answer); err == nil || answer.Granted {
+		t.Errorf("a wiped node voted for its dead id: %v", err)
+	}
+	if err := votes.RequestVote("n2.new", before.Address, &raft.RequestVoteRequest{Term: 7}, &answer); err != nil || !answer.Granted {
+		t.Errorf("under its own id: %v", err)
+	}
+}
+
+// Who is no member, of another cluster, or of another protocol, is told so.
+func TestRefusals(t *testing.T) {
+	handler := members(cluster.Known, "n1.a")
+	handler.standing["n3.c"] = cluster.Possible
+	listener := listen(t, "n2.b", nil, handler)
+	for _, test := range []struct {
+		name  string
+		hello hello
+		want  refusal
+	}{
+		{"a member", hello{1, "c", kindRaft, "n2.b", "n1.a", "h:1"}, ""},
+		{"a stranger", hello{1, "c", kindRaft, "n2.b", "n9.x", "h:1"}, refuseMember},
+		{"one that may be a member", hello{1, "c", kindRaft, "n2.b", "n3.c", "h:1"}, ""},
+		{"one that may be a member, as an operator", hello{1, "c", kindHTTP, "n2.b", "n3.c", "h:1"}, refuseMember},
+		{"another cluster", hello{1, "d", kindCall, "n2.b", "n1.a", "h:1"}, refuseCluster},
+		{"another protocol", hello{2, "c", kindCall, "n2.b", "n1.a", "h:1"}, refuseProtocol},
+		{"nobody is meant, for a call", hello{1, "c", kindCall, "", "n9.x", "h:1"}, ""},
+		{"nobody is meant, for raft", hello{1, "c", kindRaft, "", "n1.a", "h:1"}, refuseID},
+		{"nobody is meant, for HTTP", hello{1, "c", kindHTTP, "", "n1.a", "h:1"}, refuseID},
+	} {
+		conn, err := net.Dial("tcp", listener.Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writeMessage(conn, &test.hello); err != nil {
+			t.Fatal(err)
+		}
+		var answer welcome
+		if err := readMessage(conn, &answer); err != nil || answer.Refuse != test.want || answer.ID != "n2.b" {
+			t.Errorf("%s: %+v, %v; want %q", test.name, answer, err, test.want)
+		}
+		_ = conn.Close()
+	}
+	conn, err := net.Dial("tcp", listener.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte{0xff, 0xff, 0xff, 0xff}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, conn); n != 0 || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nonsense was answered with %d bytes, %v", n, err)
+	}
+}
+
+// Many calls share a connection; one that hangs holds up none, and the errors of the other side keep what they mean.
+func TestCalls(t *testing.T) {
+	handler := members(cluster.Known, "n1.a")
+	listener := listen(t, "n2.b", nil, handler)
+	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	hanging := make(chan error, 1)
+	go func() {
+		_, err := caller.Call(ctx, listener.server(), cluster.MethodHash, nil)
+		hanging <- err
+	}()
+	var calling sync.WaitGroup
+	for range 50 {
+		calling.Go(func() {
+			body, err := caller.Call(t.Context(), listener.server(), cluster.MethodTell, []byte("x"))
+			if string(body) != "n1.a:x" || err != nil {
+				t.Errorf("%q, %v", body, err)
+			}
+		})
+	}
+	calling.Wait()
+	if err := call(t, caller, listener.server(), cluster.MethodOffer); !errors.Is(err, cluster.ErrOutcomeUnknown) {
+		t.Errorf("%v", err)
+	}
+	// A call that is given up at once, on a connection that was idle for long, does not end the one that hangs.
+	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.mu.Lock()
+	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.heard = time.Now().Add(-time.Hour)
+	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.mu.Unlock()
+	brief, stop := context.WithTimeout(t.Context(), time.Millisecond)
+	_, _ = caller.Call(brief, listener.server(), cluster.MethodHash, nil)
+	stop()
+	select {
+	case err := <-hanging:
+		t.Fatalf("ended by another call: %v", err)
+	default:
+	}
+	close(handler.hang)
+	if err := <-hanging; !errors.Is(err, cluster.ErrNotLeader) {
+		t.Errorf("%v", err)
+	}
+	if _, err := caller.Call(t.Context(), listener.server(), cluster.MethodTell, make([]byte, maxFrame)); !errors.Is(err, errTooLarge) {
+		t.Errorf("%v", err)
+	}
+	body, err := caller.Call(t.Context(), listener.server(), cluster.MethodTell, make([]byte, 20<<20))
+	if len(body) != 5+20<<20 || err != nil {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+}
+
+// A member that is down costs its callers little, and is called again when it is back.
+func TestCallsToAMemberThatComesBack(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	for range 1000 {
+		if err := call(t, caller, raft.Server{ID: "n2.b", Address: raft.ServerAddress(address)}, cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+			t.Fatal(err)
+		}
+	}
+	back, err := Listen(Config{Cluster: "c", ID: "n2.b", Listen: address, Advertise: address, Timeout: time.Second, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = back.Close() }()
+	back.Serve(members(cluster.Known, "n1.a"))
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if call(t, caller, back.server(), cluster.MethodAsk) == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not called again")
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// authority makes certificates.
+type authority struct {
+	t           *testing.T
+	dir         string
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, dir: t.TempDir()}
+	a.certificate, a.key = a.issue("ca")
+	return a
+}
+
+func (a *authority) issue(name string, hosts ...string) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: hosts,
+		BasicConstraintsValid: true, IsCA: name == "ca", KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: nil,
+	}
+	for _, host := range hosts {
+		if host == "local" {
+			template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		}
+	}
+	parent, parentKey := a.certificate, a.key
+	if parent == nil {
+		parent, parentKey = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(name+".crt", "CERTIFICATE", der)
+	a.write(name+".key", "EC PRIVATE KEY", keyDER)
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return parsed, key
+}
+
+func (a *authority) write(name, kind string, der []byte) {
+	if err := os.WriteFile(filepath.Join(a.dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *authority) mutual(name string) *tlsconfig.Mutual {
+	a.t.Helper()
+	file := func(suffix string) string { return filepath.Join(a.dir, suffix) }
+	m, err := tlsconfig.NewMutual(tlsconfig.Files{CA: file("ca.crt"), Certificate: file(name + ".crt"), Key: file(name + ".key")}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return m
+}
+
+// A certificate has to name the member that its owner says he is: one of the same authority is not enough.
+func TestCertificatesNameMembers(t *testing.T) {
+	ca := newAuthority(t)
+	for name, hosts := range map[string][]string{"n1": {"n1", "local"}, "n2": {"n2", "local"}, "printer": {"printer", "local"}} {
+		ca.issue(name, hosts...)
+	}
+	handler := members(cluster.Known, "n1.a")
+	handler.address = "n1:7400"
+	listener := listen(t, "n2.b", ca.mutual("n2"), handler)
+	if err := call(t, listen(t, "n1.a", ca.mutual("n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); err != nil {
+		t.Errorf("a member: %v", err)
+	}
+	impostor := listen(t, "n1.a", ca.mutual("printer"), members(cluster.Known))
+	if err := call(t, impostor, listener.server(), cluster.MethodAsk); !errors.Is(err, ErrCertificate) {
+		t.Errorf("another's certificate: %v", err)
+	}
+	if _, err := impostor.DialHTTP(t.Context(), listener.server()); !errors.Is(err, ErrCertificate) {
+		t.Errorf("another's certificate, as an operator: %v", err)
+	}
+	if err := call(t, impostor, raft.Server{Address: listener.server().Address}, cluster.MethodJoin); !errors.Is(err, cluster.ErrRefused) {
+		t.Errorf("join under another's name: %v", err)
+	}
+	plain := listen(t, "n1.a", nil, members(cluster.Known))
+	if err := call(t, plain, listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+		t.Errorf("in the clear: %v", err)
+	}
+	foreign := newAuthority(t)
+	foreign.issue("n1", "n1", "local")
+	if err := call(t, listen(t, "n1.a", foreign.mutual("n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+		t.Errorf("of another authority: %v", err)
+	}
+	if handler.calls.Load() != 2 {
+		t.Errorf("%d calls came through", handler.calls.Load())
+	}
+}
+
+// A renewed certificate is used for the next connection; what cannot be read leaves the old one in use until it can be.
+func TestCertificatesAreReloaded(t *testing.T) {
+	ca := newAuthority(t)
+	ca.issue("n1", "n1", "local")
+	ca.issue("n2", "wrong")
+	handler := members(cluster.Known, "n1.a")
+	listener := listen(t, "n2.b", ca.mutual("n2"), handler)
+	caller := listen(t, "n1.a", ca.mutual("n1"), members(cluster.Known))
+	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
+		t.Fatal("a listener with another's certificate was believed")
+	}
+	if err := os.WriteFile(filepath.Join(ca.dir, "n2.crt"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
+		t.Fatal("a listener without a certificate was believed")
+	}
+	ca.issue("n2", "n2", "local")
+	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), cluster.MethodAsk) != nil; <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the new certificate is not used")
+		}
+	}
+}
+
+// HTTP that is forwarded comes out of the listener for it.
+func TestHTTPStreams(t *testing.T) {
+	listener := listen(t, "n2.b", nil, members(cluster.Known, "n1.a"))
+	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	near, err := caller.DialHTTP(t.Context(), listener.server())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := listener.HTTP().Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = near.Write([]byte("GET"))
+		_ = near.Close()
+	}()
+	var got bytes.Buffer
+	if _, err := got.ReadFrom(far); got.String() != "GET" || err != nil {
+		t.Errorf("%q, %v", got.String(), err)
+	}
+	_ = far.Close()
+}

@@ -1,0 +1,83 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// A snapshot is restored through the log, in parts and a last word, so that every replica replaces its state at the same index
+// or none does.
+
+// staged is a snapshot that is being restored. The slice is only ever appended to, so a copy of its header is a copy of it.
+type staged struct {
+	nonce uint64
+	data  []byte
+}
+
+const (
+	// MaxStage is the largest part of a snapshot that goes into one command.
+	MaxStage = 512 << 10
+	// stagedFrame is how much of a staged snapshot goes into one frame of a snapshot.
+	stagedFrame = 1 << 20
+)
+
+// stage takes a part of a snapshot. The first begins anew; any other has to follow the one before.
+func (m *Machine) stage(command *Command) Result {
+	switch {
+	case command.Offset == 0:
+		m.staged = staged{nonce: command.Nonce, data: bytes.Clone(command.Value)}
+	case command.Nonce != m.staged.nonce || command.Offset != uint64(len(m.staged.data)):
+		return Result{Code: CodeError, Error: ErrorSyntax}
+	default:
+		m.staged.data = append(m.staged.data, command.Value...)
+	}
+	m.note('P', command.Nonce, command.Offset, xxhash.Sum64(command.Value))
+	return Result{Code: CodeOK}
+}
+
+// replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given
+// twice, every token that was given stays older than the next, and no time goes back. Settings stay those in force; watches and
+// remembered outcomes of both stay: clients that are there go on, and a copy of a request takes effect once all the same.
+// Nobody is notified.
+func (m *Machine) replace(command *Command) Result {
+	data := m.staged.data
+	if command.Nonce != m.staged.nonce || command.Offset != uint64(len(data)) {
+		return Result{Code: CodeError, Error: ErrorSyntax}
+	}
+	m.staged = staged{}
+	restored := New()
+	if err := restored.read(bytes.NewReader(data)); err != nil {
+		return Result{Code: CodeError, Error: ErrorSyntax}
+	}
+	m.raise(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
+	m.values = restored.values
+	restored.watches.byKey.Scan(func(w *watch) bool {
+		if _, known := m.watches.find([]byte(w.key), w.clientID); !known {
+			m.watches.put(w)
+		}
+		return true
+	})
+	restored.dedup.byID.Scan(func(earlier memory) bool {
+		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
+			m.dedup.put(earlier)
+		}
+		return true
+	})
+	if !m.configured {
+		m.settings, m.configured = restored.settings, restored.configured
+	}
+	m.note('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
+	return Result{Code: CodeOK}
+}
+
+// CheckSnapshot reads a snapshot to its end and returns a summary of what is in it. The error is ErrDamaged, ErrUnknown or the
+// reader's.
+func CheckSnapshot(data []byte) (Status, error) {
+	checked := New()
+	if err := checked.Restore(bytes.NewReader(data)); err != nil {
+		return Status{}, fmt.Errorf("check snapshot: %w", err)
+	}
+	return checked.Status(), nil
+}

@@ -1,0 +1,176 @@
+package fsm
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+)
+
+// stageAll stages a snapshot in parts of the given size.
+func (l *testLeader) stageAll(data []byte, nonce uint64, size int) {
+	l.t.Helper()
+	for offset := 0; offset < len(data); offset += size {
+		part := data[offset:min(offset+size, len(data))]
+		if r := l.do(Command{Kind: KindStage, Nonce: nonce, Offset: uint64(offset), Value: part}); r.Code != CodeOK {
+			l.t.Fatalf("stage at %d: %+v", offset, r)
+		}
+	}
+}
+
+// A snapshot that is restored through the log replaces the keys on every replica alike, also on one that came in the middle of
+// it. Versions, tokens and the clocks go on.
+func TestReplace(t *testing.T) {
+	saved := newLeader(t)
+	saved.do(saved.set("lock", "holder", token(1000), ttl(60_000)))
+	saved.do(Command{Kind: KindKeyNotify, Principal: client("watcher"), Key: []byte("lock")})
+	backup := saved.snapshot()
+
+	l := newLeader(t)
+	l.wall += 5_000_000 // the cluster has gone on since
+	id := l.newID()
+	later := l.do(l.set("later", "v", func(c *Command) { c.ID = id }))
+	before := l.m.Status()
+	l.stageAll(backup, 7, 20)
+	if l.get("later").Code != CodeValue {
+		t.Fatal("staging changes something")
+	}
+	replica := New()
+	if err := replica.Restore(bytes.NewReader(l.snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	if r := l.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
+		t.Fatalf("%+v", r)
+	}
+	applyLogged(t, replica, l.log[len(l.log)-1])
+	if !bytes.Equal(snapshotOf(t, replica), l.snapshot()) {
+		t.Error("a replica that came in the middle has another state")
+	}
+	if l.get("later").Code != CodeNull || l.get("lock").Value != "holder" {
+		t.Error("the keys are not those of the snapshot")
+	}
+	if l.do(l.set("lock", "thief", token(999))).Error != ErrorTokenLower {
+		t.Error("the fencing token was lost")
+	}
+	if len(l.m.ListWatches("", "", WatchInfo{}, 10)) != 1 {
+		t.Error("the watch was lost")
+	}
+	after := l.m.Status()
+	if after.Now < before.Now || after.Wall < before.Wall || after.Clock.Wall < before.Clock.Wall {
+		t.Errorf("a clock went back: %+v, %+v", before, after)
+	}
+	next := l.do(l.set("next", "v"))
+	old, _ := later.Version()
+	if version, _ := next.Version(); !old.Before(version) {
+		t.Errorf("the version %v does not follow %v", version, old)
+	}
+	if r := l.do(l.set("later", "v", func(c *Command) { c.ID = id })); !r.Repeat {
+		t.Error("a copy of a request takes effect a second time after a restore")
+	}
+}
+
+// What is not whole, or not the same, replaces nothing.
+func TestReplaceRefuses(t *testing.T) {
+	l := newLeader(t)
+	l.do(l.set("k", "v"))
+	backup := newLeader(t).snapshot()
+	refused := func(name string, c Command) {
+		t.Helper()
+		if r := l.do(c); r.Code != CodeError || l.get("k").Code != CodeValue {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	refused("nothing staged", Command{Kind: KindRestore, Nonce: 1, Offset: 10})
+	l.stageAll(backup[:len(backup)-5], 1, 100)
+	refused("another restore's part", Command{Kind: KindStage, Nonce: 2, Offset: 20, Value: backup})
+	refused("a gap", Command{Kind: KindStage, Nonce: 1, Offset: uint64(len(backup)), Value: backup})
+	refused("not whole", Command{Kind: KindRestore, Nonce: 1, Offset: uint64(len(backup))})
+	refused("damaged", Command{Kind: KindRestore, Nonce: 1, Offset: uint64(len(backup) - 5)})
+	l.stageAll(backup, 3, 100)
+	l.start()
+	refused("of a leader that is gone", Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(backup))})
+}
+
+// Members that stay non-voters are remembered, also by a snapshot, and are not a list without end.
+func TestKeepNonVoter(t *testing.T) {
+	l := newLeader(t)
+	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n2.b")})
+	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n1.a")})
+	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n1.a")})
+	restored := New()
+	if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*Machine{l.m, restored} {
+		if !m.KeptNonVoter("n1.a") || !m.KeptNonVoter("n2.b") || m.KeptNonVoter("n3.c") {
+			t.Error("not remembered")
+		}
+	}
+	l.do(Command{Kind: KindLetVote, Key: []byte("n1.a")})
+	l.do(Command{Kind: KindLetVote, Key: []byte("n9")})
+	if l.m.KeptNonVoter("n1.a") || !restored.KeptNonVoter("n1.a") {
+		t.Error("not let vote, or a snapshot was changed")
+	}
+	for i := range maxKept {
+		l.do(Command{Kind: KindKeepNonVoter, Key: []byte{'x', byte(i)}})
+	}
+	if r := l.do(Command{Kind: KindKeepNonVoter, Key: []byte("one too many")}); r.Code != CodeError {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Pages of keys and watches are in order, without gaps and without repetitions.
+func TestListing(t *testing.T) {
+	l := newLeader(t)
+	keys := []string{"a", "a\x00", "b/1", "b/2", "b/3", "c", "\xff\xfe"}
+	for _, key := range keys {
+		l.do(l.set(key, "v"))
+		for _, id := range []string{"x", "y"} {
+			l.do(Command{Kind: KindKeyNotify, Principal: client(id), Key: []byte(key)})
+		}
+	}
+	l.do(l.set("b/gone", "v", ttl(5)))
+	l.elapsed += 10
+	l.do(Command{Kind: KindAdvance})
+	list := func(prefix string, limit int) (found []string) {
+		for after := ""; ; {
+			page := l.m.ListKeys(prefix, after, limit)
+			for i := range page {
+				found = append(found, page[i].Key)
+			}
+			if len(page) < limit {
+				return found
+			}
+			after = page[limit-1].Key
+		}
+	}
+	for limit := 1; limit < 9; limit++ {
+		if got := list("", limit); !slices.Equal(got, keys) {
+			t.Errorf("limit %d: %q", limit, got)
+		}
+		if got := list("b/", limit); !slices.Equal(got, keys[2:5]) {
+			t.Errorf("prefix b/, limit %d: %q", limit, got)
+		}
+		watches := 0
+		for after := (WatchInfo{}); ; {
+			page := l.m.ListWatches("b/", "y", after, limit)
+			watches += len(page)
+			if len(page) < limit {
+				break
+			}
+			after = page[limit-1]
+		}
+		if watches != 3 {
+			t.Errorf("limit %d: %d watches of y below b/", limit, watches)
+		}
+	}
+	if count, bytes, last := l.m.CountKeys("b/", "", 2); count != 2 || bytes != 8 || last != "b/2" {
+		t.Errorf("%d %d %q", count, bytes, last)
+	}
+	if _, found := l.m.FindKey("b/gone"); found {
+		t.Error("an expired key is found")
+	}
+	l.do(EndWatch("c", "x"))
+	if len(l.m.ListWatches("c", "x", WatchInfo{}, 9)) != 0 {
+		t.Error("the watch goes on")
+	}
+}
