@@ -203,7 +203,7 @@ func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
 			continue
 		}
 		voters++
-		if _, ok := alive[server.ID]; ok || server.ID == n.config.ID {
+		if d, ok := alive[server.ID]; ok && d.State != "shutdown" || server.ID == n.config.ID {
 			answering++
 		}
 	}

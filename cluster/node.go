@@ -256,7 +256,7 @@ func (n *Node) role() string {
 // leaders that change all the time still let keys expire.
 func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	status := n.Status()
-	if status.Role != "leader" || !otherVoter(status.Servers, n.config.ID) {
+	if status.Role != "leader" {
 		return nil
 	}
 	var target raft.Server
@@ -268,9 +268,9 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		if target.Suffrage != raft.Voter {
 			return fmt.Errorf("%w: %s does not vote, so it cannot lead", ErrRefused, to)
 		}
-		if target.ID == n.config.ID {
-			return nil
-		}
+	}
+	if target.ID == n.config.ID || !otherVoter(status.Servers, n.config.ID) {
+		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)

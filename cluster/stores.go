@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -115,16 +116,56 @@ type guard struct {
 var ErrDisk = errors.New("the disk failed")
 
 func (g guard) do(what string, call func() error) error {
-	timer := time.AfterFunc(g.deadline, func() {
-		g.exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, what, g.deadline))
-	})
+	watch := g.watch(what)
 	err := call()
-	timer.Stop()
+	watch.stop()
 	if err != nil {
 		err = fmt.Errorf("%w: write the %s: %w", ErrDisk, what, err)
 		g.exit(err)
 	}
 	return err
+}
+
+// storeWatch ends the process when a store call takes longer than its deadline. The time is counted in parts, so that a process
+// that was stopped and goes on, or a machine that slept, is not taken for a disk that hangs.
+type storeWatch struct {
+	guard guard
+	what  string
+
+	mu    sync.Mutex
+	left  int // parts of the deadline
+	timer *time.Timer
+}
+
+const watchParts = 10
+
+func (g guard) watch(what string) *storeWatch {
+	w := &storeWatch{guard: g, what: what, left: watchParts}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(g.deadline/watchParts, w.passed)
+	return w
+}
+
+// passed is called after each part of the deadline.
+func (w *storeWatch) passed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.left == 0 {
+		return // the call has ended
+	}
+	if w.left--; w.left == 0 {
+		w.guard.exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, w.what, w.guard.deadline))
+		return
+	}
+	w.timer.Reset(w.guard.deadline / watchParts)
+}
+
+func (w *storeWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = 0
+	w.timer.Stop()
 }
 
 // meteredSnapshots reports the size of the snapshots that are written.

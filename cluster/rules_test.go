@@ -1,0 +1,408 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// The tests here show the counterexamples from which rules of the architecture come, on the real cluster code: each fails when
+// its rule is switched off.
+
+// waitFor waits until the condition holds.
+func waitFor(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !condition(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+// cut separates a member's raft traffic from that of the others. Calls between members go on.
+func cut(from *member, others ...*member) {
+	wire := from.world.Transport.(*networkTransport).InmemTransport
+	for _, other := range others {
+		wire.Disconnect(other.world.Transport.LocalAddr())
+		other.world.Transport.(*networkTransport).Disconnect(wire.LocalAddr())
+	}
+}
+
+// † A leader that was replaced without knowing it must not read: what its successor has committed it has not seen. Its own
+// opinion, raft's lease, and answers that were sent before are no confirmation.
+func TestDeposedLeaderDoesNotRead(t *testing.T) {
+	first := raft.ServerID("n1")
+	members := startCluster(t, 3, func(c *Config, _ *World) {
+		if c.ID == first { // slow to believe that it is alone
+			c.Timing.Heartbeat, c.Timing.Election, c.Timing.LeaderLease = 5*time.Second, 5*time.Second, 5*time.Second
+		}
+	})
+	old := members[0]
+	for leader(t, members...) != old {
+		waitFor(t, "n1 leads", func() bool {
+			for _, m := range members[1:] {
+				_ = m.TransferLeadership(t.Context(), "n1") // only the leader does it
+			}
+			return old.leadership.Load() != nil
+		})
+	}
+	old.must(t, set("k", "old"))
+	cut(old, members[1:]...)
+	next := leader(t, members[1:]...)
+	next.must(t, set("k", "new"))
+	if old.raft.State() != raft.Leader {
+		t.Fatal("the old leader knows that it is none: the test shows nothing")
+	}
+	if value, err := old.get("k"); err == nil {
+		t.Errorf("the old leader read %q", value)
+	}
+	if err := old.Confirm(t.Context()); err == nil {
+		t.Error("the old leader was confirmed")
+	}
+	if value, err := next.get("k"); value != "new" || err != nil {
+		t.Errorf("the new leader: %q, %v", value, err)
+	}
+}
+
+// † An entry that is not the next of the serving leader has no effect, although raft has committed it: neither one that
+// overtook a failed one, nor one from before the LeaderStart.
+func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	n.must(t, set("k", "v"))
+	status := n.replica.status()
+	for name, entry := range map[string]fsm.Entry{
+		"one is missing": {Term: status.LeaderTerm, Number: status.Number + 2},
+		"again":          {Term: status.LeaderTerm, Number: status.Number},
+		"another term":   {Term: status.LeaderTerm - 1, Number: status.Number + 1},
+		"of no term":     {Number: status.Number + 1},
+	} {
+		entry.Commands = []fsm.Command{set("k", name)}
+		future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
+		if err := future.Error(); err != nil {
+			t.Fatal(err)
+		}
+		if outcome, ok := future.Response().(*fsm.Outcome); !ok || !outcome.Skipped {
+			t.Errorf("%s: %+v", name, future.Response())
+		}
+	}
+	if value, err := n.get("k"); value != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// † No-ops and configurations never reach the state machine: a read that waited for the commit index itself would wait for
+// ever behind a change of the members.
+func TestReadsBehindAConfiguration(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	n.must(t, set("k", "v"))
+	if err := n.raft.AddNonvoter("n9", "nowhere", 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if value, err := n.get("k"); value != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// † Leaders that follow each other quickly still let keys expire: each puts the time that passed into the log before it hands
+// over.
+func TestFlappingLeadersLetKeysExpire(t *testing.T) {
+	members := startCluster(t, 3)
+	command := set("lock", "v")
+	command.TTL = 1000
+	leader(t, members...).must(t, command)
+	began := time.Now()
+	for time.Since(began) < 20*time.Second {
+		var n *member
+		waitFor(t, "somebody leads", func() bool {
+			for _, m := range members {
+				if m.leadership.Load() != nil {
+					n = m
+				}
+			}
+			return n != nil
+		})
+		if n.replica.status().Keys == 0 {
+			return
+		}
+		<-time.After(200 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_ = n.TransferLeadership(ctx, "") // it may have lost it meanwhile
+		cancel()
+	}
+	t.Error("the lock did not expire")
+}
+
+// † A lock never ends early, whatever the clock of a new leader says.
+func TestFastClockEndsNoLock(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	command := set("lock", "v")
+	command.TTL = 2500
+	began := time.Now()
+	n.must(t, command)
+	for _, m := range members {
+		if m != n {
+			m.wall.mu.Lock()
+			m.wall.offset = 120_000
+			m.wall.mu.Unlock()
+		}
+	}
+	if err := n.TransferLeadership(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	next := leader(t, members...)
+	if next == n {
+		t.Fatal("no other leader")
+	}
+	waitFor(t, "the lock expires", func() bool { return next.replica.status().Keys == 0 })
+	if took := time.Since(began); took < 2500*time.Millisecond {
+		t.Errorf("a lock of 2.5 s was lost after %v", took)
+	}
+}
+
+// † A clock that is set, or wrong from the start, moves the cluster's clock neither at once nor later.
+func TestClockThatIsSetMovesNothing(t *testing.T) {
+	members := startCluster(t, 3, func(c *Config, w *World) {
+		if c.ID == "n1" { // wrong from the start
+			right := w.Clock.Wall
+			w.Clock.Wall = func() int64 { return right() + 3_600_000 }
+		}
+	})
+	n := leader(t, members...)
+	n.must(t, set("k", "v"))
+	for range 3 {
+		n.wall.mu.Lock()
+		n.wall.offset = 3_600_000
+		n.wall.mu.Unlock()
+		n.must(t, set("k", "v"))
+		if ahead := n.replica.status().Wall - time.Now().UnixMilli(); ahead > 5_000 {
+			t.Fatalf("the cluster's clock is %d ms ahead", ahead)
+		}
+		n.wall.mu.Lock()
+		n.wall.offset = 0
+		n.wall.mu.Unlock()
+		if err := n.TransferLeadership(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		n = leader(t, members...)
+	}
+}
+
+// † The published mark goes into the log although nothing else does: else the next leader would repeat what was published long
+// ago.
+func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	command := set("k", "v")
+	n.must(t, command)
+	index := n.replica.status().Index
+	<-time.After(50 * time.Millisecond) // the proposer sleeps
+	began := time.Now()
+	n.SetPublished(index)
+	waitFor(t, "the mark is in the log", func() bool { return n.replica.status().Published >= index })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("after %v", took)
+	}
+}
+
+// A leader that alone has lost its broker hands over to a member that has not; when none has, it stays.
+func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	for _, m := range members {
+		m.recorder.brokerDown.Store(true)
+	}
+	term := n.raft.CurrentTerm()
+	<-time.After(600 * time.Millisecond)
+	if n.raft.State() != raft.Leader || n.raft.CurrentTerm() != term {
+		t.Fatal("it handed over to one that is no better off")
+	}
+	var better *member
+	for _, m := range members {
+		if m != n {
+			better = m
+		}
+	}
+	better.recorder.brokerDown.Store(false)
+	waitFor(t, "the one with a broker leads", func() bool { return better.raft.State() == raft.Leader })
+}
+
+// What an observer tells reaches the others; what they hold can be collected, page by page.
+func TestTellAndCollect(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	for _, m := range members {
+		m.recorder.held = []string{string(m.ID()) + "/1", string(m.ID()) + "/2"}
+	}
+	n.Tell(t.Context(), []byte("answered"))
+	told := 0
+	for _, m := range members {
+		told += len(m.recorder.told)
+	}
+	if told != 2 || len(n.recorder.told) != 0 {
+		t.Errorf("%d were told", told)
+	}
+	pages := make(chan string, 10)
+	n.CollectHeld(t.Context(), 0, func(id string, page []byte) { pages <- id + "=" + string(page) })
+	if len(pages) != 6 { // two with content and an empty one of each
+		t.Errorf("%d pages", len(pages))
+	}
+}
+
+// Verify sees a replica whose state is another.
+func TestVerify(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	n.must(t, set("k", "v"))
+	verification, err := n.Verify(t.Context())
+	if err != nil || !verification.Agree || len(verification.Hashes) != 3 {
+		t.Fatalf("%+v, %v", verification, err)
+	}
+	var other *member
+	for _, m := range members {
+		if m != n {
+			other = m
+		}
+	}
+	other.replica.mu.Lock()
+	*other.replica.machine = *fsm.New()
+	other.replica.mu.Unlock()
+	if verification, err = n.Verify(t.Context()); err != nil || verification.Agree {
+		t.Errorf("%+v, %v", verification, err)
+	}
+}
+
+// A snapshot is restored on every member alike.
+func TestRestoreEverywhere(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	waitFor(t, "every member is known to know how", func() bool { return n.replica.status().Version >= fsm.VersionRestore })
+	for i := range 2000 {
+		if !n.Propose(set(fmt.Sprint("k", i), string(make([]byte, 1000))), nil) {
+			t.Fatal("not taken up")
+		}
+	}
+	n.must(t, set("k", "saved"))
+	var saved bytes.Buffer
+	if _, err := n.SaveSnapshot(&saved); err != nil {
+		t.Fatal(err)
+	}
+	n.must(t, set("k", "later"))
+	whole := bytes.Clone(saved.Bytes())
+	saved.Bytes()[saved.Len()/2] ^= 1
+	if err := n.Restore(t.Context(), &saved); !errors.Is(err, ErrRefused) {
+		t.Errorf("damaged: %v", err)
+	}
+	if value, err := n.get("k"); value != "later" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+	if err := n.Restore(t.Context(), bytes.NewReader(whole)); err != nil {
+		t.Fatal(err)
+	}
+	if value, err := n.get("k"); value != "saved" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+	if verification, err := n.Verify(t.Context()); err != nil || !verification.Agree {
+		t.Errorf("%+v, %v", verification, err)
+	}
+}
+
+// What must not become a member, or a leader, is refused.
+func TestRefusedChanges(t *testing.T) {
+	network := NewNetwork()
+	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
+	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionKeepNonVoter })
+	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
+	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, ErrRefused) {
+		t.Errorf("a node with a cluster of its own: %v", err)
+	}
+	fresh := startMember(t, network, "n2", nil, memoryStores())
+	old := []byte(`{"id":"n2","address":"n2","version":1}`)
+	if _, err := n.Handle(t.Context(), Caller{ID: "n1"}, MethodJoin, old); !errors.Is(err, ErrRefused) {
+		t.Errorf("an old node: %v", err)
+	}
+	stranger := Caller{Certified: func(names ...string) bool { return false }}
+	if _, err := n.Handle(t.Context(), stranger, MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, ErrRefused) {
+		t.Errorf("without its certificate: %v", err)
+	}
+	if _, err := n.Handle(t.Context(), stranger, MethodTell, nil); !errors.Is(err, ErrRefused) {
+		t.Errorf("a stranger as a member: %v", err)
+	}
+	if err := n.AddMember(t.Context(), "n2", false); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
+	if err := n.TransferLeadership(t.Context(), "n2"); !errors.Is(err, ErrRefused) {
+		t.Errorf("the leadership to a non-voter: %v", err)
+	}
+	if err := n.RemoveMember(t.Context(), "nobody"); !errors.Is(err, ErrRefused) {
+		t.Errorf("removed nobody: %v", err)
+	}
+	if err := n.AddMember(t.Context(), "n2", true); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it votes", func() bool {
+		server, ok := find(n.servers(), "n2")
+		return ok && server.Suffrage == raft.Voter
+	})
+	if err := n.AddMember(t.Context(), "n2", false); !errors.Is(err, ErrRefused) {
+		t.Errorf("a voter, as a non-voter: %v", err)
+	}
+	fresh.raft.Shutdown()
+	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, ErrRefused) {
+		t.Errorf("removed the one that is alive of two: %v", err)
+	}
+}
+
+// A change of the policy on one node, and of a setting on another, bring back nothing of the other's.
+func TestOffersOnlyWhatChanged(t *testing.T) {
+	stores := []Stores{memoryStores(), memoryStores(), memoryStores()}
+	network := NewNetwork()
+	ids := servers("n1", "n2", "n3")
+	var members []*member
+	for i, server := range ids {
+		members = append(members, startMember(t, network, server.ID, ids, stores[i]))
+	}
+	leader(t, members...)
+	limits := func(m *member) (keys, watches int64) {
+		m.View(func(machine *fsm.Machine) {
+			s, _ := machine.Settings()
+			keys, watches = s.Limits.Keys, s.Limits.Watches
+		})
+		return keys, watches
+	}
+	waitFor(t, "all have offered", func() bool {
+		for _, s := range stores {
+			if data, _ := s.Offered.Load(); data == nil {
+				return false
+			}
+		}
+		return true
+	})
+	offer := DefaultConfig().Offer
+	offer.Settings.Limits.Keys = 77
+	members[1].SetOffer(offer)
+	waitFor(t, "the change is in force", func() bool { keys, _ := limits(members[0]); return keys == 77 })
+	waitFor(t, "it is remembered", func() bool {
+		data, _ := stores[1].Offered.Load()
+		return bytes.Equal(data, offer.fingerprint())
+	})
+	policy := DefaultConfig().Offer
+	policy.KeepPolicy = false
+	changed := policy.changed(true, (&Offer{Settings: policy.Settings, KeepPolicy: true}).fingerprint(), policy.fingerprint(), offer.Settings)
+	if changed.Settings.Limits.Keys != 77 && !changed.KeepPolicy {
+		t.Errorf("a change of the policy brings back older settings: %+v", changed)
+	}
+	if _, err := members[2].world.Stores.Offered.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if keys, _ := limits(members[2]); keys != 77 {
+		waitFor(t, "it is in force everywhere", func() bool { keys, _ := limits(members[2]); return keys == 77 })
+	}
+}
