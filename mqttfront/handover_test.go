@@ -1,0 +1,347 @@
+package mqttfront
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// follow makes a front end hold requests, each after a while, and returns it.
+func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
+	t.Helper()
+	f, s := newTestFront(t)
+	for i, name := range requests {
+		client, correlation, _ := strings.Cut(name, ":")
+		arrive(f, del, correlation+strings.Repeat("-", 16), "__srcId", client)
+		f.mu.Lock()
+		f.held.Back().Value.(*request).arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
+		f.mu.Unlock()
+	}
+	return f, s
+}
+
+// order returns the requests that a front end holds, as follow names them.
+func (f *Front) order() (names []string) {
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		r := element.Value.(*request)
+		names = append(names, r.command.Principal.ClientID+":"+strings.TrimRight(string(r.correlation), "-"))
+	}
+	return names
+}
+
+func pages(f *Front) (pages [][]byte) {
+	for cursor := uint64(0); ; {
+		page, next := f.Held(cursor, 0)
+		pages = append(pages, page)
+		if cursor = next; cursor == 0 {
+			return pages
+		}
+	}
+}
+
+// † A new leader takes up what only the other nodes hold, in each node's order for each client.
+func TestTakeUpHeld(t *testing.T) {
+	for name, test := range map[string]struct {
+		here   []string
+		others map[string][]string
+		want   string // of client c
+	}{
+		"nothing here":            {nil, map[string][]string{"n2": {"c:A", "d:X", "c:B"}}, "A B"},
+		"one before":              {[]string{"c:B"}, map[string][]string{"n2": {"c:A", "c:B"}}, "A B"},
+		"one after":               {[]string{"c:A"}, map[string][]string{"n2": {"c:A", "c:B"}}, "A B"},
+		"after, in spite of time": {[]string{"d:1", "d:2", "d:3", "c:A"}, map[string][]string{"n2": {"c:A", "c:B", "d:9", "d:8", "d:7"}}, "A B"},
+		"between":                 {[]string{"c:A", "c:C"}, map[string][]string{"n2": {"c:A", "c:B", "c:C"}}, "A B C"},
+		"from two":                {nil, map[string][]string{"n2": {"c:A", "c:B"}, "n3": {"c:B", "c:C"}}, "A B C"},
+		"known here":              {[]string{"c:A", "c:B"}, map[string][]string{"n2": {"c:A", "c:B"}}, "A B"},
+	} {
+		f, s := follow(t, test.here...)
+		s.held = map[string][][]byte{}
+		for node, requests := range test.others {
+			other, _ := follow(t, requests...)
+			s.held[node] = pages(other)
+		}
+		byNode := f.collect(context.Background(), 0)
+		f.mu.Lock()
+		f.takeUpHeld(s.machine, byNode)
+		order := f.order()
+		f.mu.Unlock()
+		of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
+		if got := strings.ReplaceAll(strings.Join(of, " "), "c:", ""); got != test.want {
+			t.Errorf("%s: %s; want %s", name, got, test.want)
+		}
+	}
+}
+
+// A request that is an error, or that cannot be read, does not hide those behind it.
+func TestHandOverOfErrors(t *testing.T) {
+	other, _ := newTestFront(t)
+	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
+	arrive(other, del, strings.Repeat("b", 16), "__srcId", "c")
+	arrive(other, get, strings.Repeat("c", 16), "__srcId", "c")
+	arrive(other, get, strings.Repeat("d", 16), "__srcId", "c", "__protVer", "9.9")
+	f, s := newTestFront(t)
+	s.held = map[string][][]byte{"n2": append([][]byte{appendField(nil, "nonsense")}, pages(other)...)}
+	byNode := f.collect(context.Background(), 0)
+	f.takeUpHeld(s.machine, byNode)
+	if f.held.Len() != 4 {
+		t.Fatalf("%d of 4", f.held.Len())
+	}
+	first := f.held.Front().Value.(*request)
+	last := f.held.Back().Value.(*request)
+	if first.command.Kind != 0 || first.command.Error != fsm.ErrorUnknownCommand || last.version != "9.9" {
+		t.Errorf("%+v, %+v", first, last)
+	}
+	if !f.held.Front().Next().Next().Value.(*request).read {
+		t.Error("a GET is none any more")
+	}
+}
+
+// Pages are complete and bounded, also of a buffer that is large.
+func TestHeldPages(t *testing.T) {
+	f, _ := newTestFront(t)
+	value := strings.Repeat("v", 100_000)
+	for i := range 50 {
+		arrive(f, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s\r\n", len(value), value), fmt.Sprintf("%016d", i), "__srcId", "c", "__ts", "1:0:c")
+	}
+	total := 0
+	for _, page := range pages(f) {
+		if len(page) > heldPage+200_000 {
+			t.Errorf("a page of %d bytes", len(page))
+		}
+		requests, err := readHeld(page, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += len(requests)
+	}
+	if total != 50 {
+		t.Errorf("%d of 50", total)
+	}
+	if page, _ := f.Held(0, time.Minute); page != nil {
+		t.Error("what is younger than a minute is given")
+	}
+}
+
+// Many requests are merged in a time that grows with their number, not with its square.
+func TestMergeIsQuick(t *testing.T) {
+	f, _ := newTestFront(t)
+	now := time.Now()
+	var others []*request
+	for i := range 40_000 {
+		r := &request{done: func() {}, arrived: now.Add(time.Duration(i) * time.Millisecond), responseTopic: fmt.Sprint(i)}
+		r.command.ID[0], r.command.ID[1], r.command.ID[2] = byte(i), byte(i>>8), byte(i>>16)
+		others = append(others, r)
+		mine := &request{done: func() {}, arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), responseTopic: fmt.Sprint("x", i)}
+		mine.command.ID = r.command.ID
+		mine.command.ID[15] = 1
+		mine.element = f.held.PushBack(mine)
+		f.byID[mine.command.ID] = mine
+	}
+	began := time.Now()
+	if added := f.merge(others); len(added) != 40_000 {
+		t.Fatal(len(added))
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// What the leader answered outside of the log is let go when it says so, also when it says so first.
+func TestReportsReleaseReads(t *testing.T) {
+	f, _ := newTestFront(t)
+	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 1 {
+		t.Fatal("a GET with an identity is not held")
+	}
+	id := f.held.Front().Value.(*request).command.ID
+	f.Told(id[:])
+	if f.held.Len() != 0 {
+		t.Error("not let go")
+	}
+	f.Told(id[:])
+	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 0 {
+		t.Error("a report that came first was forgotten")
+	}
+	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c") // another copy: nobody has said that it is answered
+	if f.held.Len() != 1 {
+		t.Error("one report let two go")
+	}
+	f.Told(id[:])
+	f.Told(id[:])
+	f.giveUp(time.Now().Add(earlyMemory + time.Second))
+	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 1 {
+		t.Error("an old report still lets go")
+	}
+}
+
+// A leader reports what the log does not tell, and nothing else.
+func TestLeaderReportsReads(t *testing.T) {
+	f, s := newTestFront(t)
+	serve(f)
+	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
+	f.ReadDone(f.held.Back().Value, 3, fsm.Result{Code: fsm.CodeNull})
+	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
+	f.Applied(s.outcome(4, fsm.CodeMissing), s.tags[len(s.tags)-1:])
+	arrive(f, get, "short", "__srcId", "c")
+	f.ReadDone(f.held.Back().Value, 5, fsm.Result{Code: fsm.CodeNull})
+	for _, l := range f.serving.lanes {
+		for {
+			o, wait := l.next()
+			if wait {
+				break
+			}
+			l.acknowledge(o)
+		}
+	}
+	if len(f.answered) != 1 {
+		t.Errorf("%d are reported", len(f.answered))
+	}
+}
+
+// A write whose outcome was applied before the broker delivered it here is let go once it is published, not held for a minute.
+func TestLateDelivery(t *testing.T) {
+	f, _ := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
+	command := probe.held.Front().Value.(*request).command
+	outcome := func(index, published uint64) *fsm.Outcome {
+		return &fsm.Outcome{Index: index, Published: published, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}
+	}
+	f.Applied(outcome(5, 0), nil)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 1 {
+		t.Fatal("not published yet, and not held")
+	}
+	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
+	if f.held.Len() != 0 {
+		t.Error("published, and still held")
+	}
+	f.Applied(outcome(7, 5), nil)
+	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 0 {
+		t.Error("published before it came, and held")
+	}
+}
+
+// A client that asks again for what was published, but did not reach it, is held for anew.
+func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
+	f, _ := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	first := f.held.Front().Value.(*request)
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
+	if f.held.Len() != 1 || f.held.Front().Value.(*request) == first {
+		t.Error("the copy went with the first")
+	}
+}
+
+// What has taken effect, and of which the state knows nothing any more, is not executed again.
+func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
+	f, s := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	r := f.held.Front().Value.(*request)
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	serve(f)
+	if len(s.proposed) != 0 {
+		t.Error("proposed again")
+	}
+}
+
+// A leader takes up what the others have held for long: it passed this node by.
+func TestSweep(t *testing.T) {
+	f, s := newTestFront(t)
+	serve(f)
+	other, _ := follow(t, "c:A")
+	s.held = map[string][][]byte{"n2": pages(other)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.sweep(ctx)
+	}()
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		f.mu.Lock()
+		proposed := len(s.proposed)
+		f.mu.Unlock()
+		if proposed == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not taken up")
+		}
+	}
+	cancel()
+	<-done
+}
+
+// Contested publishing connections are said once, a lost broker is not taken for them.
+func TestContest(t *testing.T) {
+	var c contest
+	now := time.Now()
+	said := 0
+	for range 20 {
+		now = now.Add(time.Second)
+		if c.lost(now) {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+	c = contest{}
+	for range 20 {
+		now = now.Add(time.Minute)
+		if c.lost(now) {
+			t.Fatal("a loss a minute is no contest")
+		}
+	}
+}
+
+// Round trips of 40 ms say something of the broker; others do not.
+func TestNagle(t *testing.T) {
+	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
+		var n nagle
+		said := 0
+		for range 10 * nagleTrips {
+			if n.trip(took) {
+				said++
+			}
+		}
+		if said != want {
+			t.Errorf("%v: said %d times", took, said)
+		}
+	}
+}
+
+// A leader whose session, broker or publishing connections are gone says for how long; one that only does not listen does not.
+func TestBrokerSilence(t *testing.T) {
+	f, _ := newTestFront(t)
+	f.setSession(true, "connected")
+	if s := f.BrokerSilence(); s != 0 {
+		t.Errorf("just up: %v", s)
+	}
+	f.started = f.started.Add(-time.Minute)
+	if s := f.BrokerSilence(); s < 50*time.Second {
+		t.Errorf("nothing came for a minute: %v", s)
+	}
+	f.pushesBack.Store(true)
+	if s := f.BrokerSilence(); s != 0 {
+		t.Errorf("this node does not listen: %v", s)
+	}
+	f.pushesBack.Store(false)
+	f.heardBroker()
+	f.setOutbox(newOutbox(f))
+	f.outbox.lanes[0].downSince.Store(time.Now().Add(-5 * time.Second).UnixMilli())
+	if s := f.BrokerSilence(); s < 4*time.Second {
+		t.Errorf("a publishing connection is down: %v", s)
+	}
+}
