@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // Alone reports whether this node is the only member.
@@ -31,30 +33,64 @@ func (n *Node) Tell(ctx context.Context, message []byte) {
 	telling.Wait()
 }
 
+// collectGrace is how long CollectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the
+// take-over.
+const collectGrace = 50 * time.Millisecond
+
 // CollectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
-// member's in its order and from a goroutine of its own, until all have given everything or the context ends.
+// member's in its order and from a goroutine of its own. It returns when all have given everything, a little after a majority
+// has, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	servers := n.servers()
+	complete := make(chan bool, len(servers))
 	var collecting sync.WaitGroup
-	for _, server := range n.servers() {
+	others := 0
+	for _, server := range servers {
 		if server.ID == n.config.ID {
 			continue
 		}
-		collecting.Go(func() {
-			for cursor := uint64(0); ; {
-				request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
-				body, err := n.world.Peers.Call(ctx, server, MethodHeld, request)
-				if err != nil || len(body) < 8 {
-					n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
-					return
-				}
-				take(string(server.ID), body[8:])
-				if cursor = binary.BigEndian.Uint64(body); cursor == 0 {
-					return
-				}
-			}
-		})
+		others++
+		collecting.Go(func() { complete <- n.collectFrom(ctx, server, age, take) })
 	}
+	var grace <-chan time.Time
+	for ended, answered := 0, 1; ended < others; { // this member counts, too
+		select {
+		case ok := <-complete:
+			ended++
+			if ok {
+				answered++
+			}
+			if answered > len(servers)/2 && grace == nil {
+				timer := time.NewTimer(collectGrace)
+				defer timer.Stop()
+				grace = timer.C
+			}
+		case <-grace:
+			ended = others
+		case <-ctx.Done():
+			ended = others
+		}
+	}
+	cancel()
 	collecting.Wait()
+}
+
+// collectFrom collects what one member holds, and reports whether it gave everything.
+func (n *Node) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
+	for cursor := uint64(0); ; {
+		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
+		body, err := n.world.Peers.Call(ctx, server, MethodHeld, request)
+		if err != nil || len(body) < 8 {
+			n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
+			return false
+		}
+		take(string(server.ID), body[8:])
+		if cursor = binary.BigEndian.Uint64(body); cursor == 0 {
+			return true
+		}
+	}
 }
 
 // handleHeld answers with a page of what this node's observer holds.

@@ -147,10 +147,10 @@ func (t *Transport) Raft() raft.Transport {
 }
 
 // maxPooled is how many idle connections to one member raft keeps.
-const maxPooled = 3
+const maxPooled = 2
 
-// again repeats a request for a vote while it fails because a pooled connection has ended meanwhile: that of a member that was
-// restarted. Each attempt uses up one of them.
+// again repeats a request, which must be one that may arrive twice, while it fails because a pooled connection has ended
+// meanwhile: that of a member that was restarted. Each attempt uses up one of them.
 func again(request func() error) (err error) {
 	for range maxPooled + 1 {
 		if err = request(); !stale(err) {
@@ -185,7 +185,7 @@ func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.Ser
 
 // AppendEntries implements raft.Transport.
 func (r *raftTransport) AppendEntries(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return r.NetworkTransport.AppendEntries(id, target(id, address), args, resp)
+	return again(func() error { return r.NetworkTransport.AppendEntries(id, target(id, address), args, resp) })
 }
 
 // RequestVote implements raft.Transport.

@@ -1,0 +1,299 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// idle is an observer that does nothing.
+type idle struct{}
+
+func (idle) Applied(*fsm.Outcome, []any)                 {}
+func (idle) ReadDone(any, uint64, fsm.Result)            {}
+func (idle) Failed(any, bool)                            {}
+func (idle) Told([]byte)                                 {}
+func (idle) Held(uint64, time.Duration) ([]byte, uint64) { return nil, 0 }
+func (idle) BrokerSilence() time.Duration                { return 0 }
+func (idle) Serve(ctx context.Context, _ uint64) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+type noOffer struct{}
+
+func (noOffer) Load() ([]byte, error) { return nil, nil }
+func (noOffer) Save([]byte) error     { return nil }
+
+// api is the admin API of one member of a test cluster.
+type api struct {
+	t    *testing.T
+	node *cluster.Node
+	url  string
+}
+
+// startAPIs starts three members with their admin APIs, and waits for a leader.
+func startAPIs(t *testing.T) (leader, follower *api) {
+	t.Helper()
+	network := cluster.NewNetwork()
+	var servers []raft.Server
+	for i := range 3 {
+		id := fmt.Sprintf("n%d.x", i+1)
+		servers = append(servers, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)})
+	}
+	var list []*api
+	for _, server := range servers {
+		config := cluster.DefaultConfig()
+		config.ID, config.Address, config.Members = server.ID, server.Address, servers
+		store := raft.NewInmemStore()
+		node, err := cluster.Open(config, cluster.World{
+			Stores: cluster.Stores{
+				Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: noOffer{}, Close: func() error { return nil },
+			},
+			Transport: network.Transport(server.ID, config.Timing), Peers: network, Clock: cluster.SystemClock(), Random: rand.Uint64,
+			FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Exit: func(err error) { t.Error(err) },
+			Log: slog.New(slog.DiscardHandler), Metrics: cluster.NewMetrics(prometheus.NewRegistry()),
+		}, idle{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		network.Attach(node)
+		handler := Admin(AdminConfig{
+			Name: cluster.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
+			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler),
+		})
+		forwarded := Serve(network.HTTP(server.ID), handler)
+		outside := httptest.NewServer(handler)
+		t.Cleanup(func() {
+			outside.Close()
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = forwarded.Close(ctx)
+			_ = node.Close(ctx)
+		})
+		list = append(list, &api{t, node, outside.URL})
+	}
+	for deadline := time.Now().Add(20 * time.Second); leader == nil; <-time.After(5 * time.Millisecond) {
+		for i, a := range list {
+			if s := a.node.Status(); s.Serving && s.State.Version >= fsm.VersionRestore {
+				leader, follower = a, list[(i+1)%3]
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody leads")
+		}
+	}
+	return leader, follower
+}
+
+func (a *api) call(method, path string, body []byte, into any) int {
+	a.t.Helper()
+	request, err := http.NewRequestWithContext(a.t.Context(), method, a.url+path, bytes.NewReader(body))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if into == nil {
+		_, _ = io.Copy(io.Discard, response.Body)
+	} else if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+		a.t.Errorf("%s %s: %d %v", method, path, response.StatusCode, err)
+	}
+	return response.StatusCode
+}
+
+func (a *api) execute(c fsm.Command) {
+	a.t.Helper()
+	c.Principal = policy.Principal{ClientID: "c"}
+	if _, err := a.node.Execute(a.t.Context(), c); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *api) set(key, value string) {
+	a.t.Helper()
+	a.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte(value), Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), NodeID: "c"}})
+}
+
+// Any node answers; keys and prefixes may be any bytes; pages have no gaps.
+func TestKeysAndWatches(t *testing.T) {
+	leader, follower := startAPIs(t)
+	keys := []string{"a b", "a;b", "a&b=c", "a\xff\x00", "a%zz", "a+b", "b"}
+	for _, key := range keys {
+		leader.set(key, "v\xfe")
+		leader.execute(fsm.Command{Kind: fsm.KindKeyNotify, Key: []byte(key)})
+	}
+	found := map[string]bool{}
+	for after := ""; ; {
+		var page Keys
+		query := url.Values{"prefix": {"a"}, "after": {after}, "limit": {"2"}}
+		if code := follower.call(http.MethodGet, "/v1/keys?"+query.Encode(), nil, &page); code != 200 {
+			t.Fatal(code)
+		}
+		for _, key := range page.Keys {
+			data, _ := base64.StdEncoding.DecodeString(key.Key.Base64)
+			if found[string(data)] {
+				t.Errorf("%q is there twice", data)
+			}
+			found[string(data)] = true
+			if len(key.Watchers) != 1 || key.TTL != nil || key.Size != 2 {
+				t.Errorf("%+v", key)
+			}
+		}
+		next, _ := base64.StdEncoding.DecodeString(page.Next)
+		if after = string(next); after == "" {
+			break
+		}
+	}
+	if len(found) != len(keys)-1 {
+		t.Errorf("%d of %d keys: %v", len(found), len(keys)-1, found)
+	}
+	var key Key
+	if code := follower.call(http.MethodGet, "/v1/key?"+url.Values{"key": {"a\xff\x00"}}.Encode(), nil, &key); code != 200 || key.Value.Base64 != base64.StdEncoding.EncodeToString([]byte("v\xfe")) {
+		t.Errorf("%d %+v", code, key)
+	}
+	var failure Error
+	if code := follower.call(http.MethodGet, "/v1/key?key=none", nil, &failure); code != 404 || failure.Outcome != "not done" {
+		t.Errorf("%d %+v", code, failure)
+	}
+	var count KeyCount
+	if follower.call(http.MethodGet, "/v1/keys/count?prefix=a", nil, &count); count.Count != len(keys)-1 {
+		t.Errorf("%+v", count)
+	}
+	// A query that is not understood does nothing, rather than more than was asked for.
+	for _, query := range []string{"client=c&key=a;b", "client=c&prefix=x", "client=c&client=d", "client=%zz", ""} {
+		if code := follower.call(http.MethodDelete, "/v1/watches?"+query, nil, &failure); code != 400 {
+			t.Errorf("%q: %d", query, code)
+		}
+	}
+	var dropped Dropped
+	if follower.call(http.MethodDelete, "/v1/watches?"+url.Values{"key": {"a;b"}}.Encode(), nil, &dropped); dropped.Dropped != 1 {
+		t.Errorf("%+v", dropped)
+	}
+	var watches Watches
+	if follower.call(http.MethodGet, "/v1/watches?client=c", nil, &watches); len(watches.Watches) != len(keys)-1 {
+		t.Errorf("%+v", watches)
+	}
+	if follower.call(http.MethodDelete, "/v1/watches?client=c", nil, &dropped); dropped.Dropped != len(keys)-1 {
+		t.Errorf("%+v", dropped)
+	}
+}
+
+// What only the leader can do is done by way of any node, also when the leader hands over for it.
+func TestChangesByWayOfAnyNode(t *testing.T) {
+	leader, follower := startAPIs(t)
+	leader.set("k", "v")
+	var list []cluster.Member
+	if code := follower.call(http.MethodGet, "/v1/members", nil, &list); code != 200 || len(list) != 3 {
+		t.Fatal(code, list)
+	}
+	var v cluster.Verification
+	if follower.call(http.MethodGet, "/v1/verify", nil, &v); !v.Agree || len(v.Hashes) != 3 {
+		t.Errorf("%+v", v)
+	}
+	var health cluster.Health
+	if code := follower.call(http.MethodGet, "/v1/autopilot", nil, &health); code != 200 {
+		t.Errorf("%d %+v", code, health)
+	}
+	var done Done
+	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"to":"`+cluster.NodeName(follower.node.ID())+`"}`), &done); code != 200 || !done.Done {
+		t.Fatal(code)
+	}
+	for deadline := time.Now().Add(10 * time.Second); !follower.node.Status().Serving; <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not lead")
+		}
+	}
+	// The one that leads now is demoted by way of the other: it hands over first.
+	name := cluster.NodeName(follower.node.ID())
+	var answer any
+	if code := leader.call(http.MethodPost, "/v1/members/"+name+"/demote", nil, &answer); code != 200 {
+		t.Fatalf("demote the leader: %d %v", code, answer)
+	}
+	if leader.call(http.MethodGet, "/v1/members", nil, &list); len(list) != 3 {
+		t.Error(list)
+	}
+	for _, m := range list {
+		if m.Node == name && m.Voter {
+			t.Error("it still votes")
+		}
+	}
+	var failure Error
+	for path, body := range map[string]string{"/v1/members": `{"address":"nowhere","voter":true}`, "/v1/leader": `{"to":"nobody"}`} {
+		if code := follower.call(http.MethodPost, path, []byte(body), &failure); code != 409 && code != 503 || failure.Outcome != "not done" {
+			t.Errorf("%s %s: %d %+v", path, body, code, failure)
+		}
+	}
+	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"two":"n1"}`), &failure); code != 400 {
+		t.Errorf("an unknown field: %d", code)
+	}
+}
+
+func TestSnapshotsByWayOfAnyNode(t *testing.T) {
+	leader, follower := startAPIs(t)
+	leader.set("k", "saved")
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, follower.url+"/v1/snapshot", nil)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if _, checked := fsm.CheckSnapshot(saved); err != nil || checked != nil {
+		t.Fatal(err, checked)
+	}
+	leader.set("k", "later")
+	var done Done
+	if code := follower.call(http.MethodPut, "/v1/snapshot", saved, &done); code != 200 {
+		t.Fatal(code)
+	}
+	var key Key
+	if follower.call(http.MethodGet, "/v1/key?key=k", nil, &key); key.Value.Text != "saved" {
+		t.Errorf("%+v", key)
+	}
+	var failure Error
+	if code := follower.call(http.MethodPut, "/v1/snapshot", saved[:len(saved)-1], &failure); code != 409 || failure.Outcome != "not done" {
+		t.Errorf("%d %+v", code, failure)
+	}
+	var status Status
+	if code := follower.call(http.MethodPost, "/v1/snapshot/take", nil, &status); code != 200 || status.Node != cluster.NodeName(follower.node.ID()) {
+		t.Errorf("%d %+v", code, status)
+	}
+}
+
+// A web page of another site cannot operate the cluster of whoever looks at it.
+func TestOtherSitesAreRefused(t *testing.T) {
+	leader, _ := startAPIs(t)
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, leader.url+"/v1/leader", strings.NewReader(`{}`))
+	request.Header.Set("Origin", "https://evil.example")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusForbidden {
+		t.Error(response.Status)
+	}
+}

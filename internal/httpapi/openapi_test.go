@@ -1,0 +1,150 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/cluster"
+)
+
+// document is what the test looks at of openapi.json.
+type document struct {
+	Paths map[string]map[string]struct {
+		Summary    string
+		Parameters []struct{ Name, In string }
+		Responses  map[string]struct {
+			Content map[string]struct{ Schema schema }
+		}
+		RequestBody struct {
+			Content map[string]struct{ Schema schema }
+		}
+	}
+	Components struct{ Schemas map[string]schema }
+}
+
+type schema struct {
+	Ref        string `json:"$ref"`
+	Type       any
+	Items      *schema
+	Properties map[string]schema
+	Required   []string
+}
+
+func read(t *testing.T) document {
+	t.Helper()
+	var d document
+	if err := json.Unmarshal(openAPI, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The document describes the operations that there are, with their parameters, and no others.
+func TestOpenAPIDescribesTheRoutes(t *testing.T) {
+	d := read(t)
+	described := 0
+	for _, operations := range d.Paths {
+		described += len(operations)
+	}
+	if described != len(routes()) {
+		t.Errorf("%d operations are described, %d exist", described, len(routes()))
+	}
+	for _, r := range routes() {
+		operation, ok := d.Paths[r.path][strings.ToLower(r.method)]
+		if !ok {
+			t.Errorf("%s %s is not described", r.method, r.path)
+			continue
+		}
+		var query []string
+		for _, p := range operation.Parameters {
+			if p.In == "query" {
+				query = append(query, p.Name)
+			} else if !strings.Contains(r.path, "{"+p.Name+"}") {
+				t.Errorf("%s %s: there is no %s in the path", r.method, r.path, p.Name)
+			}
+		}
+		if !slices.Equal(query, strings.Fields(r.query)) {
+			t.Errorf("%s %s: parameters %q are described, the server takes %q", r.method, r.path, query, r.query)
+		}
+		if operation.Summary == "" || operation.Responses["default"].Content["application/json"].Schema.Ref != "#/components/schemas/Error" {
+			t.Errorf("%s %s lacks a summary, or its errors", r.method, r.path)
+		}
+	}
+}
+
+// types are the Go types behind the schemas.
+func types() map[string]reflect.Type {
+	return map[string]reflect.Type{
+		"Error": reflect.TypeFor[Error](), "Done": reflect.TypeFor[Done](), "Status": reflect.TypeFor[Status](),
+		"Member": reflect.TypeFor[cluster.Member](), "AddMember": reflect.TypeFor[AddMember](), "TransferLeader": reflect.TypeFor[TransferLeader](),
+		"Health": reflect.TypeFor[cluster.Health](), "MemberHealth": reflect.TypeFor[cluster.MemberHealth](),
+		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
+		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
+		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[Dropped](),
+	}
+}
+
+// kinds are the JSON types of Go kinds.
+func kinds(of reflect.Type) string {
+	switch of.Kind() {
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Uint32:
+		return "integer"
+	case reflect.Slice:
+		return "array"
+	case reflect.Pointer:
+		return kinds(of.Elem())
+	default:
+		return "object"
+	}
+}
+
+// Each schema has the fields of what the server writes, with their types; optional are those that it may leave out.
+func TestOpenAPIDescribesTheTypes(t *testing.T) {
+	d := read(t)
+	names := slices.Sorted(maps.Keys(d.Components.Schemas))
+	if want := slices.Sorted(maps.Keys(types())); !slices.Equal(names, want) {
+		t.Errorf("schemas %v, types %v", names, want)
+	}
+	for name, goType := range types() {
+		described := d.Components.Schemas[name]
+		fields := map[string]bool{}
+		for i := range goType.NumField() {
+			field := goType.Field(i)
+			tag, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+			fields[tag] = true
+			property, ok := described.Properties[tag]
+			if !ok {
+				t.Errorf("%s.%s is not described", name, tag)
+				continue
+			}
+			kind, isText := property.Type.(string)
+			if list, ok := property.Type.([]any); ok {
+				kind, isText = list[0].(string), true
+			}
+			wanted := kinds(field.Type)
+			if field.Type.String() == "time.Time" {
+				wanted = "string"
+			}
+			if isText && kind != wanted || !isText && property.Ref == "" {
+				t.Errorf("%s.%s is described as %v, and is %s", name, tag, property.Type, wanted)
+			}
+			optional := options == "omitempty" || name == "AddMember" && tag == "voter" || name == "TransferLeader"
+			if slices.Contains(described.Required, tag) == optional {
+				t.Errorf("%s.%s: required and optional are mixed up", name, tag)
+			}
+		}
+		for property := range described.Properties {
+			if !fields[property] {
+				t.Errorf("%s.%s is described, and does not exist", name, property)
+			}
+		}
+	}
+}
