@@ -12,7 +12,7 @@ PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
 	mqttfront:FuzzParsePayload
 
-.PHONY: help build dev test packages test-go test-sdk soak lint fmt fuzz bench-go image clean
+.PHONY: help build dev test packages test-go test-sdk soak figures lint fmt fuzz bench-go image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,10 @@ test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev 
 
 soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
+
+figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
+	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput' -v ./test/integration | grep -v level=
+	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailover -v ./test/integration | grep -v level=
 
 lint: ## formatting, vet and staticcheck; fails when something is to be said
 	@unformatted="$$($(GOFUMPT) -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi

@@ -3,6 +3,7 @@ package cluster
 import (
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
@@ -21,6 +22,8 @@ type Metrics struct {
 	leaderships     prometheus.Counter
 	snapshotSeconds prometheus.Histogram
 	snapshotBytes   prometheus.Gauge
+	storeSeconds    *prometheus.HistogramVec // what
+	leaderChanges   prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -50,7 +53,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			"Time to write a snapshot and to cut the log."),
 		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_snapshot_bytes", Help: "Size of the newest snapshot."}),
 	}
-	registry.MustRegister(m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.givenUp,
+	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "holdfast_store_seconds", Help: "Time to write to the disk: entries of the log, a vote, a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
+	}, []string{"what"})
+	m.leaderChanges = counter("holdfast_leader_changes_total", "How often this node heard of another leader than before.")
+	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.givenUp,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
 }
@@ -80,6 +87,10 @@ func (m *Metrics) leading(yes bool) {
 	m.leader.Set(0)
 }
 
+func (m *Metrics) stored(what string, took time.Duration) {
+	m.storeSeconds.WithLabelValues(what).Observe(took.Seconds())
+}
+
 func (m *Metrics) snapshotWritten(bytes int64) { m.snapshotBytes.Set(float64(bytes)) }
 
 func (m *Metrics) snapshotTaken(took time.Duration) { m.snapshotSeconds.Observe(took.Seconds()) }
@@ -97,5 +108,33 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge("holdfast_raft_term", "Raft's current term.", func(s Status) float64 { return float64(s.Term) })
 	gauge("holdfast_raft_commit_index", "Raft's commit index.", func(s Status) float64 { return float64(s.Commit) })
 	gauge("holdfast_raft_applied_index", "Index of the last entry in the state.", func(s Status) float64 { return float64(s.State.Index) })
+	gauge("holdfast_raft_last_index", "Index of the last entry in the log.", func(s Status) float64 { return float64(s.Last) })
+	gauge("holdfast_members", "Members of the cluster.", func(s Status) float64 { return float64(len(s.Servers)) })
+	gauge("holdfast_voters", "Members that vote.", func(s Status) float64 { return float64(voters(s.Servers)) })
+	gauge("holdfast_members_answering", "Members, this one included, that answered when they were last asked.", func(Status) float64 { return float64(node.survey.answering()) })
+	gauge("holdfast_clock_offset_seconds", "How far this node's clock is ahead of the cluster's.", func(Status) float64 {
+		offset, _ := node.ClockOffset()
+		return offset.Seconds()
+	})
+	gauge("holdfast_disk_free_bytes", "Free disk space where the data is.", func(Status) float64 {
+		free, _ := node.world.FreeSpace()
+		return float64(free)
+	})
+	gauge("holdfast_disk_low", "1 while that is too little, else 0.", func(Status) float64 {
+		if node.diskLow() {
+			return 1
+		}
+		return 0
+	})
+	gauge("holdfast_log_version", "Version of the log that every member can apply.", func(s Status) float64 { return float64(s.State.Version) })
 	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
+}
+
+func voters(servers []raft.Server) (count int) {
+	for _, server := range servers {
+		if server.Suffrage == raft.Voter {
+			count++
+		}
+	}
+	return count
 }

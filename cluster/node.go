@@ -35,6 +35,7 @@ type Node struct {
 
 	clockIsOff   bool          // watchMembers' own
 	knownServers []raft.Server // watchMembers' own
+	knownLeader  raft.ServerID // watchMembers' own
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -61,7 +62,7 @@ func (n *Node) start() error {
 	if err := n.config.Validate(); err != nil {
 		return err
 	}
-	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.world.Exit}
+	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.world.Exit, stored: n.world.Metrics.stored}
 	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
 	n.replica = newReplica(n)
 	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard}

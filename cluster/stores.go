@@ -110,6 +110,7 @@ func (s deadlineStore) SetUint64(key []byte, value uint64) error {
 type guard struct {
 	deadline time.Duration
 	exit     func(error)
+	stored   func(what string, took time.Duration) // may be nil
 }
 
 // ErrDisk says that the disk under the stores failed or hangs.
@@ -117,8 +118,12 @@ var ErrDisk = errors.New("the disk failed")
 
 func (g guard) do(what string, call func() error) error {
 	watch := g.watch(what)
+	began := time.Now()
 	err := call()
 	watch.stop()
+	if g.stored != nil {
+		g.stored(what, time.Since(began))
+	}
 	if err != nil {
 		err = fmt.Errorf("%w: write the %s: %w", ErrDisk, what, err)
 		g.exit(err)

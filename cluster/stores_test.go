@@ -145,3 +145,24 @@ func TestStoresAreLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A process that was stopped, and goes on, has not been waiting for its disk: the deadline is counted in parts.
+func TestStoppedProcessIsNoDeadDisk(t *testing.T) {
+	exits := make(chan error, 10)
+	watch := guard{deadline: 100 * time.Hour, exit: func(err error) { exits <- err }}.watch("log")
+	watch.passed() // however late: a stop of any length is one part
+	if len(exits) != 0 {
+		t.Fatal("one part of the deadline ended the process")
+	}
+	for range watchParts - 1 {
+		watch.passed()
+	}
+	if err := <-exits; !errors.Is(err, ErrDisk) {
+		t.Error(err)
+	}
+	watch.stop()
+	watch.passed()
+	if len(exits) != 0 {
+		t.Error("a call that has ended ends the process")
+	}
+}

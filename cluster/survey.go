@@ -116,6 +116,13 @@ func (s *survey) isBehind() bool {
 	return !s.current
 }
 
+// answering returns how many members answered last time, this one included.
+func (s *survey) answering() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.answered) + 1
+}
+
 // anyDiskLow reports whether another member that answered is short of disk space.
 func (s *survey) anyDiskLow() bool {
 	s.mu.Lock()
@@ -193,8 +200,12 @@ func (n *Node) warnOfClock() {
 	}
 }
 
-// noteMembers says what changed among the members that this one knows.
+// noteMembers says what changed among the members that this one knows, and counts their leaders.
 func (n *Node) noteMembers() {
+	if _, leader := n.raft.LeaderWithID(); leader != "" && leader != n.knownLeader {
+		n.knownLeader = leader
+		n.world.Metrics.leaderChanges.Inc()
+	}
 	servers := n.servers()
 	if slices.Equal(servers, n.knownServers) {
 		return

@@ -93,6 +93,13 @@ func (f *Front) laneLost(lived time.Duration) {
 		"cluster", f.config.Cluster)
 }
 
+// Contested reports whether the publishing connections were found to be contested lately.
+func (f *Front) Contested() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.contest.said.IsZero() && time.Since(f.contest.said) < contestSilent
+}
+
 // nagle notices round trips that gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
 type nagle struct {
 	trips, delayed int

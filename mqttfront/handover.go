@@ -287,24 +287,3 @@ func (f *Front) sweep(ctx context.Context) {
 		})
 	}
 }
-
-// insert puts a request before another, or by the time of its arrival. f.mu is held.
-func (f *Front) insert(r, before *request) {
-	switch {
-	case before != nil:
-		r.element = f.held.InsertBefore(r, before.element)
-	default:
-		after := f.held.Back()
-		for after != nil && after.Value.(*request).arrived.After(r.arrived) {
-			after = after.Prev()
-		}
-		if after == nil {
-			r.element = f.held.PushFront(r)
-		} else {
-			r.element = f.held.InsertAfter(r, after)
-		}
-	}
-	f.heldBytes += r.size
-	f.byID[r.command.ID] = r
-	f.world.Metrics.held.Set(float64(f.held.Len()))
-}

@@ -169,7 +169,13 @@ func (o *benchOptions) report(command *cobra.Command, r benchResult) error {
 		"%.0f requests/s (%d in %.1f s, %d clients, %d outstanding, %d errors, %d unknown)\nlatency ms: p50 %.2f  p90 %.2f  p99 %.2f  p99.9 %.2f  max %.2f\n",
 		r.Rate, r.Requests, r.Seconds, r.Clients, r.Outstanding, r.Errors, r.Unknown,
 		ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max))
+	if err == nil && delayed(r.P50) {
+		_, err = fmt.Fprintln(command.OutOrStdout(), "half of the requests take 40 to 48 ms: the broker seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+	}
 	return err
 }
+
+// delayed reports whether a time in microseconds is that of a delayed acknowledgement.
+func delayed(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
 
 func ms(microseconds int64) float64 { return float64(microseconds) / 1000 }

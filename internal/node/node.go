@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
 )
@@ -59,6 +60,7 @@ type Node struct {
 	Front   *mqttfront.Front
 
 	config  Config
+	space   *freeSpace
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 	failed  chan error
@@ -130,12 +132,12 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
-	n := &Node{Cluster: member, Front: front, config: config, failed: make(chan error, 1)}
-	n.run(space)
+	n := &Node{Cluster: member, Front: front, config: config, space: space, failed: make(chan error, 1)}
+	n.run()
 	return n, nil
 }
 
-func (n *Node) run(space *freeSpace) {
+func (n *Node) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.workers.Go(func() {
@@ -143,7 +145,8 @@ func (n *Node) run(space *freeSpace) {
 			n.failed <- err
 		}
 	})
-	n.workers.Go(func() { space.watch(ctx, n.config.Log) })
+	n.workers.Go(func() { n.space.watch(ctx, n.config.Log) })
+	n.workers.Go(func() { n.warnOfForgeable(ctx) })
 	if n.config.PolicyFile != "" {
 		n.workers.Go(func() { n.followPolicy(ctx) })
 	}
@@ -174,11 +177,55 @@ func (n *Node) Ready() error {
 }
 
 // Notes returns what is wrong with a node that is ready all the same.
-func (n *Node) Notes() []string {
+func (n *Node) Notes() (notes []string) {
 	if _, err := n.Cluster.ClockOffset(); err != nil {
-		return []string{err.Error()}
+		notes = append(notes, err.Error())
 	}
-	return nil
+	if n.policyIsForgeable() {
+		notes = append(notes, forgeable)
+	}
+	if free, low := n.space.get(); low {
+		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: nothing may grow", free))
+	}
+	if n.Front.Contested() {
+		notes = append(notes, "another cluster of this name seems to use the same broker")
+	}
+	return notes
+}
+
+// forgeable is what is said of a policy without a broker that vouches for client ids.
+const forgeable = "the policy rests on what clients say of themselves: set identity.clientIdProperty, and have the broker stamp it"
+
+// policyIsForgeable reports whether a policy is in force, and the client ids that it judges are the clients' own word.
+func (n *Node) policyIsForgeable() bool {
+	if n.config.Front.Identity.ClientIDProperty != "" {
+		return false
+	}
+	policy := false
+	n.Cluster.View(func(m *fsm.Machine) {
+		settings, _ := m.Settings()
+		policy = settings.Policy != nil
+	})
+	return policy
+}
+
+// warnOfForgeable says once, when it begins, that a policy is forgeable.
+func (n *Node) warnOfForgeable(ctx context.Context) {
+	const interval = 5 * time.Second
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for was := false; ; {
+		is := n.policyIsForgeable()
+		if is && !was {
+			n.config.Log.Warn(forgeable)
+		}
+		was = is
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // Drain takes up no more requests and waits until those that were are answered.

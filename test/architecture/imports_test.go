@@ -37,6 +37,19 @@ func rules() []rule {
 			"replication knows the state machine, and nothing of MQTT",
 		},
 		{
+			"cluster/transport",
+			[]string{"cluster", "internal/tlsconfig"},
+			[]string{"github.com/hashicorp/raft", "golang.org/x/sys/unix"},
+			"the connections between members know who is meant, and nothing of what is said",
+		},
+		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
+		{
+			"internal/httpapi",
+			[]string{"cluster", "fsm", "internal/tlsconfig"},
+			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
+			"the endpoints show the cluster and the state, and nothing of MQTT",
+		},
+		{
 			"mqttfront",
 			[]string{"resp", "fsm", "hlc", "internal/policy", "internal/mqttconn"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},

@@ -154,7 +154,6 @@ type load struct {
 	mu       sync.Mutex
 	delays   []sample
 	versions map[string]string
-	reads    int
 }
 
 type sample struct {

@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/client"
+)
+
+// labels are the values that labels may have, besides those of Go's own collectors.
+const labels = `set get del vdel keynotify other done not_applied missing error queue commit publish log vote term ` +
+	`published expired given_up no_subscriber refused full expired outcome_unknown reply notification done untrusted unsupported failed ` +
+	`no_response_topic bad_response_topic retained`
+
+// Whatever clients send, no label of a metric comes from it: else they could make as many as they like.
+func TestMetricsHaveNoLabelsOfClients(t *testing.T) {
+	const evil = "evil-label"
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address)
+	store, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker.address}, ClientID: evil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	watcher, err := store.Watch(t.Context(), evil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watcher.Close(t.Context()) }()
+	for _, key := range []string{evil, evil + "2"} {
+		if _, err := store.Set(t.Context(), key, []byte(evil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := store.Get(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Del(t.Context(), evil); err != nil {
+		t.Fatal(err)
+	}
+	label := regexp.MustCompile(`([a-z_]+)="([^"]*)"`)
+	known := strings.Fields(labels)
+	metrics := 0
+	for _, s := range m {
+		response, err := http.Get("http://" + s.health + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(body), evil) {
+			t.Error("a client's word is in the metrics")
+		}
+		for line := range strings.Lines(string(body)) {
+			if !strings.HasPrefix(line, "holdfast_") {
+				continue
+			}
+			metrics++
+			for _, pair := range label.FindAllStringSubmatch(line, -1) {
+				if pair[1] != "le" && !slices.Contains(known, pair[2]) {
+					t.Errorf("label %s=%q in %s", pair[1], pair[2], line)
+				}
+			}
+		}
+	}
+	if metrics < 300 {
+		t.Errorf("only %d samples", metrics)
+	}
+}
