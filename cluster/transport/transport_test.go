@@ -3,19 +3,11 @@ package transport
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/cluster"
+	"holdfast/internal/testcert"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -260,87 +253,29 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 	}
 }
 
-// authority makes certificates.
-type authority struct {
-	t           *testing.T
-	dir         string
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.certificate, a.key = a.issue("ca")
-	return a
-}
-
-func (a *authority) issue(name string, hosts ...string) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func mutual(t *testing.T, ca *testcert.Authority, name string) *tlsconfig.Mutual {
+	t.Helper()
+	files := tlsconfig.Files{CA: ca.File("ca.crt"), Certificate: ca.File(name + ".crt"), Key: ca.File(name + ".key")}
+	m, err := tlsconfig.NewMutual(files, slog.New(slog.DiscardHandler))
 	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: hosts,
-		BasicConstraintsValid: true, IsCA: name == "ca", KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: nil,
-	}
-	for _, host := range hosts {
-		if host == "local" {
-			template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
-		}
-	}
-	parent, parentKey := a.certificate, a.key
-	if parent == nil {
-		parent, parentKey = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.write(name+".crt", "CERTIFICATE", der)
-	a.write(name+".key", "EC PRIVATE KEY", keyDER)
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return parsed, key
-}
-
-func (a *authority) write(name, kind string, der []byte) {
-	if err := os.WriteFile(filepath.Join(a.dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *authority) mutual(name string) *tlsconfig.Mutual {
-	a.t.Helper()
-	file := func(suffix string) string { return filepath.Join(a.dir, suffix) }
-	m, err := tlsconfig.NewMutual(tlsconfig.Files{CA: file("ca.crt"), Certificate: file(name + ".crt"), Key: file(name + ".key")}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		a.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return m
 }
 
 // A certificate has to name the member that its owner says he is: one of the same authority is not enough.
 func TestCertificatesNameMembers(t *testing.T) {
-	ca := newAuthority(t)
-	for name, hosts := range map[string][]string{"n1": {"n1", "local"}, "n2": {"n2", "local"}, "printer": {"printer", "local"}} {
-		ca.issue(name, hosts...)
+	ca := testcert.NewAuthority(t)
+	for name, hosts := range map[string][]string{"n1": {"n1", "127.0.0.1"}, "n2": {"n2", "127.0.0.1"}, "printer": {"printer", "127.0.0.1"}} {
+		ca.Issue(name, hosts...)
 	}
 	handler := members(cluster.Known, "n1.a")
 	handler.address = "n1:7400"
-	listener := listen(t, "n2.b", ca.mutual("n2"), handler)
-	if err := call(t, listen(t, "n1.a", ca.mutual("n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); err != nil {
+	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
+	if err := call(t, listen(t, "n1.a", mutual(t, ca, "n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); err != nil {
 		t.Errorf("a member: %v", err)
 	}
-	impostor := listen(t, "n1.a", ca.mutual("printer"), members(cluster.Known))
+	impostor := listen(t, "n1.a", mutual(t, ca, "printer"), members(cluster.Known))
 	if err := call(t, impostor, listener.server(), cluster.MethodAsk); !errors.Is(err, ErrCertificate) {
 		t.Errorf("another's certificate: %v", err)
 	}
@@ -354,9 +289,9 @@ func TestCertificatesNameMembers(t *testing.T) {
 	if err := call(t, plain, listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
 		t.Errorf("in the clear: %v", err)
 	}
-	foreign := newAuthority(t)
-	foreign.issue("n1", "n1", "local")
-	if err := call(t, listen(t, "n1.a", foreign.mutual("n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+	foreign := testcert.NewAuthority(t)
+	foreign.Issue("n1", "n1", "127.0.0.1")
+	if err := call(t, listen(t, "n1.a", mutual(t, foreign, "n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
 		t.Errorf("of another authority: %v", err)
 	}
 	if handler.calls.Load() != 2 {
@@ -366,22 +301,22 @@ func TestCertificatesNameMembers(t *testing.T) {
 
 // A renewed certificate is used for the next connection; what cannot be read leaves the old one in use until it can be.
 func TestCertificatesAreReloaded(t *testing.T) {
-	ca := newAuthority(t)
-	ca.issue("n1", "n1", "local")
-	ca.issue("n2", "wrong")
+	ca := testcert.NewAuthority(t)
+	ca.Issue("n1", "n1", "127.0.0.1")
+	ca.Issue("n2", "wrong")
 	handler := members(cluster.Known, "n1.a")
-	listener := listen(t, "n2.b", ca.mutual("n2"), handler)
-	caller := listen(t, "n1.a", ca.mutual("n1"), members(cluster.Known))
+	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
+	caller := listen(t, "n1.a", mutual(t, ca, "n1"), members(cluster.Known))
 	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
 		t.Fatal("a listener with another's certificate was believed")
 	}
-	if err := os.WriteFile(filepath.Join(ca.dir, "n2.crt"), []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(ca.File("n2.crt"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
 		t.Fatal("a listener without a certificate was believed")
 	}
-	ca.issue("n2", "n2", "local")
+	ca.Issue("n2", "n2", "127.0.0.1")
 	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), cluster.MethodAsk) != nil; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate is not used")

@@ -46,10 +46,9 @@ func newMember(t testing.TB, id, broker, address, peers string, extra ...string)
 	return s
 }
 
-// startMembers starts a cluster of several processes and waits until it serves.
-func startMembers(t testing.TB, size int, broker string, extra ...string) members {
+// prepareMembers prepares the processes of a cluster.
+func prepareMembers(t testing.TB, size int, broker string, extra ...string) (list members) {
 	t.Helper()
-	var list members
 	var peers []string
 	addresses := make([]string, size)
 	for i := range size {
@@ -57,9 +56,17 @@ func startMembers(t testing.TB, size int, broker string, extra ...string) member
 		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
 	}
 	for i := range size {
-		s := newMember(t, fmt.Sprintf("n%d", i+1), broker, addresses[i], strings.Join(peers, ","), extra...)
+		list = append(list, newMember(t, fmt.Sprintf("n%d", i+1), broker, addresses[i], strings.Join(peers, ","), extra...))
+	}
+	return list
+}
+
+// startMembers starts a cluster of several processes and waits until it serves.
+func startMembers(t testing.TB, size int, broker string, extra ...string) members {
+	t.Helper()
+	list := prepareMembers(t, size, broker, extra...)
+	for _, s := range list {
 		s.start(t)
-		list = append(list, s)
 	}
 	list.waitReady(t)
 	return list

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/testcert"
 )
 
 // list returns the members as the admin API of the node tells.
@@ -163,15 +164,7 @@ func TestJoinAndRemove(t *testing.T) {
 // has lost its disk never begins a second one.
 func TestBootstrap(t *testing.T) {
 	broker := startMosquitto(t)
-	var addresses, peers []string
-	for i := range 3 {
-		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
-		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
-	}
-	var m members
-	for i := range 3 {
-		m = append(m, newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+broker.address, addresses[i], strings.Join(peers, ","), "--log.level", "info"))
-	}
+	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m[0].start(t)
 	m[1].start(t)
 	eventually(t, "two of three wait", func() bool {
@@ -216,17 +209,10 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	broker := startMosquitto(t)
-	var addresses, peers []string
-	for i := range 3 {
-		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
-		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
-	}
-	var m members
-	for i := range 3 {
-		s := newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+broker.address, addresses[i], strings.Join(peers, ","), "--log.level", "info")
+	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	for _, s := range m {
 		s.program = old
 		s.start(t)
-		m = append(m, s)
 	}
 	m.waitReady(t)
 	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
@@ -358,11 +344,11 @@ func TestLostQuorum(t *testing.T) {
 // without a restart.
 func TestMembersWithCertificates(t *testing.T) {
 	broker := startMosquitto(t)
-	ca := newAuthority(t, "ca")
+	ca := testcert.NewAuthority(t)
 	certificate := func(name string, hosts ...string) []string {
-		ca.issue(name, ca.certificate, ca.key, hosts...)
+		ca.Issue(name, hosts...)
 		return []string{
-			"--cluster.tls.certFile", ca.file(name + ".crt"), "--cluster.tls.keyFile", ca.file(name + ".key"), "--cluster.tls.caFile", ca.file("ca.crt"),
+			"--cluster.tls.certFile", ca.File(name + ".crt"), "--cluster.tls.keyFile", ca.File(name + ".key"), "--cluster.tls.caFile", ca.File("ca.crt"),
 			"--log.level", "debug",
 		}
 	}
@@ -395,10 +381,8 @@ func TestMembersWithCertificates(t *testing.T) {
 		stranger.kill()
 	}
 	// Renewed while the nodes run: the next connections show the new ones, which one that restarts sees.
-	old := make(map[string][]byte)
 	for _, s := range m {
-		old[s.id], _ = os.ReadFile(ca.file(s.id + ".crt"))
-		ca.issue(s.id, ca.certificate, ca.key, s.id, "127.0.0.1")
+		ca.Issue(s.id, s.id, "127.0.0.1")
 	}
 	restarted := m.other(m.leader(t))
 	restarted.kill()
@@ -412,12 +396,42 @@ func TestMembersWithCertificates(t *testing.T) {
 	}
 }
 
-func strangerCertificate(t *testing.T, ca *authority) []string {
+func strangerCertificate(t *testing.T, ca *testcert.Authority) []string {
 	t.Helper()
-	other := newAuthority(t, "other")
-	other.issue("n4", other.certificate, other.key, "n4")
+	other := testcert.NewAuthority(t)
+	other.Issue("n4", "n4", "127.0.0.1")
 	return []string{
-		"--cluster.tls.certFile", other.file("n4.crt"), "--cluster.tls.keyFile", other.file("n4.key"), "--cluster.tls.caFile", ca.file("ca.crt"),
+		"--cluster.tls.certFile", other.File("n4.crt"), "--cluster.tls.keyFile", other.File("n4.key"), "--cluster.tls.caFile", ca.File("ca.crt"),
 		"--log.level", "debug",
+	}
+}
+
+// A node that comes back at another address makes it known, and is reached there, by the leader too.
+func TestMovedNode(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	m.settled(t, 3)
+	for range 2 { // a follower, and the one that leads then
+		moved := m.other(m.leader(t))
+		if out, code := moved.operate(t, "raft", "transfer-leader", m.leader(t).id); code != 0 && code != 3 {
+			t.Error(out)
+		}
+		moved.kill()
+		before := moved.peer
+		moved.peer = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		for i := range moved.arguments {
+			moved.arguments[i] = strings.ReplaceAll(moved.arguments[i], before, moved.peer)
+		}
+		moved.start(t)
+		moved.waitReady(t)
+		eventually(t, "the new address is known", func() bool {
+			for _, member := range m.leader(t).list(t) {
+				if member.Node == moved.id && member.Address == moved.peer {
+					return true
+				}
+			}
+			return false
+		})
+		m.settled(t, 3)
 	}
 }

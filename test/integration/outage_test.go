@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,19 +119,12 @@ func (p *proxy) pass(from, to net.Conn) {
 // proxiedMembers starts three members, each of which reaches the broker over a proxy of its own.
 func proxiedMembers(t *testing.T, broker string) (members, map[*server]*proxy) {
 	t.Helper()
-	var addresses, peers []string
-	for i := range 3 {
-		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
-		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, addresses[i]))
-	}
-	var m members
+	m := prepareMembers(t, 3, "", "--log.level", "info")
 	proxies := make(map[*server]*proxy)
-	for i := range 3 {
-		p := startProxy(t, broker)
-		s := newMember(t, fmt.Sprintf("n%d", i+1), "mqtt://"+p.address(), addresses[i], strings.Join(peers, ","), "--log.level", "info")
+	for _, s := range m {
+		proxies[s] = startProxy(t, broker)
+		s.arguments[slices.Index(s.arguments, "--broker.addresses")+1] = "mqtt://" + proxies[s].address()
 		s.start(t)
-		m = append(m, s)
-		proxies[s] = p
 	}
 	m.waitReady(t)
 	return m, proxies

@@ -1,0 +1,172 @@
+package mqttfront
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// fakeBroker accepts connections and counts what is published on them.
+type fakeBroker struct {
+	mu        sync.Mutex
+	connects  int
+	publishes int
+	open      int
+}
+
+func (b *fakeBroker) dial(context.Context, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	go b.serve(far)
+	return near, nil
+}
+
+func (b *fakeBroker) count(add func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	add()
+}
+
+func (b *fakeBroker) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		b.count(func() { b.open-- })
+	}()
+	b.count(func() { b.open++ })
+	reader := bufio.NewReader(conn)
+	for {
+		packet, err := mqttconn.ReadPacket(reader, 1<<20)
+		if err != nil {
+			return
+		}
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			b.count(func() { b.connects++ })
+			_, err = (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn)
+		case *packets.Publish:
+			b.count(func() { b.publishes++ })
+			_, err = (&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}).WriteTo(conn)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// confirmations answers Confirm as a test wants.
+type confirmations struct {
+	*fakeStore
+	mu      sync.Mutex
+	answers []error // the last one stays
+	asked   int
+}
+
+func (c *confirmations) Confirm(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	answer := c.answers[0]
+	if len(c.answers) > 1 {
+		c.answers = c.answers[1:]
+	}
+	return answer
+}
+
+// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that slept
+// in between would throw the true one out, and repeat old news.
+func TestTakeOverIsConfirmedTwice(t *testing.T) {
+	lost := errors.New("no leader any more")
+	for name, test := range map[string]struct {
+		answers  []error
+		connects bool
+	}{
+		"lost before CONNECT": {[]error{lost}, false},
+		"lost after CONNACK":  {[]error{nil, lost}, true},
+	} {
+		f, s := newTestFront(t)
+		broker := &fakeBroker{}
+		f.world.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+		store := &confirmations{fakeStore: s, answers: test.answers}
+		f.store = store
+		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Serve(ctx, 1) }()
+		for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+			store.mu.Lock()
+			asked := store.asked
+			store.mu.Unlock()
+			if asked > 3 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: asked %d times", name, asked)
+			}
+		}
+		cancel()
+		<-ended
+		broker.mu.Lock()
+		if (broker.connects > 0) != test.connects || broker.publishes > 0 {
+			t.Errorf("%s: %d connections, %d messages", name, broker.connects, broker.publishes)
+		}
+		broker.mu.Unlock()
+		if len(s.proposed) != 0 {
+			t.Errorf("%s: something was proposed", name)
+		}
+	}
+}
+
+// A leader that is confirmed answers what it held, over the connections that it took over.
+func TestTakeOverAnswers(t *testing.T) {
+	f, s := newTestFront(t)
+	broker := &fakeBroker{}
+	f.world.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Serve(ctx, 1) }()
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+		broker.mu.Lock()
+		publishes := broker.publishes
+		broker.mu.Unlock()
+		if publishes == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not answered")
+		}
+	}
+	cancel()
+	<-ended
+	if len(s.proposed) != 0 {
+		t.Error("what needs no log went into it")
+	}
+}
+
+// † A write that a busy leader will not take is refused through the log: another node holds a copy, and would execute it when
+// it leads next. A GET changes nothing, so it may be refused at once.
+func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
+	f, s := newTestFront(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
+	serve(f)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
+		t.Fatalf("%+v", s.proposed)
+	}
+	if r := f.held.Back().Value.(*request); r.state != stateExecuting {
+		t.Error("answered before the refusal is in the log")
+	}
+	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
+	if r := f.held.Back().Value.(*request); len(s.proposed) != 1 || r.state != stateAnswering {
+		t.Error("a GET is refused through the log")
+	}
+}
