@@ -3,10 +3,8 @@ package transport
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"time"
@@ -15,54 +13,6 @@ import (
 
 	"holdfast/cluster"
 )
-
-// A frame is
-//
-//	length    4 bytes, big endian, of what follows
-//	code      1 byte: the method of a request, 0 for an answer, 1 for an error
-//	number    8 bytes, big endian: an answer has that of its request
-//	body
-const (
-	frameHeader = 4 + 1 + 8
-	maxFrame    = 32 << 20
-	codeAnswer  = 0
-	codeError   = 1
-)
-
-// errTooLarge says that a message does not fit into a frame.
-var errTooLarge = errors.New("the message is too large")
-
-func writeFrame(w io.Writer, code byte, number uint64, body []byte) error {
-	frame := make([]byte, 0, frameHeader+len(body))
-	frame = binary.BigEndian.AppendUint32(frame, uint32(frameHeader-4+len(body)))
-	frame = append(frame, code)
-	frame = binary.BigEndian.AppendUint64(frame, number)
-	_, err := w.Write(append(frame, body...))
-	return err
-}
-
-// readFrame reads a frame of at most limit bytes. Memory is only taken for what really comes.
-func readFrame(r *bufio.Reader, limit uint32) (code byte, number uint64, body []byte, err error) {
-	var header [frameHeader]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return 0, 0, nil, err
-	}
-	length := binary.BigEndian.Uint32(header[:])
-	if length < frameHeader-4 || length > limit {
-		return 0, 0, nil, fmt.Errorf("a frame of %d bytes", length)
-	}
-	const step = 256 << 10
-	for left := int(length) - (frameHeader - 4); left > 0; {
-		part := min(left, step)
-		start := len(body)
-		body = append(body, make([]byte, part)...)
-		if _, err := io.ReadFull(r, body[start:]); err != nil {
-			return 0, 0, nil, err
-		}
-		left -= part
-	}
-	return header[4], binary.BigEndian.Uint64(header[5:]), body, nil
-}
 
 // callers are the connections for calls, one to each member that was ever called.
 type callers struct {
@@ -325,75 +275,6 @@ func (c *connection) end(err error) {
 		answers <- answer{err: fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)}
 		delete(c.waiting, number)
 	}
-}
-
-const (
-	// maxServing bounds the calls that one connection has served at once.
-	maxServing = 64
-	// maxStrangerFrame bounds what a caller that is no member may send, and strangerPatience how long it may take.
-	maxStrangerFrame = 64 << 10
-	strangerPatience = time.Minute
-	writeTimeout     = 5 * time.Second
-)
-
-var errBusy = fmt.Errorf("%w: the member serves too many calls", cluster.ErrNotDone)
-
-// serveCalls answers one caller until the connection ends, or the caller ceases to be a member.
-func (t *Transport) serveCalls(conn net.Conn, caller cluster.Caller) {
-	reader := bufio.NewReaderSize(conn, 16<<10)
-	ctx, cancel := context.WithCancel(t.ctx)
-	var writing sync.Mutex
-	var serving sync.WaitGroup
-	slots := make(chan struct{}, maxServing)
-	reply := func(number uint64, body []byte, err error) {
-		code := byte(codeAnswer)
-		if err == nil && len(body)+frameHeader > maxFrame {
-			err = errTooLarge
-		}
-		if err != nil {
-			code, body = codeError, cluster.EncodeError(err)
-		}
-		writing.Lock()
-		defer writing.Unlock()
-		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows at the write
-		if writeFrame(conn, code, number, body) != nil {
-			_ = conn.Close() // the reader sees the end
-		}
-	}
-	limit := uint32(maxFrame)
-	if caller.ID == "" {
-		limit = maxStrangerFrame
-		_ = conn.SetReadDeadline(time.Now().Add(strangerPatience)) // an error shows at the read
-	}
-	for {
-		code, number, request, err := readFrame(reader, limit)
-		if err != nil {
-			break
-		}
-		handler := t.handler.Load()
-		if standing, _ := handler.Standing(caller.ID); caller.ID != "" && standing == cluster.Stranger {
-			break // it was removed
-		}
-		method := cluster.Method(code)
-		if method.Quick() {
-			body, err := handler.Handle(ctx, caller, method, request)
-			reply(number, body, err)
-			continue
-		}
-		select {
-		case slots <- struct{}{}:
-			serving.Go(func() {
-				body, err := handler.Handle(ctx, caller, method, request)
-				reply(number, body, err)
-				<-slots
-			})
-		default:
-			reply(number, nil, errBusy)
-		}
-	}
-	cancel()
-	_ = conn.Close() // nothing more is to be said
-	serving.Wait()
 }
 
 var _ cluster.Peers = (*Transport)(nil)

@@ -1,0 +1,92 @@
+package mqttfront
+
+import (
+	"time"
+
+	"holdfast/fsm"
+)
+
+// execute hands a request to the store, or answers it where the store is not needed. One that waited too long for a leader that
+// was there all the time is refused; one that waited for an election is not. f.mu is held.
+func (f *Front) execute(r *request, mayRefuse bool) {
+	now := time.Now()
+	if !r.deadline.IsZero() && !now.Before(r.deadline) {
+		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
+		f.end(r)
+		return
+	}
+	f.world.Metrics.stage("queue", now.Sub(r.arrived))
+	overloaded := mayRefuse && now.Sub(r.arrived) > f.config.OverloadAge
+	r.state = stateExecuting
+	r.began = now
+	f.busy++
+	command := r.command
+	switch {
+	case r.version != "" || command.Kind == 0:
+		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
+		return
+	case overloaded && (r.read || command.ID.IsZero()):
+		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
+		return
+	case overloaded:
+		command = fsm.Command{Kind: fsm.KindReject, Rejected: []fsm.Rejection{{
+			ID: command.ID, ClientID: command.Principal.ClientID, Lifetime: command.Lifetime, Dialect: command.Dialect,
+		}}}
+	case r.read && f.mayReadBeside(r):
+		if !f.store.Read(&r.command, r) {
+			f.putBack(r)
+		}
+		return
+	default:
+		f.leaveOutOversize(&command)
+	}
+	f.writing[r.ordering()]++
+	r.writing = true
+	if !f.store.Propose(command, r) {
+		f.putBack(r)
+	}
+}
+
+// mayReadBeside reports whether no write that the GET has to see can be under way. Without an identity any of them may be its
+// client's. f.mu is held.
+func (f *Front) mayReadBeside(r *request) bool {
+	if r.command.Principal.ClientID == "" {
+		return len(f.writing) == 0
+	}
+	return f.writing[r.ordering()] == 0
+}
+
+// leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
+func (f *Front) leaveOutOversize(command *fsm.Command) {
+	if int64(len(command.Key)) > f.limits.KeyBytes ||
+		int64(len(command.Value)) > f.limits.ValueBytes || int64(len(command.Expected)) > f.limits.ValueBytes {
+		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
+	}
+}
+
+// leave takes a request out of the hands of the store. f.mu is held.
+func (f *Front) leave(r *request) {
+	if r.writing {
+		r.writing = false
+		if f.writing[r.ordering()]--; f.writing[r.ordering()] == 0 {
+			delete(f.writing, r.ordering())
+		}
+	}
+}
+
+// putBack makes a request wait for the next leadership. f.mu is held.
+func (f *Front) putBack(r *request) {
+	f.leave(r)
+	r.state = stateHeld
+	f.busy--
+}
+
+// setAside makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
+// without must never be proposed again, so it stays unanswered. f.mu is held.
+func (f *Front) setAside(r *request) {
+	f.putBack(r)
+	if !r.read && r.command.ID.IsZero() {
+		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		f.end(r)
+	}
+}
