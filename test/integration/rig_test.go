@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -129,15 +130,24 @@ func (p *process) stop() (int, time.Duration) {
 	return p.command.ProcessState.ExitCode(), time.Since(began)
 }
 
-// freePort returns a port on which nobody listens now.
+// nextPort is where freePort looks next, offset by the process: ports are given once only.
+var nextPort atomic.Uint32
+
+// freePort returns a port on which nobody listens now, and which nobody gets for a connection of his own: it is below the range
+// that the system takes those from.
 func freePort(t testing.TB) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, count = 20_000, 12_000
+	for range count {
+		port := first + (uint32(os.Getpid())*97+nextPort.Add(1))%count
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = listener.Close()
+			return int(port)
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // eventually waits until the condition holds.
