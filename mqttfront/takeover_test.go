@@ -125,12 +125,15 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	}
 }
 
-// A leader that is confirmed answers what it held, over the connections that it took over.
+// † A leader that is confirmed answers what it held, and what only another node held, over the connections that it took over.
 func TestTakeOverAnswers(t *testing.T) {
 	f, s := newTestFront(t)
 	broker := &fakeBroker{}
 	f.world.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
 	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
+	other, _ := newTestFront(t)
+	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16), "__srcId", "c")
+	s.held = map[string][][]byte{"n2": pages(other)}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -139,7 +142,7 @@ func TestTakeOverAnswers(t *testing.T) {
 		broker.mu.Lock()
 		publishes := broker.publishes
 		broker.mu.Unlock()
-		if publishes == 1 {
+		if publishes == 2 {
 			break
 		}
 		if time.Now().After(deadline) {
