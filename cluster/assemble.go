@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,6 +28,16 @@ type Newcomer struct {
 	Peers   []Peer // the initial members, this one among them
 	// Voter says that the node is to vote once it has caught up.
 	Log interface{ Info(string, ...any) }
+
+	waiting atomic.Pointer[string]
+}
+
+// Waiting returns what the newcomer waits for; empty at the beginning.
+func (c *Newcomer) Waiting() string {
+	if reason := c.waiting.Load(); reason != nil {
+		return *reason
+	}
+	return ""
 }
 
 // Handle answers another member: that this node has no state.
@@ -58,6 +69,8 @@ func (c *Newcomer) Assemble(ctx context.Context, peers Peers) ([]raft.Server, er
 		}
 		if err != nil && err.Error() != last && ctx.Err() == nil {
 			last = err.Error()
+			reason := last
+			c.waiting.Store(&reason)
 			c.Log.Info("waiting for the cluster", "reason", last)
 		}
 		select {

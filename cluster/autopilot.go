@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ type pilot struct{ node *Node }
 
 // runAutopilot runs until the context ends.
 func (n *Node) runAutopilot(ctx context.Context) error {
-	runner := autopilot.New(n.raft, pilot{n},
+	runner := autopilot.New(pilotRaft{n.raft, n}, pilot{n},
 		autopilot.WithLogger(RaftLogger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
 		autopilot.WithUpdateInterval(surveyInterval), autopilot.WithReconcileInterval(surveyInterval))
 	runner.Start(ctx)
@@ -26,6 +27,35 @@ func (n *Node) runAutopilot(ctx context.Context) error {
 	<-runner.Stop()
 	return nil
 }
+
+// pilotRaft makes a voter only of who is a non-voter at that moment: autopilot's own picture is a second old, and a member that
+// was removed or demoted meanwhile would come back.
+type pilotRaft struct {
+	*raft.Raft
+	node *Node
+}
+
+// AddVoter implements autopilot.Raft.
+func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
+	future := r.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return refusedChange{err}
+	}
+	server, member := find(future.Configuration().Servers, id)
+	if !member || server.Suffrage != raft.Nonvoter || r.node.keptNonVoter(id) {
+		return refusedChange{fmt.Errorf("%w: %s is not to be made a voter any more", ErrRefused, id)}
+	}
+	return r.Raft.AddVoter(id, address, future.Index(), timeout)
+}
+
+// refusedChange is a change that was not made.
+type refusedChange struct{ err error }
+
+// Error implements raft.Future.
+func (f refusedChange) Error() error { return f.err }
+
+// Index implements raft.IndexFuture.
+func (refusedChange) Index() uint64 { return 0 }
 
 // AutopilotConfig implements autopilot.ApplicationIntegration.
 func (p pilot) AutopilotConfig() *autopilot.Config {

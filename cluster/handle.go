@@ -53,6 +53,9 @@ func (n *Node) Handle(ctx context.Context, caller Caller, method Method, request
 	case MethodDescribe:
 		return json.Marshal(n.describe())
 	case MethodMember:
+		if caller.ID != "" && n.leadership.Load() == nil {
+			return nil, ErrNotLeader // it was passed on once
+		}
 		member, err := n.isMember(ctx, raft.ServerID(request))
 		return strconv.AppendBool(nil, member), err
 	case MethodJoin:
@@ -146,8 +149,6 @@ func (n *Node) describe() Description {
 	if address == "" {
 		leader = ""
 	}
-	stats := n.raft.Stats() // the only place that tells the last term
-	lastTerm, _ := strconv.ParseUint(stats["last_log_term"], 10, 64)
 	contact := time.Duration(-1)
 	if last := n.raft.LastContact(); !last.IsZero() {
 		contact = time.Since(last)
@@ -157,7 +158,7 @@ func (n *Node) describe() Description {
 	}
 	return Description{
 		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
-		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: lastTerm, Commit: n.raft.CommitIndex(),
+		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.lastTerm(), Commit: n.raft.CommitIndex(),
 		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
 		Wall: n.world.Clock.Wall(),
 	}

@@ -45,10 +45,6 @@ var errStepDown = errors.New("raft no longer leads in this term")
 
 // lead runs one leadership from its LeaderStart to its end.
 func (n *Node) lead(ctx context.Context) error {
-	if n.wall() == 0 { // before the first stamp the voters' clocks have to be known
-		n.survey.take(n.describeAll(ctx, n.config.Timing.Election))
-		n.setClock()
-	}
 	nonce := n.world.Random()
 	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.agreedVersion()}}}
 	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
@@ -97,6 +93,9 @@ func (n *Node) lead(ctx context.Context) error {
 
 // serve brings the cluster's settings in line and lets the front end serve.
 func (n *Node) serve(ctx context.Context, l *leadership) error {
+	if err := n.learnClock(ctx); err != nil {
+		return err
+	}
 	if err := n.offer(ctx); err != nil {
 		return err
 	}
@@ -108,6 +107,23 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 		}
 	}
 	return err
+}
+
+// learnClock waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
+func (n *Node) learnClock(ctx context.Context) error {
+	const retry = 50 * time.Millisecond
+	for n.wall() == 0 {
+		n.survey.take(n.describeAll(ctx, n.config.Timing.Election))
+		if n.setClock(); n.wall() != 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(retry):
+		}
+	}
+	return nil
 }
 
 // watchTerm ends the leadership when raft is no longer the leader of its term.

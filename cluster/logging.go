@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -12,11 +14,40 @@ import (
 // RaftLogger returns a logger for raft, and what goes with it, that writes to log.
 func RaftLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
-	logger.RegisterSink(slogSink{log})
+	logger.RegisterSink(slogSink{log, &repetitions{said: make(map[string]time.Time)}})
 	return logger
 }
 
-type slogSink struct{ log *slog.Logger }
+type slogSink struct {
+	log    *slog.Logger
+	latest *repetitions
+}
+
+// repetitions keeps raft from saying the same of the same member several times a second, for as long as that is away.
+type repetitions struct {
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+const (
+	repetitionPause = time.Minute
+	maxRepetitions  = 256
+)
+
+// again reports whether a text was said lately.
+func (r *repetitions) again(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if at, ok := r.said[text]; ok && now.Sub(at) < repetitionPause {
+		return true
+	}
+	if len(r.said) >= maxRepetitions {
+		clear(r.said)
+	}
+	r.said[text] = now
+	return false
+}
 
 // Accept implements hclog.SinkAdapter. Raft's information is this project's detail, and what raft warns of, an election for
 // instance, is news; what it calls errors are failed messages to other members, as a rule.
@@ -28,10 +59,24 @@ func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...an
 	case level == hclog.Warn:
 		to = slog.LevelInfo
 	}
+	if to > slog.LevelDebug && s.latest.again(message+peerOf(args)) {
+		to = slog.LevelDebug
+	}
 	for i, arg := range args {
 		if format, ok := arg.(hclog.Format); ok && len(format) > 0 {
 			args[i] = fmt.Sprintf(fmt.Sprint(format[0]), format[1:]...)
 		}
 	}
 	s.log.Log(context.Background(), to, "raft: "+message, args...)
+}
+
+// peerOf returns which member a message is about.
+func peerOf(args []any) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target", "server-id":
+			return fmt.Sprint(args[i+1])
+		}
+	}
+	return ""
 }

@@ -83,6 +83,9 @@ func (n *Node) handleJoin(ctx context.Context, caller Caller, body []byte) error
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if n.leadership.Load() == nil {
+		if caller.ID != "" {
+			return ErrNotLeader // it was passed on once
+		}
 		_, err := n.leaderCall(ctx, MethodJoin, body)
 		return err
 	}
@@ -145,8 +148,14 @@ func (n *Node) add(ctx context.Context, request joinRequest) error {
 		case server.ID == request.ID:
 			return n.move(ctx, server, request.Address)
 		case server.Address == request.Address || NodeName(server.ID) == NodeName(request.ID):
+			kept := n.keptNonVoter(server.ID)
 			if err := n.replace(ctx, server); err != nil {
 				return err
+			}
+			if kept { // its successor is, too
+				if err := n.keepNonVoter(ctx, request.ID, true); err != nil {
+					return err
+				}
 			}
 		}
 	}

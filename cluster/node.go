@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -218,7 +219,8 @@ type Status struct {
 	Term     uint64
 	LeaderID raft.ServerID
 	Commit   uint64
-	Last     uint64
+	Last     uint64 // index of the last entry in the log
+	LastTerm uint64 // and its term
 	Servers  []raft.Server
 	State    fsm.Status
 }
@@ -228,7 +230,7 @@ func (n *Node) Status() Status {
 	_, leader := n.raft.LeaderWithID()
 	status := Status{
 		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.leadership.Load() != nil,
-		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
+		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), LastTerm: n.lastTerm(),
 		State: n.replica.status(),
 	}
 	return status
@@ -237,6 +239,12 @@ func (n *Node) Status() Status {
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
 func (n *Node) Behind() bool { return n.survey.isBehind() && n.leadership.Load() == nil }
+
+// lastTerm returns the term of the last entry in the log, which raft tells in one place only.
+func (n *Node) lastTerm() uint64 {
+	term, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // always a number
+	return term
+}
 
 // role returns what raft is, as operators call it.
 func (n *Node) role() string {
@@ -282,13 +290,13 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		}
 	}
 	transfer := make(chan error, 1)
-	n.workers.Go(func() {
+	go func() { // raft answers nobody when it ends just then; the channel has room
 		if to != "" {
 			transfer <- n.raft.LeadershipTransferToServer(target.ID, target.Address).Error()
 			return
 		}
 		transfer <- n.raft.LeadershipTransfer().Error()
-	})
+	}()
 	select {
 	case err := <-transfer:
 		if err != nil {

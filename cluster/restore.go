@@ -2,11 +2,18 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"holdfast/fsm"
 )
+
+// errStaged says that the parts of a snapshot did not come together.
+var errStaged = errors.New("the leader changed meanwhile")
+
+// withoutKind keeps the text of an error and not what it matches: that a part is in doubt does not put the whole in doubt.
+func withoutKind(err error) error { return errors.New(err.Error()) }
 
 // maxRestore bounds a snapshot that is restored: it is in memory for a while, on every member.
 const maxRestore = 4 << 30
@@ -36,12 +43,22 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	}
 	defer n.changing.unlock()
 	nonce := n.world.Random()
+	replaced := false
+	defer func() {
+		if !replaced { // so that no member keeps what was staged
+			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), surveyInterval)
+			defer cancel()
+			_, _ = n.Execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
+		}
+	}()
 	for offset := 0; offset < len(data); offset += fsm.MaxStage {
 		part := data[offset:min(offset+fsm.MaxStage, len(data))]
 		result, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindStage, Nonce: nonce, Offset: uint64(offset), Value: part})
-		if err != nil || result.Code != fsm.CodeOK {
-			// Nothing is replaced before the last word, and that is never said now.
-			return fmt.Errorf("%w: the leader changed meanwhile: %w", ErrNotDone, err)
+		if err == nil && result.Code != fsm.CodeOK {
+			err = errStaged
+		}
+		if err != nil { // nothing is replaced before the last word, and that is never said now
+			return fmt.Errorf("%w: %w", ErrNotDone, withoutKind(err))
 		}
 	}
 	result, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindRestore, Nonce: nonce, Offset: uint64(len(data))})
@@ -49,8 +66,9 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if result.Code != fsm.CodeOK {
-		return fmt.Errorf("%w: the leader changed meanwhile", ErrNotDone)
+		return fmt.Errorf("%w: %w", ErrNotDone, errStaged)
 	}
+	replaced = true
 	n.world.Log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)
 	return nil
 }

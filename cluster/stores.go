@@ -35,6 +35,32 @@ func (s *Stores) HasState() (bool, error) {
 	return has, nil
 }
 
+// HasLog reports whether a data folder holds the log of a member.
+func HasLog(dataDir string) bool {
+	_, err := os.Stat(filepath.Join(dataDir, logFile))
+	return err == nil
+}
+
+// LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.
+func (s *Stores) LastEntry() (term, index uint64, err error) {
+	last, err := s.Log.LastIndex()
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the log: %w", err)
+	}
+	if last > 0 {
+		var log raft.Log
+		if err := s.Log.GetLog(last, &log); err != nil {
+			return 0, 0, fmt.Errorf("read the log: %w", err)
+		}
+		return log.Term, log.Index, nil
+	}
+	snapshots, err := s.Snapshots.List()
+	if err != nil || len(snapshots) == 0 {
+		return 0, 0, err
+	}
+	return snapshots[0].Term, snapshots[0].Index, nil
+}
+
 // OfferStore keeps a small blob. Load returns nil when there is none.
 type OfferStore interface {
 	Load() ([]byte, error)

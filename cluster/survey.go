@@ -18,6 +18,7 @@ type survey struct {
 	mu       sync.Mutex
 	answered map[raft.ServerID]Description // those that answered last time
 
+	taken   bool   // there was a survey
 	current bool   // the state was at the last look where the leader's was at the one before
 	applied uint64 // by the leader, at the last look
 
@@ -35,7 +36,7 @@ func (n *Node) watchMembers(ctx context.Context) {
 	defer timer.Stop()
 	alone := 0
 	for {
-		n.survey.take(n.describeAll(ctx, surveyInterval))
+		n.takeSurvey(ctx)
 		n.setClock()
 		n.warnOfClock()
 		n.noteMembers()
@@ -58,6 +59,23 @@ func (n *Node) watchMembers(ctx context.Context) {
 	}
 }
 
+// takeSurvey asks the other members, and says who answers no more, or again.
+func (n *Node) takeSurvey(ctx context.Context) {
+	answered := n.describeAll(ctx, surveyInterval)
+	for _, server := range n.servers() {
+		_, now := answered[server.ID]
+		_, before := n.survey.of(server.ID)
+		switch {
+		case server.ID == n.config.ID || ctx.Err() != nil:
+		case before && !now:
+			n.world.Log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
+		case now && !before && n.survey.taken:
+			n.world.Log.Info("a member answers", "id", server.ID, "address", server.Address)
+		}
+	}
+	n.survey.take(answered)
+}
+
 // describeAll asks all other members at once, and returns what came in time.
 func (n *Node) describeAll(ctx context.Context, timeout time.Duration) map[raft.ServerID]Description {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -70,14 +88,15 @@ func (n *Node) describeAll(ctx context.Context, timeout time.Duration) map[raft.
 			continue
 		}
 		asking.Go(func() {
-			asked := n.world.Clock.Wall()
+			asked := n.world.Clock.Monotonic()
 			description, err := Describe(ctx, n.world.Peers, server)
 			if err != nil || description.ID != server.ID {
 				return
 			}
-			// Half of the way there and back, which may have been long.
-			description.Wall += (n.world.Clock.Wall() - asked) / 2
-			description.Wall -= n.world.Clock.Wall() // from here on an offset
+			// Half of the way there and back, which may have been long; and from here on what its clock was at monotonic time 0
+			// here, so that a clock that is set meanwhile moves nothing.
+			now := n.world.Clock.Monotonic()
+			description.Wall += ((now-asked)/2 - now).Milliseconds()
 			mu.Lock()
 			defer mu.Unlock()
 			answered[server.ID] = description
@@ -91,6 +110,7 @@ func (s *survey) take(answered map[raft.ServerID]Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answered = answered
+	s.taken = true
 }
 
 // lookAtLeader notes whether the state has come to where the leader's was at the last look.
@@ -161,25 +181,26 @@ func (n *Node) wall() int64 {
 
 // setClock takes the voters' clocks from the last survey, if a majority answered.
 func (n *Node) setClock() {
-	offsets, voters := []int64{0}, 0 // this node's own
+	own := n.world.Clock.Wall() - n.world.Clock.Monotonic().Milliseconds()
+	bases, voters := []int64{own}, 0
 	for _, server := range n.servers() {
 		if server.Suffrage != raft.Voter {
 			continue
 		}
 		voters++
 		if description, ok := n.survey.of(server.ID); ok {
-			offsets = append(offsets, description.Wall)
+			bases = append(bases, description.Wall)
 		}
 	}
-	if len(offsets) <= voters/2 {
+	if len(bases) <= voters/2 {
 		return
 	}
-	slices.Sort(offsets)
-	offset := offsets[(len(offsets)-1)/2]
-	n.wallOffset.Store(offset)
+	slices.Sort(bases)
+	base := bases[(len(bases)-1)/2]
+	n.wallOffset.Store(base - own)
 	n.survey.mu.Lock()
 	defer n.survey.mu.Unlock()
-	n.survey.base, n.survey.hasBase = n.world.Clock.Wall()+offset-n.world.Clock.Monotonic().Milliseconds(), true
+	n.survey.base, n.survey.hasBase = base, true
 }
 
 // ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
@@ -194,10 +215,13 @@ func (n *Node) ClockOffset() (time.Duration, error) {
 // warnOfClock says once that the clock is off, and once that it is right again.
 func (n *Node) warnOfClock() {
 	offset, err := n.ClockOffset()
-	if off := err != nil; off != n.clockIsOff {
-		n.clockIsOff = off
-		n.world.Log.Warn("this node's clock, compared with the other members'", "offset", offset, "off", off)
+	switch off := err != nil; {
+	case off && !n.clockIsOff:
+		n.world.Log.Warn("this node's clock is off the other members'", "offset", offset, "most", n.config.MaxClockOffset)
+	case !off && n.clockIsOff:
+		n.world.Log.Info("this node's clock is right again", "offset", offset)
 	}
+	n.clockIsOff = err != nil
 }
 
 // noteMembers says what changed among the members that this one knows, and counts their leaders.
@@ -243,16 +267,40 @@ func (n *Node) announceAddress(ctx context.Context) {
 	if err != nil {
 		return // strings always encode
 	}
+	n.askAnyone(ctx, MethodJoin, request)
+}
+
+// askAnyone asks all other members at once, as one that need not be a member, and returns the first good answer, nil when there
+// is none within the time of a survey.
+func (n *Node) askAnyone(ctx context.Context, method Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, surveyInterval)
 	defer cancel()
+	servers := n.servers()
+	answers := make(chan []byte, len(servers))
+	asked := 0
 	for _, server := range servers {
 		if server.ID == n.config.ID {
 			continue
 		}
-		if _, err := n.world.Peers.Call(ctx, raft.Server{Address: server.Address}, MethodJoin, request); err == nil {
-			return
+		asked++
+		n.workers.Go(func() {
+			// Without the id: a member that knows that this node was removed does not talk to it otherwise.
+			body, err := n.world.Peers.Call(ctx, raft.Server{Address: server.Address}, method, request)
+			if err == nil && body == nil {
+				body = []byte{}
+			}
+			if err != nil {
+				body = nil
+			}
+			answers <- body
+		})
+	}
+	for range asked {
+		if body := <-answers; body != nil {
+			return body
 		}
 	}
+	return nil
 }
 
 // aloneRounds is how many surveys in a row a node has to hear of no leader before it asks whether it still is a member.
@@ -274,17 +322,7 @@ var ErrRemoved = fmt.Errorf("this node was removed from the cluster: to let it j
 
 // checkRemoved ends the process when the leader says that this node is no member.
 func (n *Node) checkRemoved(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, surveyInterval)
-	defer cancel()
-	for _, server := range n.servers() {
-		if server.ID == n.config.ID {
-			continue
-		}
-		// Without the id: a member that knows that this node was removed does not talk to it otherwise.
-		body, err := n.world.Peers.Call(ctx, raft.Server{Address: server.Address}, MethodMember, []byte(n.config.ID))
-		if err == nil && string(body) == "false" {
-			n.world.Exit(ErrRemoved)
-			return
-		}
+	if string(n.askAnyone(ctx, MethodMember, []byte(n.config.ID))) == "false" {
+		n.world.Exit(ErrRemoved)
 	}
 }

@@ -30,13 +30,22 @@ func (n *Node) tend(ctx context.Context) error {
 		if n.observer.BrokerSilence() >= brokerPatience {
 			n.handOver(ctx)
 		}
-		if agreed := n.agreedVersion(); n.leadership.Load() != nil && agreed > n.replica.status().Version {
-			if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
-				n.world.Log.Info("every member was upgraded", "log_version", agreed)
-			}
-		}
+		n.raiseVersion(ctx)
 		n.followChange(ctx)
 		n.moveMyself(ctx)
+	}
+}
+
+// raiseVersion puts the newest version into force that every member knows, while no member is being added.
+func (n *Node) raiseVersion(ctx context.Context) {
+	if n.leadership.Load() == nil || n.agreedVersion() <= n.replica.status().Version || !n.changing.try() {
+		return
+	}
+	defer n.changing.unlock()
+	if agreed := n.agreedVersion(); agreed > n.replica.status().Version {
+		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
+			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
+		}
 	}
 }
 

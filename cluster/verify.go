@@ -42,9 +42,11 @@ type StateHash struct {
 
 // Verification compares all replicas at one index.
 type Verification struct {
-	Index  uint64      `json:"index"`
-	Agree  bool        `json:"agree"` // all answered, and with the same hash
-	Hashes []StateHash `json:"hashes"`
+	Index uint64 `json:"index"`
+	Agree bool   `json:"agree"` // all that answered have the same hash
+	// Complete says that all members answered.
+	Complete bool        `json:"complete"`
+	Hashes   []StateHash `json:"hashes"`
 }
 
 // Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
@@ -62,7 +64,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 		return Verification{}, w.err
 	}
 	request := binary.BigEndian.AppendUint64(nil, w.index)
-	verification := Verification{Index: w.index, Agree: true}
+	verification := Verification{Index: w.index, Agree: true, Complete: true}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, server := range n.servers() {
@@ -85,8 +87,14 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 	}
 	asking.Wait()
 	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return cmpNames(a.Node, b.Node) })
+	first := ""
 	for _, state := range verification.Hashes {
-		if state.Fault != "" || state.Hash != verification.Hashes[0].Hash {
+		switch {
+		case state.Fault != "":
+			verification.Complete = false
+		case first == "":
+			first = state.Hash
+		case state.Hash != first:
 			verification.Agree = false
 		}
 	}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -51,16 +52,20 @@ func (m *Machine) replace(command *Command) Result {
 	if err := restored.read(bytes.NewReader(data)); err != nil {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
+	m.postpone(max(0, restored.now-m.now))
 	m.raise(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
 	m.values = restored.values
 	restored.watches.byKey.Scan(func(w *watch) bool {
 		if _, known := m.watches.find([]byte(w.key), w.clientID); !known {
-			m.watches.put(w)
+			taken := *w
+			taken.index = m.index // its own is of another log
+			m.watches.put(&taken)
 		}
 		return true
 	})
 	restored.dedup.byID.Scan(func(earlier memory) bool {
 		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
+			earlier.index = m.index // its own is of another log
 			m.dedup.put(earlier)
 		}
 		return true
@@ -70,6 +75,31 @@ func (m *Machine) replace(command *Command) Result {
 	}
 	m.note('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
+}
+
+// postpone moves what is counted from the present by as much as cluster time is about to leap: the leap is no time that has
+// passed.
+func (m *Machine) postpone(shift int64) {
+	if shift == 0 {
+		return
+	}
+	before := m.dedup
+	m.dedup = newDedup()
+	before.byID.Scan(func(earlier memory) bool {
+		earlier.expires += shift
+		m.dedup.put(earlier)
+		return true
+	})
+	for _, w := range m.watches.ofClient("", true) {
+		later := *w
+		later.renewed += shift
+		m.watches.put(&later)
+	}
+	events := slices.Clone(m.unpublished.events)
+	for i := range events {
+		events[i].At += shift
+	}
+	m.unpublished.events = events
 }
 
 // CheckSnapshot reads a snapshot to its end and returns a summary of what is in it. The error is ErrDamaged, ErrUnknown or the

@@ -23,6 +23,7 @@ type early struct {
 type word struct {
 	index uint64 // of the entry with the latest outcome; 0 for what was answered outside of the log
 	count int
+	when  time.Time // the latest
 }
 
 type wordTime struct {
@@ -42,6 +43,7 @@ func (e *early) note(id fsm.RequestID, index uint64, now time.Time) {
 	}
 	w.index = max(w.index, index)
 	w.count++
+	w.when = now
 	e.order = append(e.order, wordTime{id, now})
 	e.forget(now)
 }
@@ -65,11 +67,13 @@ func (e *early) drop(id fsm.RequestID) {
 	}
 }
 
-// forget removes what is too old, or too much. A word that was taken is still in the order: it takes another of the same
-// request with it, which is as old.
+// forget removes what is too old, or too much. A word that was taken is still in the order; a newer one of the same request
+// stays.
 func (e *early) forget(now time.Time) {
 	for len(e.order) > 0 && (len(e.order) > maxEarly || now.Sub(e.order[0].when) > earlyMemory) {
-		e.drop(e.order[0].id)
+		if w := e.byID[e.order[0].id]; w != nil && !w.when.After(e.order[0].when) {
+			delete(e.byID, e.order[0].id)
+		}
 		e.order = e.order[1:]
 	}
 }

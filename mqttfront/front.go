@@ -47,6 +47,8 @@ type Front struct {
 	outbox    *outbox         // while the node leads
 	upSince   time.Time       // the ingest session is up or down since then
 	contest   contest
+	freshAt   time.Time // when the last fresh probe came
+	staleAt   time.Time // what arrived between the two is old, whatever it says
 	fullAt    time.Time // when a request was last dropped because there was no room to hold it
 	started   time.Time
 
@@ -110,6 +112,29 @@ func (f *Front) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// heardFresh notes that what came before is young.
+func (f *Front) heardFresh() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.freshAt = time.Now()
+}
+
+// dropSinceFresh lets go of what came since the last fresh probe: it lay in a queue or in a socket for so long that deduplication
+// may have forgotten it, whatever time this node thinks that it arrived.
+func (f *Front) dropSinceFresh() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.staleAt = time.Now()
+	for element := f.held.Back(); element != nil; {
+		r := element.Value.(*request)
+		element = element.Prev()
+		if r.state == stateHeld && r.arrived.After(f.freshAt) {
+			f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+			f.end(r)
+		}
+	}
 }
 
 // fullShown is how long a node that had to drop a request says so.
@@ -225,6 +250,10 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		f.room.Wait()
 	}
 	f.pushesBack.Store(false)
+	if f.serving == nil && r.arrived.After(f.freshAt) && !r.arrived.After(f.staleAt) {
+		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+		return // not acknowledged: the session ends
+	}
 	if f.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker has it still
 	}

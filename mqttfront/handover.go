@@ -34,7 +34,7 @@ func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64
 	now := time.Now()
 	for element := f.held.Front(); element != nil; element = element.Next() {
 		r := element.Value.(*request)
-		if r.sequence < cursor || r.command.ID.IsZero() {
+		if r.sequence < cursor || r.command.ID.IsZero() || r.over(now) {
 			continue
 		}
 		if age > 0 && now.Sub(r.arrived) < age {
@@ -188,14 +188,21 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 // takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
 // their order. f.mu is held.
 func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added []*request) {
-	published := m.Status().Published
+	published, now := m.Status().Published, time.Now()
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		missing := slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
 			if _, held := f.byID[r.command.ID]; held {
 				return false
 			}
+			if r.over(now) { // deduplication may have forgotten it
+				return true
+			}
 			_, index, known := m.Remembered(r.command.ID)
-			return known && index <= published // answered: that node only does not know it yet
+			if known && index <= published { // answered: that node only does not know it yet
+				f.answered = append(f.answered, r.command.ID)
+				return true
+			}
+			return false
 		})
 		added = append(added, f.merge(missing)...)
 	}

@@ -50,6 +50,7 @@ const (
 func (f *Front) receive(ctx context.Context) error {
 	probes := newProber(f)
 	delay := f.config.BackoffMin
+	said := "" // of the attempts since the session was lost
 	short := 0 // sessions in a row that ended soon after they began, without a word
 	for {
 		began := time.Now()
@@ -57,13 +58,15 @@ func (f *Front) receive(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		f.world.Metrics.ingestLosses.Inc()
 		wasUp := f.setSession(false, err.Error())
 		if wasUp && time.Since(began) > steady {
 			delay = f.config.BackoffMin
 		}
 		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
+		}
+		if wasUp {
+			f.world.Metrics.ingestLosses.Inc()
 		}
 		if isTakenOver(err) || short >= maxShort {
 			short = 0
@@ -72,8 +75,9 @@ func (f *Front) receive(ctx context.Context) error {
 			f.world.Metrics.ingestTaken.Inc()
 			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name?", "client", f.ingestID())
 			f.pause(ctx, f.config.SessionAge)
-		} else {
-			f.world.Log.Warn("broker session lost", "error", err)
+		} else if text := err.Error(); wasUp || text != said { // not once for each attempt
+			said = text
+			f.world.Log.Warn("no broker session", "was_up", wasUp, "error", err)
 		}
 		f.world.Dialer.Next()
 		f.pause(ctx, delay)

@@ -3,6 +3,7 @@ package mqttfront
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,7 @@ type lane struct {
 	flight        []*outgoing // sent, in order; the first is not acknowledged
 	notifications []*outgoing // in the queue, in order
 	bytes         int         // of their keys and values
+	dead          int         // given up, and still in the queue
 	wake          chan struct{}
 }
 
@@ -78,6 +80,11 @@ func (l *lane) push(o *outgoing) (givenUp []*outgoing) {
 			l.bytes -= oldest.size()
 			l.notifications = l.notifications[1:]
 			givenUp = append(givenUp, oldest)
+			l.dead++
+		}
+		if l.dead > len(l.queue)/2 {
+			l.queue = slices.DeleteFunc(l.queue, func(o *outgoing) bool { return o.givenUp })
+			l.dead = 0
 		}
 	}
 	l.poke()
@@ -154,6 +161,7 @@ func (l *lane) next() (o *outgoing, wait bool) {
 	for len(l.queue) > 0 && l.queue[0].givenUp {
 		l.queue[0] = nil
 		l.queue = l.queue[1:]
+		l.dead--
 	}
 	if len(l.queue) == 0 ||
 		(len(l.flight) > 0 && (l.queue[0].losses >= aloneAt || l.flight[len(l.flight)-1].losses >= aloneAt)) {

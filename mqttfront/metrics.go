@@ -57,6 +57,18 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	registry.MustRegister(m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
 		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
+	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
+	for vector, values := range map[*prometheus.CounterVec][]string{
+		m.ignored:       {reasonNoResponseTopic, reasonBadResponseTopic, reasonRetained, reasonExpired},
+		m.notifications: {"published", "expired", "given_up", "no_subscriber", "refused"},
+		m.heldDropped:   {"full", "expired", "stale", "outcome_unknown"},
+		m.abandoned:     {"reply", "notification"},
+		m.sentAway:      {"done", "untrusted", "unsupported", "failed"},
+	} {
+		for _, value := range values {
+			vector.WithLabelValues(value)
+		}
+	}
 	return m
 }
 

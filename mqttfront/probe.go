@@ -123,6 +123,7 @@ func (p *prober) fresh(payload []byte) bool {
 	}
 	p.front.backlog.Store(age > backlogAge)
 	if age > p.front.config.SessionAge {
+		p.front.dropSinceFresh()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.clean = true
@@ -132,5 +133,6 @@ func (p *prober) fresh(payload []byte) bool {
 		return false
 	}
 	p.contact()
+	p.front.heardFresh()
 	return true
 }

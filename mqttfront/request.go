@@ -34,6 +34,11 @@ type request struct {
 	outcome  uint64        // index of the entry with its outcome, when this node knows it and does not answer
 }
 
+// over reports whether nobody waits for the answer any more.
+func (r *request) over(now time.Time) bool {
+	return !now.Before(r.holdUntil) || !r.deadline.IsZero() && !now.Before(r.deadline)
+}
+
 type requestState uint8
 
 const (

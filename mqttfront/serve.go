@@ -145,6 +145,8 @@ func (f *Front) stopServing() (answered []fsm.RequestID) {
 		}
 		switch {
 		case r.state != stateHeld:
+		case !r.command.ID.IsZero() && f.byID[r.command.ID] == nil:
+			f.byID[r.command.ID] = r // the copy that came later has ended
 		case !r.command.ID.IsZero() && f.byID[r.command.ID] != r:
 			f.end(r) // one copy is enough
 		case r.outcome != 0:

@@ -199,9 +199,11 @@ func (c *caller) call(ctx context.Context, method cluster.Method, request []byte
 	case answer := <-answers:
 		return answer.body, answer.err
 	case <-ctx.Done():
-		if connection.forget(number, asked) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		patience := max(c.transport.config.Patience, minPatience)
+		if connection.forget(number, asked, patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			c.transport.closeOutbound(func(o *outbound) bool { return o.target == target(c.id, raft.ServerAddress(c.address)) })
+			peer := target(c.id, raft.ServerAddress(c.address))
+			c.transport.closeOutbound(func(o *outbound) bool { return o.silentTo(peer, patience) })
 		}
 		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, ctx.Err())
 	}
@@ -228,10 +230,12 @@ func (c *connection) send(method cluster.Method, request []byte) (uint64, <-chan
 	return number, answers, writeFrame(c.conn, byte(method), number, request)
 }
 
-// forget gives up a call, and reports whether the connection should be given up, too: almost a second without a word since the
-// oldest of the calls that wait was sent.
-func (c *connection) forget(number uint64, asked time.Time) bool {
-	const patience = 900 * time.Millisecond
+// minPatience is the least that a member is waited for before its connections are given up.
+const minPatience = 900 * time.Millisecond
+
+// forget gives up a call, and reports whether the connection should be given up, too: so long without a word since the oldest of
+// the calls that were given up was sent.
+func (c *connection) forget(number uint64, asked time.Time, patience time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.silent.IsZero() || c.heard.After(c.silent) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -79,6 +80,30 @@ type outbound struct {
 	net.Conn
 	transport *Transport
 	target    raft.ServerAddress
+	moved     atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
+}
+
+// Read implements net.Conn.
+func (o *outbound) Read(p []byte) (int, error) {
+	n, err := o.Conn.Read(p)
+	if n > 0 {
+		o.moved.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (o *outbound) Write(p []byte) (int, error) {
+	n, err := o.Conn.Write(p)
+	if n > 0 {
+		o.moved.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// silentTo reports whether nothing goes over the connection to a member: not even a snapshot, whose receiver may be slow.
+func (o *outbound) silentTo(target raft.ServerAddress, patience time.Duration) bool {
+	return o.target == target && time.Since(time.Unix(0, o.moved.Load())) > patience
 }
 
 // Close implements net.Conn.
@@ -103,12 +128,17 @@ func (t *Transport) keepOutbound(conn net.Conn, target raft.ServerAddress) (net.
 
 // closeOutbound ends those of raft's connections that are chosen. Raft sees it at their next use.
 func (t *Transport) closeOutbound(chosen func(*outbound) bool) {
+	var ending []*outbound
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for conn := range t.outbound {
 		if chosen(conn) {
-			_ = conn.Conn.Close() // whoever uses it sees the end
+			ending = append(ending, conn)
 		}
+	}
+	t.mu.Unlock()
+	for _, conn := range ending { // it may take a while to say goodbye
+		_ = conn.SetDeadline(time.Unix(1, 0))
+		_ = conn.Close() // whoever uses it sees the end
 	}
 }
 

@@ -29,7 +29,9 @@ type Config struct {
 	TLS *tlsconfig.Mutual
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
-	Log     *slog.Logger
+	// Patience is how long a member may say nothing while a call waits, before its connections are given up; at least 0.9 s.
+	Patience time.Duration
+	Log      *slog.Logger
 }
 
 // Handler answers other members.
@@ -101,12 +103,6 @@ func (t *Transport) Close() error {
 		t.raft.stop()
 		t.http.stop()
 		t.calls.close()
-		t.mu.Lock()
-		accepted := slices.Collect(maps.Keys(t.open))
-		t.mu.Unlock()
-		for _, conn := range accepted {
-			_ = conn.Close() // whoever serves it sees the end
-		}
 		t.Abort()
 		t.workers.Wait()
 	})
@@ -142,6 +138,16 @@ func (t *Transport) accept() {
 func (t *Transport) Abort() {
 	t.stop()
 	t.closeOutbound(func(*outbound) bool { return true })
+	t.closeAccepted()
+}
+
+func (t *Transport) closeAccepted() {
+	t.mu.Lock()
+	accepted := slices.Collect(maps.Keys(t.open))
+	t.mu.Unlock()
+	for _, conn := range accepted {
+		_ = conn.Close() // whoever serves it sees the end
+	}
 }
 
 // hold notes an accepted connection, so that Close ends it. It returns false when the transport is closing.

@@ -205,6 +205,8 @@ func (a *administration) printStatus(out io.Writer, s *httpapi.Status) error {
 		{"Ready", s.Ready},
 		{"Notes", strings.Join(s.Notes, "; ")},
 		{"Term", s.Term},
+		{"Last Term", s.LastTerm},
+		{"Last Index", s.LastIndex},
 		{"Commit Index", s.CommitIndex},
 		{"Applied Index", s.AppliedIndex},
 		{"Log Version", s.LogVersion},

@@ -132,10 +132,10 @@ func (d *devCluster) start(o *devOptions, s *settings.Settings, log *slog.Logger
 		return err
 	}
 	first := d.nodes[0]
-	if d.admin, err = httpapi.Listen(o.admin, d.handlers[0], nil); err != nil {
+	if d.admin, err = httpapi.Listen(o.admin, d.handlers[0], nil, log); err != nil {
 		return err
 	}
-	d.health, err = httpapi.Listen(o.health, httpapi.Health(first.Ready, first.Notes, first.Registry()), nil)
+	d.health, err = httpapi.Listen(o.health, httpapi.Health(first.Ready, first.Notes, first.Registry()), nil, log)
 	return err
 }
 
@@ -189,7 +189,7 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 		d.handlers = append(d.handlers, httpapi.Admin(httpapi.AdminConfig{
 			Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Notes, Dial: connected.dial, Log: log,
 		}))
-		d.forwarded = append(d.forwarded, httpapi.Serve(connected.http, d.handlers[i]))
+		d.forwarded = append(d.forwarded, httpapi.Serve(connected.http, d.handlers[i], log))
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ import (
 type links struct {
 	node.Links
 	assemble node.Assemble
-	http     net.Listener // of what other members forward
+	waiting  func() string // what a node without state waits for
+	http     net.Listener  // of what other members forward
 	dial     func(context.Context, raft.Server) (net.Conn, error)
 }
 
@@ -39,18 +40,23 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 		if secure, err = tlsconfig.NewMutual(files, log); err != nil {
 			return nil, &usageError{fmt.Errorf("cluster.tls: %w", err)}
 		}
+		if !secure.HasName(s.Node.ID) {
+			return nil, usagef("cluster.tls.certFile is %q: the certificate has to name the node, %s, beside its hosts: members that do not know its address yet ask for that", s.Cluster.TLS.CertFile, s.Node.ID)
+		}
 	}
 	const dialTimeout = 3 * time.Second
 	network, err := transport.Listen(transport.Config{
 		Cluster: s.Cluster.Name, ID: id, Listen: s.Cluster.Listen, Advertise: s.AdvertisedAddress(), TLS: secure,
-		Timeout: dialTimeout, Log: log,
+		Timeout: dialTimeout, Patience: timing.Heartbeat, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	log.Info("listening", "what", "members", "address", network.Address(), "advertised", s.AdvertisedAddress(), "tls", secure != nil)
 	address := raft.ServerAddress(s.AdvertisedAddress())
+	newcomer := &cluster.Newcomer{ID: id, Address: address, Log: log}
 	return &links{
+		waiting: newcomer.Waiting,
 		Links: node.Links{
 			Address: address, Raft: network.Raft(), Peers: network,
 			Attach: func(n *cluster.Node) { network.Serve(n) },
@@ -60,7 +66,6 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 			if err != nil {
 				return nil, err
 			}
-			newcomer := &cluster.Newcomer{ID: id, Address: address, Log: log}
 			for _, peer := range peers {
 				newcomer.Peers = append(newcomer.Peers, cluster.Peer{Name: peer.ID, Address: raft.ServerAddress(peer.Address)})
 			}
@@ -77,6 +82,6 @@ func inProcess(network *cluster.Network, id raft.ServerID, timing cluster.Timing
 		Links: node.Links{
 			Address: raft.ServerAddress(id), Raft: network.Transport(id, timing), Peers: network, Attach: network.Attach,
 		},
-		assemble: assemble, http: network.HTTP(id), dial: network.DialHTTP,
+		assemble: assemble, waiting: func() string { return "" }, http: network.HTTP(id), dial: network.DialHTTP,
 	}
 }

@@ -180,6 +180,9 @@ func verifyReplicas(a *administration, command *cobra.Command, _ []string) error
 	if !v.Agree {
 		return &codeError{exitServerError, "the replicas do not agree"}
 	}
+	if !v.Complete {
+		return &codeError{exitUnknown, "not all members answered; those that did agree"}
+	}
 	return nil
 }
 
@@ -201,28 +204,42 @@ func newRecover() *cobra.Command {
 		Use:   "recover",
 		Short: "Make a stopped node the only member of its cluster: when a majority is lost for good",
 		Long: `Makes the node whose data folder this is the only member of its cluster. The node has to be stopped. It is for when a majority of
-the members is lost for good: what only those had is gone, and what was never committed may take effect. Take the member with the
-highest commit index, keep a copy of its folder, empty the folders of all others, and start them again: they join.
+the members is lost for good: what only those had is gone, and what was never committed may take effect. Without --yes it says what
+the last entry of the node's log is. Take the member with the highest term, and of those the one with the highest index; keep a copy
+of its folder, empty the folders of all others, and start them again: they join.
 
 It takes the settings of the server: its file, environment and flags.`,
 		Example: "  holdfast raft recover --config /etc/holdfast.yaml --yes",
 		Args:    positional(cobra.NoArgs),
 	}
 	flags := addSettings(command, &file)
+	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 	a.addYes(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		s, err := flags.load(command, file)
 		if err != nil {
 			return err
 		}
-		if err := a.confirmed("makes " + s.Node.ID + " the only member, commits what may never have been committed, and gives up what only other members have"); err != nil {
-			return err
+		if a.output != "text" && a.output != "json" {
+			return usagef("--output is %q: must be text or json", a.output)
+		}
+		if !cluster.HasLog(s.Node.DataDir) {
+			return usagef("node.dataDir is %q: there is no log of a member in it", s.Node.DataDir)
 		}
 		stores, err := cluster.OpenStores(s.Node.DataDir, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
 		defer func() { _ = stores.Close() }() // what was written is synced
+		term, index, err := stores.LastEntry()
+		if err != nil {
+			return err
+		}
+		if err := a.confirmed(fmt.Sprintf("makes %s the only member, commits what may never have been committed, and gives up what only other members have; "+
+			"the last entry of its log is of term %d, with the index %d: recover the member with the highest term, and of those the one with the highest index",
+			s.Node.ID, term, index)); err != nil {
+			return err
+		}
 		identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
 		if err != nil {
 			return err

@@ -114,7 +114,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		return err
 	}
 	config.Links = connected.Links
-	starting := &startup{}
+	starting := &startup{waiting: connected.waiting}
 	servers, err := listenHealth(s, starting, config.Registry, log)
 	if err != nil {
 		return errors.Join(err, closeLinks(connected))
@@ -165,7 +165,10 @@ func closeServers(servers []*httpapi.Server) error {
 }
 
 // startup is what the health port tells of while the node is being put together.
-type startup struct{ running atomic.Pointer[node.Node] }
+type startup struct {
+	running atomic.Pointer[node.Node]
+	waiting func() string
+}
 
 func (s *startup) done(running *node.Node) { s.running.Store(running) }
 
@@ -173,7 +176,7 @@ func (s *startup) ready() error {
 	if running := s.running.Load(); running != nil {
 		return running.Ready()
 	}
-	return errors.New("cluster: waiting for the other members, see the log")
+	return fmt.Errorf("cluster: waiting for the other members: %s", s.waiting())
 }
 
 func (s *startup) notes() []string {
@@ -239,7 +242,7 @@ func listenHealth(s *settings.Settings, starting *startup, metrics prometheus.Ga
 	if s.Health.Listen == "" {
 		return nil, nil
 	}
-	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(starting.ready, starting.notes, metrics), nil)
+	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(starting.ready, starting.notes, metrics), nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +255,7 @@ func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log
 	handler := httpapi.Admin(httpapi.AdminConfig{
 		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dial, Pprof: s.Admin.Pprof, Log: log,
 	})
-	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler)}
+	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler, log)}
 	if s.Admin.Listen == "" {
 		return servers, nil
 	}
@@ -263,7 +266,7 @@ func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log
 			return servers, &usageError{fmt.Errorf("admin.tls: %w", err)}
 		}
 	}
-	server, err := httpapi.Listen(s.Admin.Listen, handler, secure)
+	server, err := httpapi.Listen(s.Admin.Listen, handler, secure, log)
 	if err != nil {
 		return servers, err
 	}

@@ -73,7 +73,7 @@ func restoreSnapshot(a *administration, command *cobra.Command, arguments []stri
 	if err != nil {
 		return err
 	}
-	if err := a.confirmed(fmt.Sprintf("replaces all keys and watches of the cluster by the %d keys of %s", summary.Keys, arguments[0])); err != nil {
+	if err := a.confirmed(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, arguments[0])); err != nil {
 		return err
 	}
 	file, err := os.Open(arguments[0])

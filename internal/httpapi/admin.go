@@ -135,6 +135,8 @@ type Status struct {
 	Ready        string   `json:"ready"` // "ok", or what is wrong
 	Notes        []string `json:"notes"` // what is wrong although the node is ready
 	Term         uint64   `json:"term"`
+	LastTerm     uint64   `json:"lastTerm"`  // of the last entry in the log
+	LastIndex    uint64   `json:"lastIndex"` // of the last entry in the log
 	CommitIndex  uint64   `json:"commitIndex"`
 	AppliedIndex uint64   `json:"appliedIndex"`
 	LogVersion   uint32   `json:"logVersion"`
@@ -149,7 +151,7 @@ func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	s := a.Node.Status()
 	answer := Status{
 		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: cluster.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
-		Notes: a.Notes(), Term: s.Term, CommitIndex: s.Commit,
+		Notes: a.Notes(), Term: s.Term, LastTerm: s.LastTerm, LastIndex: s.Last, CommitIndex: s.Commit,
 		AppliedIndex: s.State.Index, LogVersion: s.State.Version, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
 		Bytes: s.State.Bytes, Watches: s.State.Watches, Remembered: s.State.Remembered,
 	}

@@ -81,7 +81,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 			Name: cluster.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
 			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler),
 		})
-		forwarded := Serve(network.HTTP(server.ID), handler)
+		forwarded := Serve(network.HTTP(server.ID), handler, slog.New(slog.DiscardHandler))
 		outside := httptest.NewServer(handler)
 		t.Cleanup(func() {
 			outside.Close()

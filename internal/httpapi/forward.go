@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -119,7 +120,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 			p.Out.Host = hostName(leader.ID)
 			p.Out.Header.Set(forwarded, strconv.Itoa(times+1))
 		},
-		Transport: a.forwarder,
+		Transport: a.forwarder, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID, "error", err)
 			if errors.Is(err, cluster.ErrUnreachable) || r.Method == http.MethodGet {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -20,21 +21,21 @@ type Server struct {
 }
 
 // Listen starts a server, in the clear when secure is nil. A port that is taken is an error here.
-func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual) (*Server, error) {
+func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual, log *slog.Logger) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return Serve(secure.Listener(listener), handler), nil
+	return Serve(secure.Listener(listener), handler, log), nil
 }
 
 // Serve starts a server on a listener, which it owns from now on.
-func Serve(listener net.Listener, handler http.Handler) *Server {
+func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Server {
 	s := &Server{
 		server: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
-			MaxHeaderBytes: 64 << 10,
+			MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		},
 		listener: listener, done: make(chan error, 1),
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -159,7 +160,8 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 				return err
 			}
 			if !hasName(state.PeerCertificates[0], names) {
-				return fmt.Errorf("%w: want one of %q", errOtherName, names)
+				return fmt.Errorf("%w: want one of %q, it has %q", errOtherName, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
+					state.PeerCertificates[0].DNSNames)
 			}
 			return nil
 		},
@@ -181,6 +183,12 @@ func (m *Mutual) Names(conn net.Conn, names ...string) bool {
 	}
 	certificates := secured.ConnectionState().PeerCertificates
 	return len(certificates) > 0 && hasName(certificates[0], names)
+}
+
+// HasName reports whether this side's own certificate has one of the names.
+func (m *Mutual) HasName(names ...string) bool {
+	certificate, err := x509.ParseCertificate(m.latest().certificate.Certificate[0])
+	return err == nil && hasName(certificate, names)
 }
 
 func hasName(certificate *x509.Certificate, names []string) bool {

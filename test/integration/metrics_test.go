@@ -13,7 +13,7 @@ import (
 
 // labels are the values that labels may have, besides those of Go's own collectors.
 const labels = `set get del vdel keynotify other done not_applied missing error queue commit publish log vote term ` +
-	`published expired given_up no_subscriber refused full expired outcome_unknown reply notification done untrusted unsupported failed ` +
+	`published expired given_up no_subscriber refused full expired stale outcome_unknown reply notification done untrusted unsupported failed ` +
 	`no_response_topic bad_response_topic retained`
 
 // Whatever clients send, no label of a metric comes from it: else they could make as many as they like.
