@@ -270,6 +270,16 @@ func TestVerify(t *testing.T) {
 			other = m
 		}
 	}
+	third := members[0]
+	for _, m := range members {
+		if m != n && m != other {
+			third = m
+		}
+	}
+	_ = third.Close(t.Context())
+	if verification, err = n.Verify(t.Context()); err != nil || !verification.Agree || verification.Complete {
+		t.Errorf("with a member that is down: %+v, %v", verification, err)
+	}
 	other.replica.mu.Lock()
 	*other.replica.machine = *fsm.New()
 	other.replica.mu.Unlock()
@@ -357,6 +367,42 @@ func TestRefusedChanges(t *testing.T) {
 	fresh.raft.Shutdown()
 	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, ErrRefused) {
 		t.Errorf("removed the one that is alive of two: %v", err)
+	}
+}
+
+// A non-voter that is removed is not made a voter by an autopilot whose picture is a second old.
+func TestRemovedNonVoterStaysOut(t *testing.T) {
+	network := NewNetwork()
+	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
+	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionKeepNonVoter })
+	fresh := startMember(t, network, "n2", nil, memoryStores())
+	if err := n.AddMember(t.Context(), "n2", false); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
+	<-time.After(stabilization + 2*surveyInterval) // autopilot knows it as a healthy non-voter
+	if err := n.RemoveMember(t.Context(), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 3*surveyInterval; <-time.After(10 * time.Millisecond) {
+		if _, member := find(n.servers(), "n2"); member {
+			t.Fatal("it is a member again")
+		}
+	}
+}
+
+// † A leader whose clock is set while it asks the others stamps nothing of it.
+func TestClockThatIsSetDuringASurvey(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	answered := n.describeAll(t.Context(), time.Second)
+	n.wall.mu.Lock()
+	n.wall.offset = 3_600_000
+	n.wall.mu.Unlock()
+	n.survey.take(answered)
+	n.setClock()
+	if ahead := n.wall1() - time.Now().UnixMilli(); ahead > 5_000 {
+		t.Errorf("the cluster's clock is %d ms ahead", ahead)
 	}
 }
 

@@ -68,6 +68,42 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// A restore into a cluster that is younger than the snapshot makes cluster time leap: what counts from the present does not age by
+// that.
+func TestReplaceInAYoungCluster(t *testing.T) {
+	old := newLeader(t)
+	old.do(old.set("k", "old"))
+	old.do(Command{Kind: KindKeyNotify, Principal: client("gone"), Key: []byte("k")})
+	old.elapsed += 1_000_000_000
+	old.do(Command{Kind: KindAdvance})
+	backup := old.snapshot()
+
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.WatchTTL = 60_000 })
+	id := l.newID()
+	l.do(l.set("present", "v", func(c *Command) { c.ID = id }))
+	l.do(Command{Kind: KindKeyNotify, Principal: client("here"), Key: []byte("k")})
+	l.stageAll(backup, 7, 1000)
+	l.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))})
+	if now := l.m.Status().Now; now < 1_000_000_000 {
+		t.Fatalf("cluster time is %d", now)
+	}
+	l.pass(10)
+	if r := l.do(l.set("present", "v", func(c *Command) { c.ID = id })); !r.Repeat {
+		t.Error("an outcome of the present was forgotten")
+	}
+	if len(l.m.ListWatches("k", "here", WatchInfo{}, 10)) != 1 {
+		t.Error("a watch of the present has ended")
+	}
+	if _, index, known := l.m.Remembered(id); !known || index > l.index {
+		t.Errorf("its outcome is of entry %d of %d", index, l.index)
+	}
+	l.do(EndWatch("k", "gone"))
+	if len(l.m.ListWatches("k", "gone", WatchInfo{}, 10)) != 0 {
+		t.Error("a watch of the snapshot cannot be ended")
+	}
+}
+
 // What is not whole, or not the same, replaces nothing.
 func TestReplaceRefuses(t *testing.T) {
 	l := newLeader(t)

@@ -345,3 +345,42 @@ func TestBrokerSilence(t *testing.T) {
 		t.Errorf("a publishing connection is down: %v", s)
 	}
 }
+
+// What nobody waits for any more is neither given to the next leader nor taken up by it: deduplication may have forgotten it.
+func TestWhatIsOverIsNotHandedOver(t *testing.T) {
+	other, _ := follow(t, "c:A", "c:B")
+	late := pages(other)
+	other.held.Front().Value.(*request).holdUntil = time.Now().Add(-time.Second)
+	other.held.Back().Value.(*request).deadline = time.Now().Add(-time.Second)
+	if got := pages(other); len(got) != 1 || len(got[0]) != 0 {
+		t.Errorf("%d bytes are given", len(got[0]))
+	}
+	f, s := newTestFront(t)
+	requests, err := readHeld(late[0], time.Now())
+	if err != nil || len(requests) != 2 {
+		t.Fatal(len(requests), err)
+	}
+	for _, r := range requests {
+		r.holdUntil = time.Now().Add(-time.Second)
+	}
+	if added := f.takeUpHeld(s.machine, map[string][]*request{"n2": requests}); len(added) != 0 {
+		t.Errorf("%d are taken up", len(added))
+	}
+}
+
+// † What comes before a probe that was sent long ago is as old as that, whatever time it seems to have arrived: a node that was
+// stopped reads it from its socket when it goes on.
+func TestWhatLayInTheSocketIsDropped(t *testing.T) {
+	f, _ := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	f.heardFresh()
+	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
+	f.dropSinceFresh()
+	if f.held.Len() != 1 || !strings.HasPrefix(string(f.held.Front().Value.(*request).correlation), "a") {
+		t.Errorf("%v are held", f.order())
+	}
+	arrive(f, del, strings.Repeat("c", 16), "__srcId", "c")
+	if f.held.Len() != 2 {
+		t.Error("what comes afterwards is dropped")
+	}
+}
