@@ -223,9 +223,11 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("policyFile is %q: %w", s.PolicyFile, err)}
 	}
-	timing := cluster.LAN()
-	if s.Cluster.Profile == "edge" {
-		timing = cluster.Edge()
+	timing := timingOf(&s.Cluster)
+	check := cluster.DefaultConfig()
+	check.ID, check.Timing = "check", timing
+	if err := check.Validate(); err != nil {
+		return node.Config{}, &usageError{fmt.Errorf("cluster.heartbeat and its like: %w", err)}
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -235,6 +237,28 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		Dialer:         &mqttconn.Dialer{Addresses: front.Addresses, TLS: tls, Timeout: front.ConnectTime},
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 	}, nil
+}
+
+// timingOf returns the profile's times, and single ones that are set.
+func timingOf(c *settings.Cluster) cluster.Timing {
+	timing := cluster.LAN()
+	if c.Profile == "edge" {
+		timing = cluster.Edge()
+	}
+	for _, single := range []struct {
+		set time.Duration
+		of  *time.Duration
+	}{
+		{c.Heartbeat, &timing.Heartbeat},
+		{c.Election, &timing.Election},
+		{c.LeaderLease, &timing.LeaderLease},
+		{c.DiskDeadline, &timing.DiskDeadline},
+	} {
+		if single.set > 0 {
+			*single.of = single.set
+		}
+	}
+	return timing
 }
 
 // listenHealth starts the server of the health port.

@@ -43,6 +43,10 @@ type Cluster struct {
 	Peers          []string // id=host:port
 	PeersFile      string
 	Profile        string
+	Heartbeat      time.Duration // 0 is the profile's, as below
+	Election       time.Duration
+	LeaderLease    time.Duration
+	DiskDeadline   time.Duration
 	MaxClockOffset time.Duration
 	LogStore       string
 	Ingest         string
