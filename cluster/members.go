@@ -40,23 +40,32 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	if err := n.Confirm(ctx); err != nil {
 		return nil, err
 	}
+	return n.MembersAsKnown(ctx), nil
+}
+
+// MembersAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
+// whose word would count. How far they trail is then counted from the longest log among those that answered.
+func (n *Node) MembersAsKnown(ctx context.Context) []Member {
 	described := n.describeAll(ctx, surveyInterval)
 	described[n.config.ID] = n.describe()
-	leader := described[n.config.ID]
+	longest := uint64(0)
+	for id := range described {
+		longest = max(longest, described[id].LastIndex)
+	}
 	var members []Member
 	for _, server := range n.servers() {
 		member := Member{
 			Node: NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
-			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: leader.LastIndex,
+			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: longest,
 		}
 		if d, ok := described[server.ID]; ok && d.State != "shutdown" {
 			member.State, member.CommitIndex = d.State, d.Commit
-			member.TrailsLeaderBy = leader.LastIndex - min(d.LastIndex, leader.LastIndex)
+			member.TrailsLeaderBy = longest - d.LastIndex
 		}
 		members = append(members, member)
 	}
 	slices.SortFunc(members, func(a, b Member) int { return cmpNames(a.Node, b.Node) })
-	return members, nil
+	return members
 }
 
 func cmpNames(a, b string) int {

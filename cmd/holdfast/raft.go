@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -37,6 +38,9 @@ func listPeers(a *administration, command *cobra.Command, _ []string) error {
 	var list []cluster.Member
 	if err := a.get(command.Context(), "/v1/members", &list); err != nil {
 		return err
+	}
+	if !slices.ContainsFunc(list, func(m cluster.Member) bool { return m.State == "leader" }) {
+		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: there is no leader: this is what the node that was asked knows") // there is nobody else to tell
 	}
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), list)

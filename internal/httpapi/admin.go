@@ -83,7 +83,11 @@ func Admin(config AdminConfig) http.Handler {
 			}
 			serve := func(w http.ResponseWriter, request *http.Request) error { return r.serve(a, w, request) }
 			if r.leader {
-				a.answer(w, request, serve)
+				var leaderless func(http.ResponseWriter, *http.Request) error
+				if r.path == "/v1/members" && r.method == http.MethodGet {
+					leaderless = a.membersAsKnown
+				}
+				a.answer(w, request, serve, leaderless)
 			} else if err := serve(w, request); err != nil {
 				a.fail(w, err)
 			}

@@ -74,8 +74,9 @@ func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) 
 	}
 }
 
-// answer lets whoever leads answer, this node perhaps. A leader that hands over first is asked again when there is another.
-func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) error) {
+// answer lets whoever leads answer, this node perhaps. A leader that hands over first is asked again when there is another. Where
+// there is none, leaderless answers, if it is not nil.
+func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
 	var body []byte
 	if r.Method == http.MethodPost { // it may have to be read again
 		var err error
@@ -89,8 +90,11 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve func(http.R
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		leader, here, ok := a.leader(r.Context())
+		if !ok && leaderless != nil {
+			serve, here = leaderless, true
+		}
 		if !here {
-			a.forward(w, r, leader, ok)
+			a.forward(w, r, leader, ok, leaderless)
 			return
 		}
 		err := serve(w, r)
@@ -104,8 +108,8 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve func(http.R
 	}
 }
 
-// forward passes a request on to the leader.
-func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool) {
+// forward passes a request on to the leader, or lets leaderless answer where that cannot be reached.
+func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool, leaderless func(http.ResponseWriter, *http.Request) error) {
 	times, _ := strconv.Atoi(r.Header.Get(forwarded)) // none at all is not a number
 	if !ok || times >= maxForwards {
 		a.refuse(w)
@@ -123,6 +127,11 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		Transport: a.forwarder, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID, "error", err)
+			if leaderless != nil && errors.Is(err, cluster.ErrUnreachable) {
+				if err := leaderless(w, r); err == nil {
+					return
+				}
+			}
 			if errors.Is(err, cluster.ErrUnreachable) || r.Method == http.MethodGet {
 				a.refuse(w)
 				return

@@ -20,6 +20,11 @@ func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, members)
 }
 
+// membersAsKnown answers without a leader: who is there is what an operator has to know then.
+func (a *admin) membersAsKnown(w http.ResponseWriter, r *http.Request) error {
+	return writeJSON(w, a.Node.MembersAsKnown(r.Context()))
+}
+
 // AddMember is the body of POST /v1/members.
 type AddMember struct {
 	Address string `json:"address"` // host:port of the node's cluster.advertise

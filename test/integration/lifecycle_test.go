@@ -315,12 +315,15 @@ func TestLostQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.settled(t, 3)
-	for _, s := range m {
-		s.kill()
+	last := m[2]
+	m[0].kill()
+	m[1].kill()
+	if out, code := last.operate(t, "raft", "list-peers"); code != 0 || strings.Count(out, "unreachable") != 2 {
+		t.Errorf("without a leader: code %d: %s", code, out)
 	}
+	last.kill()
 	m[0].wipe(t)
 	m[1].wipe(t)
-	last := m[2]
 	arguments := append([]string{"raft", "recover"}, last.arguments[1:]...)
 	if out, code := holdfast(t, broker.address, "", arguments...); code != 2 {
 		t.Errorf("without --yes: code %d: %s", code, out)
