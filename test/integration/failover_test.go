@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// repetitions is how often each failure is repeated: HOLDFAST_REPEAT, or a few.
-func repetitions(t testing.TB) int {
+// repetitions is how often each failure is repeated, and by how much the bounds are stretched: HOLDFAST_REPEAT measures, on a
+// machine that does nothing else; otherwise other tests run beside this one, and a few rounds show that no request fails.
+func repetitions(t testing.TB) (count int, slack time.Duration) {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_REPEAT")
 	if text == "" {
-		return 2
+		return 2, 4
 	}
 	count, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return count
+	return count, 1
 }
 
 // failureClients is the number of clients under whose load the failures happen.
@@ -43,7 +44,7 @@ func TestFailover(t *testing.T) {
 			<-time.After(1500 * time.Millisecond) // long enough for an election
 			leader.start(t)
 			m.waitReady(t)
-		}, 5 * time.Second, 1500 * time.Millisecond},
+		}, 2500 * time.Millisecond, 1500 * time.Millisecond},
 		{"terminate", func(t *testing.T, m members) {
 			leader := m.leader(t)
 			if code, _ := leader.stop(); code != 0 {
@@ -66,7 +67,7 @@ func TestFailover(t *testing.T) {
 			<-time.After(5 * time.Second)
 			leader.signal(t, syscall.SIGCONT)
 			m.waitReady(t)
-		}, 5 * time.Second, 1500 * time.Millisecond},
+		}, 2500 * time.Millisecond, 1500 * time.Millisecond},
 	} {
 		t.Run(f.name, func(t *testing.T) { f.run(t) })
 	}
@@ -77,7 +78,8 @@ func (f *failure) run(t *testing.T) {
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, failureClients, 50*time.Millisecond)
 	var all []time.Duration
-	for n := range repetitions(t) {
+	rounds, slack := repetitions(t)
+	for n := range rounds {
 		l.progress(2 * failureClients)
 		began := time.Now()
 		f.strike(t, m)
@@ -89,8 +91,8 @@ func (f *failure) run(t *testing.T) {
 	l.stop()
 	slices.Sort(all)
 	t.Logf("%s: %d requests in all, none failed; of %d around the failures median %v, p99 %v, latest %v", f.name, len(l.delays), len(all), rounded(all, 0.5), rounded(all, 0.99), rounded(all, 1))
-	if percentile(all, 1) > f.most || percentile(all, 0.99) > f.p99 {
-		t.Errorf("want at most %v, and a p99 of %v", f.most, f.p99)
+	if percentile(all, 1) > slack*f.most || percentile(all, 0.99) > slack*f.p99 {
+		t.Errorf("want at most %v, and a p99 of %v", slack*f.most, slack*f.p99)
 	}
 	l.check(t, broker.address)
 }
