@@ -369,8 +369,13 @@ func TestMembersWithCertificates(t *testing.T) {
 	}
 	m.waitReady(t)
 	m.settled(t, 3)
+	misnamed := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), certificate("stranger", "stranger", "127.0.0.1")...)
+	misnamed.start(t)
+	<-misnamed.exited // the others would refuse it: TestCertificatesNameMembers
+	if code := misnamed.process.command.ProcessState.ExitCode(); code != 2 || !strings.Contains(misnamed.output.String(), "has to name the node") {
+		t.Errorf("a certificate of another name: code %d", code)
+	}
 	for name, extra := range map[string][]string{
-		"another name":      certificate("stranger", "stranger"),
 		"another authority": strangerCertificate(t, ca),
 		"no certificate":    {"--cluster.tls.insecure", "--log.level", "debug"},
 	} {
