@@ -62,6 +62,9 @@ func (n *Node) watchMembers(ctx context.Context) {
 // takeSurvey asks the other members, and says who answers no more, or again.
 func (n *Node) takeSurvey(ctx context.Context) {
 	answered := n.describeAll(ctx, surveyInterval)
+	n.survey.mu.Lock()
+	first := !n.survey.taken
+	n.survey.mu.Unlock()
 	for _, server := range n.servers() {
 		_, now := answered[server.ID]
 		_, before := n.survey.of(server.ID)
@@ -69,7 +72,7 @@ func (n *Node) takeSurvey(ctx context.Context) {
 		case server.ID == n.config.ID || ctx.Err() != nil:
 		case before && !now:
 			n.world.Log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
-		case now && !before && n.survey.taken:
+		case now && !before && !first:
 			n.world.Log.Info("a member answers", "id", server.ID, "address", server.Address)
 		}
 	}
