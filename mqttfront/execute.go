@@ -79,6 +79,10 @@ func (f *Front) putBack(r *request) {
 	f.leave(r)
 	r.state = stateHeld
 	f.busy--
+	if f.isStale(r) { // a leader that was stopped had it in hand
+		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+		f.end(r)
+	}
 }
 
 // setAside makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One

@@ -28,29 +28,29 @@ type Front struct {
 	once     sync.Once
 	pending  chan Departure // that a leader has to put into the log
 
-	mu        sync.Mutex
-	room      sync.Cond  // somebody waits to hand a request to the store
-	held      *list.List // of *request: all that are not ended, in the order of their arrival
-	heldBytes int
-	byID      map[fsm.RequestID]*request
-	known     []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
-	writing   map[string]int // by ordering: writes in the hands of the store
-	mark      uint64         // the published mark, as the log has it
-	busy      int            // requests executing or answering
-	serving   *serving
-	limits    fsm.Limits
-	expiry    time.Duration // of notifications
-	stopped   bool
-	early     early           // followers: what is known of requests that have not arrived yet
-	answered  []fsm.RequestID // leader: answered outside of the log, and not reported yet
-	sequence  uint64          // of the last request that was taken in
-	outbox    *outbox         // while the node leads
-	upSince   time.Time       // the ingest session is up or down since then
-	contest   contest
-	freshAt   time.Time // when the last fresh probe came
-	staleAt   time.Time // what arrived between the two is old, whatever it says
-	fullAt    time.Time // when a request was last dropped because there was no room to hold it
-	started   time.Time
+	mu                 sync.Mutex
+	room               sync.Cond  // somebody waits to hand a request to the store
+	held               *list.List // of *request: all that are not ended, in the order of their arrival
+	heldBytes          int
+	byID               map[fsm.RequestID]*request
+	known              []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
+	writing            map[string]int // by ordering: writes in the hands of the store
+	mark               uint64         // the published mark, as the log has it
+	busy               int            // requests executing or answering
+	serving            *serving
+	limits             fsm.Limits
+	expiry             time.Duration // of notifications
+	stopped            bool
+	early              early           // followers: what is known of requests that have not arrived yet
+	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
+	sequence           uint64          // of the last request that was taken in
+	outbox             *outbox         // while the node leads
+	upSince            time.Time       // the ingest session is up or down since then
+	contest            contest
+	freshAt            time.Time // when the last fresh probe came
+	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
+	fullAt             time.Time // when a request was last dropped because there was no room to hold it
+	started            time.Time
 
 	pushesBack atomic.Bool  // a request waits for room, and whatever comes from the broker behind it
 	backlog    atomic.Bool  // what comes from the broker is old
@@ -126,15 +126,20 @@ func (f *Front) heardFresh() {
 func (f *Front) dropSinceFresh() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.staleAt = time.Now()
+	f.staleFrom, f.staleTo = f.freshAt, time.Now()
 	for element := f.held.Back(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Prev()
-		if r.state == stateHeld && r.arrived.After(f.freshAt) {
+		if r.state == stateHeld && f.isStale(r) {
 			f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 			f.end(r)
 		}
 	}
+}
+
+// isStale reports whether a request came when what came was old. f.mu is held.
+func (f *Front) isStale(r *request) bool {
+	return r.arrived.After(f.staleFrom) && !r.arrived.After(f.staleTo)
 }
 
 // fullShown is how long a node that had to drop a request says so.
@@ -250,7 +255,7 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		f.room.Wait()
 	}
 	f.pushesBack.Store(false)
-	if f.serving == nil && r.arrived.After(f.freshAt) && !r.arrived.After(f.staleAt) {
+	if f.serving == nil && f.isStale(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
 	}
