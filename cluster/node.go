@@ -345,11 +345,10 @@ func (n *Node) shutdown(ctx context.Context) error {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()
+	n.workers.Wait() // while raft still answers: what lies in its queue when it ends, nobody answers any more
 	stopping := n.raft.Shutdown()
 	if aborter, ok := n.world.Transport.(interface{ Abort() }); ok {
 		aborter.Abort() // raft waits for whoever it talks to, and that may hang
 	}
-	err := stopping.Error()
-	n.workers.Wait()
-	return errors.Join(err, closeTransport(n.world.Transport), n.world.Stores.Close())
+	return errors.Join(stopping.Error(), closeTransport(n.world.Transport), n.world.Stores.Close())
 }
