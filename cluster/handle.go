@@ -158,7 +158,7 @@ func (n *Node) describe() Description {
 	}
 	return Description{
 		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
-		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.lastTerm(), Commit: n.raft.CommitIndex(),
+		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
 		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
 		Wall: n.world.Clock.Wall(),
 	}

@@ -108,16 +108,17 @@ func (n *Node) mayJoin(caller Caller, request *joinRequest) bool {
 	if caller.Certified(name) {
 		return true
 	}
-	host := hostOf(request.Address)
+	host := HostOf(request.Address)
 	for _, server := range n.servers() {
 		if NodeName(server.ID) == name {
-			host = hostOf(server.Address)
+			host = HostOf(server.Address)
 		}
 	}
 	return caller.Certified(host)
 }
 
-func hostOf(address raft.ServerAddress) string {
+// HostOf returns the host of an address, without its port.
+func HostOf(address raft.ServerAddress) string {
 	host, _, err := net.SplitHostPort(string(address))
 	if err != nil {
 		return string(address)
@@ -310,19 +311,16 @@ func (n *Node) AddMember(ctx context.Context, address raft.ServerAddress, voter 
 // RemoveMember removes a member by its name or id. The leader hands over before it is removed: the error is ErrNotLeader then,
 // and the next leader is to be asked.
 func (n *Node) RemoveMember(ctx context.Context, nameOrID string) error {
-	server, err := n.memberToChange(ctx, nameOrID)
-	if err != nil {
-		return err
-	}
-	if err := n.changing.lock(ctx); err != nil {
-		return err
-	}
-	defer n.changing.unlock()
-	return n.remove(ctx, server)
+	return n.changeMember(ctx, nameOrID, n.remove)
 }
 
 // Demote makes a voter a non-voter, which it stays until it is added as a voter again.
 func (n *Node) Demote(ctx context.Context, nameOrID string) error {
+	return n.changeMember(ctx, nameOrID, n.demote)
+}
+
+// changeMember finds a member, and changes it while nobody else changes any.
+func (n *Node) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
 	server, err := n.memberToChange(ctx, nameOrID)
 	if err != nil {
 		return err
@@ -331,6 +329,11 @@ func (n *Node) Demote(ctx context.Context, nameOrID string) error {
 		return err
 	}
 	defer n.changing.unlock()
+	return change(ctx, server)
+}
+
+// demote takes a voter's vote away, if a majority of the voters that stay is alive.
+func (n *Node) demote(ctx context.Context, server raft.Server) error {
 	if err := n.quorumWithout(ctx, server.ID); err != nil {
 		return err
 	}

@@ -165,15 +165,21 @@ type waiter struct {
 // Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown or the
 // context's, whose outcome is unknown too.
 func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
+	result, _, err := n.execute(ctx, command)
+	return result, err
+}
+
+// execute is Execute, and returns the index of the entry as well.
+func (n *Node) execute(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
 	w := &waiter{done: make(chan struct{})}
 	if !n.Propose(command, w) {
-		return fsm.Result{}, ErrNotLeader
+		return fsm.Result{}, 0, ErrNotLeader
 	}
 	select {
 	case <-w.done:
-		return w.result, w.err
+		return w.result, w.index, w.err
 	case <-ctx.Done():
-		return fsm.Result{}, ctx.Err()
+		return fsm.Result{}, 0, ctx.Err()
 	}
 }
 
@@ -220,7 +226,6 @@ type Status struct {
 	LeaderID raft.ServerID
 	Commit   uint64
 	Last     uint64 // index of the last entry in the log
-	LastTerm uint64 // and its term
 	Servers  []raft.Server
 	State    fsm.Status
 }
@@ -230,7 +235,7 @@ func (n *Node) Status() Status {
 	_, leader := n.raft.LeaderWithID()
 	status := Status{
 		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.leadership.Load() != nil,
-		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), LastTerm: n.lastTerm(),
+		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
 		State: n.replica.status(),
 	}
 	return status
@@ -240,8 +245,9 @@ func (n *Node) Status() Status {
 // of the leader yet.
 func (n *Node) Behind() bool { return n.survey.isBehind() && n.leadership.Load() == nil }
 
-// lastTerm returns the term of the last entry in the log, which raft tells in one place only.
-func (n *Node) lastTerm() uint64 {
+// LastTerm returns the term of the last entry in the log. It is no part of Status, which is asked for often: raft tells it in one
+// place only, together with everything else.
+func (n *Node) LastTerm() uint64 {
 	term, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // always a number
 	return term
 }

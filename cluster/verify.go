@@ -51,20 +51,12 @@ type Verification struct {
 
 // Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
 func (n *Node) Verify(ctx context.Context) (Verification, error) {
-	w := &waiter{done: make(chan struct{})}
-	if !n.Propose(fsm.Command{Kind: fsm.KindAdvance}, w) {
-		return Verification{}, ErrNotLeader
+	_, index, err := n.execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+	if err != nil {
+		return Verification{}, err
 	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		return Verification{}, ctx.Err()
-	}
-	if w.err != nil {
-		return Verification{}, w.err
-	}
-	request := binary.BigEndian.AppendUint64(nil, w.index)
-	verification := Verification{Index: w.index, Agree: true, Complete: true}
+	request := binary.BigEndian.AppendUint64(nil, index)
+	verification := Verification{Index: index, Agree: true, Complete: true}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, server := range n.servers() {

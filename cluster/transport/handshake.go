@@ -163,7 +163,7 @@ func (t *Transport) judge(conn net.Conn, theirs *hello) refusal {
 	switch {
 	case standing == cluster.Stranger || standing == cluster.Possible && theirs.Kind == kindHTTP:
 		return refuseMember
-	case standing == cluster.Known && t.config.TLS.Names(conn, name, hostOf(string(address))), t.config.TLS.Names(conn, name):
+	case standing == cluster.Known && t.config.TLS.Names(conn, name, cluster.HostOf(address)), t.config.TLS.Names(conn, name):
 		return ""
 	default:
 		return refuseCertificate

@@ -216,14 +216,6 @@ func (c *tracked) Close() error {
 // Secured returns the connection under it, for who wants to see its certificates.
 func (c *tracked) Secured() net.Conn { return c.Conn }
 
-func hostOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
-}
-
 // dial opens a connection to a member. An empty id is whoever listens there. It returns who does.
 func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
@@ -233,10 +225,7 @@ func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address 
 		return nil, "", fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
 	}
 	tune(raw, k)
-	conn, err := t.config.TLS.Client(raw, hostOf(address), cluster.NodeName(to))
-	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("%w: %w", cluster.ErrUnreachable, err), raw.Close())
-	}
+	conn := t.config.TLS.Client(raw, cluster.HostOf(raft.ServerAddress(address)), cluster.NodeName(to))
 	// The handshake ends with the context, whatever the other side does.
 	ended := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	id, err := t.greet(conn, k, to)

@@ -155,7 +155,7 @@ func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	s := a.Node.Status()
 	answer := Status{
 		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: cluster.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
-		Notes: a.Notes(), Term: s.Term, LastTerm: s.LastTerm, LastIndex: s.Last, CommitIndex: s.Commit,
+		Notes: a.Notes(), Term: s.Term, LastTerm: a.Node.LastTerm(), LastIndex: s.Last, CommitIndex: s.Commit,
 		AppliedIndex: s.State.Index, LogVersion: s.State.Version, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
 		Bytes: s.State.Bytes, Watches: s.State.Watches, Remembered: s.State.Remembered,
 	}
