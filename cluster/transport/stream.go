@@ -210,7 +210,11 @@ func (r *raftTransport) Close() error {
 
 // AppendEntriesPipeline implements raft.Transport.
 func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.ServerAddress) (raft.AppendPipeline, error) {
-	return r.NetworkTransport.AppendEntriesPipeline(id, target(id, address))
+	inner, err := r.NetworkTransport.AppendEntriesPipeline(id, target(id, address))
+	if err != nil {
+		return nil, err
+	}
+	return newPipeline(inner), nil
 }
 
 // AppendEntries implements raft.Transport.

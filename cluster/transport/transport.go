@@ -27,11 +27,30 @@ type Config struct {
 	Advertise string // host:port under which the other members reach this one
 	// TLS are the certificates; nil is plain TCP.
 	TLS *tlsconfig.Mutual
+	// Network carries the connections; nil is TCP.
+	Network Network
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
 	// Patience is how long a member may say nothing while a call waits, before its connections are given up; at least 0.9 s.
 	Patience time.Duration
 	Log      *slog.Logger
+}
+
+// Network opens ports and connections.
+type Network interface {
+	Listen(address string) (net.Listener, error)
+	Dial(ctx context.Context, address string) (net.Conn, error)
+}
+
+// tcp is the network of real machines.
+type tcp struct{}
+
+// Listen implements Network.
+func (tcp) Listen(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+
+// Dial implements Network.
+func (tcp) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 }
 
 // Handler answers other members.
@@ -70,7 +89,10 @@ type handlerBox struct{ Handler }
 
 // Listen opens the port. Connections are admitted once Serve was called with who answers them.
 func Listen(config Config) (*Transport, error) {
-	listener, err := net.Listen("tcp", config.Listen)
+	if config.Network == nil {
+		config.Network = tcp{}
+	}
+	listener, err := config.Network.Listen(config.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for members: %w", err)
 	}
@@ -220,7 +242,7 @@ func (c *tracked) Secured() net.Conn { return c.Conn }
 func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 	defer cancel()
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	raw, err := t.config.Network.Dial(ctx, address)
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
 	}
