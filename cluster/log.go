@@ -97,7 +97,8 @@ func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
 	}
 	if err := verifyLog(log); err != nil {
 		l.guard.exit(err)
-		return err
+		// The process has ended. Where it lives on for a moment, nothing is applied any more, and an error would make raft panic.
+		*log = raft.Log{Index: log.Index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -33,6 +32,7 @@ type Node struct {
 	survey     survey
 	health     atomic.Pointer[autopilot.State]
 	changing   turn // held while the members change, or the state is restored
+	transfers  transfers
 
 	clockIsOff   bool          // watchMembers' own
 	knownServers []raft.Server // watchMembers' own
@@ -63,9 +63,9 @@ func (n *Node) start() error {
 	if err := n.config.Validate(); err != nil {
 		return err
 	}
-	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.world.Exit, stored: n.world.Metrics.stored}
-	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
 	n.replica = newReplica(n)
+	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.exit, stored: n.world.Metrics.stored}
+	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
 	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard}
 	snapshots := meteredSnapshots{SnapshotStore: n.world.Stores.Snapshots, written: n.world.Metrics.snapshotWritten}
 	config := n.raftConfig()
@@ -81,11 +81,33 @@ func (n *Node) start() error {
 			}
 		}
 	}
-	var err error
-	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, n.world.Transport); err != nil {
+	if err := n.openRaft(config, stable, snapshots); err != nil {
 		return fmt.Errorf("open node: %w", err)
 	}
 	return nil
+}
+
+// ErrIncomplete says that what a node has on its disk does not make a whole.
+var ErrIncomplete = errors.New("the log and the snapshots do not fit together, a damaged snapshot for instance: to let this node join anew, empty its data folder, and start it again")
+
+// openRaft starts raft, which panics when the log lacks an entry behind the newest snapshot that can be read.
+func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots raft.SnapshotStore) (err error) {
+	defer func() {
+		reason := recover()
+		if missing, ok := reason.(error); ok && errors.Is(missing, raft.ErrLogNotFound) {
+			err = fmt.Errorf("%w: %w", ErrIncomplete, missing)
+		} else if reason != nil {
+			panic(reason)
+		}
+	}()
+	n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, n.world.Transport)
+	return err
+}
+
+// exit ends the process, because the disk cannot be trusted any more. Where the process lives on for a moment, nothing is applied.
+func (n *Node) exit(err error) {
+	n.replica.halted.Store(true)
+	n.world.Exit(err)
 }
 
 // maxAppendEntries bounds one message to a follower, which raft counts in entries: 8 of up to 1 MiB, or 8 single commands of the
@@ -264,70 +286,6 @@ func (n *Node) role() string {
 	default:
 		return "shutdown"
 	}
-}
-
-// TransferLeadership hands the leadership to a member, by its name or id, or to any voter when to is empty. It does nothing on
-// a node that does not lead, or is alone. Cluster time is put into the log before, so that
-// leaders that change all the time still let keys expire.
-func (n *Node) TransferLeadership(ctx context.Context, to string) error {
-	status := n.Status()
-	if status.Role != "leader" {
-		return nil
-	}
-	var target raft.Server
-	if to != "" {
-		var err error
-		if target, err = n.resolve(to); err != nil {
-			return err
-		}
-		if target.Suffrage != raft.Voter {
-			return fmt.Errorf("%w: %s does not vote, so it cannot lead", ErrRefused, to)
-		}
-	}
-	if target.ID == n.config.ID || !otherVoter(status.Servers, n.config.ID) {
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
-	}
-	if status.Serving {
-		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}); err != nil {
-			return fmt.Errorf("transfer leadership: %w", err)
-		}
-	}
-	transfer := make(chan error, 1)
-	go func() { // raft answers nobody when it ends just then; the channel has room
-		if to != "" {
-			transfer <- n.raft.LeadershipTransferToServer(target.ID, target.Address).Error()
-			return
-		}
-		transfer <- n.raft.LeadershipTransfer().Error()
-	}()
-	select {
-	case err := <-transfer:
-		if err != nil {
-			return fmt.Errorf("transfer leadership: %w", err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("transfer leadership: %w", ctx.Err())
-	}
-}
-
-// HandOver is TransferLeadership for an operator, who is told when there was nothing to hand over.
-func (n *Node) HandOver(ctx context.Context, to string) error {
-	status := n.Status()
-	switch {
-	case status.Role != "leader":
-		return ErrNotLeader
-	case !otherVoter(status.Servers, n.config.ID):
-		return fmt.Errorf("%w: there is no other voter", ErrRefused)
-	}
-	return n.TransferLeadership(ctx, to)
-}
-
-func otherVoter(servers []raft.Server, id raft.ServerID) bool {
-	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID != id && s.Suffrage == raft.Voter })
 }
 
 // Close hands over the leadership, if there is anybody to take it, and stops: raft, the transport, the stores, in this order.

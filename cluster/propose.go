@@ -208,7 +208,7 @@ func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	p.mu.Unlock()
 
 	p.node.world.Metrics.proposed(len(commands), len(data))
-	flight.future = p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
+	flight.future = p.hand(data)
 	return flight, nil
 }
 

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"holdfast/fsm"
 )
 
@@ -113,57 +111,3 @@ func (r *reader) answer(waiting []reading) {
 
 // ErrUnconfirmed says that a majority did not confirm the leadership.
 var ErrUnconfirmed = fmt.Errorf("%w: no majority confirmed it", ErrNotLeader)
-
-// confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
-// included, answered so to a question that was sent after the call: whoever leads in a later term was voted for by a
-// majority, a vote raises the term before it is given, and majorities intersect.
-func (n *Node) confirm(ctx context.Context, term uint64) error {
-	future := n.raft.GetConfiguration()
-	if err := future.Error(); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.config.Timing.Election)
-	defer cancel()
-	var others []raft.Server
-	voters, agreed := 0, 0
-	for _, server := range future.Configuration().Servers {
-		if server.Suffrage != raft.Voter {
-			continue
-		}
-		voters++
-		if server.ID == n.config.ID {
-			if n.raft.CurrentTerm() == term {
-				agreed++
-			}
-			continue
-		}
-		others = append(others, server)
-	}
-	if agreed == 0 {
-		return ErrUnconfirmed
-	}
-	answers := make(chan bool, len(others))
-	for _, server := range others {
-		n.workers.Go(func() { // ends with the context at the latest, so nobody waits for it here
-			answer, err := n.ask(ctx, server)
-			answers <- err == nil && answer.term <= term
-		})
-	}
-	for range others {
-		if agreed > voters/2 {
-			return nil
-		}
-		select {
-		case yes := <-answers:
-			if yes {
-				agreed++
-			}
-		case <-ctx.Done():
-			return ErrUnconfirmed
-		}
-	}
-	if agreed > voters/2 {
-		return nil
-	}
-	return ErrUnconfirmed
-}

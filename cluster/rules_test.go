@@ -452,3 +452,35 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 		waitFor(t, "it is in force everywhere", func() bool { keys, _ := limits(members[2]); return keys == 77 })
 	}
 }
+
+// A transfer of leadership to a member that cannot be reached is not tried again in the same term: raft would take it to be in
+// progress for good, and the node would refuse every proposal when it leads again.
+func TestTransferThatCameToNothing(t *testing.T) {
+	members := startCluster(t, 3)
+	first := leader(t, members...)
+	var others []*member
+	for _, m := range members {
+		if m != first {
+			others = append(others, m)
+		}
+	}
+	cut(first, others[0])
+	for range 3 {
+		first.must(t, set("k", "v")) // something that the other lacks
+	}
+	to := string(others[0].ID())
+	if err := first.HandOver(t.Context(), to); err == nil {
+		t.Fatal("handed over to a member that cannot be reached")
+	}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
+		if err := first.HandOver(ctx, to); !errors.Is(err, ErrNotDone) {
+			t.Errorf("again: %v", err)
+		}
+		cancel()
+	}
+	wire, there := first.world.Transport.(*networkTransport).InmemTransport, others[0].world.Transport.(*networkTransport).InmemTransport
+	wire.Connect(there.LocalAddr(), there)
+	there.Connect(wire.LocalAddr(), wire)
+	waitFor(t, "it is tried again when the member keeps up", func() bool { return first.HandOver(t.Context(), to) == nil || first.raft.State() != raft.Leader })
+}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,11 +31,13 @@ func TestFlippedBitHalts(t *testing.T) {
 	if err := store.StoreLog(&log); err != nil {
 		t.Fatal(err)
 	}
-	exits := make(chan error, 1)
+	exits := make(chan error, 16)
 	checked := newCheckedLog(store, guard{deadline: time.Minute, exit: func(err error) { exits <- err }}, 100)
-	if err := checked.GetLog(last, &log); !errors.Is(err, fsm.ErrDamaged) || !errors.Is(<-exits, fsm.ErrDamaged) {
-		t.Errorf("read: %v", err)
+	damaged := log
+	if err := checked.GetLog(last, &log); err != nil || log.Data != nil || !errors.Is(<-exits, fsm.ErrDamaged) {
+		t.Errorf("read: %v, %+v", err, log) // raft would panic on an error, and the entry must not be applied
 	}
+	log = damaged
 	if err := checked.StoreLog(&log); !errors.Is(err, fsm.ErrDamaged) || !errors.Is(<-exits, fsm.ErrDamaged) {
 		t.Errorf("stored: %v", err)
 	}
@@ -44,9 +45,16 @@ func TestFlippedBitHalts(t *testing.T) {
 	config.ID = "n1"
 	world := m.world
 	world.Stores, world.Transport = stores, NewNetwork().Transport("n1", config.Timing)
-	// raft does not wrap what its stores say.
-	if _, err := Open(config, world, m.recorder); err == nil || !strings.Contains(err.Error(), fsm.ErrDamaged.Error()) {
+	world.Exit = func(err error) { exits <- err }
+	n, err := Open(config, world, m.recorder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-exits; !errors.Is(err, fsm.ErrDamaged) {
 		t.Errorf("opened: %v", err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -164,5 +172,29 @@ func TestStoppedProcessIsNoDeadDisk(t *testing.T) {
 	watch.passed()
 	if len(exits) != 0 {
 		t.Error("a call that has ended ends the process")
+	}
+}
+
+// A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with a word of what to do, not
+// with a panic.
+func TestLogWithAHoleIsRefused(t *testing.T) {
+	stores := memoryStores()
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores)
+	n := leader(t, m)
+	for range 5 {
+		n.must(t, set("k", "v"))
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := stores.Log.DeleteRange(2, 3); err != nil {
+		t.Fatal(err)
+	}
+	config := DefaultConfig()
+	config.ID = "n1"
+	world := m.world
+	world.Transport = NewNetwork().Transport("n1", config.Timing)
+	if _, err := Open(config, world, m.recorder); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("opened: %v", err)
 	}
 }

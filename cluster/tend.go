@@ -55,7 +55,8 @@ func (n *Node) handOver(ctx context.Context) {
 	var lastIndex uint64
 	for id, description := range n.describeAll(ctx, tendInterval) {
 		server, member := find(n.servers(), id)
-		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex {
+		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
+			!n.transferFailed(n.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
 		}
 	}

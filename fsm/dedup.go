@@ -54,15 +54,6 @@ func newDedup() dedup {
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
 
-func (d *dedup) find(id RequestID) (memory, bool) { return d.byID.Get(memory{id: id}) }
-
-// room reports whether an outcome of the client may be added without touching the reserve. No client fills more than half of
-// the table, its refusals included.
-func (d *dedup) room(client uint64, limit int64) bool {
-	main := limit - limit/10
-	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < limit/2-limit/20
-}
-
 // reserveRoom reports whether a refusal of the client may be remembered.
 func (d *dedup) reserveRoom(client uint64, limit int64) bool {
 	return d.reserve < limit/10 && d.clients[client] < limit/2

@@ -151,23 +151,6 @@ func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, b
 	return found, ok
 }
 
-// fence checks a fencing token, if there is one, against the clock and the key. present says whether the key exists.
-func (m *Machine) fence(token *hlc.Timestamp, found *record, present bool) ErrorCode {
-	if token.TooFarAhead(m.wall) {
-		return ErrorTokenSkew
-	}
-	if !present || found.token == nil {
-		return NoError
-	}
-	if token.IsZero() {
-		return ErrorTokenRequired
-	}
-	if token.Before(*found.token) {
-		return ErrorTokenLower
-	}
-	return NoError
-}
-
 // given reports whether a timestamp is at or below the store's own clock: then it is no news, and cannot be too far ahead.
 func (m *Machine) given(t *hlc.Timestamp) bool {
 	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)

@@ -74,14 +74,14 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 		outcome.Results = make([]Result, 1)
 		return outcome, nil
 	}
-	if term != m.leader.term || entry.Term != term || entry.Number != m.leader.number+1 {
+	if !m.isNext(term, entry) {
 		outcome.Skipped = true
 		return outcome, nil
 	}
 	m.leader.number = entry.Number
 	m.wall = max(m.wall, entry.Wall)
 	m.publishedUpTo(entry.Published)
-	m.advance(max(m.now, m.leader.start+entry.Elapsed), outcome)
+	m.advance(m.timeOf(entry), outcome)
 	outcome.Results = make([]Result, len(entry.Commands))
 	for i := range entry.Commands {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)

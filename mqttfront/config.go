@@ -31,6 +31,12 @@ type Config struct {
 
 	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
 	SessionAge time.Duration
+	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
+	DefaultExpiry time.Duration
+	MaxExpiry     time.Duration
+	// DedupMargin is how much longer than a request itself its outcome is remembered: at least SessionAge, for a copy that the
+	// broker kept for so long.
+	DedupMargin time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
 	KeepAlive     time.Duration
@@ -56,6 +62,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
+		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Lanes: 2, Window: 4096, QueueBytes: 32 << 20, QueueMessages: 16384, Executing: 16384,
 		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
@@ -76,6 +83,7 @@ func (c *Config) Validate() error {
 	}{
 		{"len(Addresses)", int64(len(c.Addresses))},
 		{"SessionAge", int64(c.SessionAge)},
+		{"DefaultExpiry", int64(c.DefaultExpiry)},
 		{"ProbeInterval", int64(c.ProbeInterval)},
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"ConnectTime", int64(c.ConnectTime)},
@@ -96,8 +104,13 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("front end config: %s is %d: must be positive", field.name, field.value)
 		}
 	}
-	if c.BackoffMax < c.BackoffMin {
+	switch {
+	case c.BackoffMax < c.BackoffMin:
 		return fmt.Errorf("front end config: BackoffMax is %v: must not be below BackoffMin (%v)", c.BackoffMax, c.BackoffMin)
+	case c.MaxExpiry < c.DefaultExpiry:
+		return fmt.Errorf("front end config: MaxExpiry is %v: must not be below DefaultExpiry (%v)", c.MaxExpiry, c.DefaultExpiry)
+	case c.DedupMargin < c.SessionAge:
+		return fmt.Errorf("front end config: DedupMargin is %v: must not be below SessionAge (%v)", c.DedupMargin, c.SessionAge)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	if message.Retain {
 		return nil, verdictIgnore, reasonRetained
 	}
-	expiry := defaultExpiry
+	expiry := f.config.DefaultExpiry
 	if message.Properties.MessageExpiry != nil {
 		expiry = time.Duration(*message.Properties.MessageExpiry) * time.Second
 		r.deadline = arrived.Add(expiry)
@@ -73,8 +73,9 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 			return nil, verdictIgnore, reasonExpired
 		}
 	}
-	r.holdUntil = arrived.Add(min(expiry, maxExpiry))
-	r.command.Lifetime = (min(expiry, maxExpiry) + dedupMargin).Milliseconds()
+	worth := min(expiry, f.config.MaxExpiry)
+	r.holdUntil = arrived.Add(worth)
+	r.command.Lifetime = (worth + f.config.DedupMargin).Milliseconds()
 	if p.hasVersion {
 		r.command.Dialect = fsm.SDK
 	}

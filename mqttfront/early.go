@@ -9,6 +9,8 @@ import (
 const (
 	// earlyMemory is how long what was learnt of a request is remembered when the request itself has not come yet.
 	earlyMemory = 10 * time.Second
+	// droppedMemory is how long it is remembered that a request was dropped.
+	droppedMemory = 10 * time.Minute
 	// maxEarly bounds how many are remembered; beyond it the oldest are forgotten, and their requests held until they expire.
 	maxEarly = 1 << 17
 )
@@ -16,8 +18,9 @@ const (
 // early remembers what a node learns of requests before the broker has delivered them: that they have an outcome in the log,
 // or that the leader has answered them. Each word is for one arrival: a copy that a client sends later is a request of its own.
 type early struct {
-	byID  map[fsm.RequestID]*word
-	order []wordTime // ascending
+	memory time.Duration // 0 is earlyMemory
+	byID   map[fsm.RequestID]*word
+	order  []wordTime // ascending
 }
 
 type word struct {
@@ -59,6 +62,14 @@ func (e *early) take(id fsm.RequestID) (index uint64, ok bool) {
 	return index, true
 }
 
+// since returns when the latest word for a request was noted; the zero time is never.
+func (e *early) since(id fsm.RequestID) (when time.Time) {
+	if w := e.byID[id]; w != nil {
+		when = w.when
+	}
+	return when
+}
+
 func (e *early) drop(id fsm.RequestID) {
 	if w := e.byID[id]; w != nil {
 		if w.count--; w.count <= 0 {
@@ -70,7 +81,11 @@ func (e *early) drop(id fsm.RequestID) {
 // forget removes what is too old, or too much. A word that was taken is still in the order; a newer one of the same request
 // stays.
 func (e *early) forget(now time.Time) {
-	for len(e.order) > 0 && (len(e.order) > maxEarly || now.Sub(e.order[0].when) > earlyMemory) {
+	memory := e.memory
+	if memory == 0 {
+		memory = earlyMemory
+	}
+	for len(e.order) > 0 && (len(e.order) > maxEarly || now.Sub(e.order[0].when) > memory) {
 		if w := e.byID[e.order[0].id]; w != nil && !w.when.After(e.order[0].when) {
 			delete(e.byID, e.order[0].id)
 		}

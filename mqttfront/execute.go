@@ -25,7 +25,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	case r.version != "" || command.Kind == 0:
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
-	case overloaded && (r.read || command.ID.IsZero()):
+	case overloaded && mayRefuseUnlogged(r):
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	case overloaded:
@@ -82,6 +82,10 @@ func (f *Front) putBack(r *request) {
 	if f.isStale(r) { // a leader that was stopped had it in hand
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		f.end(r)
+		return
+	}
+	if f.serving == nil {
+		f.isSpare(r)
 	}
 }
 

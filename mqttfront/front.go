@@ -28,20 +28,25 @@ type Front struct {
 	once     sync.Once
 	pending  chan Departure // that a leader has to put into the log
 
-	mu                 sync.Mutex
-	room               sync.Cond  // somebody waits to hand a request to the store
-	held               *list.List // of *request: all that are not ended, in the order of their arrival
-	heldBytes          int
-	byID               map[fsm.RequestID]*request
-	known              []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
-	writing            map[string]int // by ordering: writes in the hands of the store
-	mark               uint64         // the published mark, as the log has it
-	busy               int            // requests executing or answering
-	serving            *serving
-	limits             fsm.Limits
-	expiry             time.Duration // of notifications
-	stopped            bool
-	early              early           // followers: what is known of requests that have not arrived yet
+	mu        sync.Mutex
+	room      sync.Cond  // somebody waits to hand a request to the store
+	held      *list.List // of *request: all that are not ended, in the order of their arrival
+	heldBytes int
+	byID      map[fsm.RequestID]*request
+	known     []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
+	writing   map[string]int // by ordering: writes in the hands of the store
+	mark      uint64         // the published mark, as the log has it
+	applied   uint64         // index of the last entry that the store told of
+	unlooked  bool           // something is held that nobody has looked at: it may be a copy of what has had its effect
+	busy      int            // requests executing or answering
+	serving   *serving
+	limits    fsm.Limits
+	expiry    time.Duration // of notifications
+	stopped   bool
+	early     early // followers: what is known of requests that have not arrived yet
+	// dropped are the requests that were refused for want of room even to remember that. A copy that another node still holds, because
+	// it is slow to hear of it, must not be executed after later requests of the same client.
+	dropped            early
 	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
 	sequence           uint64          // of the last request that was taken in
 	outbox             *outbox         // while the node leads
@@ -77,7 +82,7 @@ func New(config Config, world World) (*Front, error) {
 		config: config, world: world, queue: make(chan message, config.QueueMessages), pending: make(chan Departure, 1024),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
-		upSince: time.Now(), started: time.Now(),
+		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory},
 	}
 	f.room.L = &f.mu
 	return f, nil
@@ -245,7 +250,8 @@ func (f *Front) sendAway(ctx context.Context, r *request) {
 
 // admit takes a request in: a leader executes it, another node keeps it.
 func (f *Front) admit(ctx context.Context, r *request) {
-	published := f.backlog.Load() && f.isPublished(r)
+	looked, published := f.recognize(r)
+	published = published && f.backlog.Load()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
@@ -255,12 +261,16 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		f.room.Wait()
 	}
 	f.pushesBack.Store(false)
+	f.unlooked = f.unlooked || !looked && f.serving == nil
 	if f.serving == nil && f.isStale(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
 	}
 	if f.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker has it still
+	}
+	if f.serving == nil && f.backlog.Load() && !f.dropped.since(r.command.ID).IsZero() { // an old copy of what was dropped
+		published = true
 	}
 	if f.serving == nil && (published || !f.keeps(r, alone)) {
 		r.done()
@@ -307,16 +317,6 @@ type knownOutcome struct {
 	index   uint64
 }
 
-// isPublished reports whether the reply to a write is known to be published: of what a node has missed for long, nothing else
-// would tell.
-func (f *Front) isPublished(r *request) (published bool) {
-	f.store.View(func(m *fsm.Machine) {
-		_, index, known := m.Remembered(r.command.ID)
-		published = known && index <= m.Status().Published
-	})
-	return published
-}
-
 // full reports whether there is no room to keep a request. A single one always finds room. f.mu is held.
 func (f *Front) full(r *request) bool {
 	return f.held.Len() > 0 && (f.heldBytes+r.size > f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages)
@@ -331,14 +331,8 @@ func (f *Front) keeps(r *request, alone bool) bool {
 		return false
 	}
 	if earlier, held := f.byID[r.command.ID]; held {
-		if earlier.outcome == 0 { // one copy is enough, for as long as either is worth an answer
-			if !earlier.deadline.IsZero() && (r.deadline.IsZero() || r.deadline.After(earlier.deadline)) {
-				earlier.deadline = r.deadline
-			}
-			if r.holdUntil.After(earlier.holdUntil) {
-				earlier.holdUntil = r.holdUntil
-			}
-			earlier.command.Lifetime = max(earlier.command.Lifetime, r.command.Lifetime)
+		if earlier.outcome == 0 { // one copy is enough
+			earlier.absorb(r)
 			return false
 		}
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
@@ -378,6 +372,7 @@ func (f *Front) expireHeld(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			f.giveUp(now)
+			f.recognizeHeld()
 		}
 	}
 }
@@ -386,6 +381,7 @@ func (f *Front) giveUp(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.early.forget(now)
+	f.dropped.forget(now)
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()

@@ -55,6 +55,12 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
 }
 
+// The flags of a request that one node gives to another.
+const (
+	flagBare      = 1 << iota // its command has no kind: it is answered without the log
+	flagEffective             // it is a copy of one that has had its effect
+)
+
 // appendHeld appends a request as one node gives it to another: times as what is left of them, because clocks differ.
 func appendHeld(b []byte, r *request, now time.Time) []byte {
 	deadline := int64(0)
@@ -69,11 +75,14 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	body = binary.AppendVarint(body, r.holdUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.arrived).Milliseconds())
 	body = binary.AppendUvarint(body, r.outcome)
-	command, bare := r.command, uint64(0)
+	command, flags := r.command, uint64(0)
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
-		command.Kind, bare = fsm.KindInvalid, 1
+		command.Kind, flags = fsm.KindInvalid, flagBare
 	}
-	body = binary.AppendUvarint(body, bare)
+	if r.effective {
+		flags |= flagEffective
+	}
+	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
 	return appendField(b, body)
 }
@@ -141,7 +150,7 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	r.holdUntil = now.Add(body.milliseconds())
 	r.arrived = now.Add(-body.milliseconds())
 	r.outcome = body.number()
-	bare := body.number() == 1
+	flags := body.number()
 	encoded := body.bytes()
 	if body.err != nil {
 		return nil, body.err
@@ -154,9 +163,10 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 		return nil, errHeld
 	}
 	r.command = entry.Commands[0]
-	if bare {
+	if flags&flagBare != 0 {
 		r.command.Kind = 0
 	}
+	r.effective = flags&flagEffective != 0
 	r.read = r.command.Kind == fsm.KindGet
 	r.size = requestOverhead + len(encoded) + len(r.responseTopic) + len(r.correlation)
 	return r, nil
@@ -191,13 +201,18 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 	published, now := m.Status().Published, time.Now()
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		missing := slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
-			if _, held := f.byID[r.command.ID]; held {
+			if here, held := f.byID[r.command.ID]; held {
+				here.effective = here.effective || r.effective
 				return false
 			}
 			if r.over(now) { // deduplication may have forgotten it
 				return true
 			}
 			_, index, known := m.Remembered(r.command.ID)
+			if !known && (r.effective && !r.read || f.wasDropped(r)) { // and it is forgotten, or that node does not know it yet
+				f.answered = append(f.answered, r.command.ID)
+				return true
+			}
 			if known && index <= published { // answered: that node only does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
@@ -247,6 +262,8 @@ func (f *Front) merge(requests []*request) (added []*request) {
 			cursor = cursor.Next()
 		}
 		switch before := last[client]; {
+		case following[i] != nil && before != nil && before.sequence > following[i].sequence: // here it is a copy that came later
+			r.element = f.held.InsertBefore(r, following[i].element)
 		case before != nil:
 			r.element = f.held.InsertAfter(r, before.element)
 		case following[i] != nil:

@@ -384,3 +384,30 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 		t.Error("what comes afterwards is dropped")
 	}
 }
+
+// A copy that came here later than the request itself came to another node says nothing of where the others belong.
+func TestMergeBeforeWhatFollows(t *testing.T) {
+	f, s := newTestFront(t)
+	other, _ := newTestFront(t)
+	first, second, third := strings.Repeat("a", 16), strings.Repeat("b", 16), strings.Repeat("c", 16)
+	for _, id := range []string{first, second, third} {
+		arrive(other, del, id, "__srcId", "c")
+	}
+	for _, id := range []string{third, first} {
+		arrive(f, del, id, "__srcId", "c")
+	}
+	held, err := readHeld(slices.Concat(pages(other)...), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	var order []string
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		order = append(order, string(element.Value.(*request).correlation))
+	}
+	if !slices.Equal(order, []string{second, third, first}) {
+		t.Errorf("%q", order)
+	}
+}

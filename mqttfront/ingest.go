@@ -152,7 +152,7 @@ func (f *Front) forgetEarly() {
 
 func (in *ingest) connect(resume bool) *paho.Connect {
 	config := &in.front.config
-	age, receive, packet := uint32(config.SessionAge/time.Second), uint16(65535), uint32(maxPacket)
+	age, receive, packet := in.probes.sessionExpiry(), uint16(65535), uint32(maxPacket)
 	return &paho.Connect{
 		ClientID: in.front.ingestID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
 		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,

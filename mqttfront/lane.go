@@ -20,8 +20,9 @@ type outgoing struct {
 	index   uint64 // of its log entry; 0 for what is not in the log
 	queued  time.Time
 
-	request *request // a reply
-	result  fsm.Result
+	request  *request  // a reply
+	deadline time.Time // of the request: the request's own may still move
+	result   fsm.Result
 
 	event    *fsm.Event // a notification
 	receiver *fsm.Receiver
@@ -208,7 +209,7 @@ func (l *lane) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgo
 func (l *lane) encode(o *outgoing) *packets.Publish {
 	now := time.Now()
 	if o.event == nil {
-		return encodeReply(o.request, &o.result, now)
+		return encodeReply(o.request, o.deadline, &o.result, now)
 	}
 	left := o.worth - now.Sub(o.queued)
 	if left <= 0 {

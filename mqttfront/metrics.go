@@ -105,6 +105,8 @@ func outcomeName(result *fsm.Result) string {
 		return "not_applied"
 	case fsm.CodeMissing, fsm.CodeNull:
 		return "missing"
+	case fsm.CodeDropped:
+		return "dropped"
 	default:
 		return "error"
 	}

@@ -25,7 +25,7 @@ type outbox struct {
 func newOutbox(front *Front) *outbox {
 	o := &outbox{front: front, stop: func() {}}
 	for i := range front.config.Lanes {
-		o.lanes = append(o.lanes, newLane(front, fmt.Sprintf("%s-out-%d", front.config.Cluster, i)))
+		o.lanes = append(o.lanes, newLane(front, front.laneID(i)))
 	}
 	return o
 }
@@ -70,7 +70,7 @@ func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publish
 		}
 		publishers = append(publishers, publisher)
 	}
-	return publishers, o.front.store.Confirm(ctx)
+	return publishers, o.front.confirmTaken(ctx)
 }
 
 // close stops publishing at once, and waits for the end of it.
@@ -109,7 +109,7 @@ func (l *lane) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.front.store.Confirm(ctx); err != nil {
+	if err := l.front.confirmTaken(ctx); err != nil {
 		publisher.Abort()
 		return nil, err
 	}

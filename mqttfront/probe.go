@@ -37,22 +37,6 @@ func (p *prober) topic() string {
 	return fmt.Sprintf("holdfast/%s/%s/probe", p.front.config.Cluster, p.front.config.Node)
 }
 
-// resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
-// session's age ago, by its monotonic clock or, after a restart, by what it wrote down.
-func (p *prober) resumable() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.clean {
-		return false
-	}
-	if p.reached {
-		return time.Since(p.last) < p.front.config.SessionAge
-	}
-	wall, ok := p.front.world.Contact.Load()
-	age := p.front.world.Wall() - wall
-	return ok && age >= 0 && age < p.front.config.SessionAge.Milliseconds()
-}
-
 // connected notes that a session has begun: resumed, or clean, as one that is too old has to.
 func (p *prober) connected(resumed bool) {
 	p.mu.Lock()
@@ -122,7 +106,7 @@ func (p *prober) fresh(payload []byte) bool {
 		}
 	}
 	p.front.backlog.Store(age > backlogAge)
-	if age > p.front.config.SessionAge {
+	if p.tooOld(age) {
 		p.front.dropSinceFresh()
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -26,12 +26,12 @@ func newPublish(topic string, payload []byte) *packets.Publish {
 }
 
 // encodeReply returns the packet that answers a request at the time now.
-func encodeReply(r *request, result *fsm.Result, now time.Time) *packets.Publish {
+func encodeReply(r *request, deadline time.Time, result *fsm.Result, now time.Time) *packets.Publish {
 	packet := newPublish(r.responseTopic, appendResult(nil, result))
 	properties := packet.Properties
 	properties.CorrelationData = r.correlation
-	if !r.deadline.IsZero() {
-		properties.MessageExpiry = seconds(r.deadline.Sub(now))
+	if !deadline.IsZero() {
+		properties.MessageExpiry = seconds(deadline.Sub(now))
 	}
 	properties.User = append(make([]packets.User, 0, 4),
 		packets.User{Key: "__stat", Value: "200"}, packets.User{Key: "__protVer", Value: protocolVersion})

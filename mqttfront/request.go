@@ -32,11 +32,29 @@ type request struct {
 	writing  bool          // counts in Front.writing
 	sequence uint64        // grows with the place in Front.held
 	outcome  uint64        // index of the entry with its outcome, when this node knows it and does not answer
+	// effective says that it is a copy: when it came here, the request had had its effect. It must not be executed, even when the
+	// state has forgotten the outcome by the time somebody can answer.
+	effective bool
 }
 
 // over reports whether nobody waits for the answer any more.
 func (r *request) over(now time.Time) bool {
 	return !now.Before(r.holdUntil) || !r.deadline.IsZero() && !now.Before(r.deadline)
+}
+
+// absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
+func (r *request) absorb(other *request) {
+	if !r.deadline.IsZero() && (other.deadline.IsZero() || other.deadline.After(r.deadline)) {
+		r.deadline = other.deadline
+	}
+	if other.holdUntil.After(r.holdUntil) {
+		r.holdUntil = other.holdUntil
+	}
+	r.command.Lifetime = max(r.command.Lifetime, other.command.Lifetime)
+	r.effective = r.effective || other.effective
+	if r.outcome == 0 {
+		r.outcome = other.outcome
+	}
 }
 
 type requestState uint8
@@ -56,15 +74,8 @@ func (r *request) ordering() string {
 	return r.responseTopic
 }
 
-// holdTime is how long a request without a message expiry is worth answering.
-const (
-	defaultExpiry = time.Minute
-	maxExpiry     = 10 * time.Minute
-	// dedupMargin is how much longer than the request itself its outcome is remembered.
-	dedupMargin = 2 * time.Minute
-	// minIdentifying is how long Correlation Data must be for a request to have an identity.
-	minIdentifying = 16
-)
+// minIdentifying is how long Correlation Data must be for a request to have an identity.
+const minIdentifying = 16
 
 // requestID returns the identity of a request: a hash over all that makes a copy of it the same request. Without enough
 // Correlation Data there is none.

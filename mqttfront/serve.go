@@ -52,6 +52,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		select {
 		case <-ctx.Done():
 			f.tell(context.WithoutCancel(ctx), f.stopServing()) // else the next leader answers them again
+			f.recognizeHeld()
 			return context.Cause(ctx)
 		case d := <-f.pending:
 			f.store.Propose(fsm.Command{
@@ -85,8 +86,9 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		element = element.Next()
 		switch {
 		case r.state != stateHeld:
-		case r.outcome != 0 && !r.read:
-			// It has taken effect, and the state knows nothing of it any more: a snapshot was restored.
+		case (r.outcome != 0 || r.effective || f.wasDropped(r)) && !r.read:
+			// It has taken effect, and the state knows nothing of it any more: a snapshot was restored, or the copy waited for long.
+			// Or it was dropped.
 			f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 			f.end(r)
 		default:
@@ -135,20 +137,18 @@ func (f *Front) republish(m *fsm.Machine) {
 func (f *Front) stopServing() (answered []fsm.RequestID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.serving = nil
+	f.serving, f.unlooked = nil, true
 	answered, f.answered, f.known = f.answered, nil, nil
-	for element := f.held.Front(); element != nil; {
-		r := element.Value.(*request)
-		element = element.Next()
+	all := make([]*request, 0, f.held.Len())
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		all = append(all, element.Value.(*request))
+	}
+	for _, r := range all {
 		if r.state == stateAnswering {
 			f.setAside(r)
 		}
 		switch {
-		case r.state != stateHeld:
-		case !r.command.ID.IsZero() && f.byID[r.command.ID] == nil:
-			f.byID[r.command.ID] = r // the copy that came later has ended
-		case !r.command.ID.IsZero() && f.byID[r.command.ID] != r:
-			f.end(r) // one copy is enough
+		case r.state != stateHeld || f.isSpare(r):
 		case r.outcome != 0:
 			f.known = append(f.known, knownOutcome{r, r.outcome})
 		}
@@ -179,7 +179,7 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 		return
 	}
 	f.serving.tracker.add(index)
-	f.send(r.ordering(), &outgoing{index: index, request: r, result: *result, queued: time.Now()})
+	f.send(r.ordering(), &outgoing{index: index, request: r, deadline: r.deadline, result: *result, queued: time.Now()})
 }
 
 // notify sends the notifications of a change on their way. f.mu is held.
@@ -227,7 +227,7 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 		}
 		tell(len(outcome.Commands))
 	}
-	f.mark = max(f.mark, outcome.Published)
+	f.mark, f.applied = max(f.mark, outcome.Published), outcome.Index
 	if f.serving == nil {
 		f.releaseKnown(outcome.Published)
 	}
@@ -238,6 +238,11 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	command := &outcome.Commands[i]
 	if command.Kind == fsm.KindConfigure {
 		f.adopt(command.Settings)
+	}
+	if outcome.Results[i].Code == fsm.CodeDropped {
+		f.noteDropped(command)
+	} else if !command.ID.IsZero() {
+		delete(f.dropped.byID, command.ID) // its client has sent it again
 	}
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)
@@ -256,21 +261,6 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	}
 	for j := range command.Rejected {
 		f.learn(command.Rejected[j].ID, outcome.Index)
-	}
-}
-
-// learn notes that a request that this node holds has its outcome. f.mu is held.
-func (f *Front) learn(id fsm.RequestID, index uint64) {
-	if id.IsZero() {
-		return
-	}
-	r, held := f.byID[id]
-	switch {
-	case !held:
-		f.early.note(id, index, time.Now())
-	case r.outcome == 0:
-		r.outcome = index
-		f.known = append(f.known, knownOutcome{r, index})
 	}
 }
 

@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// TransferLeadership hands the leadership to a member, by its name or id, or to any voter when to is empty. It does nothing on
+// a node that does not lead, or is alone. Cluster time is put into the log before, so that
+// leaders that change all the time still let keys expire.
+func (n *Node) TransferLeadership(ctx context.Context, to string) error {
+	status := n.Status()
+	if status.Role != "leader" {
+		return nil
+	}
+	if to == "" && !otherVoter(status.Servers, n.config.ID) {
+		return nil
+	}
+	target, err := n.successor(status, to)
+	if err != nil || target.ID == n.config.ID {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	if status.Serving {
+		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}); err != nil {
+			return fmt.Errorf("transfer leadership: %w", err)
+		}
+	}
+	transfer := make(chan error, 1)
+	n.workers.Go(func() { transfer <- n.raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
+	select {
+	case err = <-transfer:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrEnqueueTimeout) {
+			n.noteFailedTransfer(status.Term, target.ID)
+		}
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	return nil
+}
+
+// successor returns who is to lead: the voter that is meant or, where none is, the one that is furthest, as far as this node knows.
+func (n *Node) successor(status Status, to string) (raft.Server, error) {
+	if to != "" {
+		target, err := n.resolve(to)
+		switch {
+		case err != nil:
+			return raft.Server{}, err
+		case target.Suffrage != raft.Voter:
+			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", ErrRefused, to)
+		case n.transferFailed(status.Term, target.ID):
+			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", ErrNotDone, to)
+		}
+		return target, nil
+	}
+	var best raft.Server
+	var furthest uint64
+	for _, server := range status.Servers {
+		if server.Suffrage != raft.Voter || server.ID == n.config.ID || n.transferFailed(status.Term, server.ID) {
+			continue
+		}
+		if description, _ := n.survey.of(server.ID); best.ID == "" || description.LastIndex > furthest {
+			best, furthest = server, description.LastIndex
+		}
+	}
+	if best.ID == "" {
+		return raft.Server{}, fmt.Errorf("%w: the transfers to all other voters have come to nothing already", ErrNotDone)
+	}
+	return best, nil
+}
+
+// transfers remembers to whom transfers have come to nothing in the present term. Raft v1.7.3 must not be asked for the same member
+// again while that does not keep up: the first attempt may have left something in a channel that has room for one, the second waits
+// for room, and when leadership ends just then nobody makes any. Raft would take the transfer to be in progress for good, and refuse
+// every proposal when this node leads again. A member that has got something since shows that the channel is looked at again.
+type transfers struct {
+	mu   sync.Mutex
+	term uint64
+	to   map[raft.ServerID]failedTransfer
+}
+
+type failedTransfer struct {
+	at   time.Time
+	last uint64 // index of the last entry in the log then
+}
+
+// settling is how long after a transfer that came to nothing no other is tried.
+const settling = time.Second
+
+func (n *Node) noteFailedTransfer(term uint64, to raft.ServerID) {
+	t := &n.transfers
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if term < t.term {
+		return
+	}
+	if term > t.term || t.to == nil {
+		t.term, t.to = term, make(map[raft.ServerID]failedTransfer)
+	}
+	t.to[to] = failedTransfer{time.Now(), n.raft.LastIndex()}
+}
+
+// transferFailed reports whether a member is not to be asked to lead now.
+func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
+	description, _ := n.survey.of(to)
+	t := &n.transfers
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	failed, ok := t.to[to]
+	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < settling)
+}
+
+// HandOver is TransferLeadership for an operator, who is told when there was nothing to hand over.
+func (n *Node) HandOver(ctx context.Context, to string) error {
+	status := n.Status()
+	switch {
+	case status.Role != "leader":
+		return ErrNotLeader
+	case !otherVoter(status.Servers, n.config.ID):
+		return fmt.Errorf("%w: there is no other voter", ErrRefused)
+	}
+	return n.TransferLeadership(ctx, to)
+}
+
+func otherVoter(servers []raft.Server, id raft.ServerID) bool {
+	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID != id && s.Suffrage == raft.Voter })
+}

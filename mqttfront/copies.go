@@ -1,0 +1,105 @@
+package mqttfront
+
+import (
+	"time"
+
+	"holdfast/fsm"
+)
+
+// A request may come several times, and what a node holds may have had its effect, or been dropped, without the node having been told.
+// What is here keeps copies from being executed again, or in another place.
+
+// recognize notes whether a request that a follower is to hold is a copy of one that has had its effect, and reports whether the
+// reply is known to be published: of what a node has missed for long, nothing else would tell. A leader need not know beforehand, and
+// does not look.
+func (f *Front) recognize(r *request) (looked, published bool) {
+	if r.command.ID.IsZero() || r.read {
+		return true, false
+	}
+	if f.leads() {
+		return false, false
+	}
+	f.store.View(func(m *fsm.Machine) {
+		_, index, known := m.Remembered(r.command.ID)
+		r.effective = known
+		published = known && index <= m.Status().Published
+	})
+	return true, published
+}
+
+// recognizeHeld does so for all that a follower holds, when there may be some that nobody has looked at: it has taken them in while it
+// led, or has learnt of their outcomes by a snapshot only.
+func (f *Front) recognizeHeld() {
+	f.store.View(func(m *fsm.Machine) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		index := m.Status().Index
+		if f.serving != nil || !f.unlooked && index == f.applied {
+			return
+		}
+		f.unlooked, f.applied = false, index
+		for element := f.held.Front(); element != nil; element = element.Next() {
+			r := element.Value.(*request)
+			if r.effective || r.read || r.command.ID.IsZero() {
+				continue
+			}
+			_, _, r.effective = m.Remembered(r.command.ID)
+		}
+	})
+}
+
+func (f *Front) leads() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.serving != nil
+}
+
+// noteDropped notes that a request was dropped. f.mu is held.
+func (f *Front) noteDropped(command *fsm.Command) {
+	now := time.Now()
+	if !command.ID.IsZero() {
+		f.dropped.note(command.ID, 0, now)
+	}
+	for i := range command.Rejected {
+		f.dropped.note(command.Rejected[i].ID, 0, now)
+	}
+}
+
+// wasDropped reports whether a request was dropped after this copy of it had come. f.mu is held.
+func (f *Front) wasDropped(r *request) bool {
+	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
+	return f.dropped.since(r.command.ID).After(r.arrived.Add(-imprecise))
+}
+
+// isSpare lets go of a request of which another copy is held in an earlier place. A leader takes in every copy; of those that are
+// left, the first keeps its place among its client's requests. f.mu is held.
+func (f *Front) isSpare(r *request) bool {
+	id := r.command.ID
+	if id.IsZero() {
+		return false
+	}
+	other := f.byID[id]
+	switch {
+	case other == r:
+		return false
+	case other == nil || r.sequence < other.sequence:
+		f.byID[id] = r
+		if other != nil {
+			r.absorb(other)
+		}
+		if r.outcome != 0 {
+			f.addKnown(r)
+		}
+		if other != nil && other.state == stateHeld { // else it comes here when the store gives it back
+			f.end(other)
+		}
+		return false
+	default:
+		other.absorb(r)
+		if other.outcome != 0 {
+			f.addKnown(other)
+		}
+		f.end(r)
+		return true
+	}
+}

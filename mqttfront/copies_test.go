@@ -1,0 +1,193 @@
+package mqttfront
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// commit applies an entry to the store's state, as the next of one leader; the front end is not told.
+func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
+	t.Helper()
+	apply := func(entry *fsm.Entry) {
+		if _, err := s.machine.Apply(s.machine.Status().Index+1, 1, fsm.AppendEntry(nil, entry)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.machine.Status().Index == 0 {
+		apply(&fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}})
+	}
+	entry.Term, entry.Number = 1, s.machine.Status().Number+1
+	apply(&entry)
+}
+
+// A write that was dropped, because there was no room even to remember that it was refused, is not executed later from the copy of
+// a node that has not heard of it yet: what its client sent behind it came first.
+func TestDroppedIsNotTakenUp(t *testing.T) {
+	for _, leads := range []bool{true, false} {
+		f, s := newTestFront(t)
+		other, _ := newTestFront(t)
+		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+		if leads {
+			serve(f)
+		}
+		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+		outcome := &fsm.Outcome{
+			Index: 4, Published: 4, Commands: []fsm.Command{other.held.Front().Value.(*request).command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+		}
+		var tags []any
+		if leads {
+			tags = s.tags[len(s.tags)-1:]
+		}
+		f.Applied(outcome, tags)
+		if f.held.Len() != 0 {
+			t.Fatal("the write is not let go")
+		}
+		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
+		if err != nil || len(held) != 1 {
+			t.Fatal(held, err)
+		}
+		f.mu.Lock()
+		if added := f.takeUpHeld(fsm.New(), map[string][]*request{"other": held}); len(added) != 0 {
+			t.Errorf("leads %v: taken up", leads)
+		}
+		held[0].arrived = time.Now().Add(time.Second)
+		if added := f.takeUpHeld(fsm.New(), map[string][]*request{"other": held}); len(added) != 1 {
+			t.Errorf("leads %v: what the client has sent again is refused", leads)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// A copy of a write comes while its outcome is remembered, and waits until that is forgotten: nobody could answer. It must not be
+// executed then, neither from this node's buffer nor from that of another.
+func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
+	f, s := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
+	command := probe.held.Front().Value.(*request).command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 1 {
+		t.Fatal("the copy is not held: nobody has answered it")
+	}
+	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
+	if _, _, known := s.machine.Remembered(command.ID); known {
+		t.Fatal("the outcome is still remembered: the test shows nothing")
+	}
+	held := pages(f)
+	serve(f)
+	if len(s.proposed) != 0 || f.held.Len() != 0 {
+		t.Errorf("%d executed, %d held", len(s.proposed), f.held.Len())
+	}
+	requests, err := readHeld(slices.Concat(held...), time.Now())
+	if err != nil || len(requests) != 1 {
+		t.Fatal(requests, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if added := f.takeUpHeld(s.machine, map[string][]*request{"other": requests}); len(added) != 0 {
+		t.Error("taken up from another node")
+	}
+}
+
+// A leader takes up a client's requests from another node, and gets the first of them from the broker after that. When it loses the
+// leadership with all of them in hand, they keep the order in which the client sent them.
+func TestSparesKeepTheirPlace(t *testing.T) {
+	for _, failFirst := range []bool{true, false} {
+		f, s := newTestFront(t)
+		other, _ := newTestFront(t)
+		ids := []string{strings.Repeat("a", 16), strings.Repeat("b", 16), strings.Repeat("c", 16)}
+		for _, id := range ids {
+			arrive(other, del, id, "__srcId", "c")
+		}
+		serve(f)
+		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.mu.Lock()
+		for _, r := range f.takeUpHeld(s.machine, map[string][]*request{"other": held}) {
+			f.execute(r, false)
+		}
+		f.mu.Unlock()
+		arrive(f, del, ids[0], "__srcId", "c")
+		fail := func() {
+			for _, tag := range s.tags {
+				f.Failed(tag, false)
+			}
+		}
+		if failFirst {
+			fail()
+		}
+		f.stopServing()
+		if !failFirst {
+			fail()
+		}
+		var order []string
+		for element := f.held.Front(); element != nil; element = element.Next() {
+			r := element.Value.(*request)
+			order = append(order, string(r.correlation))
+			if f.byID[r.command.ID] != r {
+				t.Error("a request is held that is not known by its identity")
+			}
+		}
+		if !slices.Equal(order, ids) {
+			t.Errorf("failed first: %v, order: %q", failFirst, order)
+		}
+	}
+}
+
+// What a leader has taken in without looking whether it is a copy, it looks at when it stops leading: by the time somebody can answer,
+// the state may have forgotten the outcome.
+func TestCopiesOfALeaderAreRecognized(t *testing.T) {
+	f, s := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.held.Front().Value.(*request).command}})
+	serve(f)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	f.stopServing()
+	f.Failed(s.tags[len(s.tags)-1], true)
+	f.recognizeHeld()
+	if f.held.Len() != 1 || !f.held.Front().Value.(*request).effective {
+		t.Error("the copy is not recognized")
+	}
+}
+
+// A write that was dropped while the broker's session was away comes with the session's backlog: it is not held, or the node would
+// execute it when it leads.
+func TestBacklogOfDropped(t *testing.T) {
+	f, _ := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
+	f.Applied(&fsm.Outcome{
+		Index: 4, Commands: []fsm.Command{probe.held.Front().Value.(*request).command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+	}, nil)
+	f.giveUp(time.Now().Add(earlyMemory + time.Second))
+	f.backlog.Store(true)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 0 {
+		t.Error("it is held")
+	}
+	f.backlog.Store(false)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if f.held.Len() != 1 {
+		t.Error("what the client sends again is not")
+	}
+}
+
+// A follower that is caught up by a snapshot is not told what happened to the requests that it holds: it finds it in the state.
+func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
+	f, s := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	held := f.held.Front().Value.(*request)
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.command}})
+	f.recognizeHeld()
+	if !held.effective {
+		t.Error("the request is not recognized")
+	}
+}
