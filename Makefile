@@ -12,7 +12,15 @@ PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
 	mqttfront:FuzzParsePayload
 
-.PHONY: help build dev test packages test-go test-sdk soak figures lint fmt fuzz bench-go image clean
+# The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1.
+SEEDS    ?= 200
+DURATION ?= 2m
+NODES    ?= 0
+FIRST    ?= 1
+MUTANTS  ?= all
+SIMULATE := go run ./test/sim/simulate
+
+.PHONY: help build dev test packages test-go test-sdk sim sim-long sim-mutants sim-mutants-recorded soak figures lint fmt fuzz bench-go image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -38,6 +46,18 @@ test-go: ## unit, property and integration tests
 
 test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev (a module of its own)
 	cd test/sdk && go test -count=1 -timeout 5m ./...
+
+sim: ## whole clusters in virtual time with faults drawn from seeds: SEEDS, FIRST, DURATION, NODES
+	$(SIMULATE) -seeds $(SEEDS) -first $(FIRST) -duration $(DURATION) -nodes $(NODES)
+
+sim-long: ## the same for hours: 5000 seeds that nobody has run
+	$(SIMULATE) -seeds 5000 -first $$(date +%s) -duration $(DURATION) -nodes $(NODES)
+
+sim-mutants: ## show that the simulation catches each of the mutants (or MUTANTS=name,name), within SEEDS seeds (up to half an hour)
+	$(SIMULATE) -mutants $(MUTANTS) -seeds $(SEEDS) -first $(FIRST) -duration $(DURATION)
+
+sim-mutants-recorded: ## the same for five mutants, with seeds that are known to catch them
+	$(SIMULATE) -mutants ack_early,dedup_off,fence_off,wall_expiry,old_session -recorded -duration $(DURATION)
 
 soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded

@@ -1,0 +1,317 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// brokerOptions are what brokers do differently.
+type brokerOptions struct {
+	tellsNoSubscriber bool   // PUBACK 0x10
+	silentTakeOver    bool   // closes the connection without a DISCONNECT
+	receiveMaximum    uint16 // that it grants to publishers
+	inFlight          int    // to one client
+}
+
+// broker is an MQTT 5 broker with as much as Holdfast and its clients use: sessions, queues, QoS 1, message expiry, take-over.
+// Nodes talk to it in packets over connections; simulated clients call it.
+type broker struct {
+	network *network
+	options brokerOptions
+	address string
+
+	mu       sync.Mutex
+	up       bool
+	sessions map[string]*session
+	losses   []sessionLoss // of sessions that had something to deliver, or were subscribed
+	port     *port
+	work     sync.WaitGroup
+}
+
+// sessionLoss is the end of a session that the broker had kept.
+type sessionLoss struct {
+	client string
+	at     time.Time
+}
+
+// session is what the broker keeps for a client. It is guarded by broker.mu.
+type session struct {
+	id       string
+	expiry   time.Duration // after the connection's end; 0 ends with it
+	filters  []string
+	queue    []*message
+	flight   []*delivery // sent and not acknowledged, in order
+	again    int         // how many of the first in flight have to be sent again
+	packetID uint16
+	limit    int // in flight
+	attached *attachment
+	expires  *time.Timer
+}
+
+// attachment is a client's connection to its session.
+type attachment struct {
+	session *session
+	wake    chan struct{} // has room for one
+	gone    chan struct{} // closed when the broker ends the connection
+	reason  byte          // of the DISCONNECT; 0 is none
+	once    sync.Once
+}
+
+func (a *attachment) end(reason byte) {
+	a.once.Do(func() {
+		a.reason = reason
+		close(a.gone)
+	})
+}
+
+func (a *attachment) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// message is a publication.
+type message struct {
+	topic   string
+	payload []byte
+	// properties are shared by all who receive the message; the message expiry is what was left when it came.
+	properties *packets.Properties
+	expires    time.Time // zero for never
+}
+
+// delivery is a message on its way to one client.
+type delivery struct {
+	*message
+	id  uint16
+	dup bool
+}
+
+var errBrokerDown = errors.New("the broker is down")
+
+func newBroker(n *network, options brokerOptions) *broker {
+	return &broker{network: n, options: options, address: "broker:1883", sessions: make(map[string]*session)}
+}
+
+// start begins to listen.
+func (b *broker) start() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.port = b.network.port("broker")
+	listener, err := b.port.listen(b.address)
+	if err != nil {
+		return err
+	}
+	b.up = true
+	b.work.Go(func() {
+		for {
+			accepted, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			b.work.Go(func() { b.serve(accepted.(*conn)) })
+		}
+	})
+	return nil
+}
+
+// stop ends all connections. Without its queues it forgets all sessions, as a broker without persistence does.
+func (b *broker) stop(keepQueues bool) {
+	b.mu.Lock()
+	b.up = false
+	b.port.die(false)
+	for _, s := range b.sessions {
+		if s.attached != nil {
+			b.detachLocked(s.attached)
+		}
+		if !keepQueues {
+			b.drop(s)
+		}
+	}
+	b.mu.Unlock()
+	b.work.Wait()
+}
+
+// attach connects a client to its session, and reports whether there was one. Whoever was connected under the same id is sent
+// away.
+func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit int) (*attachment, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.up {
+		return nil, false, errBrokerDown
+	}
+	s := b.sessions[id]
+	if s != nil && s.attached != nil {
+		s.attached.end(reasonTakenOver)
+		b.detachLocked(s.attached)
+		s = b.sessions[id]
+	}
+	if s != nil && cleanStart {
+		b.drop(s)
+		s = nil
+	}
+	present := s != nil
+	if s == nil {
+		s = &session{id: id}
+		b.sessions[id] = s
+	}
+	if s.expires != nil {
+		s.expires.Stop()
+		s.expires = nil
+	}
+	s.expiry, s.again, s.limit = expiry, len(s.flight), min(limit, b.options.inFlight)
+	for _, d := range s.flight {
+		d.dup = true
+	}
+	a := &attachment{session: s, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	s.attached = a
+	a.poke()
+	return a, present, nil
+}
+
+const reasonTakenOver = 0x8E
+
+// detach ends a client's connection; its session goes on for its expiry.
+func (b *broker) detach(a *attachment) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.detachLocked(a)
+}
+
+func (b *broker) detachLocked(a *attachment) {
+	s := a.session
+	a.end(0)
+	if s.attached != a {
+		return
+	}
+	s.attached = nil
+	if s.expiry <= 0 {
+		b.drop(s)
+		return
+	}
+	s.expires = time.AfterFunc(s.expiry, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.sessions[s.id] == s && s.attached == nil {
+			b.drop(s)
+		}
+	})
+}
+
+// drop forgets a session. b.mu is held.
+func (b *broker) drop(s *session) {
+	if s.expires != nil {
+		s.expires.Stop()
+	}
+	if b.sessions[s.id] == s {
+		delete(b.sessions, s.id)
+		if len(s.filters) > 0 {
+			b.losses = append(b.losses, sessionLoss{s.id, time.Now()})
+		}
+	}
+}
+
+// close ends what is left of the broker.
+func (b *broker) close() {
+	b.stop(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		if s.expires != nil {
+			s.expires.Stop()
+		}
+	}
+}
+
+func (b *broker) subscribe(a *attachment, filter string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Contains(a.session.filters, filter) {
+		a.session.filters = append(a.session.filters, filter)
+	}
+}
+
+// publish hands a message to all who subscribed, and returns who they are.
+func (b *broker) publish(m *message) (receivers []string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.up {
+		return nil, errBrokerDown
+	}
+	for _, s := range b.sessions {
+		if !slices.ContainsFunc(s.filters, func(filter string) bool { return matches(filter, m.topic) }) {
+			continue
+		}
+		receivers = append(receivers, s.id)
+		s.queue = append(s.queue, m)
+		if s.attached != nil {
+			s.attached.poke()
+		}
+	}
+	return receivers, nil
+}
+
+// next returns what may be sent to a client now.
+func (b *broker) next(a *attachment) (out []delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := a.session
+	if s.attached != a {
+		return nil
+	}
+	for _, d := range s.flight[:min(s.again, len(s.flight))] {
+		out = append(out, *d)
+	}
+	s.again = 0
+	now := time.Now()
+	for len(s.queue) > 0 && len(s.flight) < s.limit {
+		m := s.queue[0]
+		s.queue = s.queue[1:]
+		if !m.expires.IsZero() && !now.Before(m.expires) {
+			continue
+		}
+		if s.packetID++; s.packetID == 0 {
+			s.packetID = 1
+		}
+		d := &delivery{message: m, id: s.packetID}
+		s.flight = append(s.flight, d)
+		out = append(out, *d)
+	}
+	return out
+}
+
+// acknowledge takes a message off a session.
+func (b *broker) acknowledge(a *attachment, id uint16) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := a.session
+	if s.attached != a {
+		return
+	}
+	s.flight = slices.DeleteFunc(s.flight, func(d *delivery) bool { return d.id == id })
+	a.poke()
+}
+
+// lossesBetween returns whether the session of any of the clients ended between two moments.
+func (b *broker) lossesBetween(clients []string, from, to time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.losses, func(l sessionLoss) bool {
+		return slices.Contains(clients, l.client) && !l.at.Before(from) && !l.at.After(to)
+	})
+}
+
+// matches reports whether a topic matches a filter. The only wildcard that is used here is a + at the end.
+func matches(filter, topic string) bool {
+	prefix, wild := strings.CutSuffix(filter, "+")
+	if !wild {
+		return filter == topic
+	}
+	rest, ok := strings.CutPrefix(topic, prefix)
+	return ok && !strings.Contains(rest, "/")
+}

@@ -1,0 +1,316 @@
+package sim
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// conn is one end of a connection. It implements net.Conn. Writing never blocks: what the other side does not read is kept.
+type conn struct {
+	port    *port
+	peer    *conn
+	in, out *stream
+	read    *deadline
+	dialled bool
+
+	mu      sync.Mutex
+	link    link // of what is written here
+	spoken  bool
+	aborted error
+	until   time.Time // no writing after it; zero is for ever
+}
+
+// stream is one direction of a connection.
+type stream struct {
+	mu     sync.Mutex
+	chunks []chunk
+	ended  error // what the reader gets behind the chunks
+	broken error // what it gets at once
+	wake   chan struct{}
+}
+
+type chunk struct {
+	at   time.Time // when it is there
+	data []byte
+}
+
+func newStream() *stream { return &stream{wake: make(chan struct{}, 1)} }
+
+func (s *stream) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end lets the reader have what is under way, and then the error.
+func (s *stream) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.ended = err
+	}
+	s.poke()
+}
+
+func (s *stream) breakOff(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		s.broken = err
+	}
+	s.poke()
+}
+
+// outgoing returns the link of what is written here.
+func (c *conn) outgoing() link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link
+}
+
+// become changes the kind of traffic of both directions.
+func (c *conn) become(kind class) {
+	for _, end := range []*conn{c, c.peer} {
+		end.mu.Lock()
+		end.link.class = kind
+		end.mu.Unlock()
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	first := c.dialled && !c.spoken && c.link.class == classCall
+	c.spoken = true
+	err := c.aborted
+	if err == nil && !c.until.IsZero() && !time.Now().Before(c.until) {
+		err = os.ErrDeadlineExceeded
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) {
+		c.become(classRaft)
+	}
+	at := time.Now().Add(c.port.network.travel(c.outgoing()))
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	if c.out.broken != nil || c.out.ended != nil {
+		return 0, errReset
+	}
+	if last := len(c.out.chunks) - 1; last >= 0 && at.Before(c.out.chunks[last].at) {
+		at = c.out.chunks[last].at
+	}
+	c.out.chunks = append(c.out.chunks, chunk{at, bytes.Clone(p)})
+	c.out.poke()
+	return len(p), nil
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	for {
+		if c.read.passed() {
+			return 0, os.ErrDeadlineExceeded
+		}
+		n, wait, err := c.take(p)
+		if n > 0 || err != nil || len(p) == 0 {
+			return n, err
+		}
+		if wait.opened != nil {
+			select {
+			case <-wait.opened:
+			case <-c.in.wake: // it may be broken
+			case <-c.read.channel():
+			}
+			continue
+		}
+		if wait.delay > 0 {
+			timer := time.NewTimer(wait.delay)
+			select {
+			case <-timer.C:
+			case <-c.in.wake:
+			case <-c.read.channel():
+			}
+			timer.Stop()
+			continue
+		}
+		select {
+		case <-c.in.wake:
+		case <-c.read.channel():
+		}
+	}
+}
+
+// waiting says what a reader waits for: a gate, a time, or more data.
+type waiting struct {
+	opened <-chan struct{}
+	delay  time.Duration
+}
+
+// take returns what has arrived, or what to wait for.
+func (c *conn) take(p []byte) (int, waiting, error) {
+	s := c.in
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return 0, waiting{}, s.broken
+	}
+	if len(s.chunks) == 0 && s.ended == nil {
+		return 0, waiting{}, nil
+	}
+	if opened := c.blocked(); opened != nil {
+		return 0, waiting{opened: opened}, nil
+	}
+	n, now := 0, time.Now()
+	for len(s.chunks) > 0 && n < len(p) {
+		first := &s.chunks[0]
+		if delay := first.at.Sub(now); delay > 0 {
+			if n == 0 {
+				return 0, waiting{delay: delay}, nil
+			}
+			return n, waiting{}, nil
+		}
+		copied := copy(p[n:], first.data)
+		n += copied
+		if first.data = first.data[copied:]; len(first.data) == 0 {
+			first.data = nil
+			s.chunks = s.chunks[1:]
+		}
+	}
+	if n == 0 && len(s.chunks) == 0 && len(p) > 0 {
+		return 0, waiting{}, s.ended
+	}
+	return n, waiting{}, nil
+}
+
+// blocked returns what opens when data may arrive again, or nil when nothing stands in its way.
+func (c *conn) blocked() <-chan struct{} {
+	n, from := c.port.network, c.peer.outgoing()
+	for _, g := range []*gate{&n.link(from).gate, n.host(from.from), n.host(from.to)} {
+		if opened := g.wait(); opened != nil {
+			return opened
+		}
+	}
+	return nil
+}
+
+// abort ends this side at once.
+func (c *conn) abort(err error) {
+	c.mu.Lock()
+	if c.aborted == nil {
+		c.aborted = err
+	}
+	c.mu.Unlock()
+	c.in.breakOff(err)
+	c.port.forget(c)
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	if c.aborted == nil {
+		c.aborted = net.ErrClosed
+	}
+	c.mu.Unlock()
+	c.in.breakOff(net.ErrClosed)
+	c.port.mu.Lock()
+	dead := c.port.dead
+	c.port.mu.Unlock()
+	if !dead { // else the machine has no power any more to say so
+		c.out.end(io.EOF)
+	}
+	c.port.forget(c)
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return address(c.outgoing().from) }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return address(c.outgoing().to) }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.read.set(t)
+	return c.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.read.set(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = t
+	return nil
+}
+
+// deadline is a moment that may be moved, at which whoever reads is woken.
+type deadline struct {
+	mu      sync.Mutex
+	at      time.Time
+	timer   *time.Timer
+	expired chan struct{}
+}
+
+func newDeadline() *deadline { return &deadline{expired: make(chan struct{})} }
+
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	select {
+	case <-d.expired:
+		d.expired = make(chan struct{})
+	default:
+	}
+	d.at = t
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		close(d.expired)
+		return
+	}
+	expired := d.expired
+	d.timer = time.AfterFunc(left, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.expired == expired && !d.at.IsZero() && !time.Now().Before(d.at) {
+			select {
+			case <-expired:
+			default:
+				close(expired)
+			}
+		}
+	})
+}
+
+func (d *deadline) passed() bool {
+	select {
+	case <-d.channel():
+		return true
+	default:
+		return false
+	}
+}
+
+func (d *deadline) channel() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.expired
+}

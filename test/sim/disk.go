@@ -1,0 +1,415 @@
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+)
+
+// disk is what a machine keeps: it outlives the processes that use it. Each write is whole or not there at all, as bbolt's are;
+// the one that is under way when the process dies may be either.
+type disk struct {
+	mu        sync.Mutex
+	random    *rand.Rand
+	draw      string // of the identity; empty for a new machine
+	logs      map[uint64]*raft.Log
+	first     uint64
+	last      uint64
+	stable    map[string][]byte
+	snapshots []*savedSnapshot // the newest last
+	offered   []byte
+	contact   int64
+	touched   bool  // contact was ever saved
+	synced    int64 // what is left of it when the power fails
+	wasSynced bool
+
+	trouble time.Time     // when a fault last did something to it
+	latency time.Duration // of each write
+	failing bool
+	hanging gate
+	low     bool
+}
+
+type savedSnapshot struct {
+	meta raft.SnapshotMeta
+	data []byte
+	sum  uint32 // of what was written
+}
+
+func newDisk(random *rand.Rand, latency time.Duration) *disk {
+	return &disk{random: random, latency: latency, logs: make(map[uint64]*raft.Log), stable: make(map[string][]byte)}
+}
+
+// losePower takes away what was not synced.
+func (d *disk) losePower() {
+	d.locked(func(d *disk) { d.contact, d.touched = d.synced, d.wasSynced })
+}
+
+// wipe makes the disk a new one.
+func (d *disk) wipe() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draw, d.first, d.last, d.snapshots, d.offered, d.contact, d.touched = "", 0, 0, nil, nil, 0, false
+	d.synced, d.wasSynced = 0, false
+	d.logs, d.stable = make(map[uint64]*raft.Log), make(map[string][]byte)
+}
+
+// inTrouble reports whether a fault has just done something to the disk.
+func (d *disk) inTrouble() bool {
+	const recent = 10 * time.Second
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.trouble) < recent
+}
+
+// flip changes one bit of a log entry that is read after a restart, or of the newest snapshot, and reports of which; empty when there
+// is neither.
+func (d *disk) flip() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	covered := uint64(0)
+	if len(d.snapshots) > 0 {
+		saved := *d.snapshots[len(d.snapshots)-1]
+		covered = saved.meta.Index
+		if d.random.IntN(3) == 0 {
+			saved.data = d.flipped(saved.data)
+			d.snapshots[len(d.snapshots)-1] = &saved
+			return fmt.Sprintf("the snapshot at %d", saved.meta.Index)
+		}
+	}
+	var entries []uint64
+	for index := max(d.first, covered+1); index <= d.last; index++ {
+		if entry := d.logs[index]; entry != nil && entry.Type == raft.LogCommand {
+			entries = append(entries, index)
+		}
+	}
+	if len(entries) == 0 {
+		return ""
+	}
+	index := entries[d.random.IntN(len(entries))]
+	damaged := *d.logs[index]
+	damaged.Data = d.flipped(damaged.Data)
+	d.logs[index] = &damaged
+	return fmt.Sprintf("the log entry at %d", index)
+}
+
+func (d *disk) flipped(data []byte) []byte {
+	damaged := bytes.Clone(data)
+	if len(damaged) > 0 {
+		damaged[d.random.IntN(len(damaged))] ^= 1 << d.random.IntN(8)
+	}
+	return damaged
+}
+
+// copied returns what a process believes that it has once it is dead.
+func (d *disk) copied() *disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &disk{
+		random: rand.New(rand.NewPCG(d.random.Uint64(), 0)), draw: d.draw, logs: maps.Clone(d.logs), first: d.first, last: d.last,
+		stable: maps.Clone(d.stable), snapshots: slices.Clone(d.snapshots), offered: d.offered,
+	}
+}
+
+// mount is a process's view of a disk. When the process has died, what it goes on to write gets to a copy that nobody sees.
+type mount struct {
+	exit func(error)
+
+	mu   sync.Mutex
+	disk *disk
+	dead chan struct{}
+	over bool
+}
+
+func newMount(d *disk, exit func(error)) *mount {
+	return &mount{disk: d, exit: exit, dead: make(chan struct{})}
+}
+
+func (m *mount) die() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.over {
+		m.over, m.disk = true, m.disk.copied()
+		close(m.dead)
+	}
+}
+
+func (m *mount) view() *disk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.disk
+}
+
+var errDiskFails = errors.New("input/output error")
+
+// write runs one write. A process that dies meanwhile leaves it done or undone.
+func (m *mount) write(change func(*disk)) error {
+	d := m.view()
+	d.mu.Lock()
+	latency, lands, failing := d.latency, d.random.IntN(2) == 0, d.failing
+	if latency > 0 {
+		latency = latency/2 + time.Duration(d.random.Int64N(int64(latency)))
+	}
+	d.mu.Unlock()
+	if failing {
+		return errDiskFails
+	}
+	for opened := d.hanging.wait(); opened != nil && !waited(m, opened); {
+		opened = d.hanging.wait()
+	}
+	if latency > 0 {
+		timer := time.NewTimer(latency)
+		waited(m, timer.C)
+		timer.Stop()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.disk != d && lands { // it has died meanwhile
+		d.locked(change)
+	}
+	m.disk.locked(change)
+	return nil
+}
+
+func (d *disk) locked(change func(*disk)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+// waited waits, and reports whether the process has died meanwhile.
+func waited[T any](m *mount, c <-chan T) bool {
+	select {
+	case <-c:
+		return false
+	case <-m.dead:
+		return true
+	}
+}
+
+// stores returns what a node keeps its state in.
+func (m *mount) stores() cluster.Stores {
+	return cluster.Stores{
+		Log: logStore{m}, Stable: stableStore{m}, Snapshots: snapshotStore{m}, Offered: offerStore{m},
+		Close: func() error { return nil },
+	}
+}
+
+// logStore is a raft.LogStore.
+type logStore struct{ mount *mount }
+
+// FirstIndex implements raft.LogStore.
+func (s logStore) FirstIndex() (index uint64, err error) {
+	s.mount.view().locked(func(d *disk) { index = d.first })
+	return index, nil
+}
+
+// LastIndex implements raft.LogStore.
+func (s logStore) LastIndex() (index uint64, err error) {
+	s.mount.view().locked(func(d *disk) { index = d.last })
+	return index, nil
+}
+
+// GetLog implements raft.LogStore.
+func (s logStore) GetLog(index uint64, log *raft.Log) (err error) {
+	s.mount.view().locked(func(d *disk) {
+		stored := d.logs[index]
+		if stored == nil {
+			err = raft.ErrLogNotFound
+			return
+		}
+		*log = *stored
+	})
+	return err
+}
+
+// StoreLog implements raft.LogStore.
+func (s logStore) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (s logStore) StoreLogs(logs []*raft.Log) error {
+	return s.mount.write(func(d *disk) {
+		for _, log := range logs {
+			stored := *log
+			stored.Data = bytes.Clone(log.Data) // a bit that flips here flips nowhere else
+			d.logs[log.Index] = &stored
+			if d.first == 0 || log.Index < d.first {
+				d.first = log.Index
+			}
+			d.last = max(d.last, log.Index)
+		}
+	})
+}
+
+// DeleteRange implements raft.LogStore.
+func (s logStore) DeleteRange(first, last uint64) error {
+	return s.mount.write(func(d *disk) {
+		for index := first; index <= last; index++ {
+			delete(d.logs, index)
+		}
+		if first <= d.first {
+			d.first = last + 1
+		}
+		if last >= d.last {
+			d.last = first - 1
+		}
+		if d.first > d.last {
+			d.first, d.last = 0, 0
+		}
+	})
+}
+
+// stableStore is a raft.StableStore. Its failures end the process here already: raft takes them for the end of the world.
+type stableStore struct{ mount *mount }
+
+var errNotFound = errors.New("not found") // the text is raft's
+
+// Set implements raft.StableStore.
+func (s stableStore) Set(key, value []byte) error {
+	if err := s.mount.write(func(d *disk) { d.stable[string(key)] = bytes.Clone(value) }); err != nil {
+		s.mount.exit(fmt.Errorf("%w: %w", cluster.ErrDisk, err))
+	}
+	return nil
+}
+
+// Get implements raft.StableStore.
+func (s stableStore) Get(key []byte) (value []byte, err error) {
+	s.mount.view().locked(func(d *disk) {
+		found, ok := d.stable[string(key)]
+		if value = bytes.Clone(found); !ok {
+			err = errNotFound
+		}
+	})
+	return value, err
+}
+
+// SetUint64 implements raft.StableStore.
+func (s stableStore) SetUint64(key []byte, value uint64) error {
+	return s.Set(key, binary.BigEndian.AppendUint64(nil, value))
+}
+
+// GetUint64 implements raft.StableStore.
+func (s stableStore) GetUint64(key []byte) (uint64, error) {
+	value, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+// snapshotStore is a raft.SnapshotStore that keeps two.
+type snapshotStore struct{ mount *mount }
+
+// Create implements raft.SnapshotStore.
+func (s snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, _ raft.Transport,
+) (raft.SnapshotSink, error) {
+	return &snapshotSink{mount: s.mount, saved: savedSnapshot{meta: raft.SnapshotMeta{
+		Version: version, ID: fmt.Sprintf("%d-%d-%d", term, index, time.Now().UnixNano()), Index: index, Term: term,
+		Configuration: configuration.Clone(), ConfigurationIndex: configurationIndex,
+	}}}, nil
+}
+
+// List implements raft.SnapshotStore.
+func (s snapshotStore) List() (metas []*raft.SnapshotMeta, err error) {
+	s.mount.view().locked(func(d *disk) {
+		for _, saved := range slices.Backward(d.snapshots) {
+			meta := saved.meta
+			metas = append(metas, &meta)
+		}
+	})
+	return metas, nil
+}
+
+// Open implements raft.SnapshotStore. A snapshot that is not what was written is refused, as raft's own store does, which keeps a
+// checksum beside it.
+func (s snapshotStore) Open(id string) (meta *raft.SnapshotMeta, reader io.ReadCloser, err error) {
+	err = raft.ErrLogNotFound
+	s.mount.view().locked(func(d *disk) {
+		for _, saved := range d.snapshots {
+			if saved.meta.ID == id && crc32.ChecksumIEEE(saved.data) == saved.sum {
+				found := saved.meta
+				meta, reader, err = &found, io.NopCloser(bytes.NewReader(saved.data)), nil
+			}
+		}
+	})
+	return meta, reader, err
+}
+
+type snapshotSink struct {
+	mount *mount
+	saved savedSnapshot
+	data  bytes.Buffer
+}
+
+// Write implements raft.SnapshotSink.
+func (s *snapshotSink) Write(p []byte) (int, error) { return s.data.Write(p) }
+
+// Close implements raft.SnapshotSink.
+func (s *snapshotSink) Close() error {
+	saved := s.saved
+	saved.data = bytes.Clone(s.data.Bytes())
+	saved.meta.Size, saved.sum = int64(len(saved.data)), crc32.ChecksumIEEE(saved.data)
+	return s.mount.write(func(d *disk) {
+		d.snapshots = append(slices.Clone(d.snapshots), &saved)
+		slices.SortStableFunc(d.snapshots, func(a, b *savedSnapshot) int { // by what they hold: they may be finished in another order
+			return cmp.Or(cmp.Compare(a.meta.Term, b.meta.Term), cmp.Compare(a.meta.Index, b.meta.Index))
+		})
+		if len(d.snapshots) > 2 {
+			d.snapshots = d.snapshots[1:]
+		}
+	})
+}
+
+// ID implements raft.SnapshotSink.
+func (s *snapshotSink) ID() string { return s.saved.meta.ID }
+
+// Cancel implements raft.SnapshotSink.
+func (s *snapshotSink) Cancel() error { return nil }
+
+// offerStore is a cluster.OfferStore.
+type offerStore struct{ mount *mount }
+
+// Load implements cluster.OfferStore.
+func (s offerStore) Load() (data []byte, err error) {
+	s.mount.view().locked(func(d *disk) { data = d.offered })
+	return data, nil
+}
+
+// Save implements cluster.OfferStore.
+func (s offerStore) Save(data []byte) error {
+	return s.mount.write(func(d *disk) { d.offered = bytes.Clone(data) })
+}
+
+// contactStore is an mqttfront.ContactStore. What it saves is not synced: a machine that loses its power may have an older one, or none.
+type contactStore struct{ mount *mount }
+
+// Load implements mqttfront.ContactStore.
+func (s contactStore) Load() (wall int64, ok bool) {
+	s.mount.view().locked(func(d *disk) { wall, ok = d.contact, d.touched })
+	return wall, ok
+}
+
+// Save implements mqttfront.ContactStore.
+func (s contactStore) Save(wall int64) error {
+	s.mount.view().locked(func(d *disk) {
+		d.contact, d.touched = wall, true
+		if d.random.IntN(4) == 0 {
+			d.synced, d.wasSynced = wall, true
+		}
+	})
+	return nil
+}

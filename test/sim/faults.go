@@ -1,0 +1,376 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// disturb lets everything go wrong that was planned, and returns when the last of it has ended.
+func (s *simulation) disturb() {
+	began := s.trace.now()
+	var acting sync.WaitGroup
+	for i := range s.plan {
+		f := &s.plan[i]
+		s.sleep(began + f.at - s.trace.now())
+		acting.Go(func() {
+			s.trace.add("FAULT", "begins: %s", f)
+			if s.act(f) {
+				s.noteEffect(string(f.kind))
+			} else {
+				s.trace.add("FAULT", "has no effect: %s", f)
+			}
+			s.trace.add("FAULT", "has ended: %s", f)
+		})
+	}
+	acting.Wait()
+}
+
+// leader returns the host whose node leads, or nil.
+func (s *simulation) leader() *host {
+	for _, h := range s.hosts {
+		if node := h.member(); node != nil && node.Status().Serving {
+			return h
+		}
+	}
+	return nil
+}
+
+// victims returns the hosts that a fault hits.
+func (s *simulation) victims(f *fault) []*host {
+	first := s.hosts[f.node]
+	if leader := s.leader(); f.leader && leader != nil {
+		first = leader
+	}
+	victims := []*host{first}
+	for i := 0; len(victims) <= f.others && i < len(s.hosts); i++ {
+		if h := s.hosts[(f.variant+i)%len(s.hosts)]; !slices.Contains(victims, h) {
+			victims = append(victims, h)
+		}
+	}
+	return victims
+}
+
+// act does one fault from its beginning to its end, and reports whether it had any effect.
+func (s *simulation) act(f *fault) bool {
+	victims := s.victims(f)
+	switch f.kind {
+	case killNodes, powerFailure, killAll, stopNode, pauseNode, wipeNode, flipBit:
+		return s.actOnProcesses(f, victims)
+	case partition, slowLinks, resetLinks, brokerCut:
+		return s.actOnLinks(f, victims)
+	case brokerRestart, brokerAmnesia, brokerSilent, takeIngest, takeLane:
+		return s.actOnBroker(f, victims[0])
+	case diskSlow, diskHangs, diskFails, diskLow:
+		return s.actOnDisk(f, victims[0].disk)
+	case clockJump:
+		s.jump(f, victims)
+		return true
+	case clientsAway:
+		s.sendAway(f)
+		return true
+	default:
+		return s.actOnCluster(f, victims[0])
+	}
+}
+
+func (s *simulation) actOnProcesses(f *fault, victims []*host) bool {
+	switch f.kind {
+	case killAll:
+		victims = s.hosts
+	case stopNode:
+		victims[0].shutdown()
+		s.sleep(f.lasts)
+		victims[0].start()
+		return true
+	case pauseNode:
+		s.pause(f, victims)
+		return true
+	case wipeNode, flipBit:
+		return s.damage(f, victims[0])
+	}
+	var dying sync.WaitGroup
+	for _, h := range victims {
+		dying.Go(func() { h.kill(f.kind == powerFailure) })
+	}
+	dying.Wait()
+	s.sleep(f.lasts)
+	for _, h := range victims {
+		h.start()
+	}
+	return true
+}
+
+// pause stops hosts as SIGSTOP does, as far as a simulation can: nothing comes in, nothing gets out, and no write ends.
+func (s *simulation) pause(f *fault, victims []*host) {
+	for _, h := range victims {
+		s.network.host(h.name).close()
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
+		h.disk.hanging.close()
+	}
+	s.sleep(f.lasts)
+	for _, h := range victims {
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with another pause it may have been too long
+		h.disk.hanging.open()
+		s.network.host(h.name).open()
+	}
+}
+
+// healthy reports whether all members are there, vote, and have all that is committed: then one of them may lose what it has.
+func (s *simulation) healthy() bool {
+	leader := s.leader()
+	if leader == nil {
+		return false
+	}
+	leading := leader.member()
+	if leading == nil {
+		return false
+	}
+	status := leading.Status()
+	for _, h := range s.hosts {
+		h.mu.Lock()
+		damaged := h.damaged
+		h.mu.Unlock()
+		node := h.member()
+		if node == nil || damaged {
+			return false
+		}
+		voter := slices.ContainsFunc(status.Servers, func(server raft.Server) bool {
+			return server.ID == node.ID() && server.Suffrage == raft.Voter
+		})
+		if !voter || node.Status().Last < status.Commit {
+			return false
+		}
+	}
+	return len(status.Servers) == len(s.hosts)
+}
+
+// damage takes a disk away, or flips a bit on it. Only one machine at a time may lose what it has.
+func (s *simulation) damage(f *fault, h *host) bool {
+	s.damaging.Lock()
+	if !s.healthy() {
+		s.damaging.Unlock()
+		return false
+	}
+	h.hold()
+	h.kill(f.silently)
+	what := "all that it had"
+	if f.kind == wipeNode {
+		h.wipe()
+	} else if what = h.disk.flip(); what != "" {
+		h.mu.Lock()
+		h.damaged = true
+		h.mu.Unlock()
+	}
+	s.trace.add(h.name, "the disk has lost: %q", what)
+	h.letGo()
+	s.damaging.Unlock()
+	s.sleep(f.lasts / 4)
+	h.start()
+	return what != ""
+}
+
+// directions returns the links between nodes that a shape is about.
+func (s *simulation) directions(f *fault, victims []*host) (pairs [][2]string) {
+	names := make([]string, 0, len(s.hosts))
+	for _, h := range s.hosts {
+		names = append(names, h.name)
+	}
+	victim := victims[0].name
+	other := names[f.variant%len(names)]
+	half := names[:len(names)/2]
+	for i, from := range names {
+		for j, to := range names {
+			if i == j {
+				continue
+			}
+			cut := false
+			switch f.shape {
+			case isolated:
+				cut = from == victim || to == victim
+			case halves:
+				cut = slices.Contains(half, from) != slices.Contains(half, to)
+			case bridge:
+				cut = slices.Contains(half, from) != slices.Contains(half, to) && from != names[len(names)-1] && to != names[len(names)-1]
+			case deaf:
+				cut = to == victim
+			case mute:
+				cut = from == victim
+			case ring:
+				distance := (i - j + len(names)) % len(names)
+				cut = distance > 1 && distance < len(names)-1
+			case oneWay:
+				cut = from == victim && to == other
+			case pairwise:
+				cut = from == victim && to == other || from == other && to == victim
+			}
+			if cut {
+				pairs = append(pairs, [2]string{from, to})
+			}
+		}
+	}
+	return pairs
+}
+
+// links returns the links that a fault is about.
+func (s *simulation) links(f *fault, victims []*host) (links []link) {
+	for _, c := range f.classes {
+		if c == classBroker {
+			for _, h := range victims {
+				links = append(links, link{h.name, "broker", c}, link{"broker", h.name, c})
+			}
+			continue
+		}
+		for _, pair := range s.directions(f, victims) {
+			links = append(links, link{pair[0], pair[1], c})
+		}
+	}
+	if f.kind == brokerCut {
+		for _, h := range victims {
+			if f.shape != deaf {
+				links = append(links, link{h.name, "broker", classBroker})
+			}
+			if f.shape != mute {
+				links = append(links, link{"broker", h.name, classBroker})
+			}
+		}
+	}
+	return links
+}
+
+func (s *simulation) actOnLinks(f *fault, victims []*host) bool {
+	links := s.links(f, victims)
+	if len(links) == 0 && f.kind != resetLinks {
+		return false
+	}
+	switch f.kind {
+	case slowLinks:
+		for _, l := range links {
+			s.network.slow(l, f.delay)
+		}
+		s.sleep(f.lasts)
+		for _, l := range links {
+			s.network.slow(l, 0)
+		}
+	case resetLinks:
+		random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
+		for until := s.trace.now() + f.lasts; s.trace.now() < until; {
+			s.network.reset(func(c *conn) bool { return slices.Contains(f.classes, c.outgoing().class) && random.IntN(4) == 0 })
+			s.sleep(between(random, 50*time.Millisecond, time.Second))
+		}
+	default:
+		s.cut(links, f.lasts)
+	}
+	return true
+}
+
+// unacknowledged is how long a connection between members lives over a link that is cut: the kernel gives it up.
+const unacknowledged = 3 * time.Second
+
+// cut lets nothing through for a time.
+func (s *simulation) cut(links []link, lasts time.Duration) {
+	for _, l := range links {
+		s.network.link(l).gate.close()
+	}
+	s.sleep(min(lasts, unacknowledged))
+	if lasts > unacknowledged {
+		s.network.reset(func(c *conn) bool {
+			there := c.outgoing()
+			return there.class != classBroker && slices.Contains(links, there)
+		})
+		s.sleep(lasts - unacknowledged)
+	}
+	for _, l := range links {
+		s.network.link(l).gate.open()
+	}
+}
+
+func (s *simulation) actOnBroker(f *fault, victim *host) bool {
+	switch f.kind {
+	case brokerSilent:
+		s.network.host("broker").close()
+		s.sleep(f.lasts)
+		s.network.host("broker").open()
+	case takeIngest, takeLane:
+		id := clusterName + "-" + victim.name + "-in"
+		if f.kind == takeLane {
+			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Lanes)
+		}
+		a, _, err := s.broker.attach(id, f.variant%2 == 0, time.Minute, 100)
+		if err != nil {
+			return false
+		}
+		s.sleep(f.lasts / 4)
+		s.broker.detach(a)
+	default:
+		s.restarting.Lock()
+		defer s.restarting.Unlock()
+		s.broker.stop(f.kind == brokerRestart)
+		s.sleep(f.lasts)
+		if err := s.broker.start(); err != nil {
+			s.violation("simulation", "the broker does not start: %v", err)
+		}
+	}
+	return true
+}
+
+func (s *simulation) actOnDisk(f *fault, d *disk) bool {
+	defer d.locked(func(d *disk) { d.trouble = time.Now() })
+	d.locked(func(d *disk) { d.trouble = time.Now() })
+	switch f.kind {
+	case diskHangs:
+		d.hanging.close()
+		s.sleep(f.lasts)
+		d.hanging.open()
+		return true
+	case diskFails:
+		d.locked(func(d *disk) { d.failing = true })
+		s.sleep(f.lasts / 4)
+		d.locked(func(d *disk) { d.failing = false })
+	case diskLow:
+		d.locked(func(d *disk) { d.low = true })
+		s.sleep(f.lasts)
+		d.locked(func(d *disk) { d.low = false })
+	default:
+		d.locked(func(d *disk) { d.latency = f.delay })
+		s.sleep(f.lasts)
+		d.locked(func(d *disk) { d.latency = s.tunables.diskLatency })
+	}
+	return true
+}
+
+// jump sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
+func (s *simulation) jump(f *fault, victims []*host) {
+	const seen = 3 * time.Second // by then everybody has seen a clock that was set
+	if !s.tunables.clockWild {
+		s.setting.Lock()
+		defer s.setting.Unlock()
+		for _, h := range s.hosts {
+			h.offset.Store(0)
+		}
+		s.sleep(seen)
+	}
+	for _, h := range victims {
+		h.offset.Store(f.offset.Milliseconds())
+	}
+	s.sleep(f.lasts)
+	if f.variant%2 == 0 {
+		for _, h := range victims {
+			h.offset.Store(0)
+		}
+	}
+}
+
+func (s *simulation) sendAway(f *fault) {
+	var away sync.WaitGroup
+	for i, c := range s.clients {
+		if (f.variant>>(i%12))&3 == 0 {
+			away.Go(func() { c.disconnect(f.lasts) })
+		}
+	}
+	away.Wait()
+}

@@ -1,0 +1,341 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/cluster/transport"
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront"
+)
+
+// clusterName is the prefix of the nodes' client ids.
+const clusterName = "holdfast"
+
+// host is a machine with a disk and a clock, on which a node runs most of the time.
+type host struct {
+	sim    *simulation
+	name   string
+	disk   *disk
+	offset atomic.Int64 // of the wall clock, milliseconds
+
+	mu      sync.Mutex
+	process *process
+	stopped bool // for good
+	held    int  // hands that are on its disk: nobody may start it
+	damaged bool // by a fault: the node may refuse to go on
+	removed bool // by a fault: the node may find itself removed
+	starts  int
+}
+
+func (h *host) address() string { return h.name + ":7400" }
+
+func (h *host) wall() int64 { return time.Now().UnixMilli() + h.offset.Load() }
+
+// process is one run of a node.
+type process struct {
+	host   *host
+	port   *port
+	mount  *mount
+	log    *slog.Logger
+	front  *mqttfront.Front
+	node   atomic.Pointer[cluster.Node]
+	number int // of the host's processes
+
+	closing  atomic.Bool
+	closed   chan struct{} // when the node is
+	registry *prometheus.Registry
+	stop     context.CancelCauseFunc
+	gone     chan struct{} // closed when nothing of it is left
+	once     sync.Once
+}
+
+// running returns the node's process, or nil while it is down.
+func (h *host) running() *process {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.process
+}
+
+// member returns the node, or nil while it is down or not a member yet.
+func (h *host) member() *cluster.Node {
+	if p := h.running(); p != nil {
+		return p.node.Load()
+	}
+	return nil
+}
+
+// start runs a node, if none runs.
+func (h *host) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.process != nil || h.stopped || h.held > 0 {
+		return
+	}
+	h.starts++
+	h.sim.network.reset(func(c *conn) bool { return c.outgoing().to == h.name }) // what the last process left behind
+	ctx, stop := context.WithCancelCause(context.Background())
+	p := &process{
+		host: h, port: h.sim.network.port(h.name), log: h.sim.trace.logTo(h.name), registry: prometheus.NewRegistry(), number: h.starts,
+		stop: stop, gone: make(chan struct{}), closed: make(chan struct{}),
+	}
+	p.mount = newMount(h.disk, p.exit)
+	h.process = p
+	h.sim.noteRegistry(p.registry)
+	h.sim.work.Go(func() {
+		defer close(p.gone)
+		if err := p.run(ctx); err != nil {
+			p.exit(err)
+		}
+	})
+}
+
+var errKilled = errors.New("killed")
+
+// kill ends the process as kill -9 does, or as a power failure, of which the other machines hear nothing.
+func (h *host) kill(silently bool) {
+	h.mu.Lock()
+	p := h.process
+	h.process = nil
+	h.mu.Unlock()
+	if p != nil {
+		p.die(silently)
+		if silently {
+			h.disk.losePower()
+		}
+		<-p.gone
+	}
+}
+
+// hold keeps everybody from starting the host; letGo allows it again.
+func (h *host) hold() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held++
+}
+
+func (h *host) letGo() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held--
+}
+
+// die cuts the process off from the world, and lets it come to its end.
+func (p *process) die(silently bool) {
+	p.port.die(silently)
+	p.mount.die()
+	p.stop(errKilled)
+}
+
+// shutdown stops the node as SIGTERM does.
+func (h *host) shutdown() {
+	h.mu.Lock()
+	p := h.process
+	h.mu.Unlock()
+	if p == nil {
+		return
+	}
+	const patience = 3 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if node := p.node.Load(); node != nil {
+		p.front.Drain(ctx)
+		if err := p.close(ctx, node); err != nil {
+			h.sim.trace.add(h.name, "stopped: %v", err)
+		}
+	}
+	h.mu.Lock()
+	if h.process == p {
+		h.process = nil
+	}
+	h.mu.Unlock()
+	p.stop(errKilled)
+	<-p.gone
+	p.die(false)
+}
+
+// exit is what the node calls to end its process. A supervisor starts it again; where its data is damaged, or it was removed, an
+// operator empties the disk before.
+func (p *process) exit(err error) {
+	p.once.Do(func() {
+		p.die(false)
+		h := p.host
+		h.sim.trace.add(h.name, "process %d ends: %v", p.number, err)
+		h.sim.work.Go(func() { h.recover(p, err) })
+	})
+}
+
+func (h *host) recover(p *process, reason error) {
+	<-p.gone
+	h.mu.Lock()
+	current := h.process == p
+	if current {
+		h.process = nil
+		h.held++
+	}
+	damaged, removed := h.damaged, h.removed
+	h.mu.Unlock()
+	if !current {
+		return
+	}
+	if errors.Is(reason, errKilled) {
+		h.letGo()
+		return
+	}
+	wipe := false
+	switch {
+	case errors.Is(reason, cluster.ErrDisk) && h.disk.inTrouble():
+	case errors.Is(reason, cluster.ErrRemoved):
+		if wipe = true; !removed {
+			h.sim.violation("unexpected end", "%s: %v", h.name, reason)
+		}
+	default:
+		if wipe = true; !damaged {
+			h.sim.violation("unexpected end", "%s: %v", h.name, reason)
+		}
+	}
+	if wipe {
+		h.sim.trace.add(h.name, "the disk is emptied")
+		h.wipe()
+	}
+	h.letGo()
+	if h.sim.sleep(time.Second) {
+		h.start()
+	}
+}
+
+// wipe empties the disk of a host whose node is down.
+func (h *host) wipe() {
+	h.disk.wipe()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.damaged, h.removed = false, false
+}
+
+// identity returns the raft id of the node on this disk.
+func (h *host) identity() raft.ServerID {
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
+	if h.disk.draw == "" {
+		h.disk.draw = fmt.Sprintf("%08x", h.disk.random.Uint32())
+	}
+	return cluster.Identity{Node: h.name, Draw: h.disk.draw}.RaftID()
+}
+
+// run is the life of a node.
+func (p *process) run(ctx context.Context) error {
+	h, t := p.host, p.host.sim.tunables
+	id := h.identity()
+	network, err := transport.Listen(transport.Config{
+		Cluster: clusterName, ID: id, Listen: h.address(), Advertise: h.address(), Network: p.port,
+		Timeout: 3 * time.Second, Patience: t.timing.Heartbeat, Log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	links := network.Raft()
+	closeLinks := links.(raft.WithClose).Close // the whole transport
+	random := lockedRandom(rand.New(rand.NewPCG(h.sim.seed, uint64(p.number)<<8|uint64(h.name[1]))))
+	front, err := p.openFront(random)
+	if err != nil {
+		return errors.Join(err, closeLinks())
+	}
+	stores := p.mount.stores()
+	members, err := p.assemble(ctx, network, id, &stores)
+	if err != nil {
+		return errors.Join(err, closeLinks())
+	}
+	base := time.Now().Add(-time.Duration(random() % uint64(time.Hour)))
+	config := cluster.DefaultConfig()
+	config.ID, config.Address, config.Members = id, raft.ServerAddress(h.address()), members
+	config.Timing, config.Offer = t.timing, cluster.Offer{Settings: t.offer, KeepPolicy: true}
+	t.cluster(&config)
+	node, err := cluster.Open(config, cluster.World{
+		Stores: stores, Transport: links, Peers: network,
+		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
+		Random:    random,
+		FreeSpace: h.disk.free, Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
+	}, front)
+	if err != nil {
+		return errors.Join(err, closeLinks()) // a second time does no harm
+	}
+	network.Serve(node)
+	front.SetStore(node)
+	p.node.Store(node)
+	h.sim.trace.add(h.name, "process %d runs as %s", p.number, id)
+	err = front.Run(ctx)
+	at, cancel := context.WithCancel(context.Background())
+	cancel() // no hand-over: it is dead, or has done that
+	return errors.Join(err, p.close(at, node))
+}
+
+// close closes the node once, and waits for it: by a channel, because whoever waits for a lock holds up virtual time.
+func (p *process) close(ctx context.Context, node *cluster.Node) error {
+	if p.closing.Swap(true) {
+		<-p.closed
+		return nil
+	}
+	defer close(p.closed)
+	return node.Close(ctx)
+}
+
+func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
+	h, broker := p.host, []mqttconn.Address{{Host: p.host.sim.broker.address}}
+	config := h.sim.tunables.front
+	config.Cluster, config.Node, config.Addresses = clusterName, h.name, broker
+	front, err := mqttfront.New(config, mqttfront.World{
+		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.port.DialBroker},
+		Driver: mqttfront.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
+		Metrics: mqttfront.NewMetrics(p.registry),
+	})
+	p.front = front
+	return front, err
+}
+
+// assemble finds out how a node without state begins.
+func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID, stores *cluster.Stores) ([]raft.Server, error) {
+	if has, err := stores.HasState(); has || err != nil {
+		return nil, err
+	}
+	newcomer := &cluster.Newcomer{ID: id, Address: raft.ServerAddress(p.host.address()), Log: p.log, Peers: p.host.sim.peers()}
+	network.Serve(newcomer)
+	return newcomer.Assemble(ctx, network)
+}
+
+// free is what the node is told of the room on its disk.
+func (d *disk) free() (uint64, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return 1 << 30, d.low
+}
+
+// lockedRandom makes a source safe for concurrent use.
+func lockedRandom(r *rand.Rand) func() uint64 {
+	var mu sync.Mutex
+	return func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.Uint64()
+	}
+}
+
+// state returns what the node's replica is at, or false while there is none.
+func (h *host) state() (status fsm.Status, ok bool) {
+	node := h.member()
+	if node == nil {
+		return status, false
+	}
+	node.View(func(m *fsm.Machine) { status = m.Status() })
+	return status, true
+}

@@ -1,0 +1,330 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// class says what a connection carries, so that a fault can hit one kind of traffic and not another.
+type class string
+
+const (
+	classRaft   class = "raft"   // Raft's own messages
+	classCall   class = "call"   // questions between members: confirmations, reports, hold buffers
+	classBroker class = "broker" // MQTT
+)
+
+// link is one direction between two hosts for one kind of traffic.
+type link struct {
+	from, to string
+	class    class
+}
+
+// gate is open, or closed by one or more faults.
+type gate struct {
+	mu     sync.Mutex
+	closed int
+	opened chan struct{}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed++; g.closed == 1 {
+		g.opened = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed--; g.closed == 0 {
+		close(g.opened)
+	}
+}
+
+// wait returns a channel that is closed when the gate opens, or nil while it is open.
+func (g *gate) wait() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == 0 {
+		return nil
+	}
+	return g.opened
+}
+
+// linkState is what faults have made of a link.
+type linkState struct {
+	gate  gate
+	mu    sync.Mutex
+	delay time.Duration // added to each piece of data
+}
+
+// network connects hosts by streams that lose nothing and keep their order, as TCP does, each at a pace of its own: what goes
+// over two connections may overtake. A link that is cut delivers nothing until it is mended, or the connection is given up.
+type network struct {
+	latency time.Duration
+
+	mu        sync.Mutex
+	random    *rand.Rand
+	links     map[link]*linkState
+	hosts     map[string]*gate // closed while a host is paused
+	listeners map[string]*listener
+	conns     map[*conn]struct{}
+}
+
+func newNetwork(random *rand.Rand, latency time.Duration) *network {
+	return &network{
+		latency: latency, random: random, links: make(map[link]*linkState), hosts: make(map[string]*gate),
+		listeners: make(map[string]*listener), conns: make(map[*conn]struct{}),
+	}
+}
+
+func (n *network) link(l link) *linkState { return entry(&n.mu, n.links, l) }
+
+func (n *network) host(name string) *gate { return entry(&n.mu, n.hosts, name) }
+
+// entry returns what a map has under a key, which is made where it is missing.
+func entry[K comparable, V any](mu *sync.Mutex, of map[K]*V, key K) *V {
+	mu.Lock()
+	defer mu.Unlock()
+	value := of[key]
+	if value == nil {
+		value = new(V)
+		of[key] = value
+	}
+	return value
+}
+
+// travel returns how long a piece of data takes.
+func (n *network) travel(l link) time.Duration {
+	state := n.link(l)
+	state.mu.Lock()
+	delay := state.delay
+	state.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	jittered := n.latency/2 + time.Duration(n.random.Int64N(int64(n.latency)))
+	if delay > 0 {
+		jittered += delay/2 + time.Duration(n.random.Int64N(int64(delay)))
+	}
+	return jittered
+}
+
+// slow adds a delay to a link; 0 ends it.
+func (n *network) slow(l link, delay time.Duration) {
+	state := n.link(l)
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	state.delay = delay
+}
+
+// reset breaks the connections that are chosen, on both sides, at once.
+func (n *network) reset(chosen func(*conn) bool) {
+	n.mu.Lock()
+	var breaking []*conn
+	for c := range n.conns {
+		if chosen(c) {
+			breaking = append(breaking, c)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range breaking {
+		c.abort(errReset)
+		c.peer.abort(errReset)
+	}
+}
+
+var (
+	errReset   = fmt.Errorf("connection reset: %w", net.ErrClosed)
+	errRefused = errors.New("connection refused")
+)
+
+// port is a process's way into the network. Everything that went through it breaks when the process dies.
+type port struct {
+	network *network
+	host    string
+
+	mu     sync.Mutex
+	dead   bool
+	conns  map[*conn]struct{}
+	closes []*listener
+}
+
+func (n *network) port(host string) *port {
+	return &port{network: n, host: host, conns: make(map[*conn]struct{})}
+}
+
+// Listen implements transport.Network.
+func (p *port) Listen(address string) (net.Listener, error) { return p.listen(address) }
+
+func (p *port) listen(address string) (*listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network.mu.Lock()
+	defer p.network.mu.Unlock()
+	if p.dead || p.network.listeners[address] != nil {
+		return nil, fmt.Errorf("listen on %s: address in use", address)
+	}
+	l := &listener{port: p, address: address, next: make(chan *conn, 256), done: make(chan struct{})}
+	p.network.listeners[address] = l
+	p.closes = append(p.closes, l)
+	return l, nil
+}
+
+// Dial implements transport.Network: to another member.
+func (p *port) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return p.dial(ctx, address, classCall) // until its first bytes say that it is raft's
+}
+
+// DialBroker is the Network of an mqttconn.Dialer.
+func (p *port) DialBroker(ctx context.Context, address string) (net.Conn, error) {
+	return p.dial(ctx, address, classBroker)
+}
+
+func (p *port) dial(ctx context.Context, address string, c class) (net.Conn, error) {
+	n := p.network
+	there, back := link{p.host, hostOf(address), c}, link{hostOf(address), p.host, c}
+	for _, l := range []link{there, back} {
+		for _, g := range []*gate{&n.link(l).gate, n.host(p.host), n.host(hostOf(address))} {
+			for opened := g.wait(); opened != nil; opened = g.wait() {
+				select {
+				case <-opened:
+				case <-ctx.Done():
+					return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
+				}
+			}
+		}
+		select {
+		case <-time.After(n.travel(l)):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
+		}
+	}
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("dial %s: %w", address, errRefused)
+	}
+	near, far := n.pair(p, l.port, there, back)
+	if near == nil {
+		return nil, fmt.Errorf("dial %s: %w", address, errRefused)
+	}
+	select {
+	case l.next <- far:
+		return near, nil
+	default:
+	}
+	_ = near.Close()
+	_ = far.Close()
+	return nil, fmt.Errorf("dial %s: %w", address, errRefused)
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// pair makes the two ends of a connection, or none when one of the processes is dead.
+func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
+	near = &conn{port: from, link: there, out: newStream(), read: newDeadline(), dialled: true}
+	far = &conn{port: to, link: back, out: newStream(), read: newDeadline()}
+	near.peer, far.peer = far, near
+	near.in, far.in = far.out, near.out
+	if !from.keep(near) {
+		return nil, nil
+	}
+	if !to.keep(far) {
+		from.forget(near)
+		return nil, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conns[near], n.conns[far] = struct{}{}, struct{}{}
+	return near, far
+}
+
+func (p *port) keep(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *port) forget(c *conn) {
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+	p.network.mu.Lock()
+	delete(p.network.conns, c)
+	p.network.mu.Unlock()
+}
+
+// die ends everything that went through the port. A process that dies leaves its kernel to say so; a machine that loses its
+// power says nothing, and the other sides find out by themselves.
+func (p *port) die(silently bool) {
+	p.mu.Lock()
+	p.dead = true
+	conns, listeners := p.conns, p.closes
+	p.conns = make(map[*conn]struct{})
+	p.mu.Unlock()
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	for c := range conns {
+		c.abort(errReset)
+		if !silently {
+			c.out.end(errReset)
+		}
+	}
+}
+
+// listener is a port that is listened on.
+type listener struct {
+	port    *port
+	address string
+	next    chan *conn
+	done    chan struct{}
+	once    sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.next:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		close(l.done)
+		l.port.network.mu.Lock()
+		defer l.port.network.mu.Unlock()
+		delete(l.port.network.listeners, l.address)
+	})
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return address(l.address) }
+
+type address string
+
+func (address) Network() string  { return "sim" }
+func (a address) String() string { return string(a) }

@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// kind is a kind of fault.
+type kind string
+
+const (
+	killNodes      kind = "kill -9"
+	powerFailure   kind = "power failure"
+	killAll        kind = "kill all"
+	stopNode       kind = "graceful stop"
+	pauseNode      kind = "pause"
+	partition      kind = "partition"
+	slowLinks      kind = "slow links"
+	resetLinks     kind = "reset connections"
+	brokerRestart  kind = "broker restart"
+	brokerAmnesia  kind = "broker restart without queues"
+	brokerSilent   kind = "broker silent"
+	brokerCut      kind = "broker cut off"
+	takeIngest     kind = "ingest session taken over"
+	takeLane       kind = "publishing connection taken over"
+	diskSlow       kind = "slow disk"
+	diskHangs      kind = "hanging disk"
+	diskFails      kind = "failing disk"
+	diskLow        kind = "disk nearly full"
+	flipBit        kind = "flipped bit"
+	clockJump      kind = "clock jump"
+	wipeNode       kind = "wiped node"
+	removeMember   kind = "member removed"
+	demoteMember   kind = "member demoted"
+	transferLeader kind = "leadership transfer"
+	flapLeader     kind = "flapping leadership"
+	deposeLeader   kind = "leader that is deposed and does not hear of it"
+	snapshotStorm  kind = "snapshots"
+	changeSettings kind = "settings changed"
+	clientsAway    kind = "clients away"
+)
+
+// fault is one thing that goes wrong, all drawn before the run.
+type fault struct {
+	at       time.Duration
+	lasts    time.Duration
+	kind     kind
+	node     int  // by its number from 0
+	leader   bool // whoever leads then, instead of node
+	others   int  // how many more
+	shape    shape
+	classes  []class
+	delay    time.Duration
+	offset   time.Duration
+	variant  int
+	silently bool
+}
+
+// shape is how a partition divides the nodes.
+type shape string
+
+const (
+	isolated shape = "isolated"  // one node from all others
+	halves   shape = "halves"    // two groups
+	bridge   shape = "bridge"    // two groups, and one node that reaches both
+	deaf     shape = "deaf"      // one node hears nobody, and is heard
+	mute     shape = "mute"      // one node is not heard, and hears
+	ring     shape = "ring"      // each reaches its neighbours only
+	oneWay   shape = "one pair"  // one direction between two nodes
+	pairwise shape = "pair only" // both directions between two nodes
+)
+
+// String describes the fault for people.
+func (f *fault) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%8.3f for %.3f s: %s", f.at.Seconds(), f.lasts.Seconds(), f.kind)
+	switch {
+	case f.leader:
+		b.WriteString(" of the leader")
+	default:
+		fmt.Fprintf(&b, " of n%d", f.node+1)
+	}
+	if f.others > 0 {
+		fmt.Fprintf(&b, " and %d more", f.others)
+	}
+	if f.shape != "" {
+		fmt.Fprintf(&b, ", %s", f.shape)
+	}
+	if len(f.classes) > 0 {
+		fmt.Fprintf(&b, ", %v", f.classes)
+	}
+	if f.delay > 0 {
+		fmt.Fprintf(&b, ", by %v", f.delay)
+	}
+	if f.offset != 0 {
+		fmt.Fprintf(&b, ", by %v", f.offset)
+	}
+	return b.String()
+}
+
+// weights says how often each kind is drawn.
+func weights() []struct {
+	kind   kind
+	weight int
+} {
+	return []struct {
+		kind   kind
+		weight int
+	}{
+		{killNodes, 10},
+		{powerFailure, 4},
+		{killAll, 2},
+		{stopNode, 5},
+		{pauseNode, 8},
+		{partition, 12},
+		{slowLinks, 12},
+		{resetLinks, 6},
+		{brokerRestart, 4},
+		{brokerAmnesia, 2},
+		{brokerSilent, 3},
+		{brokerCut, 7},
+		{takeIngest, 2},
+		{takeLane, 3},
+		{diskSlow, 4},
+		{diskHangs, 2},
+		{diskFails, 3},
+		{diskLow, 1},
+		{flipBit, 3},
+		{clockJump, 8},
+		{wipeNode, 5},
+		{removeMember, 2},
+		{demoteMember, 2},
+		{transferLeader, 7},
+		{flapLeader, 3},
+		{deposeLeader, 6},
+		{snapshotStorm, 4},
+		{changeSettings, 4},
+		{clientsAway, 4},
+	}
+}
+
+// drawPlan draws what goes wrong, and when.
+func drawPlan(r *rand.Rand, t *tunables, duration time.Duration) (plan []fault) {
+	total := 0
+	for _, w := range weights() {
+		total += w.weight
+	}
+	const calm = 2 * time.Second
+	for at := calm; ; at += between(r, 500*time.Millisecond, 6*time.Second) {
+		f := fault{
+			at: at, lasts: between(r, 200*time.Millisecond, 6*time.Second), node: r.IntN(t.nodes), leader: r.IntN(2) == 0,
+			variant: r.IntN(1 << 16), silently: r.IntN(2) == 0,
+		}
+		if f.at+f.lasts > duration {
+			return plan
+		}
+		long := r.IntN(6) == 0
+		n := r.IntN(total)
+		for _, w := range weights() {
+			if n -= w.weight; n < 0 {
+				f.kind = w.kind
+				break
+			}
+		}
+		f.draw(r, t)
+		if long {
+			f.prolong(r, duration)
+		}
+		plan = append(plan, f)
+	}
+}
+
+// prolong lets one machine be away for so long that the others have forgotten what it may still have.
+func (f *fault) prolong(r *rand.Rand, duration time.Duration) {
+	longer := min(between(r, 15*time.Second, 40*time.Second), duration-f.at)
+	if f.others == 0 && longer > f.lasts && (f.kind == killNodes || f.kind == powerFailure || f.kind == brokerCut || f.kind == stopNode) {
+		f.lasts = longer
+	}
+}
+
+// draw gives a fault what its kind needs.
+func (f *fault) draw(r *rand.Rand, t *tunables) {
+	switch f.kind {
+	case killNodes, powerFailure:
+		f.others = pick(r, 0, 0, 0, r.IntN(t.nodes))
+	case pauseNode:
+		f.lasts = min(f.lasts, t.timing.DiskDeadline*7/10)
+		f.others = pick(r, 0, 0, 1)
+	case partition:
+		f.shape = pick(r, isolated, isolated, halves, bridge, deaf, mute, ring, oneWay, pairwise)
+		f.classes = pick(r, []class{classRaft, classCall}, []class{classRaft, classCall}, []class{classRaft}, []class{classCall})
+	case slowLinks:
+		f.shape = pick(r, isolated, deaf, mute, oneWay)
+		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classRaft, classCall}, []class{classBroker}, []class{classRaft, classCall, classBroker})
+		f.delay = pick(r, 20*time.Millisecond, 200*time.Millisecond, 700*time.Millisecond, 2*time.Second)
+	case resetLinks:
+		f.classes = pick(r, []class{classRaft}, []class{classCall}, []class{classBroker}, []class{classRaft, classCall, classBroker})
+	case brokerCut:
+		f.shape = pick(r, isolated, deaf, mute)
+		f.others = pick(r, 0, 0, 1)
+		f.lasts = between(r, 500*time.Millisecond, 2*t.front.SessionAge)
+	case deposeLeader:
+		f.leader, f.shape, f.classes = true, deaf, []class{classRaft}
+		f.lasts = between(r, time.Second, 2*time.Second)
+		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
+		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to its fall
+	case diskHangs:
+		f.lasts = t.timing.DiskDeadline + 2*time.Second
+	case diskSlow:
+		f.delay = pick(r, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+	case clockJump:
+		f.offset = between(r, -2*time.Minute, 2*time.Minute)
+		if t.clockWild {
+			f.others = r.IntN(t.nodes)
+		}
+	case brokerRestart, brokerAmnesia, brokerSilent:
+		f.lasts = pick(r, 50*time.Millisecond, time.Second, f.lasts, t.front.SessionAge+time.Second)
+	}
+}

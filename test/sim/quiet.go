@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// watchBounds looks every second whether every bound is held, until it is told to stop.
+func (s *simulation) watchBounds(stop <-chan struct{}) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	// What changeSettings adds.
+	const moreWatches, moreOutcomes = 7, 50
+	limits := &s.tunables.offer.Limits
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+		for _, h := range s.hosts {
+			status, ok := h.state()
+			p := h.running()
+			if !ok || p == nil {
+				continue
+			}
+			for _, bound := range []struct {
+				name         string
+				value, limit int64
+			}{
+				{"outcomes remembered", int64(status.Remembered), limits.DedupEntries + moreOutcomes},
+				{"watches", int64(status.Watches), limits.Watches + moreWatches},
+				{"unpublished notifications", int64(status.Unpublished), limits.UnpublishedNotifications},
+				{"requests held", int64(gathered(p.registry, "holdfast_held_requests", "")), int64(s.tunables.front.HoldMessages)},
+			} {
+				if bound.value > bound.limit {
+					s.violation("bounds", "%s: %d %s, more than %d", h.name, bound.value, bound.name, bound.limit)
+				}
+			}
+		}
+	}
+}
+
+// gathered returns the sum of a metric, of the series with the label value if one is given.
+func gathered(registry *prometheus.Registry, name, label string) (sum float64) {
+	families, err := registry.Gather()
+	if err != nil {
+		return 0 // it never fails for what the product registers
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			matches := label == ""
+			for _, pair := range metric.GetLabel() {
+				matches = matches || pair.GetValue() == label
+			}
+			if matches {
+				sum += metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// metric returns the sum of a metric over all processes that ever ran.
+func (s *simulation) metric(name, label string) (sum float64) {
+	for _, registry := range s.registries {
+		sum += gathered(registry, name, label)
+	}
+	return sum
+}
+
+// converge waits until all nodes are members that vote, and all replicas are the same.
+func (s *simulation) converge() {
+	const patience = 60 * time.Second
+	last := ""
+	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(500 * time.Millisecond) {
+		if last = s.apart(); last == "" {
+			s.trace.add("OPERATOR", "all replicas are the same")
+			return
+		}
+	}
+	s.violation("convergence", "after %v: %s", patience, last)
+}
+
+// apart says what still keeps the replicas from being the same; empty is nothing.
+func (s *simulation) apart() string {
+	leader := s.leader()
+	if leader == nil {
+		return "there is no leader"
+	}
+	node := leader.member()
+	if node == nil {
+		return "the leader has just ended"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	servers := node.Status().Servers
+	if len(servers) != len(s.hosts) {
+		return fmt.Sprintf("there are %d members: %v", len(servers), servers)
+	}
+	for _, server := range servers {
+		if server.Suffrage == raft.Voter {
+			continue
+		}
+		for _, h := range s.hosts {
+			if member := h.member(); member != nil && member.ID() == server.ID {
+				s.promote(ctx, h)
+			}
+		}
+		return fmt.Sprintf("%s does not vote", server.ID)
+	}
+	verification, err := node.Verify(ctx)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !verification.Complete:
+		return fmt.Sprintf("not all replicas tell their hash: %v", verification.Hashes)
+	case !verification.Agree:
+		s.violation("replicas differ", "at %d: %v", verification.Index, verification.Hashes)
+	}
+	return ""
+}
+
+// finalReads reads what was ever written: what was acknowledged has to be there, and what has expired must not be.
+func (s *simulation) finalReads(c *client) {
+	const longestLife = 4 * time.Second
+	s.sleep(2 * longestLife)
+	keys := make(map[string]bool)
+	s.history.mu.Lock()
+	for _, o := range s.history.ops {
+		if !strings.HasPrefix(o.key, "probe/") {
+			keys[o.key] = true
+		}
+	}
+	s.history.mu.Unlock()
+	var reading []*request
+	for key := range keys {
+		reading = append(reading, c.begin(op{verb: opGet, key: key}))
+		s.sleep(time.Millisecond)
+	}
+	for _, r := range reading {
+		if !c.await(r) {
+			s.violation("recovery", "a read at the end was not answered: %s", r.op)
+		}
+	}
+	s.finalFrom = reading
+	s.sleep(3 * time.Second) // for what is still on its way to the clients
+}

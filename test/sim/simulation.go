@@ -1,0 +1,213 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+)
+
+// Config says what to simulate.
+type Config struct {
+	Seed     uint64
+	Duration time.Duration // of the load and the faults, in virtual time
+	Nodes    int           // 0 draws 3 or 5
+}
+
+// simulation is one run: a cluster, a broker, clients, and what happens to them.
+type simulation struct {
+	seed     uint64
+	config   Config
+	tunables *tunables
+	trace    *trace
+	network  *network
+	broker   *broker
+	hosts    []*host
+	clients  []*client
+	history  *history
+	plan     []fault
+
+	end      chan struct{} // closed when everybody is to stop
+	loadOver chan struct{} // closed when the clients are to stop
+	work     sync.WaitGroup
+	load     sync.WaitGroup
+	ops      atomic.Int64
+
+	mu         sync.Mutex
+	violations []Violation
+	registries []*prometheus.Registry
+	effects    map[string]int // of faults, by kind, that were there
+	damaging   turn           // while a machine loses what it has
+	restarting turn           // the broker
+	setting    turn           // clocks
+	recovered  time.Duration  // how long it took until service was back
+
+	finalFrom []*request // the reads at the end
+	picture   *porcupine.LinearizationInfo
+	undecided int  // keys that could not be checked in time
+	ordered   bool // the order of each client was checked
+	complete  bool // notifications were checked for completeness
+	repeated  int  // notifications that came again
+	expected  int  // notifications that had to come
+}
+
+// turn is a lock that may be held while virtual time passes: whoever waits for a mutex would hold time up.
+type turn chan struct{}
+
+func (t turn) Lock()   { t <- struct{}{} }
+func (t turn) Unlock() { <-t }
+
+// Violation is something that must never happen.
+type Violation struct {
+	Check string
+	Text  string
+}
+
+func newSimulation(config Config) *simulation {
+	r := rand.New(rand.NewPCG(config.Seed, 1))
+	nodes := config.Nodes
+	if nodes == 0 {
+		nodes = pick(r, 3, 3, 3, 5)
+	}
+	s := &simulation{
+		seed: config.Seed, config: config, tunables: drawTunables(r, nodes), trace: newTrace(), history: newHistory(),
+		end: make(chan struct{}), loadOver: make(chan struct{}), effects: make(map[string]int),
+		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1),
+	}
+	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
+	s.broker = newBroker(s.network, s.tunables.broker)
+	for i := range nodes {
+		disk := newDisk(rand.New(rand.NewPCG(config.Seed, 100+uint64(i))), s.tunables.diskLatency)
+		s.hosts = append(s.hosts, &host{sim: s, name: fmt.Sprintf("n%d", i+1), disk: disk})
+	}
+	s.plan = drawPlan(rand.New(rand.NewPCG(config.Seed, 3)), s.tunables, config.Duration)
+	return s
+}
+
+func (s *simulation) peers() (peers []cluster.Peer) {
+	for _, h := range s.hosts {
+		peers = append(peers, cluster.Peer{Name: h.name, Address: raft.ServerAddress(h.address())})
+	}
+	return peers
+}
+
+// sleep waits, and reports whether the simulation goes on.
+func (s *simulation) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return !s.ended()
+	case <-s.end:
+		return false
+	}
+}
+
+// loaded waits, and reports whether the clients are to go on.
+func (s *simulation) loaded(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.loadOver:
+	}
+	select {
+	case <-s.loadOver:
+		return false
+	default:
+		return true
+	}
+}
+
+func (s *simulation) ended() bool {
+	select {
+	case <-s.end:
+		return true
+	default:
+		return false
+	}
+}
+
+// maxViolations is how many are kept: the first tells most.
+const maxViolations = 20
+
+func (s *simulation) violation(check, format string, args ...any) {
+	v := Violation{check, fmt.Sprintf(format, args...)}
+	s.trace.add("VIOLATION", "%s: %s", v.Check, v.Text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.violations) < maxViolations {
+		s.violations = append(s.violations, v)
+	}
+}
+
+func (s *simulation) noteRegistry(r *prometheus.Registry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.registries = append(s.registries, r)
+}
+
+func (s *simulation) noteEffect(kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.effects[kind]++
+}
+
+// run is the simulation, inside of a bubble of virtual time.
+func (s *simulation) run() {
+	if err := s.broker.start(); err != nil {
+		s.violation("simulation", "the broker does not start: %v", err)
+		return
+	}
+	for _, h := range s.hosts {
+		h.start()
+	}
+	prober := newClient(s, "prober-0", true)
+	s.recoverWithin(prober, 30*time.Second, "at the beginning")
+	s.staff()
+	watched := make(chan struct{})
+	s.work.Go(func() { s.watchBounds(watched) })
+	s.disturb()
+	for _, h := range s.hosts {
+		h.offset.Store(0)
+	}
+	s.recoverWithin(prober, recoveryTime, "after the last fault")
+	close(s.loadOver)
+	s.load.Wait()
+	s.converge()
+	s.finalReads(prober)
+	close(watched)
+	s.stop()
+}
+
+// recoveryTime is how soon service has to be back.
+const recoveryTime = 10 * time.Second
+
+// recoverWithin waits until the store serves, and says so when that takes too long.
+func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {
+	took := prober.probe()
+	s.recovered = took
+	if took > limit {
+		s.violation("recovery", "service was back %v %s", took, when)
+	}
+}
+
+// stop ends everything and waits for it.
+func (s *simulation) stop() {
+	close(s.end)
+	for _, h := range s.hosts {
+		h.mu.Lock()
+		h.stopped = true
+		h.mu.Unlock()
+		h.kill(false)
+	}
+	s.broker.close()
+	s.work.Wait()
+}

@@ -1,0 +1,95 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// trace is what everybody saw, in the order of virtual time.
+type trace struct {
+	start time.Time
+
+	mu    sync.Mutex
+	lines []traceLine
+}
+
+type traceLine struct {
+	at   time.Duration
+	who  string
+	text string
+}
+
+// maxTrace bounds the trace; what comes later is left out.
+const maxTrace = 400_000
+
+func newTrace() *trace { return &trace{start: time.Now()} }
+
+func (t *trace) now() time.Duration { return time.Since(t.start) }
+
+func (t *trace) add(who, format string, args ...any) {
+	line := traceLine{t.now(), who, fmt.Sprintf(format, args...)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.lines) < maxTrace {
+		t.lines = append(t.lines, line)
+	}
+}
+
+// WriteTo implements io.WriterTo.
+func (t *trace) WriteTo(w io.Writer) (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	buffered := bufio.NewWriter(w)
+	written := int64(0)
+	for _, line := range t.lines {
+		n, err := fmt.Fprintf(buffered, "%11.6f %-10s %s\n", line.at.Seconds(), line.who, line.text)
+		if written += int64(n); err != nil {
+			return written, err
+		}
+	}
+	return written, buffered.Flush()
+}
+
+// logTo returns a logger that writes into the trace.
+func (t *trace) logTo(who string) *slog.Logger { return slog.New(&traceHandler{trace: t, who: who}) }
+
+type traceHandler struct {
+	trace *trace
+	who   string
+	more  string
+}
+
+// Enabled implements slog.Handler.
+func (*traceHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo
+}
+
+// Handle implements slog.Handler.
+func (h *traceHandler) Handle(_ context.Context, record slog.Record) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %s%s", record.Level, record.Message, h.more)
+	record.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintf(&text, " %s=%v", a.Key, a.Value)
+		return true
+	})
+	h.trace.add(h.who, "%s", text.String())
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (h *traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	for _, a := range attrs {
+		with.more += fmt.Sprintf(" %s=%v", a.Key, a.Value)
+	}
+	return &with
+}
+
+// WithGroup implements slog.Handler. Nobody here uses groups.
+func (h *traceHandler) WithGroup(string) slog.Handler { return h }

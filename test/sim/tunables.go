@@ -1,0 +1,105 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/fsm"
+	"holdfast/mqttfront"
+)
+
+// tunables are what a seed draws: the world's properties, and the product's settings at sizes at which two minutes see what
+// takes hours with the defaults.
+type tunables struct {
+	nodes       int
+	latency     time.Duration // between hosts
+	diskLatency time.Duration
+
+	timing  cluster.Timing
+	cluster func(*cluster.Config)
+	front   mqttfront.Config
+	offer   fsm.Settings
+	broker  brokerOptions
+
+	expiry    int           // seconds, of requests
+	clockWild bool          // the clocks of a majority may be wrong
+	pace      time.Duration // between the operations of one client
+	lockTTL   time.Duration
+	// complete says that no bound is so tight that notifications may be given up.
+	complete bool
+}
+
+// pick returns one of the values.
+func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
+
+// between returns a duration from a range.
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)+1))
+}
+
+func drawTunables(r *rand.Rand, nodes int) *tunables {
+	t := &tunables{
+		nodes: nodes, latency: pick(r, 200*time.Microsecond, time.Millisecond, 5*time.Millisecond),
+		diskLatency: pick(r, 0, 500*time.Microsecond, 3*time.Millisecond),
+		timing:      cluster.LAN(), front: mqttfront.DefaultConfig(), offer: fsm.DefaultSettings(),
+		expiry: 4 + r.IntN(9), clockWild: r.IntN(8) == 0, pace: between(r, 60*time.Millisecond, 250*time.Millisecond),
+		lockTTL: between(r, 500*time.Millisecond, 3*time.Second), complete: true,
+	}
+	if r.IntN(3) == 0 { // with a lease that is long enough for a leader to be deposed without knowing it
+		t.timing.Heartbeat, t.timing.Election, t.timing.LeaderLease = time.Second, time.Second, 950*time.Millisecond
+	}
+	t.timing.DiskDeadline = between(r, 2*time.Second, 6*time.Second)
+	snapshotBytes, trailing := pick(r, int64(8<<10), 64<<10, 1<<20), pick(r, uint64(1), 16, 256)
+	batch, inFlight, cache := pick(r, 1, 8, 1024), 1+r.IntN(4), pick(r, 1, 16<<10, 1<<20)
+	t.cluster = func(c *cluster.Config) {
+		c.SnapshotBytes, c.TrailingEntries, c.BatchCommands, c.InFlight, c.CacheBytes = snapshotBytes, trailing, batch, inFlight, cache
+	}
+	t.broker = brokerOptions{
+		tellsNoSubscriber: r.IntN(2) == 0, silentTakeOver: r.IntN(2) == 0,
+		receiveMaximum: pick(r, uint16(1), 20, 65535), inFlight: pick(r, 1, 20, 65535),
+	}
+	t.drawFront(r)
+	t.drawLimits(r)
+	return t
+}
+
+func (t *tunables) drawFront(r *rand.Rand) {
+	f := &t.front
+	f.SessionAge = time.Duration(2+r.IntN(6)) * time.Second
+	f.DedupMargin = 2 * f.SessionAge
+	f.DefaultExpiry, f.MaxExpiry = 10*time.Second, 20*time.Second
+	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
+	f.KeepAlive = time.Duration(2+r.IntN(4)) * time.Second
+	f.ConnectTime = 3 * time.Second
+	f.Lanes, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
+	f.OverloadAge = pick(r, 100*time.Millisecond, 5*time.Second)
+	switch r.IntN(6) {
+	case 0:
+		f.Executing, f.QueueMessages = 4, 4
+	case 1:
+		f.HoldMessages = 24
+	case 2:
+		f.HoldBytes, f.QueueBytes = 32<<10, 8<<10
+	case 3:
+		f.LaneNotifications, t.complete = 8, false
+	}
+}
+
+func (t *tunables) drawLimits(r *rand.Rand) {
+	s := &t.offer
+	s.NotificationExpiry = pick(r, int64(120_000), 120_000, 120_000, 2_000)
+	if s.NotificationExpiry < 60_000 {
+		t.complete = false
+	}
+	s.WatchTTL = pick(r, int64(0), 0, 0, 8_000)
+	switch r.IntN(6) {
+	case 0:
+		s.Limits.DedupEntries = pick(r, int64(600), 1200, 2400)
+	case 1:
+		s.Limits.UnpublishedNotifications, t.complete = 6, false
+	case 2:
+		s.Limits.Watches = 6
+	}
+	s.Dialect = pick(r, fsm.DialectAuto, fsm.DialectSDK)
+}
