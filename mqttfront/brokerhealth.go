@@ -81,11 +81,12 @@ func (c *contest) lost(now time.Time) bool {
 	return true
 }
 
-// laneLost notes that a publishing connection was lost after it was up for a time: soon, if somebody else takes it over.
-func (f *Front) laneLost(lived time.Duration) {
+// laneLost notes that a publishing connection that was up for a time was lost: soon, if somebody else takes it over. It is called
+// when there is another one: if the ingest session was there all the time, then so was the broker.
+func (f *Front) laneLost(began time.Time, lived time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.up || lived > shortSession || !f.contest.lost(time.Now()) {
+	if !f.up || f.upSince.After(began) || lived > shortSession || !f.contest.lost(time.Now()) {
 		return
 	}
 	f.world.Metrics.contested.Inc()

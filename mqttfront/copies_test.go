@@ -191,3 +191,34 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 		t.Error("the request is not recognized")
 	}
 }
+
+// The broker was restarted and has lost a reply that was published. The client asks again, and only a follower gets that: it is
+// for the leader to answer once more. What the follower holds because it has not heard of the outcome yet is not.
+func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
+	for _, copied := range []bool{true, false} {
+		f, s := newTestFront(t)
+		other, behind := newTestFront(t)
+		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+		first := other.held.Front().Value.(*request)
+		for _, store := range []*fakeStore{s, behind} {
+			commit(t, store, fsm.Entry{Commands: []fsm.Command{first.command}})
+			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+		}
+		if copied {
+			other.mu.Lock()
+			other.end(first)
+			other.mu.Unlock()
+			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+		}
+		serve(f)
+		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
+		if err != nil || len(held) != 1 {
+			t.Fatal(held, err)
+		}
+		f.mu.Lock()
+		if added := f.takeUpHeld(s.machine, map[string][]*request{"other": held}); (len(added) == 1) != copied {
+			t.Errorf("copied %v: %d taken up", copied, len(added))
+		}
+		f.mu.Unlock()
+	}
+}

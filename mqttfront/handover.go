@@ -213,7 +213,7 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}
-			if known && index <= published { // answered: that node only does not know it yet
+			if known && index <= published && !r.effective { // answered: that node only does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}

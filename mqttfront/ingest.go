@@ -40,12 +40,6 @@ const steady = time.Second
 
 func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
-// A session that ends without a word within shortSession, maxShort times in a row, was taken over by somebody who does the same.
-const (
-	shortSession = 5 * time.Second
-	maxShort     = 3
-)
-
 // receive keeps the ingest session connected until the context ends.
 func (f *Front) receive(ctx context.Context) error {
 	probes := newProber(f)
@@ -53,9 +47,14 @@ func (f *Front) receive(ctx context.Context) error {
 	said := "" // of the attempts since the session was lost
 	short := 0 // sessions in a row that ended soon after they began, without a word
 	for {
+		var watching *witness
+		if short >= maxShort {
+			watching = f.callWitness(ctx)
+		}
 		began := time.Now()
 		err := f.connectIngest(ctx, probes)
 		if ctx.Err() != nil {
+			watching.close()
 			return nil
 		}
 		wasUp := f.setSession(false, err.Error())
@@ -65,10 +64,12 @@ func (f *Front) receive(ctx context.Context) error {
 		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
+		takenOver := isTakenOver(err) || short > maxShort && watching.sawTakeOver(ctx)
+		watching.close()
 		if wasUp {
 			f.world.Metrics.ingestLosses.Inc()
 		}
-		if isTakenOver(err) || short >= maxShort {
+		if takenOver {
 			short = 0
 			// Somebody else uses this node's client id. Taking it back would make the two throw each other out for ever.
 			f.setSession(false, "another client uses this node's client id "+f.ingestID())

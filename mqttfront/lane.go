@@ -102,9 +102,14 @@ func (l *lane) poke() {
 // run publishes until the context ends, over one connection after the other.
 func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	delay := l.front.config.BackoffMin
+	var began time.Time // of the connection before
+	var lived time.Duration
 	for {
 		if publisher != nil {
-			began := time.Now()
+			if !began.IsZero() {
+				l.front.laneLost(began, lived)
+			}
+			began = time.Now()
 			l.downSince.Store(0)
 			l.pump(ctx, publisher)
 			l.downSince.Store(time.Now().UnixMilli())
@@ -113,10 +118,10 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 				return
 			}
 			l.front.world.Metrics.laneLosses.Inc()
-			l.front.laneLost(time.Since(began))
+			lived = time.Since(began)
 			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
 			l.requeue()
-			if time.Since(began) > steady {
+			if lived > steady {
 				delay = l.front.config.BackoffMin
 			} else { // it may be contested: not at once, and not at the pace of the other
 				l.front.pause(ctx, delay)

@@ -3,11 +3,7 @@ package mqttfront
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
-	"time"
-
-	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
 )
@@ -64,7 +60,7 @@ func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publish
 		return nil, err
 	}
 	for _, lane := range o.lanes {
-		publisher, err := lane.connect(ctx)
+		publisher, err := o.front.connectPublisher(ctx, lane.clientID)
 		if err != nil {
 			return publishers, err
 		}
@@ -79,33 +75,12 @@ func (o *outbox) close() {
 	o.work.Wait()
 }
 
-// connect dials the broker under the lane's client id.
-func (l *lane) connect(ctx context.Context) (*mqttconn.Publisher, error) {
-	config := &l.front.config
-	ctx, cancel := context.WithTimeout(ctx, config.ConnectTime)
-	defer cancel()
-	conn, err := l.front.world.Dialer.Dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	connect := &packets.Connect{
-		ClientID: l.clientID, CleanStart: true, KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
-	}
-	publisher, err := mqttconn.NewPublisher(ctx, conn, connect, config.Window)
-	if err != nil {
-		l.front.world.Dialer.Next()
-		return nil, fmt.Errorf("connect as %s: %w", l.clientID, err)
-	}
-	return publisher, nil
-}
-
 // reconnect connects anew, as a leader that is confirmed before and after.
 func (l *lane) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := l.front.store.Confirm(ctx); err != nil {
 		return nil, err
 	}
-	publisher, err := l.connect(ctx)
+	publisher, err := l.front.connectPublisher(ctx, l.clientID)
 	if err != nil {
 		return nil, err
 	}
