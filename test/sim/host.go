@@ -93,7 +93,7 @@ func (h *host) start() {
 	p.mount = newMount(h.disk, p.exit)
 	h.process = p
 	h.sim.noteRegistry(p.registry)
-	h.sim.work.Go(func() {
+	h.sim.load.Go(func() {
 		defer close(p.gone)
 		if err := p.run(ctx); err != nil {
 			p.exit(err)
@@ -172,7 +172,7 @@ func (p *process) exit(err error) {
 		p.die(false)
 		h := p.host
 		h.sim.trace.add(h.name, "process %d ends: %v", p.number, err)
-		h.sim.work.Go(func() { h.recover(p, err) })
+		h.sim.load.Go(func() { h.recover(p, err) })
 	})
 }
 

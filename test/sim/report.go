@@ -7,10 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
-
-	"github.com/anishathalye/porcupine"
 )
 
 // Result is what came of one seed.
@@ -36,12 +33,12 @@ type Result struct {
 
 func (s *simulation) result(lasted, took time.Duration) *Result {
 	kinds := make(map[string]int)
-	for _, o := range s.history.ops {
-		kinds[string(o.verb)]++
+	for _, o := range s.load.History.Ops {
+		kinds[string(o.Verb)]++
 	}
 	return &Result{
-		Seed: s.seed, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.ops.Load(), Kinds: kinds, Faults: s.effects, Planned: len(s.plan),
-		Recovered: s.recovered, Ordered: s.ordered, Complete: s.complete, Expected: s.expected, Repeated: s.repeated, Undecided: s.undecided,
+		Seed: s.seed, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Planned: len(s.plan),
+		Recovered: s.recovered, Ordered: s.ordered, Complete: s.complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }
@@ -70,17 +67,14 @@ func (s *simulation) write(folder string) error {
 			}
 		},
 		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) }, // shown by what is missing
-		"clients.txt": s.writeHistory,
+		"clients.txt": s.load.History.Write,
 	}
 	for name, content := range files {
 		if err := writeFile(filepath.Join(folder, name), content); err != nil {
 			return err
 		}
 	}
-	if s.picture == nil {
-		return nil
-	}
-	return porcupine.VisualizePath(registerModel(), *s.picture, filepath.Join(folder, "linearizability.html"))
+	return s.findings.WritePicture(filepath.Join(folder, "linearizability.html"))
 }
 
 // keep writes what is needed to understand a run, or removes what was written before it.
@@ -103,29 +97,4 @@ func writeFile(name string, content func(io.Writer)) error {
 	buffered := bufio.NewWriter(file)
 	content(buffered)
 	return cmp.Or(buffered.Flush(), file.Close())
-}
-
-// writeHistory writes what each client did and saw.
-func (s *simulation) writeHistory(w io.Writer) {
-	for _, o := range s.history.ops {
-		fmt.Fprintln(w, o)
-		for _, c := range o.copies {
-			fmt.Fprintf(w, "    sent at %.6f to %v\n", c.at.Seconds(), c.receivers)
-		}
-		for _, again := range o.again {
-			fmt.Fprintf(w, "    answered again at %.6f: %q %s\n", again.at.Seconds(), again.payload, again.version)
-		}
-	}
-	var clients []string
-	for client := range s.history.notes {
-		clients = append(clients, client)
-	}
-	slices.Sort(clients)
-	for _, client := range clients {
-		fmt.Fprintf(w, "\n%s was told:\n", client)
-		for _, n := range s.history.notes[client] {
-			fmt.Fprintf(w, "    %.6f %s %s deleted=%v %s\n", n.at.Seconds(), n.key, n.value, n.deleted, n.version)
-		}
-	}
-	fmt.Fprintf(w, "\nsessions that began anew: %v\n", s.history.gaps)
 }

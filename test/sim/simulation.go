@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/test/history"
+	"holdfast/test/workload"
 )
 
 // Config says what to simulate.
@@ -31,14 +31,8 @@ type simulation struct {
 	broker   *broker
 	hosts    []*host
 	clients  []*client
-	history  *history
+	load     *workload.Load
 	plan     []fault
-
-	end      chan struct{} // closed when everybody is to stop
-	loadOver chan struct{} // closed when the clients are to stop
-	work     sync.WaitGroup
-	load     sync.WaitGroup
-	ops      atomic.Int64
 
 	mu         sync.Mutex
 	violations []Violation
@@ -49,13 +43,9 @@ type simulation struct {
 	setting    turn           // clocks
 	recovered  time.Duration  // how long it took until service was back
 
-	finalFrom []*request // the reads at the end
-	picture   *porcupine.LinearizationInfo
-	undecided int  // keys that could not be checked in time
-	ordered   bool // the order of each client was checked
-	complete  bool // notifications were checked for completeness
-	repeated  int  // notifications that came again
-	expected  int  // notifications that had to come
+	findings *history.Findings
+	ordered  bool // the order of each client was checked
+	complete bool // notifications were checked for completeness
 }
 
 // turn is a lock that may be held while virtual time passes: whoever waits for a mutex would hold time up.
@@ -77,10 +67,14 @@ func newSimulation(config Config) *simulation {
 		nodes = pick(r, 3, 3, 3, 5)
 	}
 	s := &simulation{
-		seed: config.Seed, config: config, tunables: drawTunables(r, nodes), trace: newTrace(), history: newHistory(),
-		end: make(chan struct{}), loadOver: make(chan struct{}), effects: make(map[string]int),
+		seed: config.Seed, config: config, tunables: drawTunables(r, nodes), trace: newTrace(), findings: &history.Findings{},
+		effects:  make(map[string]int),
 		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1),
 	}
+	s.load = workload.New(workload.Settings{
+		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, RememberedFor: s.tunables.front.SessionAge,
+		Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
+	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
 	s.broker = newBroker(s.network, s.tunables.broker)
 	for i := range nodes {
@@ -99,41 +93,7 @@ func (s *simulation) peers() (peers []cluster.Peer) {
 }
 
 // sleep waits, and reports whether the simulation goes on.
-func (s *simulation) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return !s.ended()
-	case <-s.end:
-		return false
-	}
-}
-
-// loaded waits, and reports whether the clients are to go on.
-func (s *simulation) loaded(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.loadOver:
-	}
-	select {
-	case <-s.loadOver:
-		return false
-	default:
-		return true
-	}
-}
-
-func (s *simulation) ended() bool {
-	select {
-	case <-s.end:
-		return true
-	default:
-		return false
-	}
-}
+func (s *simulation) sleep(d time.Duration) bool { return s.load.Sleep(d) }
 
 // maxViolations is how many are kept: the first tells most.
 const maxViolations = 20
@@ -171,16 +131,19 @@ func (s *simulation) run() {
 	}
 	prober := newClient(s, "prober-0", true)
 	s.recoverWithin(prober, 30*time.Second, "at the beginning")
-	s.staff()
+	s.load.Staff(func(id string, persistent bool) *workload.Client {
+		c := newClient(s, id, persistent)
+		s.clients = append(s.clients, c)
+		return c.Client
+	}, false)
 	watched := make(chan struct{})
-	s.work.Go(func() { s.watchBounds(watched) })
+	s.load.Go(func() { s.watchBounds(watched) })
 	s.disturb()
 	for _, h := range s.hosts {
 		h.offset.Store(0)
 	}
 	s.recoverWithin(prober, recoveryTime, "after the last fault")
-	close(s.loadOver)
-	s.load.Wait()
+	s.load.Over()
 	s.converge()
 	s.finalReads(prober)
 	close(watched)
@@ -192,7 +155,7 @@ const recoveryTime = 10 * time.Second
 
 // recoverWithin waits until the store serves, and says so when that takes too long.
 func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {
-	took := prober.probe()
+	took := prober.Probe()
 	s.recovered = took
 	if took > limit {
 		s.violation("recovery", "service was back %v %s", took, when)
@@ -201,7 +164,7 @@ func (s *simulation) recoverWithin(prober *client, limit time.Duration, when str
 
 // stop ends everything and waits for it.
 func (s *simulation) stop() {
-	close(s.end)
+	s.load.End()
 	for _, h := range s.hosts {
 		h.mu.Lock()
 		h.stopped = true
@@ -209,5 +172,5 @@ func (s *simulation) stop() {
 		h.kill(false)
 	}
 	s.broker.close()
-	s.work.Wait()
+	s.load.Wait()
 }

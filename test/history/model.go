@@ -1,4 +1,4 @@
-package sim
+package history
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 
 // register is a key that does not expire.
 type register struct {
-	present bool
-	value   string
-	token   hlc.Timestamp
+	Present bool
+	Value   string
+	Token   hlc.Timestamp
 }
 
 const (
@@ -31,67 +31,67 @@ const (
 )
 
 // step says whether a reply is right for a state, and what the state is then. An unknown reply is right for every state.
-func step(state register, o *op, known bool, reply *resp.Reply) (bool, register) {
+func step(state register, o *Op, known bool, reply *resp.Reply) (bool, register) {
 	if known && reply.Kind == resp.ReplyError {
 		switch reply.Error {
 		case errorTokenRequired:
-			return state.present && !state.token.IsZero() && o.token.IsZero(), state
+			return state.Present && !state.Token.IsZero() && o.Token.IsZero(), state
 		case errorTokenLower:
-			return state.present && o.token.Before(state.token), state
+			return state.Present && o.Token.Before(state.Token), state
 		default: // refused for another reason: nothing has happened
 			return true, state
 		}
 	}
-	if o.verb == opGet {
+	if o.Verb == Get {
 		if !known {
 			return true, state
 		}
-		if !state.present {
+		if !state.Present {
 			return reply.Kind == resp.ReplyNull, state
 		}
-		return reply.Kind == resp.ReplyBulk && string(reply.Bulk) == state.value, state
+		return reply.Kind == resp.ReplyBulk && string(reply.Bulk) == state.Value, state
 	}
-	if state.present && !state.token.IsZero() && (o.token.IsZero() || o.token.Before(state.token)) {
+	if state.Present && !state.Token.IsZero() && (o.Token.IsZero() || o.Token.Before(state.Token)) {
 		return !known, state // it has to be an error
 	}
 	return stepWrite(state, o, known, reply)
 }
 
 // stepWrite is step for a write that its token lets pass.
-func stepWrite(state register, o *op, known bool, reply *resp.Reply) (bool, register) {
+func stepWrite(state register, o *Op, known bool, reply *resp.Reply) (bool, register) {
 	is := func(kind resp.ReplyKind, integer int64) bool {
 		return !known || reply.Kind == kind && reply.Integer == integer
 	}
-	switch o.verb {
-	case opSet:
-		expected := o.expected
+	switch o.Verb {
+	case Set:
+		expected := o.Expected
 		if expected == "" {
-			expected = o.value
+			expected = o.Value
 		}
-		if state.present && (o.condition == nx || o.condition == nex && state.value != expected) {
+		if state.Present && (o.Condition == NX || o.Condition == NEX && state.Value != expected) {
 			return is(resp.ReplyNotApplied, -1), state
 		}
-		next := register{present: true, value: o.value, token: state.token}
-		if !state.present {
-			next.token = hlc.Timestamp{}
+		next := register{Present: true, Value: o.Value, Token: state.Token}
+		if !state.Present {
+			next.Token = hlc.Timestamp{}
 		}
-		if !o.token.IsZero() {
-			next.token = o.token
+		if !o.Token.IsZero() {
+			next.Token = o.Token
 		}
 		return is(resp.ReplyOK, 0), next
-	case opVDel:
-		if state.present && state.value != o.value {
+	case VDel:
+		if state.Present && state.Value != o.Value {
 			return is(resp.ReplyNotApplied, -1), state
 		}
 	}
-	if !state.present {
+	if !state.Present {
 		return is(resp.ReplyInteger, 0), state
 	}
 	return is(resp.ReplyInteger, 1), register{}
 }
 
 // input is what a model's operation is given; its output is a *resp.Reply, nil for unknown.
-type input struct{ op *op }
+type input struct{ op *Op }
 
 func registerModel() porcupine.Model {
 	return porcupine.Model{
@@ -104,16 +104,16 @@ func registerModel() porcupine.Model {
 		DescribeOperation: func(in, out any) string {
 			o := in.(input).op
 			if out.(*resp.Reply) == nil {
-				return fmt.Sprintf("%s %s %s → ?", o.verb, o.value, o.condition)
+				return fmt.Sprintf("%s %s %s → ?", o.Verb, o.Value, o.Condition)
 			}
-			return fmt.Sprintf("%s %s %s → %q", o.verb, o.value, o.condition, o.payload)
+			return fmt.Sprintf("%s %s %s → %q", o.Verb, o.Value, o.Condition, o.Payload)
 		},
 		DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
 	}
 }
 
 // linearizable checks the operations on one key.
-func linearizable(ops []*op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+func linearizable(ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
 	clients := make(map[string]int)
 	id := func(client string) int {
 		if _, known := clients[client]; !known {
@@ -123,25 +123,33 @@ func linearizable(ops []*op, limit time.Duration) (porcupine.CheckResult, porcup
 	}
 	var operations []porcupine.Operation
 	for _, o := range ops {
-		if !o.known {
-			if o.verb != opGet {
+		if !o.Known {
+			if o.Verb != Get {
 				operations = append(operations, porcupine.Operation{
-					ClientId: id(o.client), Input: input{o}, Call: int64(o.call), Output: (*resp.Reply)(nil), Return: math.MaxInt64,
+					ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: (*resp.Reply)(nil), Return: math.MaxInt64,
 				})
 			}
 			continue
 		}
 		operations = append(operations, porcupine.Operation{
-			ClientId: id(o.client), Input: input{o}, Call: int64(o.call), Output: &o.reply, Return: int64(o.replied),
+			ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: &o.Reply, Return: int64(o.Replied),
 		})
-		if o.verb != opGet {
+		if o.Verb != Get {
 			continue
 		}
-		for i := range o.again { // each reply to a read is a read of its own
+		for i := range o.Again { // each reply to a read is a read of its own
 			operations = append(operations, porcupine.Operation{
-				ClientId: id(o.client), Input: input{o}, Call: int64(o.call), Output: &o.again[i].reply, Return: int64(o.again[i].at),
+				ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: &o.Again[i].Reply, Return: int64(o.Again[i].At),
 			})
 		}
 	}
 	return porcupine.CheckOperationsVerbose(registerModel(), operations, limit)
+}
+
+// WritePicture writes porcupine's picture of the first key that no order explains, if there is one.
+func (f *Findings) WritePicture(path string) error {
+	if f.Picture == nil {
+		return nil
+	}
+	return porcupine.VisualizePath(registerModel(), *f.Picture, path)
 }

@@ -1,0 +1,360 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// Conditions are what a judge has to know of a run.
+type Conditions struct {
+	// ClocksWild says that the clocks of a majority of the nodes were wrong.
+	ClocksWild bool
+	// QuotaTight says that a quota may be used up; WatchesTight, that of watches.
+	QuotaTight, WatchesTight bool
+	// Restricted is the prefix of clients that policy keeps from something at times; empty is none.
+	Restricted string
+	// SameWay reports whether two requests of a client that were sent once each have surely come to the leader in their order; nil
+	// says that no two did.
+	SameWay func(a, b *Op) bool
+	// NotesComplete says that no bound was so tight that notifications were given up.
+	NotesComplete bool
+	// WatchTTL is how long a watch lasts that is not renewed; 0 is for as long as its client is connected.
+	WatchTTL time.Duration
+	// Patience is how long to look at one key.
+	Patience time.Duration
+}
+
+// Violation is something that must never happen.
+type Violation struct {
+	Check string
+	Text  string
+}
+
+// Findings are a judge's.
+type Findings struct {
+	Violations []Violation
+	// Expected is how many notifications had to come, Repeated how many came again.
+	Expected, Repeated int
+	// Checked is how many keys were held against the model; Undecided are those that took too long.
+	Checked, Undecided int
+	// Contested is how often two clients believed to hold a lock at the same time.
+	Contested int
+	// Picture is of the first key that no order explains.
+	Picture *porcupine.LinearizationInfo
+}
+
+type judge struct {
+	history    *History
+	conditions Conditions
+	findings   Findings
+	lastUse    map[hlc.Timestamp]time.Duration // of fencing tokens
+}
+
+// MaxViolations is how many are kept: the first tells most.
+const MaxViolations = 20
+
+func (j *judge) violation(check, format string, args ...any) {
+	if len(j.findings.Violations) < MaxViolations {
+		j.findings.Violations = append(j.findings.Violations, Violation{check, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Check holds what the clients saw against the promises. Nobody may add to the history meanwhile.
+func Check(h *History, conditions Conditions) *Findings {
+	j := &judge{history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration)}
+	for _, o := range h.Ops {
+		if !o.Token.IsZero() {
+			j.lastUse[o.Token] = max(j.lastUse[o.Token], o.Call)
+		}
+	}
+	for _, text := range h.Odd {
+		j.violation("odd reply", "%s", text)
+	}
+	if !conditions.ClocksWild {
+		for _, text := range h.Ahead {
+			j.violation("version ahead", "%s", text)
+		}
+	}
+	j.checkErrors()
+	j.checkRepeats()
+	j.checkVersions()
+	if conditions.SameWay != nil {
+		j.checkOrder()
+	}
+	j.checkFencing()
+	j.checkLocks()
+	j.checkExpiry()
+	j.checkElements()
+	j.checkLost()
+	j.checkNotes()
+	j.checkLinearizable()
+	return &j.findings
+}
+
+// family returns what a key is used for.
+func family(key string) string {
+	name, _, _ := strings.Cut(key, "/")
+	return name
+}
+
+// checkErrors: no error but those that the run can explain, and no effect of what was refused.
+func (j *judge) checkErrors() {
+	refused := make(map[string]*Op)
+	for _, o := range j.history.Ops {
+		if !o.Known || o.Reply.Kind != resp.ReplyError {
+			continue
+		}
+		if o.Verb == Set {
+			refused[o.Value] = o
+		}
+		explained := false
+		switch o.Reply.Error {
+		case errorOverloaded:
+			explained = true
+		case errorTokenLower, errorTokenRequired:
+			explained = family(o.Key) == "protected"
+		case errorQuota:
+			explained = o.Verb == Notify && j.conditions.WatchesTight || j.conditions.QuotaTight
+		case errorNotAuthorized:
+			explained = j.conditions.Restricted != "" && strings.HasPrefix(o.Client, j.conditions.Restricted)
+		case errorTimestamp, errorToken:
+			explained = j.conditions.ClocksWild
+		}
+		if !explained {
+			j.violation("odd reply", "%s", o)
+		}
+	}
+	for _, o := range j.history.Ops {
+		if o.Known && o.Reply.Kind == resp.ReplyBulk {
+			if r := refused[string(o.Reply.Bulk)]; r != nil && r.Value != r.Client {
+				j.violation("effect after an error", "%s was seen by %s", r, o)
+			}
+		}
+	}
+	for client, notes := range j.history.Notes {
+		for _, n := range notes {
+			if r := refused[n.Value]; r != nil && !n.Deleted && r.Value != r.Client {
+				j.violation("effect after an error", "%s was told to %s", r, client)
+			}
+		}
+	}
+}
+
+// checkRepeats: whoever sends a write again gets the same reply.
+func (j *judge) checkRepeats() {
+	for _, o := range j.history.Ops {
+		if o.Verb == Get || o.Anonymous {
+			continue
+		}
+		for _, again := range o.Again {
+			if again.Payload != o.Payload || again.Version != o.Version {
+				j.violation("exactly once", "%s was answered %q %s as well", o, again.Payload, again.Version)
+			}
+		}
+	}
+}
+
+// checkVersions: versions grow, and a value has one version.
+func (j *judge) checkVersions() {
+	versions := make(map[string]hlc.Timestamp) // of values
+	given := make(map[hlc.Timestamp]*Op)
+	var sets []*Op
+	for _, o := range j.history.Ops {
+		if o.Verb != Set || !o.Applied() {
+			continue
+		}
+		sets = append(sets, o)
+		if other := given[o.Version]; other != nil {
+			j.violation("versions", "%s and %s have the same version", o, other)
+		}
+		given[o.Version] = o
+		if family(o.Key) != "lock" {
+			versions[o.Value] = o.Version
+		}
+	}
+	byReply := slices.SortedFunc(slices.Values(sets), func(a, b *Op) int { return cmp.Compare(a.Replied, b.Replied) })
+	slices.SortFunc(sets, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
+	var latest *Op
+	for _, o := range sets {
+		for len(byReply) > 0 && byReply[0].Replied < o.Call {
+			if latest == nil || latest.Version.Before(byReply[0].Version) {
+				latest = byReply[0]
+			}
+			byReply = byReply[1:]
+		}
+		if latest != nil && o.Version.Before(latest.Version) {
+			j.violation("versions", "%s began after %s was answered, and has a lower version", o, latest)
+		}
+	}
+	for _, o := range j.history.Ops {
+		if !o.Known || o.Verb != Get || o.Reply.Kind != resp.ReplyBulk || family(o.Key) == "lock" || o.Anonymous {
+			continue
+		}
+		if version, known := versions[string(o.Reply.Bulk)]; known && family(o.Key) != "anonymous" && version != o.Version {
+			j.violation("versions", "%s shows another version than the SET got: %s", o, version)
+		}
+	}
+}
+
+// checkOrder: what one client sends without waiting takes effect in that order, and its reads see its earlier writes.
+func (j *judge) checkOrder() {
+	type line struct{ client, key string }
+	sent := make(map[line][]*Op)
+	for _, o := range j.history.Ops {
+		if f := family(o.Key); f == "p" || f == "flood" {
+			sent[line{o.Client, o.Key}] = append(sent[line{o.Client, o.Key}], o)
+		}
+	}
+	for _, ops := range sent {
+		slices.SortFunc(ops, func(a, b *Op) int { return cmp.Compare(a.Sequence, b.Sequence) })
+		var latest *Op
+		for _, o := range ops {
+			if !o.Known || !o.Singly() || o.Reply.Kind == resp.ReplyError || o.Verb == Notify || o.Verb == Stop {
+				continue
+			}
+			if latest != nil && o.Version.Before(latest.Version) && j.conditions.SameWay(latest, o) {
+				j.violation("order of a client", "%s was sent after %s, and came before it", o, latest)
+			}
+			if o.Verb == Set && o.Applied() && (latest == nil || latest.Version.Before(o.Version)) {
+				latest = o
+			}
+		}
+	}
+}
+
+// checkFencing: no write with an older token after one with a newer.
+func (j *judge) checkFencing() {
+	for key, ops := range j.history.byKey() {
+		if family(key) != "protected" {
+			continue
+		}
+		ops = slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb != Set || !o.Applied() })
+		slices.SortFunc(ops, func(a, b *Op) int { return a.Version.Compare(b.Version) })
+		for i := 1; i < len(ops); i++ {
+			if ops[i].Token.Before(ops[i-1].Token) {
+				j.violation("fencing", "%s was let in after %s", ops[i], ops[i-1])
+			}
+		}
+	}
+}
+
+// checkLocks: while somebody surely holds a lock nobody else gets it, and tokens grow.
+func (j *judge) checkLocks() {
+	for key, ops := range j.history.byKey() {
+		if family(key) != "lock" {
+			continue
+		}
+		acquired := slices.DeleteFunc(slices.Clone(ops), func(o *Op) bool { return o.Verb != Set || !o.Applied() })
+		slices.SortFunc(acquired, func(a, b *Op) int { return a.Version.Compare(b.Version) })
+		for i, o := range acquired {
+			released := o.Call + o.TTL
+			for _, d := range ops {
+				if d.Verb == VDel && d.Client == o.Client && (!d.Known || d.Replied >= o.Call) {
+					released = min(released, max(d.Call, o.Call))
+				}
+			}
+			for _, other := range acquired[i+1:] {
+				if other.Client != o.Client && other.Replied < released {
+					j.violation("lock lost early", "%s got the lock of %s", other, o)
+				}
+			}
+			if j.isContested(o, acquired[i+1:]) {
+				j.findings.Contested++
+			}
+		}
+	}
+}
+
+// isContested reports whether a client used a lock's token when somebody else had got the lock already: it believed to hold it still.
+func (j *judge) isContested(o *Op, later []*Op) bool {
+	last := j.lastUse[o.Version]
+	return slices.ContainsFunc(later, func(other *Op) bool { return other.Client != o.Client && other.Replied < last })
+}
+
+// checkExpiry: a key is there until its time is over, and gone at the end.
+func (j *judge) checkExpiry() {
+	for key, ops := range j.history.byKey() {
+		if family(key) != "brief" {
+			continue
+		}
+		var set *Op
+		for _, o := range ops {
+			switch {
+			case o.Verb == Set:
+				set = o
+			case set == nil || !set.Applied() || !o.Known || o.Call < set.Replied:
+			case o.Reply.Kind == resp.ReplyNull && o.Replied < set.Call+set.TTL:
+				j.violation("expired early", "%s although %s", o, set)
+			}
+		}
+	}
+	for _, o := range j.history.Ops {
+		if o.Final && family(o.Key) == "brief" && o.Known && o.Reply.Kind == resp.ReplyBulk {
+			j.violation("never expired", "%s", o)
+		}
+	}
+}
+
+// checkLost: of keys without a model of their own, too, what is read at the end is no older than what was acknowledged.
+func (j *judge) checkLost() {
+	acknowledged := make(map[string]*Op)
+	for _, o := range j.history.Ops {
+		if o.Verb == Set && o.Applied() && (acknowledged[o.Key] == nil || acknowledged[o.Key].Version.Before(o.Version)) {
+			acknowledged[o.Key] = o
+		}
+	}
+	for _, o := range j.history.Ops {
+		last := acknowledged[o.Key]
+		if !o.Final || !o.Known || last == nil || family(o.Key) != "flood" && family(o.Key) != "watched" {
+			continue
+		}
+		lost := o.Reply.Kind == resp.ReplyBulk && o.Version.Before(last.Version) || o.Reply.Kind == resp.ReplyNull && family(o.Key) == "flood"
+		if lost {
+			j.violation("acknowledged write lost", "%s after %s", o, last)
+		}
+	}
+}
+
+// checkLinearizable: there is one order of all operations on a key that explains every reply.
+func (j *judge) checkLinearizable() {
+	keys := j.history.byKey()
+	for _, key := range slices.Sorted(func(yield func(string) bool) {
+		for key := range keys {
+			if !yield(key) {
+				return
+			}
+		}
+	}) {
+		switch family(key) {
+		case "r", "p", "protected", "large":
+		default:
+			continue
+		}
+		ops := slices.DeleteFunc(slices.Clone(keys[key]), func(o *Op) bool {
+			return o.Verb == Notify || o.Verb == Stop || o.Anonymous && o.Verb != Get
+		})
+		j.findings.Checked++
+		result, info := linearizable(ops, j.conditions.Patience)
+		switch result {
+		case porcupine.Illegal:
+			var lines []string
+			for _, o := range ops {
+				lines = append(lines, o.String())
+			}
+			j.violation("linearizability", "no order of the operations on %s explains them:\n    %s", key, strings.Join(lines, "\n    "))
+			if j.findings.Picture == nil {
+				j.findings.Picture = &info
+			}
+		case porcupine.Unknown:
+			j.findings.Undecided++
+		}
+	}
+}

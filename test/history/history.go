@@ -1,0 +1,224 @@
+// Package history holds what clients of the store saw, and judges it by the promises of docs/guarantees.md. It knows the protocol and
+// nothing of the product: the model is written apart from the state machine.
+package history
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// Verb is what an operation does.
+type Verb string
+
+// The verbs of the protocol.
+const (
+	Set    Verb = "SET"
+	Get    Verb = "GET"
+	Del    Verb = "DEL"
+	VDel   Verb = "VDEL"
+	Notify Verb = "KEYNOTIFY"
+	Stop   Verb = "STOP" // KEYNOTIFY STOP
+)
+
+// Condition restricts a SET.
+type Condition string
+
+// The conditions of the protocol.
+const (
+	Always Condition = ""
+	NX     Condition = "NX"
+	NEX    Condition = "NEX"
+)
+
+// Op is one operation as its client saw it. Times are since the beginning of the run. It is written by its client only, until the
+// end of the run.
+type Op struct {
+	Number    int
+	Client    string
+	Verb      Verb
+	Key       string
+	Value     string // SET, VDEL; of a long value its label
+	Condition Condition
+	Expected  string // NEX with an expected value; empty: the new one
+	TTL       time.Duration
+	Token     hlc.Timestamp
+	Anonymous bool // without enough correlation data to be recognized
+	NoExpiry  bool // no message expiry
+	Final     bool // a read at the end
+	Size      int  // of the value, when it is longer than its label
+
+	Call   time.Duration // first publication
+	Copies []Sending
+	// What came back: the first reply counts, others of a write have to be equal.
+	Replied time.Duration
+	Known   bool
+	Reply   resp.Reply
+	Payload string
+	Version hlc.Timestamp // of the reply; zero for none
+	Again   []Repeat
+
+	Sequence int // among those of its client, as sent
+	NotesAt  int // how many notifications its client had when the reply came
+}
+
+// Sending is one publication of a request.
+type Sending struct {
+	At        time.Duration
+	Receivers []string // sessions that got it, where that is known; nil when the broker did not get it
+}
+
+// Repeat is a further reply.
+type Repeat struct {
+	At      time.Duration
+	Reply   resp.Reply
+	Payload string
+	Version hlc.Timestamp
+}
+
+// String describes the operation for people.
+func (o *Op) String() string {
+	text := fmt.Sprintf("#%d %s %s %s", o.Number, o.Client, o.Verb, o.Key)
+	if o.Value != "" {
+		text += " " + o.Value
+	}
+	if o.Condition != Always {
+		text += " " + string(o.Condition)
+	}
+	if o.Expected != "" {
+		text += " expecting " + o.Expected
+	}
+	if o.TTL > 0 {
+		text += fmt.Sprintf(" PX %d", o.TTL.Milliseconds())
+	}
+	if !o.Token.IsZero() {
+		text += " with token " + o.Token.String()
+	}
+	text += fmt.Sprintf(" [%.6f", o.Call.Seconds())
+	if !o.Known {
+		return text + " …] unknown"
+	}
+	text += fmt.Sprintf(" %.6f] %q", o.Replied.Seconds(), o.Payload)
+	if !o.Version.IsZero() {
+		text += " " + o.Version.String()
+	}
+	return text
+}
+
+// Applied reports whether the operation is known to have changed something.
+func (o *Op) Applied() bool {
+	switch o.Verb {
+	case Set:
+		return o.Known && o.Reply.Kind == resp.ReplyOK
+	case Del, VDel:
+		return o.Known && o.Reply.Kind == resp.ReplyInteger && o.Reply.Integer == 1
+	default:
+		return false
+	}
+}
+
+// Singly reports whether the request was published once, and got to the broker.
+func (o *Op) Singly() bool { return len(o.Copies) == 1 && len(o.Copies[0].Receivers) > 0 }
+
+// Note is a notification as its client saw it.
+type Note struct {
+	At      time.Duration
+	Key     string
+	Deleted bool
+	Value   string
+	Version hlc.Timestamp
+}
+
+// Gap is a time at which a client may have missed notifications through no fault of the store.
+type Gap struct {
+	Client string
+	At     time.Duration
+}
+
+// History is what all clients saw. Its methods may be called from several goroutines; its fields are for when the run is over.
+type History struct {
+	mu    sync.Mutex
+	Ops   []*Op
+	Notes map[string][]Note // by client
+	Gaps  []Gap
+	Odd   []string // what no client should ever see: replies that cannot be read, for instance
+	Ahead []string // versions from the future
+}
+
+// New returns an empty history.
+func New() *History { return &History{Notes: make(map[string][]Note)} }
+
+// Add adds an operation, and numbers it.
+func (h *History) Add(o *Op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o.Number = len(h.Ops) + 1
+	h.Ops = append(h.Ops, o)
+}
+
+// AddNote adds a notification.
+func (h *History) AddNote(client string, n Note) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Notes[client] = append(h.Notes[client], n)
+}
+
+// NoteCount returns how many notifications a client has.
+func (h *History) NoteCount(client string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.Notes[client])
+}
+
+// AddGap notes that a client may have missed notifications.
+func (h *History) AddGap(client string, at time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Gaps = append(h.Gaps, Gap{client, at})
+}
+
+// AddOdd notes what no client should ever see.
+func (h *History) AddOdd(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Odd = append(h.Odd, fmt.Sprintf(format, args...))
+}
+
+// AddAhead notes a version from the future.
+func (h *History) AddAhead(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Ahead = append(h.Ahead, fmt.Sprintf(format, args...))
+}
+
+// Keys returns all keys of operations.
+func (h *History) Keys() (keys []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := make(map[string]bool)
+	for _, o := range h.Ops {
+		if !known[o.Key] {
+			known[o.Key] = true
+			keys = append(keys, o.Key)
+		}
+	}
+	return keys
+}
+
+// gapBetween reports whether a client may have missed something between two moments.
+func (h *History) gapBetween(client string, from, to time.Duration) bool {
+	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
+}
+
+// byKey returns the operations of each key, in the order of their calls.
+func (h *History) byKey() map[string][]*Op {
+	keys := make(map[string][]*Op)
+	for _, o := range h.Ops {
+		keys[o.Key] = append(keys[o.Key], o)
+	}
+	return keys
+}

@@ -1,0 +1,176 @@
+package history
+
+import (
+	"slices"
+	"time"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// change is a notification without the time at which it came.
+type change struct {
+	Key     string
+	Version hlc.Timestamp
+	Deleted bool
+}
+
+func (n *Note) change() change { return change{n.Key, n.Version, n.Deleted} }
+
+// before reports the order of two changes of one key: a deletion has the version of what it deletes.
+func (c change) before(other change) bool {
+	if order := c.Version.Compare(other.Version); order != 0 {
+		return order < 0
+	}
+	return !c.Deleted && other.Deleted
+}
+
+// checkNotes: notifications come in order, complete, and again only from some point on.
+func (j *judge) checkNotes() {
+	complete := j.conditions.NotesComplete
+	for client, notes := range j.history.Notes {
+		j.checkSuffixes(client, notes, complete)
+		if complete {
+			j.checkNotesBeforeReplies(client, notes)
+		}
+	}
+	if complete {
+		j.checkComplete()
+	}
+}
+
+// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end.
+func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
+	var seen []change // as they came first
+	position := make(map[change]int)
+	latest, known := make(map[string]change), make(map[change]bool)
+	next := 0                // where in seen the next repetition has to be; len(seen) is at the end
+	var newest hlc.Timestamp // of all that was set
+	for i := range notes {
+		c := notes[i].change()
+		if i > 0 && j.history.gapBetween(client, notes[i-1].At, notes[i].At) { // it may have missed some
+			seen, position, next = nil, make(map[change]int), 0
+		}
+		at, repeated := position[c]
+		switch {
+		case repeated && at > next && complete:
+			j.violation("notifications", "%s: %+v at %v is repeated without what came before it", client, c, notes[i].At)
+			return
+		case repeated:
+			next = at + 1
+			j.findings.Repeated++
+			continue
+		case complete && next < len(seen):
+			j.violation("notifications", "%s: %+v at %v is new, in the middle of a repetition", client, c, notes[i].At)
+			return
+		}
+		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] {
+			j.violation("notifications", "%s: %+v at %v came after %+v", client, c, notes[i].At, last)
+			return
+		}
+		if !c.Deleted && c.Version.Before(newest) && !known[c] {
+			j.violation("notifications", "%s: %+v at %v came after a later change of another key, %s", client, c, notes[i].At, newest)
+			return
+		}
+		if !c.Deleted && newest.Before(c.Version) {
+			newest = c.Version
+		}
+		known[c] = true
+		latest[c.Key] = c
+		position[c] = len(seen)
+		seen = append(seen, c)
+		next = len(seen)
+	}
+}
+
+// coverage is a time in which a client surely watches a key.
+type coverage struct{ from, to time.Duration }
+
+// settling is how long a notification may be on its way after its change was acknowledged.
+const settling = 15 * time.Second
+
+// covered returns when a client surely watched a key, by its own operations on it.
+func (j *judge) covered(client string, ops []*Op) (covered []coverage) {
+	for _, o := range ops {
+		if o.Client != client || o.Verb != Notify || !o.Known || o.Reply.Kind != resp.ReplyOK {
+			continue
+		}
+		c := coverage{o.Replied, 1 << 62}
+		if ttl := j.conditions.WatchTTL; ttl > 0 {
+			c.to = o.Call + ttl
+		}
+		for _, stop := range ops {
+			if stop.Client == client && stop.Verb == Stop && (!stop.Known || stop.Replied >= o.Call) {
+				c.to = min(c.to, max(stop.Call, c.from))
+			}
+		}
+		for _, g := range j.history.Gaps {
+			if g.Client == client && g.At >= o.Call {
+				c.to = min(c.to, g.At-settling)
+			}
+		}
+		if c.to > c.from {
+			covered = append(covered, c)
+		}
+	}
+	return covered
+}
+
+func within(covered []coverage, o *Op) bool {
+	return slices.ContainsFunc(covered, func(c coverage) bool { return o.Call > c.from && o.Replied < c.to })
+}
+
+// checkComplete: whoever watched was told of every change that was acknowledged.
+func (j *judge) checkComplete() {
+	for key, ops := range j.history.byKey() {
+		watchers := make(map[string]bool)
+		for _, o := range ops {
+			if o.Verb == Notify {
+				watchers[o.Client] = true
+			}
+		}
+		for client := range watchers {
+			told := make(map[change]bool)
+			for i := range j.history.Notes[client] {
+				told[j.history.Notes[client][i].change()] = true
+			}
+			covered := j.covered(client, ops)
+			for _, o := range ops {
+				if !o.Applied() || !within(covered, o) {
+					continue
+				}
+				j.findings.Expected++
+				if c := (change{key, o.Version, o.Verb != Set}); !told[c] {
+					j.violation("notifications", "%s was not told of %s", client, o)
+				}
+			}
+		}
+	}
+}
+
+// checkNotesBeforeReplies: a client that watches what it changes hears of the change before its reply.
+func (j *judge) checkNotesBeforeReplies(client string, notes []Note) {
+	first := make(map[change]int)
+	for i := range notes {
+		if _, known := first[notes[i].change()]; !known {
+			first[notes[i].change()] = i
+		}
+	}
+	byKey := make(map[string][]*Op)
+	for _, o := range j.history.Ops {
+		if o.Client == client {
+			byKey[o.Key] = append(byKey[o.Key], o)
+		}
+	}
+	for key, ops := range byKey {
+		covered := j.covered(client, ops)
+		for _, o := range ops {
+			if !o.Applied() || !within(covered, o) {
+				continue
+			}
+			if at, told := first[change{key, o.Version, o.Verb != Set}]; told && at >= o.NotesAt {
+				j.violation("notifications", "%s was answered before it was told of %s", client, o)
+			}
+		}
+	}
+}

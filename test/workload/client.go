@@ -1,0 +1,264 @@
+package workload
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+	"holdfast/test/history"
+)
+
+// The topics of the protocol.
+const (
+	serviceID    = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	InvokeTopic  = "statestore/v1/" + serviceID + "/command/invoke"
+	notifyPrefix = "clients/statestore/v1/" + serviceID + "/"
+)
+
+// Client is one client of the store. Begin, Do and Await are for one goroutine, its work's.
+type Client struct {
+	ID   string
+	load *Load
+	// publish hands a publication over to what carries it, in order. It must not wait for the broker.
+	publish func(*Publication)
+	random  *rand.Rand
+
+	mu      sync.Mutex
+	pending map[string]*Request // by correlation data
+	clock   hlc.Clock
+	counter int
+}
+
+// Request is an operation that waits for its reply.
+type Request struct {
+	Op         *history.Op
+	payload    []byte
+	properties *packets.Properties
+	done       chan struct{} // closed at the first reply
+}
+
+// Publication is a request on its way to the broker, or a copy of it.
+type Publication struct {
+	Payload    []byte
+	Properties *packets.Properties
+	client     *Client
+	op         *history.Op
+	copy       int // index in Op.Copies
+}
+
+// Reached notes which sessions got the publication from the broker, where that is known, or that the broker took it.
+func (p *Publication) Reached(receivers []string) {
+	p.client.mu.Lock()
+	defer p.client.mu.Unlock()
+	p.op.Copies[p.copy].Receivers = append([]string{}, receivers...)
+}
+
+// Hire returns a new client, whose publications go to publish.
+func (l *Load) Hire(id string, publish func(*Publication)) *Client {
+	seed := uint64(0)
+	for _, b := range []byte(id) {
+		seed = seed*31 + uint64(b)
+	}
+	return &Client{
+		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), pending: make(map[string]*Request),
+	}
+}
+
+// ResponseTopic is where the client gets its replies.
+func (c *Client) ResponseTopic() string {
+	return "clients/" + c.ID + "/services/statestore/_any_/command/invoke/response"
+}
+
+// NotifyFilter is the filter of the topics on which the client is told of changes.
+func (c *Client) NotifyFilter() string {
+	return notifyPrefix + strings.ToUpper(hex.EncodeToString([]byte(c.ID))) + "/command/notify/+"
+}
+
+// Take looks at a message that came from the broker.
+func (c *Client) Take(topic string, payload []byte, properties *packets.Properties) {
+	version := hlc.Timestamp{}
+	for _, user := range properties.User {
+		if user.Key == "__ts" {
+			version, _ = hlc.Parse(user.Value) // what cannot be read is none
+		}
+	}
+	if ahead := version.Wall - time.Now().UnixMilli(); ahead > 60_000 {
+		c.load.History.AddAhead("%s got %s, which is %d ms ahead of the world", c.ID, version, ahead)
+	}
+	if rest, ok := strings.CutPrefix(topic, notifyPrefix); ok {
+		c.takeNote(rest, topic, payload, version)
+		return
+	}
+	reply, err := resp.ReadReply(payload)
+	if err != nil {
+		c.load.History.AddOdd("%s got a reply that cannot be read: %q", c.ID, payload)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.pending[string(properties.CorrelationData)]
+	if r == nil {
+		return // long given up
+	}
+	now := c.load.Now()
+	reply.Bulk = label(reply.Bulk)
+	text := string(payload)
+	if len(text) > maxLabel {
+		text = string(reply.Bulk)
+	}
+	if r.Op.Known {
+		r.Op.Again = append(r.Op.Again, history.Repeat{At: now, Reply: reply, Payload: text, Version: version})
+		return
+	}
+	r.Op.Known, r.Op.Replied, r.Op.Reply, r.Op.Payload, r.Op.Version = true, now, reply, text, version
+	r.Op.NotesAt = c.load.History.NoteCount(c.ID)
+	if !version.IsZero() {
+		c.clock.AtLeast(version)
+	}
+	close(r.done)
+	c.load.Answered.Add(1)
+}
+
+func (c *Client) takeNote(rest, topic string, payload []byte, version hlc.Timestamp) {
+	parts := strings.Split(rest, "/")
+	notification, err := resp.ReadNotification(payload)
+	key, keyErr := hex.DecodeString(parts[len(parts)-1])
+	if err != nil || keyErr != nil {
+		c.load.History.AddOdd("%s got a notification that cannot be read: %s %q", c.ID, topic, payload)
+		return
+	}
+	c.load.History.AddNote(c.ID, history.Note{
+		At: c.load.Now(), Key: string(key), Deleted: notification.Deleted, Value: string(label(notification.Value)), Version: version,
+	})
+}
+
+// MissedNotes notes that the client may have missed notifications: the broker has forgotten its session.
+func (c *Client) MissedNotes() { c.load.History.AddGap(c.ID, c.load.Now()) }
+
+// Begin sends an operation for the first time.
+func (c *Client) Begin(o history.Op) *Request {
+	c.mu.Lock()
+	c.counter++
+	o.Client, o.Sequence, o.Call = c.ID, c.counter, c.load.Now()
+	ts := c.clock.Now(time.Now().UnixMilli()).Timestamp(c.ID)
+	c.mu.Unlock()
+	recorded := &o
+	c.load.History.Add(recorded)
+	size := 16
+	if o.Anonymous {
+		size = 8
+	}
+	correlation := fmt.Sprintf("%0*d", size, recorded.Number)
+	properties := &packets.Properties{
+		ResponseTopic: c.ResponseTopic(), CorrelationData: []byte(correlation),
+		User: []packets.User{{Key: "__ts", Value: ts.String()}, {Key: "__srcId", Value: c.ID}, {Key: "__protVer", Value: "1.0"}},
+	}
+	if !o.NoExpiry {
+		expiry := uint32(c.load.Expiry)
+		properties.MessageExpiry = &expiry
+	}
+	if !o.Token.IsZero() {
+		properties.User = append(properties.User, packets.User{Key: "__ft", Value: o.Token.String()})
+	}
+	r := &Request{
+		Op: recorded, done: make(chan struct{}), payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
+	}
+	c.mu.Lock()
+	c.pending[correlation] = r
+	c.mu.Unlock()
+	c.send(r)
+	return r
+}
+
+// send publishes a request, or a copy of it.
+func (c *Client) send(r *Request) {
+	c.mu.Lock()
+	r.Op.Copies = append(r.Op.Copies, history.Sending{At: c.load.Now()})
+	p := &Publication{Payload: r.payload, Properties: r.properties, client: c, op: r.Op, copy: len(r.Op.Copies) - 1}
+	c.mu.Unlock()
+	c.publish(p)
+}
+
+// arguments returns the operation as the store reads it.
+func arguments(o *history.Op) []string {
+	switch o.Verb {
+	case history.Set:
+		arguments := []string{"SET", o.Key, content(o.Value, o.Size)}
+		if o.Condition != history.Always {
+			arguments = append(arguments, string(o.Condition))
+		}
+		if o.Expected != "" {
+			arguments = append(arguments, o.Expected)
+		}
+		if o.TTL > 0 {
+			arguments = append(arguments, "PX", strconv.FormatInt(o.TTL.Milliseconds(), 10))
+		}
+		return arguments
+	case history.VDel:
+		return []string{"VDEL", o.Key, o.Value}
+	case history.Stop:
+		return []string{"KEYNOTIFY", o.Key, "STOP"}
+	default:
+		return []string{string(o.Verb), o.Key}
+	}
+}
+
+// Await waits for the reply, and sends copies meanwhile, and sometimes afterwards. It returns whether there was one.
+func (c *Client) Await(r *Request) bool {
+	expiry := time.Duration(c.load.Expiry) * time.Second
+	if r.Op.NoExpiry {
+		expiry = c.load.DefaultExpiry
+	}
+	given := time.NewTimer(r.Op.Call + expiry + time.Second - c.load.Now())
+	defer given.Stop()
+	copies := 0
+	if !r.Op.Anonymous {
+		copies = c.random.IntN(3)
+	}
+	again := time.NewTimer(between(c.random, 300*time.Millisecond, 2*time.Second))
+	defer again.Stop()
+	for {
+		select {
+		case <-r.done:
+			if !r.Op.Anonymous && c.random.IntN(6) == 0 {
+				c.sendLater(r)
+			}
+			return true
+		case <-given.C:
+			return false
+		case <-c.load.end:
+			return false
+		case <-again.C:
+			if copies > 0 && c.load.Now()-r.Op.Call < expiry/2 {
+				copies--
+				c.send(r)
+				again.Reset(between(c.random, 300*time.Millisecond, 2*time.Second))
+			}
+		}
+	}
+}
+
+// sendLater sends a copy of a request that has its reply, within the time in which it has to be recognized.
+func (c *Client) sendLater(r *Request) {
+	wait := between(c.random, 0, c.load.RememberedFor)
+	c.load.Go(func() {
+		if c.load.Sleep(wait) {
+			c.send(r)
+		}
+	})
+}
+
+// Do sends an operation and waits for its reply.
+func (c *Client) Do(o history.Op) (*history.Op, bool) {
+	r := c.Begin(o)
+	replied := c.Await(r)
+	return r.Op, replied
+}

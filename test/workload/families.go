@@ -1,0 +1,320 @@
+package workload
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast/resp"
+	"holdfast/test/history"
+)
+
+// key returns a key that is in use now.
+func (c *Client) key(family string, n int) string {
+	return fmt.Sprintf("%s/%d/%d", family, int(c.load.Now()/c.load.Generation), n)
+}
+
+// unique returns a value that nobody else ever writes.
+func (c *Client) unique() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("%s.%d", c.ID, c.counter+1)
+}
+
+// pause waits between operations, and reports whether to go on.
+func (c *Client) pause() bool {
+	return c.load.loaded(between(c.random, c.load.Pace/2, c.load.Pace*3/2))
+}
+
+// registers reads and writes a few keys that others read and write, too, with all conditions.
+func (c *Client) registers() {
+	last := make(map[string]string) // by key: what it saw last
+	for c.pause() {
+		key := c.key("r", c.random.IntN(3))
+		o := history.Op{Key: key, Value: c.unique()}
+		switch n := c.random.IntN(20); {
+		case n < 8:
+			o.Verb, o.Value = history.Get, ""
+		case n < 12:
+			o.Verb = history.Set
+		case n < 14:
+			o.Verb, o.Condition = history.Set, history.NX
+		case n < 17:
+			o.Verb, o.Condition, o.Expected = history.Set, history.NEX, last[key]
+		case n < 18:
+			o.Verb, o.Value = history.Del, ""
+		default:
+			o.Verb, o.Value = history.VDel, last[key]
+			if o.Value == "" {
+				o.Value = "nothing"
+			}
+		}
+		o.NoExpiry = c.random.IntN(10) == 0
+		done, ok := c.Do(o)
+		switch {
+		case !ok:
+		case done.Verb == history.Get:
+			last[key] = string(done.Reply.Bulk)
+		case done.Verb == history.Set && done.Applied():
+			last[key] = done.Value
+		}
+	}
+}
+
+// pipeline sends several operations on a key of its own without waiting, and watches what becomes of it.
+func (c *Client) pipeline() {
+	key := ""
+	for c.load.loaded(between(c.random, 300*time.Millisecond, 900*time.Millisecond)) {
+		if now := c.key("p/"+c.ID, 0); now != key {
+			if key != "" {
+				c.Do(history.Op{Verb: history.Stop, Key: key})
+			}
+			key = now
+			c.Do(history.Op{Verb: history.Notify, Key: key})
+		}
+		var burst []*Request
+		for range 2 + c.random.IntN(5) {
+			o := history.Op{Verb: history.Set, Key: key, Value: c.unique()}
+			if c.random.IntN(4) == 0 {
+				o.Verb, o.Value = history.Get, ""
+			}
+			burst = append(burst, c.Begin(o))
+		}
+		for _, r := range burst {
+			c.Await(r)
+		}
+	}
+}
+
+// locks competes for locks, and writes with their tokens what they protect, now and then long after the lock is gone.
+func (c *Client) locks() {
+	ttl := c.load.LockTTL
+	for c.pause() {
+		n := c.random.IntN(2)
+		lock, protected := fmt.Sprintf("lock/%d", n), c.key("protected", n)
+		acquired, ok := c.Do(history.Op{Verb: history.Set, Key: lock, Value: c.ID, Condition: history.NEX, TTL: ttl})
+		if !ok || !acquired.Applied() {
+			continue
+		}
+		token := acquired.Version
+		for range c.random.IntN(4) {
+			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique(), Token: token})
+			if !c.load.loaded(between(c.random, 0, ttl/4)) {
+				return
+			}
+			if c.random.IntN(2) == 0 {
+				if renewed, ok := c.Do(history.Op{Verb: history.Set, Key: lock, Value: c.ID, Condition: history.NEX, TTL: ttl}); ok && renewed.Applied() {
+					token = renewed.Version
+				}
+			}
+		}
+		switch c.random.IntN(3) {
+		case 0: // it stalls, and does not know that its time is over
+			if !c.load.loaded(between(c.random, ttl, 3*ttl)) {
+				return
+			}
+			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique(), Token: token})
+		case 1:
+			c.Do(history.Op{Verb: history.VDel, Key: lock, Value: c.ID})
+		}
+		if c.random.IntN(4) == 0 {
+			c.Do(history.Op{Verb: history.Get, Key: protected})
+		}
+		if c.random.IntN(8) == 0 { // somebody without a token
+			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique()})
+		}
+	}
+}
+
+// writes changes the keys that watchers watch.
+func (c *Client) writes() {
+	for c.pause() {
+		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("watched/%d", c.random.IntN(3)), Value: c.unique()}
+		switch c.random.IntN(6) {
+		case 0:
+			o.Verb, o.Value = history.Del, ""
+		case 1:
+			o.TTL = between(c.random, 100*time.Millisecond, time.Second)
+		}
+		c.Do(o)
+	}
+}
+
+// watches watches keys that others change.
+func (c *Client) watches() {
+	for n := 0; c.load.loaded(between(c.random, 500*time.Millisecond, 2*time.Second)); n++ {
+		key := fmt.Sprintf("watched/%d", n%3)
+		if c.random.IntN(10) == 0 {
+			c.Do(history.Op{Verb: history.Stop, Key: key})
+		} else {
+			c.Do(history.Op{Verb: history.Notify, Key: key})
+		}
+	}
+}
+
+// expires sets keys with an expiry, and looks whether they are there.
+func (c *Client) expires() {
+	type brief struct {
+		key string
+		ttl time.Duration
+	}
+	var set []brief
+	for n := 0; c.pause(); n++ {
+		if len(set) > 0 && c.random.IntN(3) > 0 {
+			i := max(0, len(set)-1-c.random.IntN(4))
+			c.Do(history.Op{Verb: history.Get, Key: set[i].key})
+			continue
+		}
+		b := brief{fmt.Sprintf("brief/%s/%d", c.ID, n), between(c.random, 20*time.Millisecond, 4*time.Second).Truncate(time.Millisecond)}
+		o, ok := c.Do(history.Op{Verb: history.Set, Key: b.key, Value: c.unique(), TTL: b.ttl})
+		if ok && o.Applied() {
+			set = append(set, b)
+		}
+	}
+}
+
+// anonymous sends requests that nobody can recognize: they take effect as often as they arrive.
+func (c *Client) anonymous() {
+	for c.pause() {
+		if c.random.IntN(2) == 0 {
+			c.Do(history.Op{Verb: history.Get, Key: c.key("r", c.random.IntN(3)), Anonymous: true})
+			continue
+		}
+		c.Do(history.Op{Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(), Anonymous: true})
+	}
+}
+
+// guest may do less at some times than at others.
+func (c *Client) guest() {
+	for c.pause() {
+		o := history.Op{Verb: history.Set, Key: c.key("r", 0), Value: c.unique()}
+		if c.random.IntN(2) == 0 {
+			o.Verb, o.Value = history.Get, ""
+		}
+		c.Do(o)
+	}
+}
+
+// floods sends much at once now and then, so that tables and queues fill up.
+func (c *Client) floods() {
+	for c.load.loaded(between(c.random, time.Second, 4*time.Second)) {
+		var burst []*Request
+		for i := range 20 + c.random.IntN(40) {
+			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("flood/%s/%d", c.ID, i%8), Value: c.unique()}))
+		}
+		for _, r := range burst {
+			c.Await(r)
+		}
+	}
+}
+
+// Probe tries until a write and a read have worked, and returns how long that took.
+func (c *Client) Probe() time.Duration {
+	began := c.load.Now()
+	for c.load.Now()-began < 60*time.Second {
+		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("probe/%d", c.random.Uint32()), Value: c.unique()}
+		if !c.worked(o) {
+			continue
+		}
+		o.Verb, o.Value = history.Get, ""
+		if c.worked(o) {
+			break
+		}
+	}
+	return c.load.Now() - began
+}
+
+// worked sends an operation, and waits a second for it.
+func (c *Client) worked(o history.Op) bool {
+	r := c.Begin(o)
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		if r.Op.Reply.Kind != resp.ReplyError {
+			return true
+		}
+		c.load.Sleep(50 * time.Millisecond)
+	case <-timer.C:
+	}
+	return false
+}
+
+// elements adds elements to sets, each of which others try to add at the same time.
+func (c *Client) elements() {
+	for c.pause() {
+		key := c.key("element", c.random.IntN(20))
+		o := history.Op{Verb: history.Set, Key: key, Value: c.unique(), Condition: history.NX}
+		if c.random.IntN(3) == 0 {
+			o = history.Op{Verb: history.Get, Key: key}
+		}
+		c.Do(o)
+	}
+}
+
+// large reads and writes values of all sizes up to a mebibyte.
+func (c *Client) large() {
+	sizes := []int{0, 1, 100, 1 << 10, 16 << 10, 128 << 10, 1 << 20}
+	for c.pause() {
+		o := history.Op{Verb: history.Get, Key: c.key("large", c.random.IntN(2))}
+		if c.random.IntN(2) == 0 {
+			o.Verb, o.Size = history.Set, sizes[c.random.IntN(len(sizes))]
+			switch {
+			case o.Size > maxLabel:
+				o.Value = fmt.Sprintf("%s:%d", c.unique(), o.Size)
+			case o.Size > 0:
+				o.Value = c.unique()
+			}
+		}
+		c.Do(o)
+	}
+}
+
+// Staff hires the clients of a run and lets them work. hire returns a client whose session the broker keeps or does not keep while it
+// is away.
+func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
+	employ := func(id string, persistent bool, work func(*Client)) {
+		c := hire(id, persistent)
+		l.staff.Go(func() { work(c) })
+	}
+	for i := range 4 {
+		employ(fmt.Sprintf("register-%d", i), i%2 == 0, (*Client).registers)
+	}
+	for i := range 2 {
+		employ(fmt.Sprintf("pipeline-%d", i), true, (*Client).pipeline)
+		employ(fmt.Sprintf("watcher-%d", i), i == 0, (*Client).watches)
+	}
+	for i := range 3 {
+		employ(fmt.Sprintf("locker-%d", i), true, (*Client).locks)
+	}
+	employ("writer-0", true, (*Client).writes)
+	employ("expirer-0", true, (*Client).expires)
+	employ("anonymous-0", true, (*Client).anonymous)
+	employ("guest-0", true, (*Client).guest)
+	employ("flooder-0", true, (*Client).floods)
+	if !more {
+		return
+	}
+	for i := range 3 {
+		employ(fmt.Sprintf("adder-%d", i), i > 0, (*Client).elements)
+		employ(fmt.Sprintf("large-%d", i), i > 0, (*Client).large)
+	}
+}
+
+// ReadAll reads every key that was ever used, and returns the reads that were not answered.
+func (c *Client) ReadAll() (unanswered []*history.Op) {
+	var reading []*Request
+	for _, key := range c.load.History.Keys() {
+		if strings.HasPrefix(key, "probe/") {
+			continue
+		}
+		reading = append(reading, c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
+		c.load.Sleep(time.Millisecond)
+	}
+	for _, r := range reading {
+		if !c.Await(r) {
+			unanswered = append(unanswered, r.Op)
+		}
+	}
+	return unanswered
+}
