@@ -7,6 +7,8 @@ IMAGE    ?= holdfast:$(VERSION)
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
+# The chaos harness also needs Docker Engine and these.
+CHAOSTOOLS  := docker-compose nftables iproute2 procps
 
 # Fuzz targets, as package:name.
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
@@ -20,7 +22,13 @@ FIRST    ?= 1
 MUTANTS  ?= all
 SIMULATE := go run ./test/sim/simulate
 
-.PHONY: help build dev test packages test-go test-sdk sim sim-long sim-mutants sim-mutants-recorded soak figures lint fmt fuzz bench-go image clean
+# The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m; SEED=0 draws one.
+SEED     ?= 0
+DIR      ?= report/chaos
+CHAOS    := go -C test/chaos run .
+
+.PHONY: help build dev test packages test-go test-sdk sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
+	chaos-packages test-chaos soak figures lint fmt fuzz bench-go image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,6 +40,9 @@ dev: build ## build, and run the whole product in one process
 	./bin/holdfast dev
 
 test: packages test-go test-sdk ## everything that needs only Go and a few Debian packages, race detector on
+
+chaos-packages: ## install the Debian packages that the chaos harness needs, or name them
+	@$(MAKE) --no-print-directory packages PACKAGES="$(PACKAGES) $(CHAOSTOOLS)"
 
 packages: ## install the Debian packages that the tests need, or name them
 	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -59,6 +70,21 @@ sim-mutants: ## show that the simulation catches each of the mutants (or MUTANTS
 sim-mutants-recorded: ## the same for five mutants, with seeds that are known to catch them
 	$(SIMULATE) -mutants ack_early,dedup_off,fence_off,wall_expiry,old_session -recorded -duration $(DURATION)
 
+chaos: chaos-packages ## real containers under faults for DURATION: SEED, NODES; needs root, Docker Engine and docker-compose
+	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR)
+
+chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
+	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --report $(CURDIR)/$(DIR)-smoke
+
+chaos-check: ## judge an old run again: DIR
+	$(CHAOS) check $(abspath $(DIR))
+
+chaos-selftest: chaos-packages ## show that the chaos harness catches each of six mutants (half an hour)
+	$(CHAOS) selftest --report $(CURDIR)/$(DIR)-selftest
+
+test-chaos: ## the chaos harness' own tests: its disk needs root and /dev/fuse
+	cd test/chaos && go test -race -count=1 -timeout 5m ./...
+
 soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
 
@@ -70,6 +96,8 @@ lint: ## formatting, vet and staticcheck; fails when something is to be said
 	@unformatted="$$($(GOFUMPT) -l .)"; if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
 	go vet ./... && $(STATICCHECK) ./...
 	cd test/sdk && go vet ./... && $(STATICCHECK) ./...
+	cd test/chaos && go vet ./... && $(STATICCHECK) ./...
+	go vet -tags skewed_clock ./cluster
 
 fmt: ## format all Go code
 	$(GOFUMPT) -w .

@@ -138,7 +138,7 @@ type Clock struct {
 func SystemClock() Clock {
 	start := time.Now()
 	return Clock{
-		Wall:      func() int64 { return time.Now().UnixMilli() },
+		Wall:      wallClock,
 		Monotonic: func() time.Duration { return time.Since(start) },
 	}
 }

@@ -176,7 +176,7 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if family(o.Key) != "lock" {
+		if family(o.Key) != "lock" && o.Value != "" { // nobody else writes what is not empty
 			versions[o.Value] = o.Version
 		}
 	}

@@ -263,7 +263,7 @@ func (c *Client) large() {
 			case o.Size > maxLabel:
 				o.Value = fmt.Sprintf("%s:%d", c.unique(), o.Size)
 			case o.Size > 0:
-				o.Value = c.unique()
+				o.Value, o.Size = content(c.unique(), o.Size), 0
 			}
 		}
 		c.Do(o)

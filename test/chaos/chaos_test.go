@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/test/chaos/record"
+	"holdfast/test/history"
+)
+
+// A seed draws the same faults each time, and all kinds are drawn in the end.
+func TestPlan(t *testing.T) {
+	drawn := make(map[string]bool)
+	for seed := range uint64(60) {
+		plan := drawPlan(seed, 5*time.Minute, nil)
+		if !reflect.DeepEqual(plan, drawPlan(seed, 5*time.Minute, nil)) {
+			t.Fatalf("seed %d draws something else each time", seed)
+		}
+		if len(plan) < 15 {
+			t.Errorf("seed %d: %d faults", seed, len(plan))
+		}
+		for _, f := range plan {
+			drawn[f.kind] = true
+			if f.at+f.lasts > 5*time.Minute {
+				t.Errorf("seed %d: %s is not over in time", seed, &f)
+			}
+		}
+	}
+	for kind := range kinds() {
+		if !drawn[kind] {
+			t.Errorf("%s is never drawn", kind)
+		}
+	}
+	for _, f := range drawPlan(1, time.Minute, []string{"clock jump"}) {
+		if f.kind != "clock jump" {
+			t.Errorf("%s was not asked for", f.kind)
+		}
+	}
+}
+
+// Every kind of fault that may be drawn, or that a mutant asks for, can be injected.
+func TestKinds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	asked := kinds()
+	for _, m := range mutants() {
+		for _, kind := range m.faults {
+			if asked[kind] == 0 {
+				t.Errorf("%s asks for %s", m.name, kind)
+			}
+		}
+	}
+	for _, f := range smokePlan() {
+		if asked[f.kind] == 0 {
+			t.Errorf("the smoke asks for %s", f.kind)
+		}
+	}
+	w := &world{loadIP: "127.0.0.1"}
+	for range 3 {
+		w.machines = append(w.machines, &machine{container: container{"no-such-container"}, firewall: newFirewall(), folder: t.TempDir()})
+	}
+	for kind := range asked {
+		if kind == "member removed and added" || kind == "member replaced" || kind == "rolling restart" || strings.HasPrefix(kind, "flipped") {
+			continue // they wait until the cluster is well
+		}
+		f := &fault{kind: kind}
+		in := &injection{world: w, fault: f, random: f.random()}
+		if _, err := in.run(ctx, ctx); err != nil && strings.Contains(err.Error(), "there is no fault") {
+			t.Error(err)
+		}
+	}
+}
+
+// The rules drop what faults want dropped, for as long as one of them does.
+func TestRules(t *testing.T) {
+	f := newFirewall()
+	f.set(incoming, "198.18.0.1", 1)
+	f.set(incoming, "198.18.0.1", 1)
+	f.set(outgoing, "198.18.0.2", 1)
+	f.set(incoming, "198.18.0.1", -1)
+	f.loss = 7
+	for _, want := range []string{"ip saddr 198.18.0.1 drop", "ip daddr 198.18.0.2 drop", "mod 100 < 7 drop"} {
+		if !strings.Contains(f.rules(), want) {
+			t.Errorf("no %q in %s", want, f.rules())
+		}
+	}
+	f.set(incoming, "198.18.0.1", -1)
+	if strings.Contains(f.rules(), "198.18.0.1") {
+		t.Error("it is dropped for ever")
+	}
+}
+
+// The order of two requests says something only when nothing could keep one of them from the leader.
+func TestSameWay(t *testing.T) {
+	second := record.Duration(time.Second)
+	a, b := &history.Op{Call: 30 * time.Second, Replied: 31 * time.Second}, &history.Op{Replied: 32 * time.Second}
+	for _, test := range []struct {
+		fault record.Fault
+		want  bool
+	}{
+		{record.Fault{Kind: "broker restart", From: 29 * second, To: 30 * second}, false},
+		{record.Fault{Kind: "broker restart", From: 10 * second, To: 11 * second}, true},
+		{record.Fault{Kind: "pause of the leader", From: 29 * second, To: 30 * second}, true},
+	} {
+		if got := sameWay([]record.Fault{test.fault}, a, b); got != test.want {
+			t.Errorf("%+v: %v", test.fault, got)
+		}
+	}
+}
+
+// What is known of the nodes is judged, too.
+func TestOfNodes(t *testing.T) {
+	well := func() *record.Run {
+		return &record.Run{Nodes: 2, Recovered: record.Duration(time.Second), Hashes: map[string]string{"n1": "a", "n2": "a"}}
+	}
+	if v := ofNodes(well()); len(v) != 0 {
+		t.Error(v)
+	}
+	for want, change := range map[string]func(*record.Run){
+		"recovery":        func(r *record.Run) { r.Recovered = record.Duration(11 * time.Second) },
+		"replicas differ": func(r *record.Run) { r.Hashes["n2"] = "b" },
+		"bounds":          func(r *record.Run) { r.Samples = []record.Sample{{Node: "n1", Resident: 1 << 40}} },
+	} {
+		run := well()
+		change(run)
+		if v := ofNodes(run); len(v) != 1 || v[0].Check != want {
+			t.Errorf("%s: %v", want, v)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// Package disk is a file system over a folder that behaves like a disk under a machine that may lose power: what was not synced is
+// in memory only, and gone with the process. It can be slow, full, hang, or fail to sync.
+//
+// Of the writes that were not synced some reach the folder at once, drawn at random, as the kernel would have written some back: what
+// a crash leaves behind is any mixture. Names (create, rename, remove) are durable at once.
+package disk
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Trouble is what is wrong with a disk.
+type Trouble struct {
+	SyncDelay time.Duration // that each sync takes more
+	FailSync  bool          // syncs fail with EIO
+	Full      bool          // what makes a file longer fails with ENOSPC
+	Hang      bool          // writes and syncs wait until it is over
+}
+
+// Disk is a disk's state. Its methods may be called from several goroutines.
+type Disk struct {
+	mu      sync.Mutex
+	turn    *sync.Cond // the trouble has changed
+	trouble Trouble
+	files   map[uint64]*unsynced // by inode
+}
+
+// New returns a disk without trouble.
+func New() *Disk {
+	d := &Disk{files: make(map[uint64]*unsynced)}
+	d.turn = sync.NewCond(&d.mu)
+	return d
+}
+
+// SetTrouble says what is wrong from now on.
+func (d *Disk) SetTrouble(t Trouble) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.trouble = t
+	d.turn.Broadcast()
+}
+
+// now returns what is wrong, after waiting for as long as the disk hangs.
+func (d *Disk) now() Trouble {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.trouble.Hang {
+		d.turn.Wait()
+	}
+	return d.trouble
+}
+
+// unsynced is what a file has in memory only.
+type unsynced struct {
+	mu      sync.Mutex
+	inode   uint64
+	opened  int // handles; guarded by Disk.mu
+	extents []extent
+	size    int64 // as whoever reads sees it
+}
+
+type extent struct {
+	offset int64
+	data   []byte
+}
+
+func (e *extent) end() int64 { return e.offset + int64(len(e.data)) }
+
+// attach returns what is unsynced of a file that is being opened.
+func (d *Disk) attach(f *os.File) (*unsynced, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u := d.files[st.Ino]
+	if u == nil {
+		u = &unsynced{inode: st.Ino, size: st.Size}
+		d.files[st.Ino] = u
+	}
+	u.opened++
+	return u, nil
+}
+
+// detach lets go of a file. What is unsynced of it stays for the next handle.
+func (d *Disk) detach(u *unsynced) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.opened--; u.opened == 0 && len(u.extents) == 0 {
+		delete(d.files, u.inode)
+	}
+}
+
+// size returns how long a file is, if something of it is in memory only.
+func (d *Disk) size(inode uint64) (int64, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u := d.files[inode]
+	if u == nil {
+		return 0, false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.size, true
+}
+
+// read reads as if all had been written.
+func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	to = to[:max(0, min(int64(len(to)), u.size-offset))]
+	if n, _ := f.ReadAt(to, offset); n < len(to) { // what lies beyond the end is in an extent, or a hole
+		clear(to[n:])
+	}
+	for _, e := range u.extents {
+		from, until := max(e.offset, offset), min(e.end(), offset+int64(len(to)))
+		if from < until {
+			copy(to[from-offset:until-offset], e.data[from-e.offset:])
+		}
+	}
+	return len(to), nil
+}
+
+// write keeps data in memory, or writes it through if nothing that is in memory lies under it.
+func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	added := extent{offset, append([]byte(nil), data...)}
+	for _, e := range u.extents {
+		through = through && (e.end() <= added.offset || added.end() <= e.offset)
+	}
+	u.size = max(u.size, added.end())
+	if through {
+		_, err := f.WriteAt(data, offset)
+		return err
+	}
+	u.extents = append(u.extents, added)
+	return nil
+}
+
+// sync writes what is in memory.
+func (u *unsynced) sync(f *os.File) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, e := range u.extents {
+		if _, err := f.WriteAt(e.data, e.offset); err != nil {
+			return err
+		}
+	}
+	u.extents = nil
+	return nil
+}
+
+// truncate changes the size, at once.
+func (u *unsynced) truncate(f *os.File, size int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var left []extent
+	for _, e := range u.extents {
+		if e.offset < size {
+			e.data = e.data[:min(int64(len(e.data)), size-e.offset)]
+			left = append(left, e)
+		}
+	}
+	u.extents, u.size = left, size
+	return f.Truncate(size)
+}
+
+// through draws whether a write reaches the folder before it is synced.
+func through() bool { return rand.IntN(2) == 0 }

@@ -1,0 +1,194 @@
+package disk
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// mount mounts a disk for a test, and returns the folder behind it and the path.
+func mount(t *testing.T) (d *Disk, folder, path string) {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("this needs /dev/fuse, and root")
+		}
+		t.Skip("this needs /dev/fuse, and root")
+	}
+	d, folder, path = New(), t.TempDir(), t.TempDir()
+	server, err := d.Mount(folder, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d, folder, path
+}
+
+// What is read is what was written, and what was synced is in the folder.
+func TestContents(t *testing.T) {
+	_, folder, path := mount(t)
+	f, err := os.Create(filepath.Join(path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make([]byte, 1<<16)
+	for n := range 2000 {
+		size, data := 1+rand.IntN(500), byte(n)
+		offset := rand.IntN(len(want) - size)
+		chunk := bytes.Repeat([]byte{data}, size)
+		copy(want[offset:], chunk)
+		if _, err := f.WriteAt(chunk, int64(offset)); err != nil {
+			t.Fatal(err)
+		}
+		if n%100 == 99 {
+			if err := f.Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n%50 == 0 || n == 1999 {
+			got := make([]byte, len(want))
+			read, _ := f.ReadAt(got, 0)
+			if !bytes.Equal(got[:read], want[:read]) {
+				t.Fatalf("other contents after %d writes", n)
+			}
+		}
+	}
+	behind, err := os.ReadFile(filepath.Join(folder, "a"))
+	if err != nil || !bytes.Equal(behind, want[:len(behind)]) {
+		t.Fatal("what is behind differs", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What was not synced is lost, all or some of it.
+func TestUnsyncedIsLost(t *testing.T) {
+	_, folder, path := mount(t)
+	f, err := os.Create(filepath.Join(path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for n := range 100 {
+		if _, err := f.WriteAt([]byte{1}, int64(n*4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func() int {
+		behind, err := os.ReadFile(filepath.Join(folder, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(behind, []byte{1})
+	}
+	if n := count(); n == 0 || n == 100 {
+		t.Errorf("%d of 100 writes are there without a sync", n)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(); n != 100 {
+		t.Errorf("%d of 100 writes are there after a sync", n)
+	}
+}
+
+// Each trouble does what it says.
+func TestTrouble(t *testing.T) {
+	d, _, path := mount(t)
+	f, err := os.Create(filepath.Join(path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	d.SetTrouble(Trouble{FailSync: true})
+	if err := f.Sync(); err == nil {
+		t.Error("the sync did not fail")
+	}
+	d.SetTrouble(Trouble{Full: true})
+	if _, err := f.WriteAt(make([]byte, 10), 0); err == nil {
+		t.Error("there was room")
+	}
+	if err := syscall.Ftruncate(int(f.Fd()), 1000); err == nil {
+		t.Error("there was room to grow")
+	}
+	d.SetTrouble(Trouble{SyncDelay: 50 * time.Millisecond})
+	began := time.Now()
+	if err := f.Sync(); err != nil || time.Since(began) < 50*time.Millisecond {
+		t.Error("the sync was not slow", err)
+	}
+	d.SetTrouble(Trouble{Hang: true})
+	written := make(chan error, 1)
+	go func() { _, err := f.WriteAt([]byte{1}, 0); written <- err }()
+	select {
+	case <-written:
+		t.Error("the write did not hang")
+	case <-time.After(50 * time.Millisecond):
+	}
+	d.SetTrouble(Trouble{})
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+// A bbolt database works on it, memory map and all. It is in a process of its own: one that waits for a page of a memory map cannot
+// serve it.
+func TestBolt(t *testing.T) {
+	if path := os.Getenv("DISK_TEST_BOLT"); path != "" {
+		useBolt(t, path)
+		return
+	}
+	_, _, path := mount(t)
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBolt$", "-test.timeout=20s")
+	child.Env = append(os.Environ(), "DISK_TEST_BOLT="+path)
+	if output, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+}
+
+func useBolt(t *testing.T, path string) {
+	db, err := bbolt.Open(filepath.Join(path, "db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 200 {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists([]byte("b"))
+			if err != nil {
+				return err
+			}
+			return b.Put([]byte{byte(n)}, bytes.Repeat([]byte{byte(n)}, 1000))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		for n := range 200 {
+			if got := tx.Bucket([]byte("b")).Get([]byte{byte(n)}); !bytes.Equal(got, bytes.Repeat([]byte{byte(n)}, 1000)) {
+				t.Errorf("%d: other contents", n)
+			}
+		}
+		for err := range tx.Check() {
+			t.Error(err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

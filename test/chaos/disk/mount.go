@@ -1,0 +1,240 @@
+package disk
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Mount shows the folder behind the disk at another path. Whoever calls it unmounts.
+func (d *Disk) Mount(folder, path string) (*fuse.Server, error) {
+	loopback := &fs.LoopbackRoot{Path: folder}
+	root := &node{LoopbackNode: fs.LoopbackNode{RootData: loopback}, disk: d}
+	loopback.RootNode = root
+	none := time.Duration(0)
+	server, err := fs.Mount(path, root, &fs.Options{
+		AttrTimeout: &none, EntryTimeout: &none,
+		MountOptions: fuse.MountOptions{DirectMount: true, AllowOther: true, FsName: "chaos", MaxBackground: 64},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return server, keepToOneself()
+}
+
+// keepToOneself keeps open files from the processes that this one starts. Else the kernel would wait for ever for a file system whose
+// process is dead, because another has its connection, too.
+func keepToOneself() error {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range open {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// node is a name in the file system.
+type node struct {
+	fs.LoopbackNode
+	disk *Disk
+}
+
+var (
+	_ fs.NodeWrapChilder = (*node)(nil)
+	_ fs.NodeOpener      = (*node)(nil)
+	_ fs.NodeCreater     = (*node)(nil)
+	_ fs.NodeGetattrer   = (*node)(nil)
+	_ fs.NodeSetattrer   = (*node)(nil)
+	_ fs.NodeStatfser    = (*node)(nil)
+)
+
+// WrapChild implements fs.NodeWrapChilder.
+func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	return &node{LoopbackNode: fs.LoopbackNode{RootData: ops.(*fs.LoopbackNode).RootData}, disk: n.disk}
+}
+
+func (n *node) path() string { return filepath.Join(n.RootData.Path, n.Path(n.Root())) }
+
+// Open implements fs.NodeOpener.
+func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	opened, err := os.OpenFile(n.path(), int(flags)&^(syscall.O_APPEND|syscall.O_TRUNC)&^syscall.O_ACCMODE|syscall.O_RDWR, 0)
+	if err != nil {
+		return nil, 0, fs.ToErrno(err)
+	}
+	f, err := n.disk.open(opened)
+	if err == nil && flags&syscall.O_TRUNC != 0 {
+		err = f.unsynced.truncate(opened, 0)
+	}
+	return f, 0, fs.ToErrno(err)
+}
+
+// Create implements fs.NodeCreater.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	inode, handle, _, errno := n.LoopbackNode.Create(ctx, name, flags&^syscall.O_APPEND, mode, out)
+	if errno != 0 {
+		return nil, nil, 0, errno
+	}
+	_ = handle.(fs.FileReleaser).Release(ctx)
+	opened, err := os.OpenFile(filepath.Join(n.path(), name), os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, 0, fs.ToErrno(err)
+	}
+	f, err := n.disk.open(opened)
+	return inode, f, 0, fs.ToErrno(err)
+}
+
+// Getattr implements fs.NodeGetattrer.
+func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	if own, ok := f.(*file); ok {
+		return own.Getattr(ctx, out)
+	}
+	errno := n.LoopbackNode.Getattr(ctx, nil, out)
+	n.disk.correct(n.path(), out)
+	return errno
+}
+
+// Setattr implements fs.NodeSetattrer.
+func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	if size, ok := in.GetSize(); ok {
+		own, isOwn := f.(*file)
+		if !isOwn {
+			opened, err := os.OpenFile(n.path(), os.O_RDWR, 0)
+			if err != nil {
+				return fs.ToErrno(err)
+			}
+			if own, err = n.disk.open(opened); err != nil {
+				return fs.ToErrno(err)
+			}
+			defer own.Release(ctx)
+		}
+		if errno := own.resize(int64(size)); errno != 0 {
+			return errno
+		}
+		in.Valid &^= fuse.FATTR_SIZE
+	}
+	if errno := n.LoopbackNode.Setattr(ctx, nil, in, out); errno != 0 {
+		return errno
+	}
+	n.disk.correct(n.path(), out)
+	return 0
+}
+
+// Statfs implements fs.NodeStatfser.
+func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
+	errno := n.LoopbackNode.Statfs(ctx, out)
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	if n.disk.trouble.Full {
+		out.Bfree, out.Bavail = 0, 0
+	}
+	return errno
+}
+
+// correct makes a size one that counts what is in memory only.
+func (d *Disk) correct(path string, out *fuse.AttrOut) {
+	var st syscall.Stat_t
+	if syscall.Stat(path, &st) != nil {
+		return
+	}
+	if size, ok := d.size(st.Ino); ok {
+		out.Size = uint64(size)
+	}
+}
+
+// file is an open file.
+type file struct {
+	disk     *Disk
+	file     *os.File
+	unsynced *unsynced
+}
+
+var (
+	_ fs.FileReader    = (*file)(nil)
+	_ fs.FileWriter    = (*file)(nil)
+	_ fs.FileFsyncer   = (*file)(nil)
+	_ fs.FileFlusher   = (*file)(nil)
+	_ fs.FileReleaser  = (*file)(nil)
+	_ fs.FileGetattrer = (*file)(nil)
+)
+
+func (d *Disk) open(f *os.File) (*file, error) {
+	u, err := d.attach(f)
+	if err != nil {
+		_ = f.Close() // the error that counts is the other
+		return nil, err
+	}
+	return &file{disk: d, file: f, unsynced: u}, nil
+}
+
+// Read implements fs.FileReader.
+func (f *file) Read(_ context.Context, to []byte, offset int64) (fuse.ReadResult, syscall.Errno) {
+	n, err := f.unsynced.read(f.file, to, offset)
+	return fuse.ReadResultData(to[:n]), fs.ToErrno(err)
+}
+
+// Write implements fs.FileWriter.
+func (f *file) Write(_ context.Context, data []byte, offset int64) (uint32, syscall.Errno) {
+	trouble := f.disk.now()
+	if trouble.Full && f.grows(offset+int64(len(data))) {
+		return 0, syscall.ENOSPC
+	}
+	if err := f.unsynced.write(f.file, data, offset, through()); err != nil {
+		return 0, fs.ToErrno(err)
+	}
+	return uint32(len(data)), 0
+}
+
+func (f *file) grows(size int64) bool {
+	f.unsynced.mu.Lock()
+	defer f.unsynced.mu.Unlock()
+	return size > f.unsynced.size
+}
+
+func (f *file) resize(size int64) syscall.Errno {
+	if f.disk.now().Full && f.grows(size) {
+		return syscall.ENOSPC
+	}
+	return fs.ToErrno(f.unsynced.truncate(f.file, size))
+}
+
+// Fsync implements fs.FileFsyncer.
+func (f *file) Fsync(context.Context, uint32) syscall.Errno {
+	trouble := f.disk.now()
+	time.Sleep(trouble.SyncDelay)
+	if trouble.FailSync {
+		return syscall.EIO
+	}
+	return fs.ToErrno(f.unsynced.sync(f.file))
+}
+
+// Flush implements fs.FileFlusher: closing is no sync.
+func (f *file) Flush(context.Context) syscall.Errno { return 0 }
+
+// Release implements fs.FileReleaser.
+func (f *file) Release(context.Context) syscall.Errno {
+	f.disk.detach(f.unsynced)
+	return fs.ToErrno(f.file.Close())
+}
+
+// Getattr implements fs.FileGetattrer.
+func (f *file) Getattr(_ context.Context, out *fuse.AttrOut) syscall.Errno {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.file.Fd()), &st); err != nil {
+		return fs.ToErrno(err)
+	}
+	out.FromStat(&st)
+	f.unsynced.mu.Lock()
+	defer f.unsynced.mu.Unlock()
+	out.Size = uint64(f.unsynced.size)
+	return 0
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// toolTime bounds each call of a tool.
+const toolTime = 60 * time.Second
+
+// tool runs a program and returns what it printed. The error has what it complained of.
+func tool(ctx context.Context, input, name string, arguments ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, toolTime)
+	defer cancel()
+	command := exec.CommandContext(ctx, name, arguments...)
+	command.Stdin = strings.NewReader(input)
+	var output, complaints bytes.Buffer
+	command.Stdout, command.Stderr = &output, &complaints
+	if err := command.Run(); err != nil {
+		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, strings.TrimSpace(complaints.String()))
+	}
+	return output.String(), nil
+}
+
+func docker(ctx context.Context, arguments ...string) (string, error) {
+	return tool(ctx, "", "docker", arguments...)
+}
+
+// container is a container of this run.
+type container struct{ name string }
+
+func (c container) do(ctx context.Context, verb string, arguments ...string) error {
+	_, err := docker(ctx, append(append([]string{verb}, arguments...), c.name)...)
+	return err
+}
+
+// pid returns the first process of the container as the host sees it, 0 when the container does not run.
+func (c container) pid(ctx context.Context) (string, error) {
+	output, err := docker(ctx, "inspect", "-f", "{{.State.Pid}}", c.name)
+	return strings.TrimSpace(output), err
+}
+
+// running reports whether the container runs.
+func (c container) running(ctx context.Context) bool {
+	output, err := docker(ctx, "inspect", "-f", "{{.State.Running}}", c.name)
+	return err == nil && strings.TrimSpace(output) == "true"
+}
+
+// exec runs a program in the container.
+func (c container) exec(ctx context.Context, arguments ...string) (string, error) {
+	return docker(ctx, append([]string{"exec", c.name}, arguments...)...)
+}
+
+// logs returns the last lines that the container printed.
+func (c container) logs(ctx context.Context, lines int) string {
+	ctx, cancel := context.WithTimeout(ctx, toolTime)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, "docker", "logs", "--tail", fmt.Sprint(lines), c.name).CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	return string(output)
+}

@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/test/chaos/record"
+)
+
+// injection is a fault that is being injected.
+type injection struct {
+	*world
+	*fault
+	random *rand.Rand
+	on     []string // for people
+	note   string
+}
+
+// errNothing says that there was nothing to disturb: no leader, for instance.
+var errNothing = errors.New("there was nothing to disturb")
+
+// disturb injects all faults of a plan, and waits until the last one is healed.
+func (w *world) disturb(ctx context.Context, plan []fault) {
+	var working sync.WaitGroup
+	for i := range plan {
+		f := &plan[i]
+		working.Go(func() {
+			if sleep(ctx, f.at-w.now()) {
+				w.inject(ctx, f)
+			}
+		})
+	}
+	working.Wait()
+}
+
+// sleep waits, and reports whether to go on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (w *world) inject(ctx context.Context, f *fault) {
+	in := &injection{world: w, fault: f, random: f.random()}
+	w.say("begin: %s", f.kind)
+	from := w.now()
+	// What is disturbed is healed also when the run is given up.
+	effect, err := in.run(ctx, context.WithoutCancel(ctx))
+	to := w.now()
+	if err != nil {
+		in.note = err.Error()
+	}
+	w.say("end:   %s on %s: effect %v %s", f.kind, strings.Join(in.on, ", "), effect, in.note)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.run.Faults = append(w.run.Faults, record.Fault{
+		Kind: f.kind, On: strings.Join(in.on, ", "), From: record.Duration(from), To: record.Duration(to), Effect: effect, Note: in.note,
+	})
+	if f.kind == "broker kill -9 with old persistence" {
+		w.run.NotesComplete = false
+	}
+}
+
+// run injects the fault. ctx ends its lasting; always is for what has to be done in any case.
+func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
+	what, where, _ := strings.Cut(in.kind, " of ")
+	switch {
+	case what == "power failure" || what == "kill -9":
+		return in.kill(ctx, always, what == "power failure", where)
+	case what == "pause":
+		return in.pause(ctx, always, in.choose(where))
+	case strings.HasPrefix(in.kind, "partition: "):
+		return in.partition(ctx, always, strings.TrimPrefix(in.kind, "partition: "))
+	}
+	for name, inject := range map[string]func(ctx, always context.Context) (bool, error){
+		"leader cut off from the broker": func(ctx, always context.Context) (bool, error) {
+			return in.cutOff(ctx, always, in.choose("the leader"))
+		},
+		"node cut off from the broker": func(ctx, always context.Context) (bool, error) { return in.cutOff(ctx, always, in.choose("a node")) },
+		"loss of packets":              in.lose, "slow links": in.slow, "late broker": in.late,
+		"broker restart": in.restartBroker, "broker pause": in.pauseBroker,
+		"broker kill -9 without its persistence": func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, true) },
+		"broker kill -9 with old persistence":    func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, false) },
+		"clock jump":                             in.jump, "clock skew": in.skew,
+		"disk full":                 in.troubled(func(t *record.Trouble, on bool) { t.DiskFull = on }),
+		"fsync fails":               in.troubled(func(t *record.Trouble, on bool) { t.FailSync = on }),
+		"disk hangs":                in.troubled(func(t *record.Trouble, on bool) { t.DiskHangs = on }),
+		"slow disk":                 in.slowDisk,
+		"flipped bit in the log":    func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "raft.db") },
+		"flipped bit in a snapshot": func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "state.bin") },
+		"member removed and added":  in.removeMember, "member replaced": in.replaceMember, "rolling restart": in.rollingRestart,
+		"snapshot storm": in.storm, "leadership transfer": in.transfer, "clients paused": in.pauseClients,
+		"flood":                 func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "flood") },
+		"deaf client":           func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "deaf") },
+		"ten thousand watchers": func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "watchers") },
+	} {
+		if name == in.kind {
+			return inject(ctx, always)
+		}
+	}
+	return false, fmt.Errorf("there is no fault %q", in.kind)
+}
+
+// choose returns machines: the leader, a node, a majority or all. None means that there is no leader.
+func (in *injection) choose(where string) (chosen []*machine) {
+	shuffled := append([]*machine(nil), in.machines...)
+	in.random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	switch where {
+	case "the leader":
+		if leader := in.leader(); leader != nil {
+			chosen = []*machine{leader}
+		}
+	case "a node":
+		chosen = shuffled[:1]
+	case "a majority":
+		chosen = shuffled[:len(shuffled)/2+1]
+	case "a minority":
+		chosen = shuffled[:1+in.random.IntN((len(shuffled)-1)/2)]
+	default:
+		chosen = shuffled
+	}
+	for _, m := range chosen {
+		in.on = append(in.on, m.ID)
+	}
+	return chosen
+}
+
+// all does something with each machine at the same time, and joins the errors.
+func all(machines []*machine, do func(*machine) error) error {
+	var working sync.WaitGroup
+	faults := make([]error, len(machines))
+	for i, m := range machines {
+		working.Go(func() { faults[i] = do(m) })
+	}
+	working.Wait()
+	return errors.Join(faults...)
+}
+
+// kill ends machines, with all that was not synced, or nodes alone.
+func (in *injection) kill(ctx, always context.Context, power bool, where string) (bool, error) {
+	chosen := in.choose(where)
+	if len(chosen) == 0 {
+		return false, errNothing
+	}
+	for _, m := range chosen {
+		m.hold()
+	}
+	defer func() {
+		for _, m := range chosen {
+			m.letGo()
+		}
+		if err := all(chosen, func(m *machine) error { return in.boot(always, m) }); err != nil {
+			in.say("%v", err)
+		}
+	}()
+	err := all(chosen, func(m *machine) error {
+		if power {
+			return m.do(always, "kill", "-s", "KILL")
+		}
+		return m.killNode(always)
+	})
+	sleep(ctx, in.lasts)
+	dead := true
+	for _, m := range chosen {
+		dead = dead && !m.running(always)
+	}
+	return dead, err
+}
+
+// killNode kills the node, and leaves the machine to end by itself, in order.
+func (m *machine) killNode(ctx context.Context) error {
+	pid, err := m.pid(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tool(ctx, "", "pkill", "-KILL", "-P", pid, "-x", "holdfast")
+	return err
+}
+
+func (in *injection) pause(ctx, always context.Context, chosen []*machine) (bool, error) {
+	if len(chosen) == 0 {
+		return false, errNothing
+	}
+	in.note = fmt.Sprintf("%v", in.lasts.Round(time.Millisecond))
+	if err := all(chosen, func(m *machine) error { return m.do(always, "pause") }); err != nil {
+		return false, err
+	}
+	sleep(ctx, in.lasts)
+	return true, all(chosen, func(m *machine) error { return m.do(always, "unpause") })
+}
+
+// cutLinks cuts links between members for a time, and reports whether a node noticed.
+func (in *injection) cutLinks(ctx, always context.Context, links [][2]*machine) (bool, error) {
+	if len(links) == 0 {
+		return false, errNothing
+	}
+	before := in.leader()
+	for _, l := range links {
+		in.cut(l[0], l[1], 1)
+	}
+	defer func() {
+		for _, l := range links {
+			in.cut(l[0], l[1], -1)
+		}
+		if err := in.applyAll(always); err != nil {
+			in.say("%v", err)
+		}
+	}()
+	if err := in.applyAll(always); err != nil {
+		return false, err
+	}
+	noticed := false
+	for until := in.now() + in.lasts; in.now() < until && sleep(ctx, 200*time.Millisecond); {
+		after := in.leader()
+		noticed = noticed || before != after && after != nil
+		for _, m := range in.machines {
+			m.mu.Lock()
+			noticed = noticed || m.leads && m.answers < len(in.machines)
+			m.mu.Unlock()
+		}
+	}
+	return noticed, nil
+}
+
+// partition cuts links between members.
+func (in *injection) partition(ctx, always context.Context, shape string) (bool, error) {
+	var links [][2]*machine
+	both := func(a, b *machine) { links = append(links, [2]*machine{a, b}, [2]*machine{b, a}) }
+	count := len(in.machines)
+	switch shape {
+	case "leader alone":
+		leader := in.choose("the leader")
+		if len(leader) == 0 {
+			return false, errNothing
+		}
+		for _, m := range in.machines {
+			if m != leader[0] {
+				both(leader[0], m)
+			}
+		}
+	case "halves", "bridge": // a bridge is a node that both halves hear
+		order := in.choose("all")
+		first := 0
+		if shape == "bridge" {
+			first = 1
+		}
+		half := first + (count-first)/2
+		for _, a := range order[first:half] {
+			for _, b := range order[half:] {
+				both(a, b)
+			}
+		}
+	case "one-way":
+		order := in.choose("all")
+		for _, m := range order[1:] {
+			links = append(links, [2]*machine{order[0], m})
+		}
+		if in.random.IntN(2) == 0 {
+			for i := range links {
+				links[i][0], links[i][1] = links[i][1], links[i][0]
+			}
+		}
+	case "ring": // each hears its neighbours; of three nodes each is another's neighbour, so one link is cut
+		order := in.choose("all")
+		for i := range order {
+			for j := i + 2; j < count; j++ {
+				if i > 0 || j < count-1 {
+					both(order[i], order[j])
+				}
+			}
+		}
+		if count == 3 {
+			both(order[0], order[2])
+		}
+	}
+	return in.cutLinks(ctx, always, links)
+}
+
+// cutOff cuts machines off from the broker.
+func (in *injection) cutOff(ctx, always context.Context, chosen []*machine) (bool, error) {
+	if len(chosen) == 0 {
+		return false, errNothing
+	}
+	return in.disturbed(ctx, always, func(change int) {
+		for _, m := range chosen {
+			in.cutBroker(m, change)
+		}
+	})
+}
+
+// disturbed changes firewalls for a time.
+func (in *injection) disturbed(ctx, always context.Context, change func(by int)) (bool, error) {
+	change(1)
+	err := in.applyAll(always)
+	if err == nil {
+		sleep(ctx, in.lasts)
+	}
+	change(-1)
+	return err == nil, errors.Join(err, in.applyAll(always))
+}
+
+func (in *injection) lose(ctx, always context.Context) (bool, error) {
+	chosen, loss := in.choose("a minority"), 5+in.random.IntN(30)
+	in.note = fmt.Sprintf("%d %%", loss)
+	return in.disturbed(ctx, always, func(by int) {
+		for _, m := range chosen {
+			m.firewall.mu.Lock()
+			m.firewall.loss = max(0, by) * loss
+			m.firewall.mu.Unlock()
+		}
+	})
+}
+
+func (in *injection) slow(ctx, always context.Context) (bool, error) {
+	chosen := in.choose("a minority")
+	in.note = "400 kbit/s"
+	return in.disturbed(ctx, always, func(by int) {
+		for _, m := range chosen {
+			m.firewall.mu.Lock()
+			m.firewall.slowed = by > 0
+			m.firewall.mu.Unlock()
+		}
+	})
+}
+
+// late delays what machines and the broker say to each other.
+func (in *injection) late(ctx, _ context.Context) (bool, error) {
+	chosen, delay := in.choose("a minority"), time.Duration(20+in.random.IntN(400))*time.Millisecond
+	in.note = delay.String()
+	set := func(d time.Duration) error {
+		return all(chosen, func(m *machine) error {
+			return m.setTrouble(func(t *record.Trouble) { t.BrokerDelay = record.Duration(d) })
+		})
+	}
+	err := set(delay)
+	sleep(ctx, in.lasts)
+	return err == nil, errors.Join(err, set(0))
+}
+
+// bad lets a client behave badly.
+func (in *injection) bad(ctx context.Context, kind string) (bool, error) {
+	in.on = []string{"the broker"}
+	form := url.Values{"kind": {kind}, "lasts": {in.lasts.String()}}
+	_, err := in.askLoad(ctx, http.MethodPost, "/bad", form, in.lasts+toolTime)
+	return err == nil, err
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+)
+
+// thrown reports whether clients lost their connections since there were as many losses.
+func (in *injection) thrown(ctx context.Context, before int64) bool {
+	state, err := in.loadState(ctx)
+	return err == nil && state.Disconnects > before
+}
+
+// restartBroker stops the broker, which writes down what it has, and starts it again.
+func (in *injection) restartBroker(ctx, always context.Context) (bool, error) {
+	return in.withoutBroker(ctx, always, "stop", func() error { return nil })
+}
+
+// killBroker kills the broker, and starts it with what it wrote down last, or with nothing.
+func (in *injection) killBroker(ctx, always context.Context, forget bool) (bool, error) {
+	return in.withoutBroker(ctx, always, "kill", func() error {
+		if !forget {
+			return nil
+		}
+		return os.RemoveAll(filepath.Join(in.folder, "broker/data/mosquitto.db"))
+	})
+}
+
+func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
+	in.brokerDown.Lock()
+	defer in.brokerDown.Unlock()
+	in.on = []string{"the broker"}
+	before, err := in.loadState(always)
+	if err != nil {
+		return false, err
+	}
+	if err := in.broker.do(always, verb); err != nil {
+		return false, err
+	}
+	sleep(ctx, in.lasts/3)
+	if err := then(); err != nil {
+		return false, err
+	}
+	if err := in.broker.do(always, "start"); err != nil {
+		return false, err
+	}
+	return in.thrown(always, before.Disconnects), nil
+}
+
+// pauseBroker stops the broker without a word to anybody.
+func (in *injection) pauseBroker(ctx, always context.Context) (bool, error) {
+	in.brokerDown.Lock()
+	defer in.brokerDown.Unlock()
+	in.on = []string{"the broker"}
+	if err := in.broker.do(always, "pause"); err != nil {
+		return false, err
+	}
+	sleep(ctx, in.lasts)
+	return true, in.broker.do(always, "unpause")
+}

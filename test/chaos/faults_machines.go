@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"holdfast/test/chaos/record"
+)
+
+// jump sets the clocks of a minority, for good: until another fault, or the end, sets them back.
+func (in *injection) jump(ctx, _ context.Context) (bool, error) {
+	const most = 2 * time.Minute
+	chosen := in.choose("a minority")
+	offset := time.Duration(in.random.Int64N(int64(2*most))) - most
+	in.note = offset.Round(time.Millisecond).String()
+	return in.setClocks(ctx, chosen, func(time.Duration) time.Duration { return offset })
+}
+
+// skew lets the clocks of a minority run too fast, or too slowly.
+func (in *injection) skew(ctx, _ context.Context) (bool, error) {
+	chosen := in.choose("a minority")
+	rate := in.random.Float64()*2 - 1 // seconds a second
+	in.note = fmt.Sprintf("%+.2f s a second", rate)
+	return in.setClocks(ctx, chosen, func(passed time.Duration) time.Duration { return time.Duration(float64(passed) * rate) })
+}
+
+func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset func(passed time.Duration) time.Duration) (bool, error) {
+	in.clocks.Lock() // of a minority only
+	defer in.clocks.Unlock()
+	began := in.now()
+	defer func() {
+		if err := all(chosen, func(m *machine) error { return m.setClock(0) }); err != nil {
+			in.say("%v", err)
+		}
+	}()
+	for in.now()-began < in.lasts {
+		if err := all(chosen, func(m *machine) error { return m.setClock(offset(in.now() - began)) }); err != nil {
+			return false, err
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			break
+		}
+	}
+	return true, nil
+}
+
+// troubled returns a fault of a disk.
+func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
+	return func(ctx, _ context.Context) (bool, error) {
+		m := in.choose("a node")[0]
+		err := m.setTrouble(func(t *record.Trouble) { change(t, true) })
+		sleep(ctx, in.lasts)
+		if heal := m.setTrouble(func(t *record.Trouble) { change(t, false) }); err == nil {
+			err = heal
+		}
+		return err == nil, err
+	}
+}
+
+func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
+	delay := time.Duration(10+in.random.IntN(300)) * time.Millisecond
+	in.note = delay.String()
+	return in.troubled(func(t *record.Trouble, on bool) {
+		t.SyncDelay = 0
+		if on {
+			t.SyncDelay = record.Duration(delay)
+		}
+	})(ctx, always)
+}
+
+// stopped does something to a machine while its node is down, when all machines are well, and waits until they are again: of two
+// disks that lose what they have one after the other the second may be the last.
+func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
+	in.damaging.Lock()
+	defer in.damaging.Unlock()
+	const patience = time.Minute
+	if _, missing := in.settle(ctx, patience); missing != "" {
+		in.note = "not done: " + missing
+		return false, nil
+	}
+	always := context.WithoutCancel(ctx)
+	m.hold()
+	err := m.do(always, "stop")
+	if err == nil {
+		err = do()
+	}
+	m.letGo()
+	if started := in.boot(always, m); err == nil {
+		err = started
+	}
+	if err != nil {
+		return false, err
+	}
+	if _, missing := in.settle(ctx, patience); missing != "" && ctx.Err() == nil {
+		in.fail("after %s on %s: %s", in.kind, m.ID, missing)
+	}
+	return true, nil
+}
+
+// flip flips a bit in the newest file of one of the names.
+func (in *injection) flip(ctx context.Context, name string) (bool, error) {
+	m := in.choose("a node")[0]
+	flipped := false
+	_, err := in.stopped(ctx, m, func() error {
+		path, size, err := newest(filepath.Join(m.folder, "data"), name)
+		if err != nil || size == 0 {
+			in.note = "there is no " + name
+			return err
+		}
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }() // what was written is what counts
+		at, b := in.random.Int64N(size), make([]byte, 1)
+		if _, err := file.ReadAt(b, at); err != nil {
+			return err
+		}
+		b[0] ^= 1 << in.random.IntN(8)
+		in.note = fmt.Sprintf("%s: byte %d of %d", filepath.Base(path), at, size)
+		flipped = true
+		m.setDamaged()
+		_, err = file.WriteAt(b, at)
+		return err
+	})
+	return flipped, err
+}
+
+// newest returns the file of a name, in a folder or those in it, that was changed last.
+func newest(folder, name string) (path string, size int64, err error) {
+	var latest time.Time
+	err = filepath.WalkDir(folder, func(at string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || entry.Name() != name {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && info.ModTime().After(latest) {
+			path, size, latest = at, info.Size(), info.ModTime()
+		}
+		return err
+	})
+	return path, size, err
+}
+
+// replaceMember empties a machine's disk: its node joins anew, as another member.
+func (in *injection) replaceMember(ctx, _ context.Context) (bool, error) {
+	m := in.choose("a node")[0]
+	return in.stopped(ctx, m, m.wipe)
+}
+
+// removeMember removes a member, which ends; it is started again, with an empty disk, and joins.
+func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
+	m := in.choose("a node")[0]
+	return in.stopped(ctx, m, func() error {
+		for given := in.now() + 30*time.Second; ; {
+			var err error
+			if leader := in.leader(); leader != nil && leader != m {
+				_, err = leader.operate(ctx, "raft", "remove-peer", m.ID)
+			} else {
+				err = errNothing
+			}
+			if err == nil {
+				return m.wipe()
+			}
+			if in.now() > given || !sleep(ctx, 500*time.Millisecond) {
+				return err
+			}
+		}
+	})
+}
+
+// rollingRestart restarts one machine after the other, each when the one before it is back.
+func (in *injection) rollingRestart(ctx, _ context.Context) (bool, error) {
+	for _, m := range in.choose("all") {
+		if done, err := in.stopped(ctx, m, func() error { return nil }); !done || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// storm takes a snapshot on every machine again and again.
+func (in *injection) storm(ctx, _ context.Context) (bool, error) {
+	taken := 0
+	for until := in.now() + in.lasts; in.now() < until; {
+		for _, m := range in.machines {
+			if _, err := m.operate(ctx, "raft", "snapshot", "take"); err == nil {
+				taken++
+			}
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			break
+		}
+	}
+	in.note = fmt.Sprintf("%d taken", taken)
+	return taken > 0, nil
+}
+
+// transfer hands the leadership over again and again.
+func (in *injection) transfer(ctx, _ context.Context) (bool, error) {
+	done := 0
+	for until := in.now() + in.lasts; in.now() < until; {
+		if leader := in.leader(); leader != nil {
+			if _, err := leader.operate(ctx, "raft", "transfer-leader"); err == nil {
+				done++
+			}
+		}
+		if !sleep(ctx, time.Second) {
+			break
+		}
+	}
+	in.note = fmt.Sprintf("%d times", done)
+	return done > 0, nil
+}
+
+// pauseClients stops all clients, holders of locks among them.
+func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
+	in.on = []string{"the clients"}
+	if err := in.load.do(always, "pause"); err != nil {
+		return false, err
+	}
+	sleep(ctx, in.lasts)
+	return true, in.load.do(always, "unpause")
+}

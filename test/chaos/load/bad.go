@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/resp"
+	"holdfast/test/workload"
+)
+
+// Clients that behave badly. Nothing of what they do is in the history: the others' must be as if they were not there.
+
+// bad lets a client of a kind behave badly until the context ends.
+func bad(ctx context.Context, kind, broker string) error {
+	id := fmt.Sprintf("bad-%s-%d", kind, time.Now().UnixNano())
+	responses := "clients/" + id + "/responses"
+	c, _, err := dial(broker, id, false, []string{
+		responses, "clients/statestore/v1/" + serviceID() + "/" + strings.ToUpper(hex.EncodeToString([]byte(id))) + "/command/notify/#",
+	})
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	stop := context.AfterFunc(ctx, c.end)
+	defer stop()
+	b := &badClient{id: id, responses: responses, connection: c}
+	switch kind {
+	case "flood":
+		return b.flood(ctx)
+	case "deaf":
+		return b.deaf(ctx)
+	case "watchers":
+		return b.watchers(ctx)
+	default:
+		return fmt.Errorf("there is no bad client %q", kind)
+	}
+}
+
+func serviceID() string { return strings.Split(workload.InvokeTopic, "/")[2] }
+
+type badClient struct {
+	*connection
+	id, responses string
+	sent          int
+}
+
+func (b *badClient) send(as string, arguments ...string) error {
+	b.sent++
+	expiry := uint32(10)
+	properties := &packets.Properties{
+		ResponseTopic: b.responses, CorrelationData: fmt.Appendf(nil, "%s-%016d", b.id, b.sent), MessageExpiry: &expiry,
+		User: []packets.User{
+			{Key: "__ts", Value: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), b.id)},
+			{Key: "__srcId", Value: as},
+			{Key: "__protVer", Value: "1.0"},
+		},
+	}
+	return b.publish(workload.InvokeTopic, resp.AppendArray(nil, arguments...), properties, func() {})
+}
+
+// flood sends as fast as the broker takes it.
+func (b *badClient) flood(ctx context.Context) error {
+	go b.receive(func(*packets.Publish) {})
+	for ctx.Err() == nil {
+		if err := b.send(b.id, "SET", fmt.Sprintf("bad/%d", b.sent%1000), strings.Repeat("x", 100)); err != nil {
+			return nil //nolint:nilerr // thrown out by the broker: as good an end as any
+		}
+	}
+	return nil
+}
+
+// deaf watches what others change and asks for long values, and reads nothing of it.
+func (b *badClient) deaf(ctx context.Context) error {
+	for n := range 3 {
+		if err := b.send(b.id, "KEYNOTIFY", fmt.Sprintf("watched/%d", n)); err != nil {
+			return err
+		}
+	}
+	if err := b.send(b.id, "SET", "bad/long", strings.Repeat("x", 1<<20)); err != nil {
+		return err
+	}
+	for ctx.Err() == nil && b.sent < 300 { // without a PUBACK that is read the window is the end
+		select {
+		case b.window <- struct{}{}:
+			<-b.window
+			if b.send(b.id, "GET", "bad/long") != nil {
+				return nil
+			}
+		case <-time.After(100 * time.Millisecond):
+			<-ctx.Done()
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// watchers makes ten thousand clients watch one key, and changes that again and again.
+func (b *badClient) watchers(ctx context.Context) error {
+	const crowd = 10_000
+	go b.receive(func(*packets.Publish) {})
+	for n := range crowd {
+		if err := b.send(fmt.Sprintf("%s-%d", b.id, n), "KEYNOTIFY", "bad/crowded"); err != nil {
+			return err
+		}
+	}
+	for ctx.Err() == nil {
+		if err := b.send(b.id, "SET", "bad/crowded", fmt.Sprint(b.sent)); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/test/workload"
+)
+
+const (
+	keepAlive   = 10 * time.Second
+	dialTime    = 3 * time.Second
+	reconnect   = 200 * time.Millisecond
+	sessionLife = time.Hour
+)
+
+// link carries the messages of one client over MQTT 5, and connects again and again.
+type link struct {
+	*workload.Client
+	load        *workload.Load
+	broker      string
+	persistent  bool // the broker keeps its session while it is away
+	disconnects *atomic.Int64
+	out         chan *workload.Publication
+}
+
+// newLink returns a client that is connected for as long as the load lasts.
+func newLink(load *workload.Load, broker, id string, persistent bool, disconnects *atomic.Int64) *link {
+	l := &link{load: load, broker: broker, persistent: persistent, disconnects: disconnects, out: make(chan *workload.Publication, 4096)}
+	l.Client = load.Hire(id, l.publish)
+	load.Go(l.stayConnected)
+	return l
+}
+
+// publish puts a publication into the queue. What comes while the client is away is lost, as is what was not sent when the connection
+// ends.
+func (l *link) publish(p *workload.Publication) {
+	select {
+	case l.out <- p:
+	default:
+	}
+}
+
+func (l *link) stayConnected() {
+	for again := false; !l.load.Ended(); l.load.Sleep(reconnect) {
+		c, present, err := dial(l.broker, l.ID, l.persistent, []string{l.ResponseTopic(), l.NotifyFilter()})
+		if err != nil {
+			l.drain()
+			continue
+		}
+		if again && !present {
+			l.MissedNotes()
+		}
+		again = true
+		l.carry(c)
+		l.disconnects.Add(1)
+		if !l.persistent {
+			l.MissedNotes()
+		}
+		l.drain()
+	}
+}
+
+// drain loses what is queued.
+func (l *link) drain() {
+	for {
+		select {
+		case <-l.out:
+		default:
+			return
+		}
+	}
+}
+
+// carry passes messages until the connection ends.
+func (l *link) carry(c *connection) {
+	var working sync.WaitGroup
+	working.Go(func() { c.receive(func(p *packets.Publish) { l.Take(p.Topic, p.Payload, p.Properties) }) })
+	working.Go(c.keepAlive)
+	for ended := false; !ended; {
+		select {
+		case <-l.load.Done():
+			ended = true
+		case <-c.gone:
+			ended = true
+		case p := <-l.out:
+			// Whether the broker has it is not known before its PUBACK: a client that is told counts it as arrived.
+			ended = c.publish(workload.InvokeTopic, p.Payload, p.Properties, func() { p.Reached([]string{"broker"}) }) != nil
+		}
+	}
+	c.end()
+	working.Wait()
+}
+
+// connection is one connection to the broker.
+type connection struct {
+	conn   net.Conn
+	reader *bufio.Reader
+	gone   chan struct{}
+	once   sync.Once
+	window chan struct{} // as many publications as the broker takes without acknowledging
+
+	mu      sync.Mutex
+	next    uint16
+	flight  map[uint16]func()
+	writing sync.Mutex
+}
+
+// dial connects, and subscribes. present says that the broker has kept the session.
+func dial(broker, id string, persistent bool, filters []string) (c *connection, present bool, err error) {
+	conn, err := net.DialTimeout("tcp", broker, dialTime)
+	if err != nil {
+		return nil, false, err
+	}
+	c = &connection{conn: conn, reader: bufio.NewReader(conn), gone: make(chan struct{}), flight: make(map[uint16]func())}
+	present, err = c.open(id, persistent, filters)
+	if err != nil {
+		_ = conn.Close() // the error that counts is the other
+	}
+	return c, present, err
+}
+
+func (c *connection) open(id string, persistent bool, filters []string) (present bool, err error) {
+	if err := c.conn.SetDeadline(time.Now().Add(dialTime)); err != nil {
+		return false, err
+	}
+	connect := packets.NewControlPacket(packets.CONNECT)
+	content := connect.Content.(*packets.Connect)
+	content.ClientID, content.CleanStart, content.KeepAlive = id, !persistent, uint16(keepAlive/time.Second)
+	expiry, receive := uint32(0), uint16(65535)
+	if persistent {
+		expiry = uint32(sessionLife / time.Second)
+	}
+	content.Properties = &packets.Properties{SessionExpiryInterval: &expiry, ReceiveMaximum: &receive}
+	if _, err := connect.WriteTo(c.conn); err != nil {
+		return false, err
+	}
+	answer, err := packets.ReadPacket(c.reader)
+	if err != nil {
+		return false, err
+	}
+	connack, ok := answer.Content.(*packets.Connack)
+	if !ok || connack.ReasonCode != 0 {
+		return false, fmt.Errorf("%s is refused: %v", id, answer.Content)
+	}
+	window := 20
+	if connack.Properties != nil && connack.Properties.ReceiveMaximum != nil {
+		window = int(*connack.Properties.ReceiveMaximum)
+	}
+	c.window = make(chan struct{}, min(window, 1000))
+	subscribe := packets.NewControlPacket(packets.SUBSCRIBE)
+	subscription := subscribe.Content.(*packets.Subscribe)
+	subscription.PacketID = 65535
+	for _, filter := range filters {
+		subscription.Subscriptions = append(subscription.Subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
+	}
+	if _, err := subscribe.WriteTo(c.conn); err != nil {
+		return false, err
+	}
+	// The SUBACK comes with the rest.
+	return connack.SessionPresent, c.conn.SetDeadline(time.Time{})
+}
+
+// end ends the connection, at once.
+func (c *connection) end() {
+	c.once.Do(func() {
+		close(c.gone)
+		_ = c.conn.Close()
+	})
+}
+
+func (c *connection) write(p *packets.ControlPacket) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, err := p.WriteTo(c.conn)
+	return err
+}
+
+// receive takes what comes until the connection ends.
+func (c *connection) receive(take func(*packets.Publish)) {
+	defer c.end()
+	for {
+		if err := c.conn.SetReadDeadline(time.Now().Add(2 * keepAlive)); err != nil {
+			return
+		}
+		packet, err := packets.ReadPacket(c.reader)
+		if err != nil {
+			return
+		}
+		switch content := packet.Content.(type) {
+		case *packets.Publish:
+			take(content)
+			if content.QoS == 1 {
+				ack := packets.NewControlPacket(packets.PUBACK)
+				ack.Content.(*packets.Puback).PacketID = content.PacketID
+				if c.write(ack) != nil {
+					return
+				}
+			}
+		case *packets.Puback:
+			c.acknowledged(content)
+		case *packets.Disconnect:
+			return
+		}
+	}
+}
+
+func (c *connection) acknowledged(ack *packets.Puback) {
+	c.mu.Lock()
+	done := c.flight[ack.PacketID]
+	delete(c.flight, ack.PacketID)
+	c.mu.Unlock()
+	if done == nil {
+		return
+	}
+	<-c.window
+	if ack.ReasonCode == 0 {
+		done()
+	}
+}
+
+// keepAlive pings until the connection ends.
+func (c *connection) keepAlive() {
+	ticker := time.NewTicker(keepAlive / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.gone:
+			return
+		case <-ticker.C:
+		}
+		if c.write(packets.NewControlPacket(packets.PINGREQ)) != nil {
+			c.end()
+			return
+		}
+	}
+}
+
+var errGone = errors.New("the connection has ended")
+
+// publish publishes with QoS 1. done is called when the broker has taken it.
+func (c *connection) publish(topic string, payload []byte, properties *packets.Properties, done func()) error {
+	select {
+	case c.window <- struct{}{}:
+	case <-c.gone:
+		return errGone
+	}
+	packet := packets.NewControlPacket(packets.PUBLISH)
+	publish := packet.Content.(*packets.Publish)
+	publish.Topic, publish.Payload, publish.QoS, publish.Properties = topic, payload, 1, properties
+	c.mu.Lock()
+	for c.next++; c.next == 0 || c.next == 65535 || c.flight[c.next] != nil; {
+		c.next++
+	}
+	publish.PacketID = c.next
+	c.flight[c.next] = done
+	c.mu.Unlock()
+	return c.write(packet)
+}

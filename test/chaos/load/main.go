@@ -1,0 +1,134 @@
+// Command load is the clients of the harness: it works, writes down what it sees, and is told over HTTP what to do next.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"holdfast/test/chaos/record"
+	"holdfast/test/workload"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
+		os.Exit(1)
+	}
+}
+
+// server is the load, as it is told what to do.
+type server struct {
+	broker      string
+	folder      string
+	load        *workload.Load
+	prober      *link
+	disconnects atomic.Int64
+	finished    chan struct{}
+}
+
+func run() error {
+	var (
+		seed    = flag.Uint64("seed", 1, "of what the clients do")
+		broker  = flag.String("broker", "", "host:port")
+		folder  = flag.String("folder", "/history", "where to write the history")
+		listen  = flag.String("listen", ":8080", "for what to do next")
+		pace    = flag.Duration("pace", 100*time.Millisecond, "between the operations of one client")
+		lockTTL = flag.Duration("lock-ttl", 2*time.Second, "of locks")
+	)
+	flag.Parse()
+	s := &server{broker: *broker, folder: *folder, finished: make(chan struct{})}
+	s.load = workload.New(workload.Settings{
+		Seed: *seed, Expiry: 10, DefaultExpiry: time.Minute, RememberedFor: 30 * time.Second, Pace: *pace, LockTTL: *lockTTL,
+		Generation: 5 * time.Second,
+	})
+	s.prober = s.hire("prober-0", true)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /state", s.state)
+	mux.HandleFunc("POST /start", s.start)
+	mux.HandleFunc("POST /probe", s.probe)
+	mux.HandleFunc("POST /bad", s.bad)
+	mux.HandleFunc("POST /over", s.over)
+	mux.HandleFunc("POST /finish", s.finish)
+	web := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- web.ListenAndServe() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-s.finished:
+		return web.Shutdown(context.Background())
+	}
+}
+
+func (s *server) hire(id string, persistent bool) *link {
+	return newLink(s.load, s.broker, id, persistent, &s.disconnects)
+}
+
+func (s *server) state(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, record.Load{Now: record.Duration(s.load.Now()), Answered: s.load.Answered.Load(), Disconnects: s.disconnects.Load()})
+}
+
+func (s *server) answer(w http.ResponseWriter, value any) {
+	_ = json.NewEncoder(w).Encode(value) // whoever asked has left
+}
+
+// start lets the clients work.
+func (s *server) start(w http.ResponseWriter, r *http.Request) {
+	s.load.Staff(func(id string, persistent bool) *workload.Client { return s.hire(id, persistent).Client }, true)
+	s.state(w, r)
+}
+
+// probe answers how long it took until a write and a read have worked.
+func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
+	s.answer(w, record.Duration(s.prober.Probe()))
+}
+
+// bad lets a bad client work, for a time.
+func (s *server) bad(w http.ResponseWriter, r *http.Request) {
+	lasts, err := time.ParseDuration(r.FormValue("lasts"))
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), lasts)
+		defer cancel()
+		err = bad(ctx, r.FormValue("kind"), s.broker)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// over tells the clients to stop.
+func (s *server) over(w http.ResponseWriter, r *http.Request) {
+	s.load.Over()
+	s.state(w, r)
+}
+
+// finish reads all keys once more, and writes the history.
+func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
+	for _, o := range s.prober.ReadAll() {
+		s.load.History.AddOdd("a read at the end was not answered: %s", o)
+	}
+	s.load.Sleep(3 * time.Second) // for what is still on its way to the clients
+	s.load.End()
+	s.load.Wait()
+	if err := errors.Join(s.write("history.jsonl", s.load.History.Save), s.write("history.edn", s.load.History.WriteEDN)); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+	close(s.finished)
+}
+
+func (s *server) write(name string, content func(io.Writer) error) error {
+	file, err := os.Create(filepath.Join(s.folder, name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(content(file), file.Close())
+}

@@ -1,0 +1,75 @@
+// Command chaos runs a Holdfast cluster of real containers under faults, and judges what its clients saw. See docs/testing.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// errViolated says that a promise was broken; the report says which.
+var errViolated = errors.New("promises were broken")
+
+func command() *cobra.Command {
+	root := &cobra.Command{Use: "chaos", Short: "Run a cluster of containers under faults", SilenceUsage: true, SilenceErrors: true}
+	var o options
+	var kinds string
+	run := &cobra.Command{
+		Use: "run", Short: "Run a cluster under faults, and judge", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.nodes < 3 || o.nodes > 9 {
+				return fmt.Errorf("--nodes: %d is not between 3 and 9", o.nodes)
+			}
+			if o.seed == 0 {
+				o.seed = uint64(time.Now().Unix())
+			}
+			if kinds != "" {
+				o.kinds = strings.Split(kinds, ",")
+			}
+			return runOnce(c.Context(), o)
+		},
+	}
+	flags := run.Flags()
+	flags.Uint64Var(&o.seed, "seed", 0, "decides settings, faults and what clients do; 0 draws one")
+	flags.IntVar(&o.nodes, "nodes", 5, "in the cluster")
+	flags.DurationVar(&o.duration, "duration", 5*time.Minute, "of the faults")
+	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
+	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas; none is all")
+	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run")
+	flags.BoolVar(&o.smoke, "smoke", false, "leader kill, partition and broker restart only, each of which has to have an effect")
+	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
+	check := &cobra.Command{
+		Use: "check DIR", Short: "Judge an old run again", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, arguments []string) error {
+			well, err := judge(arguments[0])
+			if err == nil && !well {
+				err = errViolated
+			}
+			return err
+		},
+	}
+	selftest := &cobra.Command{
+		Use: "selftest", Short: "Show that mutants of the product are caught", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return runSelftest(c.Context(), o) },
+	}
+	selftest.Flags().StringVar(&o.folder, "report", "report", "folder for the reports")
+	selftest.Flags().StringVar(&o.mutant, "mutant", "", "only this one")
+	root.AddCommand(run, check, selftest)
+	return root
+}

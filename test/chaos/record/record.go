@@ -1,0 +1,105 @@
+// Package record holds what the parts of the harness write down and tell each other.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Duration is a duration that is text in JSON, as in "1.5s".
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = Duration(parsed)
+	return err
+}
+
+// Trouble is what is wrong with a machine.
+type Trouble struct {
+	SyncDelay   Duration `json:"syncDelay"`
+	FailSync    bool     `json:"failSync"`
+	DiskFull    bool     `json:"diskFull"`
+	DiskHangs   bool     `json:"diskHangs"`
+	BrokerDelay Duration `json:"brokerDelay"`
+}
+
+// Fault is one that was injected.
+type Fault struct {
+	Kind   string   `json:"kind"`
+	On     string   `json:"on"`     // nodes, for people
+	From   Duration `json:"from"`   // since the beginning of the load
+	To     Duration `json:"to"`     //
+	Effect bool     `json:"effect"` // it was there: the process ended, the link was cut, ...
+	Note   string   `json:"note,omitempty"`
+}
+
+// Leading is a time at which a node began to lead.
+type Leading struct {
+	At   Duration `json:"at"`
+	Node string   `json:"node"`
+	Term uint64   `json:"term"`
+}
+
+// Sample is what a node showed of itself at a moment.
+type Sample struct {
+	At       Duration `json:"at"`
+	Node     string   `json:"node"`
+	Resident int64    `json:"resident"` // bytes
+	Held     int64    `json:"held"`     // requests
+}
+
+// Run is what is known of a run beside what the clients saw.
+type Run struct {
+	Seed      uint64             `json:"seed"`
+	Nodes     int                `json:"nodes"`
+	Duration  Duration           `json:"duration"` // planned, of the faults
+	Lasted    Duration           `json:"lasted"`   // of the load
+	Command   string             `json:"command"`  // that runs it again
+	Settings  []string           `json:"settings"` // what the seed drew
+	Mutant    string             `json:"mutant,omitempty"`
+	Faults    []Fault            `json:"faults"`
+	Leaders   []Leading          `json:"leaders"`
+	Samples   []Sample           `json:"samples"`
+	Recovered Duration           `json:"recovered"` // after the last fault; negative is never
+	Hashes    map[string]string  `json:"hashes"`    // of the replicas, at the end
+	Counters  map[string]float64 `json:"counters"`  // of the nodes, summed over all processes
+	Failures  []string           `json:"failures"`  // of what the harness itself looks at
+	// NotesComplete says that the broker's queues have room for what a client misses while it is away.
+	NotesComplete bool `json:"notesComplete"`
+}
+
+// Load is the state of the load, as it tells the harness.
+type Load struct {
+	Now         Duration `json:"now"` // since its beginning
+	Answered    int64    `json:"answered"`
+	Disconnects int64    `json:"disconnects"` // of its clients from the broker
+}
+
+// Write writes a value as JSON.
+func Write(folder, name string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, name), append(text, '\n'), 0o644)
+}
+
+// Read reads a value from JSON.
+func Read(folder, name string, into any) error {
+	text, err := os.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

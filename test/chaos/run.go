@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"holdfast/test/chaos/record"
+)
+
+// runOnce runs a cluster under faults and judges it. The containers are taken down in any case; what they wrote is kept when a promise
+// was broken.
+func runOnce(ctx context.Context, o options) error {
+	o.command = fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v", o.seed, o.nodes, o.duration)
+	if o.smoke {
+		o.command = fmt.Sprintf("make chaos-smoke SEED=%d", o.seed)
+	}
+	if err := os.RemoveAll(o.folder); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.folder, 0o755); err != nil {
+		return err
+	}
+	fmt.Printf("building images\n")
+	built, err := buildImages(ctx, o.mutant)
+	if err != nil {
+		return err
+	}
+	w, err := newWorld(o, built)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("seed %d: %d nodes, faults for %v\n", o.seed, o.nodes, o.duration)
+	err = w.live(ctx)
+	always := context.WithoutCancel(ctx)
+	w.saveLogs(always)
+	if !o.keep {
+		err = errors.Join(err, w.downAll(always))
+	}
+	if err != nil {
+		return err
+	}
+	if err := record.Write(w.folder, "run.json", &w.run); err != nil {
+		return err
+	}
+	well, err := judge(w.folder)
+	switch {
+	case err != nil:
+		return err
+	case !well:
+		return errViolated
+	case !o.keep:
+		return w.dropData()
+	}
+	return nil
+}
+
+// live is the life of the cluster: it starts, is disturbed, heals and ends.
+func (w *world) live(ctx context.Context) error {
+	if err := w.up(ctx); err != nil {
+		return err
+	}
+	for _, m := range w.machines {
+		if err := m.apply(ctx); err != nil {
+			return fmt.Errorf("the firewall of %s: %w", m.ID, err)
+		}
+	}
+	watching, stop := context.WithCancel(ctx)
+	var watched sync.WaitGroup
+	watched.Go(func() { w.watch(watching) })
+	defer watched.Wait()
+	defer stop()
+	plan := smokePlan()
+	if !w.smoke {
+		plan = drawPlan(w.seed, w.duration, w.kinds)
+	}
+	for i := range plan {
+		w.say("planned: %s", &plan[i])
+	}
+	shown := w.progress(ctx)
+	w.disturb(ctx, plan)
+	if w.smoke {
+		sleep(ctx, w.duration-w.now())
+	}
+	shown()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return w.quiet(ctx)
+}
+
+// progress prints a line now and then, until it is told to stop.
+func (w *world) progress(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var printing sync.WaitGroup
+	printing.Go(func() {
+		for sleep(ctx, 15*time.Second) {
+			state, err := w.loadState(ctx)
+			if err != nil {
+				continue // the clients are paused
+			}
+			w.mu.Lock()
+			faults := len(w.run.Faults)
+			w.mu.Unlock()
+			fmt.Printf("%4.0f s: %d operations, %d faults over\n", w.now().Seconds(), state.Answered, faults)
+		}
+	})
+	return func() { cancel(); printing.Wait() }
+}
+
+// quiet lets everything heal, and reads what is there in the end.
+func (w *world) quiet(ctx context.Context) error {
+	began := w.now()
+	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, 2*time.Minute); err != nil {
+		w.fail("no service: %v", err)
+	} else {
+		w.run.Recovered = record.Duration(w.now() - began)
+	}
+	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
+		return err
+	}
+	v, missing := w.settle(ctx, 90*time.Second)
+	if missing != "" {
+		w.fail("at the end: %s", missing)
+	}
+	w.run.Hashes = make(map[string]string)
+	for _, h := range v.Hashes {
+		w.run.Hashes[h.Node] = h.Hash
+	}
+	w.run.Lasted = record.Duration(w.now())
+	for _, f := range w.run.Faults {
+		if w.smoke && !f.Effect {
+			w.fail("%s had no effect: %s", f.Kind, f.Note)
+		}
+	}
+	_, err := w.askLoad(ctx, http.MethodPost, "/finish", nil, 3*time.Minute)
+	return err
+}
+
+// saveLogs writes what the containers printed into the report.
+func (w *world) saveLogs(ctx context.Context) {
+	containers := []container{w.broker, w.load}
+	for _, m := range w.machines {
+		containers = append(containers, m.container)
+	}
+	for _, c := range containers {
+		text := c.logs(ctx, 1_000_000)
+		if err := os.WriteFile(filepath.Join(w.folder, c.name+".log"), []byte(text), 0o644); err != nil {
+			w.say("%v", err)
+		}
+	}
+}
+
+// dropData removes the machines' disks: of a run without violations nobody needs them.
+func (w *world) dropData() error {
+	var faults error
+	for _, m := range w.machines {
+		faults = errors.Join(faults, os.RemoveAll(m.folder))
+	}
+	return errors.Join(faults, os.RemoveAll(filepath.Join(w.folder, "broker")))
+}

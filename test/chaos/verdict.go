@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/test/chaos/record"
+	"holdfast/test/chaos/report"
+	"holdfast/test/history"
+)
+
+const (
+	// recoveryTime is how soon service has to be back after the last fault.
+	recoveryTime = 10 * time.Second
+	// maxResident is how much memory a node may use.
+	maxResident = 512 << 20
+	// patience is how long the judge looks at one key.
+	patience = 20 * time.Second
+)
+
+// judge holds what is in a folder of an old run, or of one that has just ended, against the promises, and writes the report. It
+// reports whether all is well.
+func judge(folder string) (well bool, err error) {
+	var run record.Run
+	if err := record.Read(folder, "run.json", &run); err != nil {
+		return false, err
+	}
+	file, err := os.Open(filepath.Join(folder, "history", "history.jsonl"))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = file.Close() }() // only read
+	h, err := history.Load(file)
+	if err != nil {
+		return false, err
+	}
+	findings := history.Check(h, conditions(&run))
+	for _, text := range run.Failures {
+		findings.Violations = append(findings.Violations, history.Violation{Check: "harness", Text: text})
+	}
+	findings.Violations = append(findings.Violations, ofNodes(&run)...)
+	if err := findings.WritePicture(filepath.Join(folder, "linearizability.html")); err != nil {
+		return false, err
+	}
+	r := report.New(&run, h, findings)
+	if err := r.Write(folder); err != nil {
+		return false, err
+	}
+	fmt.Print(r.Summary())
+	fmt.Printf("report: %s\n", filepath.Join(folder, "report.html"))
+	return len(findings.Violations) == 0, nil
+}
+
+// conditions are what the judge has to know of a run.
+func conditions(run *record.Run) history.Conditions {
+	lost := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return run.Counters[name] > 0 })
+	}
+	names := counted()
+	full := slices.ContainsFunc(run.Faults, func(f record.Fault) bool { return f.Kind == "disk full" })
+	c := history.Conditions{
+		QuotaTight: full, NotesComplete: run.NotesComplete && !lost(names[1:5]...), Patience: patience,
+	}
+	if !lost(names[0], names[5]) && run.NotesComplete {
+		c.SameWay = func(a, b *history.Op) bool { return sameWay(run.Faults, a, b) }
+	}
+	return c
+}
+
+// sameWay reports whether nothing kept two requests of a client from coming to the leader in their order: a request that passes the
+// leader by is executed later. It can when the leader's session with the broker began anew just then.
+func sameWay(faults []record.Fault, a, b *history.Op) bool {
+	const margin = 5 * time.Second
+	from, to := a.Call-margin, max(a.Replied, b.Replied)+margin
+	return !slices.ContainsFunc(faults, func(f record.Fault) bool {
+		loses := strings.Contains(f.Kind, "broker") || strings.HasPrefix(f.Kind, "member re") || strings.HasPrefix(f.Kind, "flipped bit")
+		return loses && time.Duration(f.From) < to && time.Duration(f.To) > from
+	})
+}
+
+// ofNodes judges what is known of the nodes.
+func ofNodes(run *record.Run) (violations []history.Violation) {
+	add := func(check, format string, arguments ...any) {
+		violations = append(violations, history.Violation{Check: check, Text: fmt.Sprintf(format, arguments...)})
+	}
+	switch recovered := time.Duration(run.Recovered); {
+	case recovered < 0:
+		add("recovery", "service did not come back after the last fault")
+	case recovered > recoveryTime:
+		add("recovery", "service was back %v after the last fault", recovered)
+	}
+	hashes := make(map[string]bool)
+	for _, hash := range run.Hashes {
+		hashes[hash] = true
+	}
+	if len(run.Hashes) != run.Nodes || len(hashes) != 1 {
+		add("replicas differ", "hashes at the end: %v", run.Hashes)
+	}
+	most := make(map[string]int64)
+	for _, s := range run.Samples {
+		most[s.Node] = max(most[s.Node], s.Resident)
+	}
+	for node, resident := range most {
+		if resident > maxResident {
+			add("bounds", "%s used %d MiB of memory", node, resident>>20)
+		}
+	}
+	return violations
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/test/chaos/record"
+)
+
+// watch looks at all machines until the context ends: what they say of themselves, and whether they run.
+func (w *world) watch(ctx context.Context) {
+	var watching sync.WaitGroup
+	for _, m := range w.machines {
+		watching.Go(func() { w.scrape(ctx, m) })
+		watching.Go(func() { w.supervise(ctx, m) })
+	}
+	watching.Wait()
+}
+
+// counted are the counters that the judge has to know.
+func counted() []string {
+	return []string{
+		`holdfast_held_requests_dropped_total{reason="full"}`, `holdfast_notifications_given_up_total`,
+		`holdfast_notifications_total{result="given_up"}`, `holdfast_notifications_total{result="expired"}`,
+		`holdfast_publish_abandoned_total{kind="notification"}`, `holdfast_requests_total{result="dropped"}`,
+	}
+}
+
+// scrape reads a machine's metrics, twice a second.
+func (w *world) scrape(ctx context.Context, m *machine) {
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	last := make(map[string]float64) // of this process
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		metrics, err := readMetrics(ctx, "http://"+m.ClientIP+":7402/metrics")
+		if err != nil {
+			m.note(false, 0, 0)
+			continue
+		}
+		leads, term := metrics["holdfast_leader"] == 1, uint64(metrics["holdfast_raft_term"])
+		if m.note(leads, term, int(metrics["holdfast_members_answering"])) {
+			w.addLeading(record.Leading{At: record.Duration(w.now()), Node: m.ID, Term: term})
+		}
+		w.addSample(record.Sample{
+			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), Held: int64(metrics["holdfast_held_requests"]),
+		})
+		w.addCounters(metrics, last)
+	}
+}
+
+// addCounters adds what has come to the counters since the last look. A counter that went back is of a new process.
+func (w *world) addCounters(metrics, last map[string]float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for series, value := range metrics {
+		for _, name := range counted() {
+			if series != name && !(strings.HasPrefix(series, "holdfast_requests_total{") && strings.Contains(series, `"dropped"`) && name == counted()[5]) {
+				continue
+			}
+			before := last[series]
+			if value < before {
+				before = 0
+			}
+			w.run.Counters[name] += value - before
+			last[series] = value
+		}
+	}
+}
+
+func (w *world) addLeading(l record.Leading) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.run.Leaders = append(w.run.Leaders, l)
+}
+
+func (w *world) addSample(s record.Sample) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.run.Samples = append(w.run.Samples, s)
+}
+
+// note takes what a machine says of itself, and reports whether it has begun to lead.
+func (m *machine) note(leads bool, term uint64, answering int) (began bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	began = leads && (!m.leads || m.term != term)
+	m.leads, m.term, m.answers = leads, term, answering
+	return began
+}
+
+// readMetrics reads metrics in Prometheus' text format, by series.
+func readMetrics(ctx context.Context, address string) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }() // only read
+	metrics := make(map[string]float64)
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || at < 0 {
+			continue
+		}
+		if value, err := strconv.ParseFloat(line[at+1:], 64); err == nil {
+			metrics[line[:at]] = value
+		}
+	}
+	return metrics, nil
+}
+
+// supervise starts a machine again when its node has ended by itself, as a supervisor would. Where the disk is damaged, or the node was
+// removed, it empties the disk before, as an operator would.
+func (w *world) supervise(ctx context.Context, m *machine) {
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if m.held() || m.running(ctx) || m.held() || ctx.Err() != nil {
+			continue
+		}
+		output := m.logs(ctx, 12)
+		excused, damaged := m.excused()
+		w.say("%s has ended by itself (excused %v, damaged %v): %s", m.ID, excused, damaged, lastLine(output))
+		if !excused {
+			w.fail("%s has ended by itself: %s", m.ID, output)
+		}
+		if damaged {
+			w.say("the disk of %s is emptied", m.ID)
+			if err := m.wipe(); err != nil {
+				w.fail("%s cannot be emptied: %v", m.ID, err)
+			}
+		}
+		if err := w.boot(ctx, m); err != nil {
+			w.say("%s does not start: %v", m.ID, err)
+		}
+	}
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"text/template"
+	"time"
+
+	"holdfast/test/chaos/record"
+)
+
+//go:embed docker-compose.yml.tmpl
+var composeTemplate string
+
+// options are what a run is asked for.
+type options struct {
+	seed     uint64
+	nodes    int
+	duration time.Duration
+	folder   string // of the report
+	mutant   string
+	kinds    []string // of faults; none is all
+	smoke    bool
+	keep     bool // the containers, at the end
+	command  string
+}
+
+// world is the cluster under test, and what surrounds it.
+type world struct {
+	options
+	images   images
+	random   *rand.Rand // of the settings
+	machines []*machine
+	broker   container
+	load     container
+	compose  string // file
+	brokerIP string
+	loadIP   string
+	began    time.Time // of the load
+	tiny     bool      // the queues of the broker
+
+	damaging   sync.Mutex // while a machine loses what it has
+	clocks     sync.Mutex // while some are wrong
+	brokerDown sync.Mutex
+
+	mu  sync.Mutex
+	run record.Run
+	log *os.File
+}
+
+// machine is a container with a node.
+type machine struct {
+	container
+	ID       string
+	MemberIP string
+	ClientIP string
+	folder   string
+	firewall *firewall
+
+	mu      sync.Mutex
+	down    int // how many faults keep it from running
+	damaged bool
+	trouble record.Trouble
+	leads   bool
+	term    uint64
+	answers int // members that it hears from
+}
+
+func newWorld(o options, built images) (*world, error) {
+	folder, err := filepath.Abs(o.folder)
+	if err != nil {
+		return nil, err
+	}
+	o.folder = folder
+	random := rand.New(rand.NewPCG(o.seed, 1))
+	project := fmt.Sprintf("chaos-%d", o.seed)
+	members, clients := fmt.Sprintf("198.18.%d", o.seed%100*2), fmt.Sprintf("198.18.%d", o.seed%100*2+1)
+	w := &world{
+		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
+		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
+		tiny: !o.smoke && random.IntN(5) == 0,
+	}
+	for i := range o.nodes {
+		id := fmt.Sprintf("n%d", i+1)
+		m := &machine{
+			container: container{project + "-" + id}, ID: id, MemberIP: fmt.Sprintf("%s.%d", members, 11+i), ClientIP: fmt.Sprintf("%s.%d", clients, 11+i),
+			folder: filepath.Join(folder, id), firewall: newFirewall(),
+		}
+		w.machines = append(w.machines, m)
+	}
+	w.run = record.Run{
+		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{},
+		Recovered: -1, NotesComplete: !w.tiny,
+	}
+	if err := w.prepare(project, members, clients); err != nil {
+		return nil, err
+	}
+	w.log, err = os.Create(filepath.Join(folder, "harness.log"))
+	return w, err
+}
+
+// prepare writes what the containers are made from.
+func (w *world) prepare(project, members, clients string) error {
+	for _, name := range []string{"broker/data", "history"} {
+		if err := os.MkdirAll(filepath.Join(w.folder, name), 0o755); err != nil {
+			return err
+		}
+	}
+	queues := "max_inflight_messages 0\nmax_queued_messages 0\n"
+	if w.tiny {
+		queues = "max_inflight_messages 20\nmax_queued_messages 100\n"
+	}
+	config := "listener 1883 0.0.0.0\nallow_anonymous true\nset_tcp_nodelay true\nlog_dest stderr\nlog_type warning\nlog_type error\n" +
+		"persistence true\npersistence_location /broker/data/\n" + queues
+	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config), 0o644); err != nil {
+		return err
+	}
+	var peers []string
+	for _, m := range w.machines {
+		if err := os.MkdirAll(m.folder, 0o755); err != nil {
+			return err
+		}
+		peers = append(peers, m.ID+"="+m.MemberIP+":7400")
+	}
+	pace := time.Duration(60+w.random.IntN(100)) * time.Millisecond
+	lockTTL := time.Duration(1000+w.random.IntN(3000)) * time.Millisecond
+	w.run.Settings = []string{
+		fmt.Sprintf("a client's operations: each %v on average", pace), fmt.Sprintf("locks: %v", lockTTL), fmt.Sprintf("tiny queues in the broker: %v", w.tiny),
+	}
+	file, err := os.Create(w.compose)
+	if err != nil {
+		return err
+	}
+	err = template.Must(template.New("compose").Parse(composeTemplate)).Execute(file, map[string]any{
+		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed,
+		"BrokerIP": w.brokerIP, "LoadIP": w.loadIP, "Members": members, "Clients": clients, "Pace": pace, "LockTTL": lockTTL,
+		"NodeImage": w.images.node, "LoadImage": w.images.load, "BrokerImage": w.images.broker,
+	})
+	return errors.Join(err, file.Close())
+}
+
+// say notes what the harness does.
+func (w *world) say(format string, arguments ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := time.Duration(0)
+	if !w.began.IsZero() {
+		at = time.Since(w.began)
+	}
+	fmt.Fprintf(w.log, "%s %9.3f %s\n", time.Now().UTC().Format("15:04:05.000"), at.Seconds(), fmt.Sprintf(format, arguments...))
+}
+
+// fail notes that something that the harness itself looks at is not as it has to be.
+func (w *world) fail(format string, arguments ...any) {
+	text := fmt.Sprintf(format, arguments...)
+	w.say("FAILURE: %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.run.Failures = append(w.run.Failures, text)
+}
+
+func (w *world) now() time.Duration { return time.Since(w.began) }
+
+// composeDo calls docker-compose.
+func (w *world) composeDo(ctx context.Context, arguments ...string) error {
+	_, err := tool(ctx, "", "docker-compose", append([]string{"-p", fmt.Sprintf("chaos-%d", w.seed), "-f", w.compose}, arguments...)...)
+	return err
+}
+
+// up starts everything, and waits until it serves.
+func (w *world) up(ctx context.Context) error {
+	if err := w.composeDo(ctx, "up", "-d"); err != nil {
+		return err
+	}
+	for given := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		state, err := w.askLoad(ctx, http.MethodGet, "/state", nil, time.Second)
+		if err == nil {
+			var load record.Load
+			if err := json.Unmarshal(state, &load); err != nil {
+				return err
+			}
+			w.began = time.Now().Add(-time.Duration(load.Now))
+			break
+		}
+		if time.Now().After(given) || ctx.Err() != nil {
+			return fmt.Errorf("the load does not start: %w", err)
+		}
+	}
+	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, time.Minute); err != nil {
+		return fmt.Errorf("the cluster does not serve: %w", err)
+	}
+	_, err := w.askLoad(ctx, http.MethodPost, "/start", nil, time.Minute)
+	return err
+}
+
+// down takes everything down.
+func (w *world) downAll(ctx context.Context) error {
+	return w.composeDo(ctx, "down", "-v", "--timeout", "1")
+}
+
+// loadState asks the load how it is.
+func (w *world) loadState(ctx context.Context) (state record.Load, err error) {
+	body, err := w.askLoad(ctx, http.MethodGet, "/state", nil, 5*time.Second)
+	if err != nil {
+		return state, err
+	}
+	return state, json.Unmarshal(body, &state)
+}
+
+func (w *world) askLoad(ctx context.Context, method, path string, form url.Values, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	target := "http://" + w.loadIP + ":8080" + path
+	if form != nil {
+		target += "?" + form.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }() // only read
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return body, err
+}

@@ -1,0 +1,198 @@
+package history
+
+import (
+	"bytes"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/hlc"
+	"holdfast/resp"
+)
+
+// version returns a version of the store.
+func version(n int64) hlc.Timestamp { return hlc.Timestamp{Wall: n, NodeID: hlc.StoreNodeID} }
+
+// op returns an operation with its times in seconds; a reply of "?" is none.
+func op(client string, verb Verb, key, value string, call, replied float64, reply string, v int64) *Op {
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	o := &Op{Client: client, Verb: verb, Key: key, Value: value, Call: seconds(call), Copies: []Sending{{Receivers: []string{"broker"}}}}
+	if reply == "?" {
+		return o
+	}
+	o.Known, o.Replied, o.Payload = true, seconds(replied), reply
+	switch {
+	case reply == "OK":
+		o.Reply = resp.Reply{Kind: resp.ReplyOK}
+	case reply == "-1":
+		o.Reply = resp.Reply{Kind: resp.ReplyNotApplied, Integer: -1}
+	case reply == "1" || reply == "0":
+		o.Reply = resp.Reply{Kind: resp.ReplyInteger, Integer: int64(reply[0] - '0')}
+	case reply == "nil":
+		o.Reply = resp.Reply{Kind: resp.ReplyNull}
+	case strings.HasPrefix(reply, "ERR "):
+		o.Reply = resp.Reply{Kind: resp.ReplyError, Error: reply[4:]}
+	default:
+		o.Reply = resp.Reply{Kind: resp.ReplyBulk, Bulk: []byte(reply)}
+	}
+	if v > 0 {
+		o.Version = version(v)
+	}
+	return o
+}
+
+func with(o *Op, change func(*Op)) *Op {
+	change(o)
+	return o
+}
+
+func histories() map[string][]*Op {
+	token := func(n int64) func(*Op) { return func(o *Op) { o.Token = version(n) } }
+	ttl := func(o *Op) { o.TTL, o.Condition = 10*time.Second, NEX }
+	final := func(o *Op) { o.Final = true }
+	return map[string][]*Op{
+		"": {
+			op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("b", Get, "r/1", "", 2, 3, "x", 1), op("b", Set, "r/1", "y", 2, 0, "?", 0),
+			op("a", Get, "r/1", "", 4, 5, "y", 2), op("a", Del, "r/1", "", 6, 7, "1", 2), op("a", Get, "r/1", "", 8, 9, "nil", 0),
+		},
+		"linearizability": {op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("b", Get, "r/1", "", 2, 3, "nil", 0)},
+		"acknowledged write lost": {
+			op("a", Set, "flood/1", "x", 0, 1, "OK", 1), with(op("b", Get, "flood/1", "", 2, 3, "nil", 0), final),
+		},
+		"exactly once": {with(op("a", Set, "r/1", "x", 0, 1, "OK", 1), func(o *Op) {
+			o.Again = []Repeat{{At: 2 * time.Second, Reply: o.Reply, Payload: "OK", Version: version(2)}}
+		})},
+		"effect after an error": {
+			op("a", Set, "r/1", "x", 0, 1, "ERR "+errorOverloaded, 0), op("b", Set, "r/1", "x", 2, 0, "?", 0), op("c", Get, "r/1", "", 3, 4, "x", 1),
+		},
+		"order of a client": {
+			with(op("a", Set, "p/1", "x", 0, 3, "OK", 2), func(o *Op) { o.Sequence = 1 }), with(op("a", Set, "p/1", "y", 0.1, 2.9, "OK", 1), func(o *Op) { o.Sequence = 2 }),
+		},
+		"versions": {op("a", Set, "x/1", "x", 0, 1, "OK", 2), op("b", Set, "x/2", "y", 2, 3, "OK", 1)},
+		"fencing": {
+			with(op("a", Set, "protected/1", "x", 0, 1, "OK", 5), token(3)), with(op("b", Set, "protected/1", "y", 2, 3, "OK", 6), token(2)),
+		},
+		"lock lost early": {
+			with(op("a", Set, "lock/1", "a", 0, 1, "OK", 1), ttl), with(op("b", Set, "lock/1", "b", 2, 3, "OK", 2), ttl),
+		},
+		"element added twice": {op("a", Set, "element/1", "x", 0, 1, "OK", 1), op("b", Set, "element/1", "y", 0, 1, "OK", 2)},
+		"element lost":        {op("a", Set, "element/1", "x", 0, 1, "OK", 1), op("b", Get, "element/1", "", 2, 3, "nil", 0)},
+		"expired early": {
+			with(op("a", Set, "brief/1", "x", 0, 1, "OK", 1), func(o *Op) { o.TTL = 5 * time.Second }), op("a", Get, "brief/1", "", 2, 3, "nil", 0),
+		},
+		"never expired": {
+			with(op("a", Set, "brief/1", "x", 0, 1, "OK", 1), func(o *Op) { o.TTL = time.Second }), with(op("a", Get, "brief/1", "", 60, 61, "x", 1), final),
+		},
+		"odd reply": {op("a", Set, "r/1", "x", 0, 1, "ERR something else", 0)},
+		"notifications": {
+			op("a", Notify, "watched/1", "", 0, 1, "OK", 0), op("b", Set, "watched/1", "x", 2, 3, "OK", 1),
+		},
+	}
+}
+
+func conditions() Conditions {
+	return Conditions{NotesComplete: true, Patience: 5 * time.Second, SameWay: func(_, _ *Op) bool { return true }}
+}
+
+func history(ops []*Op) *History {
+	h := New()
+	for _, o := range ops {
+		h.Add(o)
+	}
+	return h
+}
+
+// Each promise that is broken is found, and a history without fault is left alone.
+func TestCheck(t *testing.T) {
+	for want, ops := range histories() {
+		var found []string
+		for _, v := range Check(history(ops), conditions()).Violations {
+			if !slices.Contains(found, v.Check) {
+				found = append(found, v.Check)
+			}
+		}
+		if want == "" && len(found) > 0 || want != "" && !slices.Contains(found, want) {
+			t.Errorf("%q: found %q", want, found)
+		}
+	}
+}
+
+// Two clients that both use a lock's token at the same time are counted.
+func TestContested(t *testing.T) {
+	lock := func(o *Op) { o.TTL, o.Condition = time.Second, NEX }
+	h := history([]*Op{
+		with(op("a", Set, "lock/1", "a", 0, 1, "OK", 1), lock), with(op("b", Set, "lock/1", "b", 5, 6, "OK", 2), lock),
+		with(op("a", Set, "protected/1", "x", 7, 8, "ERR "+errorTokenLower, 0), func(o *Op) { o.Token = version(1) }),
+	})
+	if findings := Check(h, conditions()); findings.Contested != 1 {
+		t.Errorf("%d times", findings.Contested)
+	}
+}
+
+// Notifications out of order are found, a repetition from some point on is not.
+func TestNotesOrder(t *testing.T) {
+	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
+		h := New()
+		for _, n := range order {
+			h.AddNote("a", note(n))
+		}
+		if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
+			t.Errorf("%v: %v", order, findings.Violations)
+		}
+	}
+}
+
+// A history that was saved is the same when it is loaded.
+func TestSaveAndLoad(t *testing.T) {
+	h := New()
+	for _, ops := range histories() {
+		for _, o := range ops {
+			h.Add(o)
+		}
+	}
+	h.AddNote("a", Note{At: 5, Key: "k", Version: version(3)})
+	h.AddGap("a", 7)
+	h.AddOdd("odd")
+	h.AddAhead("ahead")
+	var file bytes.Buffer
+	if err := h.Save(&file); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := Load(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range h.Ops {
+		if !reflect.DeepEqual(*loaded.Ops[i], *h.Ops[i]) {
+			t.Errorf("%+v became %+v", h.Ops[i], loaded.Ops[i])
+		}
+	}
+	if !reflect.DeepEqual([]any{loaded.Notes, loaded.Gaps, loaded.Odd, loaded.Ahead}, []any{h.Notes, h.Gaps, h.Odd, h.Ahead}) {
+		t.Errorf("%+v became %+v", h, loaded)
+	}
+}
+
+// Each line is a map; who does not know the outcome goes on as another process.
+func TestEDN(t *testing.T) {
+	h := history([]*Op{
+		op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("a", Set, "r/1", "y", 2, 0, "?", 0), op("a", Get, "r/1", "", 4, 5, "x", 1),
+		op("b", Set, "lock/1", "b", 0, 1, "OK", 2),
+	})
+	var text strings.Builder
+	if err := h.WriteEDN(&text); err != nil {
+		t.Fatal(err)
+	}
+	want := `{:index 0, :process 0, :type :invoke, :f :write, :key "r/1", :value "x", :time 0}
+{:index 1, :process 0, :type :ok, :f :write, :key "r/1", :value "x", :time 1000000000}
+{:index 2, :process 0, :type :invoke, :f :write, :key "r/1", :value "y", :time 2000000000}
+{:index 3, :process 1, :type :invoke, :f :read, :key "r/1", :value nil, :time 4000000000}
+{:index 4, :process 1, :type :ok, :f :read, :key "r/1", :value "x", :time 5000000000}
+{:index 5, :process 0, :type :info, :f :write, :key "r/1", :value "y", :time nil}
+`
+	if text.String() != want {
+		t.Errorf("%s", text.String())
+	}
+}
