@@ -74,8 +74,15 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 // stopped does something to a machine while its node is down, when all machines are well, and waits until they are again: of two
 // disks that lose what they have one after the other the second may be the last.
 func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
-	in.damaging.Lock()
-	defer in.damaging.Unlock()
+	turn := time.NewTimer(in.lasts)
+	defer turn.Stop()
+	select {
+	case in.damaging <- struct{}{}:
+		defer func() { <-in.damaging }()
+	case <-turn.C:
+		in.note = "not done: another machine is not back yet"
+		return false, nil
+	}
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
@@ -158,7 +165,7 @@ func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 		for given := in.now() + 30*time.Second; ; {
 			var err error
 			if leader := in.leader(); leader != nil && leader != m {
-				_, err = leader.operate(ctx, "raft", "remove-peer", m.ID)
+				_, err = leader.operate(ctx, "raft", "remove-peer", "--yes", m.ID)
 			} else {
 				err = errNothing
 			}

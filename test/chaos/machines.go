@@ -17,6 +17,7 @@ func (m *machine) hold() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down++
+	m.holds++
 }
 
 func (m *machine) letGo() {
@@ -25,16 +26,26 @@ func (m *machine) letGo() {
 	m.down--
 }
 
-// held reports whether the machine is to be down.
-func (m *machine) held() bool {
+// held reports whether the machine is to be down, and how often it was.
+func (m *machine) held() (now bool, holds int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.down > 0
+	return m.down > 0, m.holds
+}
+
+// endedByItself reports whether the node has ended though nobody wanted it to.
+func (m *machine) endedByItself(ctx context.Context) bool {
+	held, before := m.held()
+	if held || m.running(ctx) {
+		return false
+	}
+	held, after := m.held()
+	return !held && before == after && ctx.Err() == nil
 }
 
 // boot starts a machine that is down, with what is wrong with its network.
 func (w *world) boot(ctx context.Context, m *machine) error {
-	if m.held() {
+	if held, _ := m.held(); held {
 		return nil
 	}
 	if err := m.do(ctx, "start"); err != nil {

@@ -136,7 +136,7 @@ func (w *world) supervise(ctx context.Context, m *machine) {
 			return
 		case <-ticker.C:
 		}
-		if m.held() || m.running(ctx) || m.held() || ctx.Err() != nil {
+		if !m.endedByItself(ctx) {
 			continue
 		}
 		output := m.logs(ctx, 12)

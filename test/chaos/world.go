@@ -50,8 +50,8 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   sync.Mutex // while a machine loses what it has
-	clocks     sync.Mutex // while some are wrong
+	damaging   chan struct{} // has something in it while a machine loses what it has
+	clocks     sync.Mutex    // while some are wrong
 	brokerDown sync.Mutex
 
 	mu  sync.Mutex
@@ -70,6 +70,7 @@ type machine struct {
 
 	mu      sync.Mutex
 	down    int // how many faults keep it from running
+	holds   int // how many ever did
 	damaged bool
 	trouble record.Trouble
 	leads   bool
@@ -89,7 +90,7 @@ func newWorld(o options, built images) (*world, error) {
 	w := &world{
 		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
 		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
-		tiny: !o.smoke && random.IntN(5) == 0,
+		tiny: !o.smoke && random.IntN(5) == 0, damaging: make(chan struct{}, 1),
 	}
 	for i := range o.nodes {
 		id := fmt.Sprintf("n%d", i+1)
