@@ -22,9 +22,11 @@ FIRST    ?= 1
 MUTANTS  ?= all
 SIMULATE := go run ./test/sim/simulate
 
-# The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m; SEED=0 draws one.
+# The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m, and perhaps FAULTS=kind,kind or MUTANT=name; SEED=0 draws one.
 SEED     ?= 0
 DIR      ?= report/chaos
+FAULTS   ?=
+MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
 .PHONY: help build dev test packages test-go test-sdk sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
@@ -71,7 +73,7 @@ sim-mutants-recorded: ## the same for five mutants, with seeds that are known to
 	$(SIMULATE) -mutants ack_early,dedup_off,fence_off,wall_expiry,old_session -recorded -duration $(DURATION)
 
 chaos: chaos-packages ## real containers under faults for DURATION: SEED, NODES; needs root, Docker Engine and docker-compose
-	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR)
+	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR) --faults "$(FAULTS)" --mutant "$(MUTANT)"
 
 chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
 	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --report $(CURDIR)/$(DIR)-smoke
@@ -79,7 +81,7 @@ chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
 chaos-check: ## judge an old run again: DIR
 	$(CHAOS) check $(abspath $(DIR))
 
-chaos-selftest: chaos-packages ## show that the chaos harness catches each of six mutants (half an hour)
+chaos-selftest: chaos-packages ## show that the chaos harness catches each of six mutants, and leaves the product alone (half an hour)
 	$(CHAOS) selftest --report $(CURDIR)/$(DIR)-selftest
 
 test-chaos: ## the chaos harness' own tests: its disk needs root and /dev/fuse

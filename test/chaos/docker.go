@@ -6,17 +6,26 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// toolTime bounds each call of a tool.
-const toolTime = 60 * time.Second
+// toolTime bounds each call of a tool, composeTime those that may pull an image.
+const (
+	toolTime    = 60 * time.Second
+	composeTime = 5 * time.Minute
+)
 
 // tool runs a program and returns what it printed. The error has what it complained of.
 func tool(ctx context.Context, input, name string, arguments ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, toolTime)
+	limit := toolTime
+	if name == "docker-compose" {
+		limit = composeTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, arguments...)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the harness, which heals and takes down
 	command.Stdin = strings.NewReader(input)
 	var output, complaints bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaints

@@ -23,6 +23,28 @@ type injection struct {
 	note   string
 }
 
+// errBusy says that all that was to be disturbed is disturbed already, in a way that does not go together with this.
+var errBusy = errors.New("other faults are there")
+
+func bodies(m *machine) turn { return m.body }
+func nets(m *machine) turn   { return m.net }
+
+// occupy keeps other faults of a kind away from machines until done is called. It returns those that it got.
+func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*machine, done func()) {
+	in.on = nil
+	for _, m := range wanted {
+		if of(m).take() {
+			got = append(got, m)
+			in.on = append(in.on, m.ID)
+		}
+	}
+	return got, func() {
+		for _, m := range got {
+			of(m).give()
+		}
+	}
+}
+
 // errNothing says that there was nothing to disturb: no leader, for instance.
 var errNothing = errors.New("there was nothing to disturb")
 
@@ -101,7 +123,7 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 		"flipped bit in the log":    func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "raft.db") },
 		"flipped bit in a snapshot": func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "state.bin") },
 		"member removed and added":  in.removeMember, "member replaced": in.replaceMember, "rolling restart": in.rollingRestart,
-		"snapshot storm": in.storm, "leadership transfer": in.transfer, "clients paused": in.pauseClients,
+		"snapshot storm": in.storm, "leadership transfer": in.transfer, "leader deposed unawares": in.depose, "clients paused": in.pauseClients,
 		"flood":                 func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "flood") },
 		"deaf client":           func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "deaf") },
 		"ten thousand watchers": func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "watchers") },
@@ -154,14 +176,16 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	if len(chosen) == 0 {
 		return false, errNothing
 	}
+	chosen, done := in.occupy(chosen, bodies)
+	defer done()
+	if len(chosen) == 0 {
+		return false, errBusy
+	}
 	for _, m := range chosen {
 		m.hold()
 	}
 	defer func() {
-		for _, m := range chosen {
-			m.letGo()
-		}
-		if err := all(chosen, func(m *machine) error { return in.boot(always, m) }); err != nil {
+		if err := all(chosen, func(m *machine) error { return in.release(always, m) }); err != nil {
 			in.say("%v", err)
 		}
 	}()
@@ -174,6 +198,9 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	sleep(ctx, in.lasts)
 	dead := true
 	for _, m := range chosen {
+		for given := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(given); { // it may have had much to write back
+			sleep(always, 100*time.Millisecond)
+		}
 		dead = dead && !m.running(always)
 	}
 	return dead, err
@@ -192,6 +219,11 @@ func (m *machine) killNode(ctx context.Context) error {
 func (in *injection) pause(ctx, always context.Context, chosen []*machine) (bool, error) {
 	if len(chosen) == 0 {
 		return false, errNothing
+	}
+	chosen, done := in.occupy(chosen, bodies)
+	defer done()
+	if len(chosen) == 0 {
+		return false, errBusy
 	}
 	in.note = fmt.Sprintf("%v", in.lasts.Round(time.Millisecond))
 	if err := all(chosen, func(m *machine) error { return m.do(always, "pause") }); err != nil {
@@ -214,9 +246,7 @@ func (in *injection) cutLinks(ctx, always context.Context, links [][2]*machine) 
 		for _, l := range links {
 			in.cut(l[0], l[1], -1)
 		}
-		if err := in.applyAll(always); err != nil {
-			in.say("%v", err)
-		}
+		in.heal(always)
 	}()
 	if err := in.applyAll(always); err != nil {
 		return false, err
@@ -308,11 +338,14 @@ func (in *injection) disturbed(ctx, always context.Context, change func(by int))
 		sleep(ctx, in.lasts)
 	}
 	change(-1)
-	return err == nil, errors.Join(err, in.applyAll(always))
+	in.heal(always)
+	return err == nil, err
 }
 
 func (in *injection) lose(ctx, always context.Context) (bool, error) {
-	chosen, loss := in.choose("a minority"), 5+in.random.IntN(30)
+	chosen, done := in.occupy(in.choose("a minority"), nets)
+	defer done()
+	loss := 5 + in.random.IntN(30)
 	in.note = fmt.Sprintf("%d %%", loss)
 	return in.disturbed(ctx, always, func(by int) {
 		for _, m := range chosen {
@@ -324,7 +357,8 @@ func (in *injection) lose(ctx, always context.Context) (bool, error) {
 }
 
 func (in *injection) slow(ctx, always context.Context) (bool, error) {
-	chosen := in.choose("a minority")
+	chosen, done := in.occupy(in.choose("a minority"), nets)
+	defer done()
 	in.note = "400 kbit/s"
 	return in.disturbed(ctx, always, func(by int) {
 		for _, m := range chosen {
@@ -337,7 +371,9 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 
 // late delays what machines and the broker say to each other.
 func (in *injection) late(ctx, _ context.Context) (bool, error) {
-	chosen, delay := in.choose("a minority"), time.Duration(20+in.random.IntN(400))*time.Millisecond
+	chosen, done := in.occupy(in.choose("a minority"), nets)
+	defer done()
+	delay := time.Duration(20+in.random.IntN(400)) * time.Millisecond
 	in.note = delay.String()
 	set := func(d time.Duration) error {
 		return all(chosen, func(m *machine) error {
@@ -352,7 +388,8 @@ func (in *injection) late(ctx, _ context.Context) (bool, error) {
 // bad lets a client behave badly.
 func (in *injection) bad(ctx context.Context, kind string) (bool, error) {
 	in.on = []string{"the broker"}
-	form := url.Values{"kind": {kind}, "lasts": {in.lasts.String()}}
+	const settling = 8 * time.Second // until ten thousand have begun to watch
+	form := url.Values{"kind": {kind}, "lasts": {(in.lasts + settling).String()}}
 	_, err := in.askLoad(ctx, http.MethodPost, "/bad", form, in.lasts+toolTime)
 	return err == nil, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 )
@@ -14,17 +15,27 @@ func (in *injection) thrown(ctx context.Context, before int64) bool {
 
 // restartBroker stops the broker, which writes down what it has, and starts it again.
 func (in *injection) restartBroker(ctx, always context.Context) (bool, error) {
-	return in.withoutBroker(ctx, always, "stop", func() error { return nil })
+	return in.withoutBroker(ctx, always, "stop", in.persisted)
 }
 
 // killBroker kills the broker, and starts it with what it wrote down last, or with nothing.
 func (in *injection) killBroker(ctx, always context.Context, forget bool) (bool, error) {
 	return in.withoutBroker(ctx, always, "kill", func() error {
 		if !forget {
-			return nil
+			return in.persisted()
 		}
-		return os.RemoveAll(filepath.Join(in.folder, "broker/data/mosquitto.db"))
+		return os.RemoveAll(in.database())
 	})
+}
+
+func (in *injection) database() string {
+	return filepath.Join(in.folder, "broker", "data", "mosquitto.db")
+}
+
+// persisted reports whether the broker has written down what it has.
+func (in *injection) persisted() error {
+	_, err := os.Stat(in.database())
+	return err
 }
 
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
@@ -35,14 +46,12 @@ func (in *injection) withoutBroker(ctx, always context.Context, verb string, the
 	if err != nil {
 		return false, err
 	}
-	if err := in.broker.do(always, verb); err != nil {
-		return false, err
+	err = in.broker.do(always, verb)
+	if err == nil {
+		sleep(ctx, in.lasts/3)
+		err = then()
 	}
-	sleep(ctx, in.lasts/3)
-	if err := then(); err != nil {
-		return false, err
-	}
-	if err := in.broker.do(always, "start"); err != nil {
+	if err := errors.Join(err, in.broker.do(always, "start")); err != nil {
 		return false, err
 	}
 	return in.thrown(always, before.Disconnects), nil

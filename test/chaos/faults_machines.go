@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +11,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority, for good: until another fault, or the end, sets them back.
+// jump sets the clocks of a minority, and back at the end.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
 	chosen := in.choose("a minority")
@@ -50,9 +51,18 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 // troubled returns a fault of a disk.
 func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
-		m := in.choose("a node")[0]
+		chosen, done := in.occupy(in.choose("a node"), bodies)
+		defer done()
+		if len(chosen) == 0 {
+			return false, errBusy
+		}
+		m := chosen[0]
+		m.excuse()
+		defer m.excuse()
 		err := m.setTrouble(func(t *record.Trouble) { change(t, true) })
-		sleep(ctx, in.lasts)
+		for until := in.now() + in.lasts; in.now() < until && sleep(ctx, time.Second); {
+			m.excuse()
+		}
 		if heal := m.setTrouble(func(t *record.Trouble) { change(t, false) }); err == nil {
 			err = heal
 		}
@@ -74,15 +84,20 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 // stopped does something to a machine while its node is down, when all machines are well, and waits until they are again: of two
 // disks that lose what they have one after the other the second may be the last.
 func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
-	turn := time.NewTimer(in.lasts)
-	defer turn.Stop()
-	select {
-	case in.damaging <- struct{}{}:
-		defer func() { <-in.damaging }()
-	case <-turn.C:
-		in.note = "not done: another machine is not back yet"
-		return false, nil
+	if !in.damaging.take() {
+		return false, errBusy
 	}
+	defer in.damaging.give()
+	got, done := in.occupy([]*machine{m}, bodies)
+	defer done()
+	if len(got) == 0 {
+		return false, errBusy
+	}
+	return in.stop(ctx, m, do)
+}
+
+// stop does something to a machine while its node is down. The damaging, and the machine, are taken.
+func (in *injection) stop(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
@@ -94,24 +109,30 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 	if err == nil {
 		err = do()
 	}
-	m.letGo()
-	if started := in.boot(always, m); err == nil {
+	if started := in.release(always, m); err == nil {
 		err = started
-	}
-	if err != nil {
-		return false, err
 	}
 	if _, missing := in.settle(ctx, patience); missing != "" && ctx.Err() == nil {
 		in.fail("after %s on %s: %s", in.kind, m.ID, missing)
 	}
-	return true, nil
+	return err == nil, err
 }
 
-// flip flips a bit in the newest file of one of the names.
+// flip flips a bit in the newest file of a name. A node that does not notice, because nobody has read there, is replaced afterwards: the
+// damage must not come to light when another disk is lost.
 func (in *injection) flip(ctx context.Context, name string) (bool, error) {
 	m := in.choose("a node")[0]
+	if !in.damaging.take() {
+		return false, errBusy
+	}
+	defer in.damaging.give()
+	got, done := in.occupy([]*machine{m}, bodies)
+	defer done()
+	if len(got) == 0 {
+		return false, errBusy
+	}
 	flipped := false
-	_, err := in.stopped(ctx, m, func() error {
+	_, err := in.stop(ctx, m, func() error {
 		path, size, err := newest(filepath.Join(m.folder, "data"), name)
 		if err != nil || size == 0 {
 			in.note = "there is no " + name
@@ -129,10 +150,14 @@ func (in *injection) flip(ctx context.Context, name string) (bool, error) {
 		b[0] ^= 1 << in.random.IntN(8)
 		in.note = fmt.Sprintf("%s: byte %d of %d", filepath.Base(path), at, size)
 		flipped = true
-		m.setDamaged()
+		m.mark(true, false)
 		_, err = file.WriteAt(b, at)
 		return err
 	})
+	if _, useless := m.reasons(); err == nil && useless {
+		in.note += ", not noticed"
+		_, err = in.stop(ctx, m, m.wipe)
+	}
 	return flipped, err
 }
 
@@ -165,15 +190,16 @@ func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 		for given := in.now() + 30*time.Second; ; {
 			var err error
 			if leader := in.leader(); leader != nil && leader != m {
+				m.mark(false, true) // also when the answer gets lost
 				_, err = leader.operate(ctx, "raft", "remove-peer", "--yes", m.ID)
 			} else {
 				err = errNothing
 			}
-			if err == nil {
-				return m.wipe()
+			if err == nil || in.now() > given { // whether it was removed or not: it joins anew
+				return errors.Join(err, m.wipe())
 			}
-			if in.now() > given || !sleep(ctx, 500*time.Millisecond) {
-				return err
+			if !sleep(ctx, 500*time.Millisecond) {
+				return errors.Join(err, m.wipe())
 			}
 		}
 	})
@@ -221,6 +247,42 @@ func (in *injection) transfer(ctx, _ context.Context) (bool, error) {
 	}
 	in.note = fmt.Sprintf("%d times", done)
 	return done > 0, nil
+}
+
+// depose hands the leadership over again and again, and keeps the old leader from hearing of it.
+func (in *injection) depose(ctx, always context.Context) (bool, error) {
+	deposed := 0
+	for until := in.now() + in.lasts; in.now() < until && ctx.Err() == nil; {
+		leader := in.leader()
+		if leader == nil {
+			sleep(ctx, 200*time.Millisecond)
+			continue
+		}
+		in.on = append(in.on, leader.ID)
+		var links [][2]*machine
+		for _, m := range in.machines {
+			if m != leader {
+				links = append(links, [2]*machine{m, leader}) // it speaks, and does not hear
+			}
+		}
+		handed := make(chan error, 1)
+		go func() { // it takes a moment to begin, and does not end before the links are there again
+			_, err := leader.operate(always, "raft", "transfer-leader")
+			handed <- err
+		}()
+		sleep(ctx, time.Duration(30+in.random.IntN(200))*time.Millisecond)
+		noticed, err := (&injection{world: in.world, fault: &fault{lasts: 2500 * time.Millisecond}, random: in.random}).cutLinks(ctx, always, links)
+		<-handed // that it failed is as good
+		if err != nil {
+			return false, err
+		}
+		if noticed {
+			deposed++
+		}
+		sleep(ctx, 500*time.Millisecond)
+	}
+	in.note = fmt.Sprintf("%d times", deposed)
+	return deposed > 0, nil
 }
 
 // pauseClients stops all clients, holders of locks among them.

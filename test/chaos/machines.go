@@ -12,42 +12,35 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps a machine from being started until letGo.
+// hold keeps a machine from being started until it is released.
 func (m *machine) hold() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down++
-	m.holds++
 }
 
-func (m *machine) letGo() {
+func (m *machine) held() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.down > 0
+}
+
+// release starts a machine that nobody else holds, with what is wrong with its network.
+func (w *world) release(ctx context.Context, m *machine) error {
+	m.life.Lock()
+	defer m.life.Unlock()
+	m.mu.Lock()
 	m.down--
-}
-
-// held reports whether the machine is to be down, and how often it was.
-func (m *machine) held() (now bool, holds int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.down > 0, m.holds
-}
-
-// endedByItself reports whether the node has ended though nobody wanted it to.
-func (m *machine) endedByItself(ctx context.Context) bool {
-	held, before := m.held()
-	if held || m.running(ctx) {
-		return false
-	}
-	held, after := m.held()
-	return !held && before == after && ctx.Err() == nil
-}
-
-// boot starts a machine that is down, with what is wrong with its network.
-func (w *world) boot(ctx context.Context, m *machine) error {
-	if held, _ := m.held(); held {
+	held := m.down > 0
+	m.mu.Unlock()
+	if held {
 		return nil
 	}
+	return m.start(ctx)
+}
+
+// start starts a machine. Its life is held.
+func (m *machine) start(ctx context.Context) error {
 	if err := m.do(ctx, "start"); err != nil {
 		return err
 	}
@@ -64,28 +57,42 @@ func (m *machine) setTrouble(change func(*record.Trouble)) error {
 
 // setClock sets a machine's wall clock ahead, or back.
 func (m *machine) setClock(offset time.Duration) error {
-	return os.WriteFile(filepath.Join(m.folder, "clock"), []byte(fmt.Sprint(offset.Milliseconds())), 0o644)
+	name := filepath.Join(m.folder, "clock")
+	if err := os.WriteFile(name+".new", []byte(fmt.Sprint(offset.Milliseconds())), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
 
 // wipe empties the disk of a machine that is down.
 func (m *machine) wipe() error {
 	m.mu.Lock()
-	m.damaged = false
+	m.damaged, m.removed = false, false
 	m.mu.Unlock()
 	return os.RemoveAll(filepath.Join(m.folder, "data"))
 }
 
-func (m *machine) setDamaged() {
+// mark notes that a machine's disk is damaged, or its node removed.
+func (m *machine) mark(damaged, removed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.damaged = true
+	m.damaged, m.removed = damaged, removed
 }
 
-// excused reports whether the machine has a reason to end by itself, and whether its disk has to be emptied for it to run again.
-func (m *machine) excused() (excused, damaged bool) {
+// excuse lets a machine end by itself for a while.
+func (m *machine) excuse() {
+	const while = 45 * time.Second // a disk that hangs may do so for 30 s
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.damaged || m.trouble.FailSync || m.trouble.DiskFull || m.trouble.DiskHangs || m.trouble.SyncDelay > 0, m.damaged
+	m.excused = time.Now().Add(while)
+}
+
+// reasons reports whether the machine has a reason to end by itself, and whether its disk has to be emptied for it to run again.
+func (m *machine) reasons() (excused, useless bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	useless = m.damaged || m.removed
+	return useless || time.Now().Before(m.excused), useless
 }
 
 // leader returns the machine that leads, as far as is known.
@@ -129,7 +136,10 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	switch {
 	case err != nil:
 		return v, err.Error()
-	case !v.Complete || len(v.Hashes) != len(w.machines):
+	case !v.Agree:
+		w.fail("the replicas differ: %+v", v.Hashes)
+	}
+	if !v.Complete || len(v.Hashes) != len(w.machines) {
 		return v, fmt.Sprintf("not all replicas tell their hash: %+v", v.Hashes)
 	}
 	return v, ""

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -12,10 +11,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"holdfast/test/history"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
@@ -23,8 +24,13 @@ func main() {
 	}
 }
 
-// errViolated says that a promise was broken; the report says which.
-var errViolated = errors.New("promises were broken")
+// violation says that promises were broken.
+type violation struct{ findings *history.Findings }
+
+// Error implements error.
+func (v *violation) Error() string {
+	return fmt.Sprintf("promises were broken: %d violations", len(v.findings.Violations))
+}
 
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "chaos", Short: "Run a cluster of containers under faults", SilenceUsage: true, SilenceErrors: true}
@@ -57,9 +63,9 @@ func command() *cobra.Command {
 	check := &cobra.Command{
 		Use: "check DIR", Short: "Judge an old run again", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, arguments []string) error {
-			well, err := judge(arguments[0])
-			if err == nil && !well {
-				err = errViolated
+			findings, err := judge(arguments[0])
+			if err == nil && len(findings.Violations) > 0 {
+				err = &violation{findings}
 			}
 			return err
 		},

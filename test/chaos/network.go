@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // firewall is what a node's packets meet. It is lost when its container ends, and put up again when that starts.
@@ -86,10 +87,20 @@ func (w *world) cutBroker(m *machine, change int) {
 
 // applyAll puts all firewalls up.
 func (w *world) applyAll(ctx context.Context) error {
-	for _, m := range w.machines {
-		if err := m.apply(ctx); err != nil && m.running(ctx) {
-			return err
+	return all(w.machines, func(m *machine) error {
+		for attempt := 0; ; attempt++ { // it may be started anew just then
+			err := m.apply(ctx)
+			if err == nil || attempt == 5 || !m.running(ctx) {
+				return err
+			}
+			sleep(ctx, 200*time.Millisecond)
 		}
+	})
+}
+
+// heal puts all firewalls up, and has to succeed.
+func (w *world) heal(ctx context.Context) {
+	if err := w.applyAll(ctx); err != nil {
+		w.say("healing: %v", err) // a machine that does not run gets its firewall when it starts
 	}
-	return nil
 }

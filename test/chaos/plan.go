@@ -33,7 +33,7 @@ func kinds() map[string]int {
 		"broker restart": 2, "broker kill -9 without its persistence": 2, "broker kill -9 with old persistence": 1, "broker pause": 1,
 		"clock jump": 4, "clock skew": 2,
 		"disk full": 1, "slow disk": 2, "fsync fails": 2, "disk hangs": 1, "flipped bit in the log": 2, "flipped bit in a snapshot": 1,
-		"member removed and added": 2, "member replaced": 2, "rolling restart": 1, "snapshot storm": 2, "leadership transfer": 3,
+		"member removed and added": 2, "member replaced": 2, "rolling restart": 1, "snapshot storm": 2, "leadership transfer": 3, "leader deposed unawares": 3,
 		"clients paused": 2, "flood": 1, "deaf client": 1, "ten thousand watchers": 1,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,14 +17,8 @@ import (
 // runOnce runs a cluster under faults and judges it. The containers are taken down in any case; what they wrote is kept when a promise
 // was broken.
 func runOnce(ctx context.Context, o options) error {
-	o.command = fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v", o.seed, o.nodes, o.duration)
-	if o.smoke {
-		o.command = fmt.Sprintf("make chaos-smoke SEED=%d", o.seed)
-	}
-	if err := os.RemoveAll(o.folder); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(o.folder, 0o755); err != nil {
+	o.command = o.again()
+	if err := makeRoom(o.folder); err != nil {
 		return err
 	}
 	fmt.Printf("building images\n")
@@ -42,22 +37,57 @@ func runOnce(ctx context.Context, o options) error {
 	if !o.keep {
 		err = errors.Join(err, w.downAll(always))
 	}
-	if err != nil {
+	if err := errors.Join(err, record.Write(w.folder, "run.json", &w.run)); err != nil {
 		return err
 	}
-	if err := record.Write(w.folder, "run.json", &w.run); err != nil {
-		return err
-	}
-	well, err := judge(w.folder)
+	findings, err := judge(w.folder)
 	switch {
 	case err != nil:
 		return err
-	case !well:
-		return errViolated
+	case len(findings.Violations) > 0:
+		return &violation{findings}
 	case !o.keep:
 		return w.dropData()
 	}
 	return nil
+}
+
+// again is the command that runs the same faults.
+func (o *options) again() string {
+	if o.smoke {
+		return fmt.Sprintf("make chaos-smoke SEED=%d", o.seed)
+	}
+	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v", o.seed, o.nodes, o.duration)
+	if len(o.kinds) > 0 {
+		text += fmt.Sprintf(" FAULTS=%q", strings.Join(o.kinds, ","))
+	}
+	if o.mutant != "" {
+		text += " MUTANT=" + o.mutant
+	}
+	return text
+}
+
+// violated is the file that marks the folder of a run in which a promise was broken.
+const violated = "VIOLATED"
+
+// makeRoom makes an empty folder. What another run has left there is removed, unless a promise was broken: then it gets another name.
+func makeRoom(folder string) error {
+	switch {
+	case !exists(folder):
+	case exists(filepath.Join(folder, violated)):
+		if err := os.Rename(folder, fmt.Sprintf("%s-violated-%d", folder, time.Now().Unix())); err != nil {
+			return err
+		}
+	case exists(filepath.Join(folder, "harness.log")):
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+	default:
+		if err := os.Remove(folder); err != nil { // only an empty folder may be used
+			return fmt.Errorf("%s is no folder of a run: %w", folder, err)
+		}
+	}
+	return os.MkdirAll(folder, 0o755)
 }
 
 // live is the life of the cluster: it starts, is disturbed, heals and ends.
@@ -84,6 +114,7 @@ func (w *world) live(ctx context.Context) error {
 	}
 	shown := w.progress(ctx)
 	w.disturb(ctx, plan)
+	w.recover(ctx)
 	if w.smoke {
 		sleep(ctx, w.duration-w.now())
 	}
@@ -113,16 +144,20 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 	return func() { cancel(); printing.Wait() }
 }
 
-// quiet lets everything heal, and reads what is there in the end.
-func (w *world) quiet(ctx context.Context) error {
+// recover waits until there is service again, after the last fault.
+func (w *world) recover(ctx context.Context) {
 	began := w.now()
 	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, 2*time.Minute); err != nil {
 		w.fail("no service: %v", err)
-	} else {
-		w.run.Recovered = record.Duration(w.now() - began)
+		return
 	}
+	w.run.Recovered = record.Duration(w.now() - began)
+}
+
+// quiet lets the clients end, and looks at what is there then.
+func (w *world) quiet(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
-		return err
+		w.fail("the clients do not end: %v", err)
 	}
 	v, missing := w.settle(ctx, 90*time.Second)
 	if missing != "" {

@@ -18,41 +18,47 @@ const (
 	recoveryTime = 10 * time.Second
 	// maxResident is how much memory a node may use.
 	maxResident = 512 << 20
+	// maxHeld is how many requests a node may hold that it has not answered.
+	maxHeld = 200_000
 	// patience is how long the judge looks at one key.
 	patience = 20 * time.Second
 )
 
-// judge holds what is in a folder of an old run, or of one that has just ended, against the promises, and writes the report. It
-// reports whether all is well.
-func judge(folder string) (well bool, err error) {
+// judge holds what is in a folder of an old run, or of one that has just ended, against the promises, and writes the report.
+func judge(folder string) (findings *history.Findings, err error) {
 	var run record.Run
 	if err := record.Read(folder, "run.json", &run); err != nil {
-		return false, err
+		return nil, err
 	}
 	file, err := os.Open(filepath.Join(folder, "history", "history.jsonl"))
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer func() { _ = file.Close() }() // only read
 	h, err := history.Load(file)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	findings := history.Check(h, conditions(&run))
+	findings = history.Check(h, conditions(&run))
 	for _, text := range run.Failures {
 		findings.Violations = append(findings.Violations, history.Violation{Check: "harness", Text: text})
 	}
 	findings.Violations = append(findings.Violations, ofNodes(&run)...)
 	if err := findings.WritePicture(filepath.Join(folder, "linearizability.html")); err != nil {
-		return false, err
+		return nil, err
 	}
 	r := report.New(&run, h, findings)
 	if err := r.Write(folder); err != nil {
-		return false, err
+		return nil, err
+	}
+	if len(findings.Violations) > 0 {
+		if err := os.WriteFile(filepath.Join(folder, violated), nil, 0o644); err != nil {
+			return nil, err
+		}
 	}
 	fmt.Print(r.Summary())
 	fmt.Printf("report: %s\n", filepath.Join(folder, "report.html"))
-	return len(findings.Violations) == 0, nil
+	return findings, nil
 }
 
 // conditions are what the judge has to know of a run.
@@ -100,9 +106,14 @@ func ofNodes(run *record.Run) (violations []history.Violation) {
 	if len(run.Hashes) != run.Nodes || len(hashes) != 1 {
 		add("replicas differ", "hashes at the end: %v", run.Hashes)
 	}
-	most := make(map[string]int64)
+	most, held := make(map[string]int64), make(map[string]int64)
 	for _, s := range run.Samples {
-		most[s.Node] = max(most[s.Node], s.Resident)
+		most[s.Node], held[s.Node] = max(most[s.Node], s.Resident), max(held[s.Node], s.Held)
+	}
+	for node, requests := range held {
+		if requests > maxHeld {
+			add("bounds", "%s held %d requests", node, requests)
+		}
 	}
 	for node, resident := range most {
 		if resident > maxResident {

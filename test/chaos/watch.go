@@ -19,6 +19,7 @@ func (w *world) watch(ctx context.Context) {
 		watching.Go(func() { w.scrape(ctx, m) })
 		watching.Go(func() { w.supervise(ctx, m) })
 	}
+	watching.Go(func() { w.superviseBroker(ctx) })
 	watching.Wait()
 }
 
@@ -80,6 +81,11 @@ func (w *world) addCounters(metrics, last map[string]float64) {
 func (w *world) addLeading(l record.Leading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, known := range w.run.Leaders {
+		if known.Node == l.Node && known.Term == l.Term {
+			return // it could not be asked for a moment
+		}
+	}
 	w.run.Leaders = append(w.run.Leaders, l)
 }
 
@@ -136,28 +142,51 @@ func (w *world) supervise(ctx context.Context, m *machine) {
 			return
 		case <-ticker.C:
 		}
-		if !m.endedByItself(ctx) {
-			continue
+		w.revive(ctx, m)
+	}
+}
+
+// revive starts a machine again whose node has ended by itself.
+func (w *world) revive(ctx context.Context, m *machine) {
+	m.life.Lock()
+	defer m.life.Unlock()
+	if m.held() || m.running(ctx) || ctx.Err() != nil {
+		return
+	}
+	output := m.logs(ctx, 12)
+	excused, useless := m.reasons()
+	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless, lastLine(output))
+	if !excused {
+		w.fail("%s has ended by itself: %s", m.ID, output)
+	}
+	if useless {
+		w.say("the disk of %s is emptied", m.ID)
+		if err := m.wipe(); err != nil {
+			w.fail("%s cannot be emptied: %v", m.ID, err)
 		}
-		output := m.logs(ctx, 12)
-		excused, damaged := m.excused()
-		w.say("%s has ended by itself (excused %v, damaged %v): %s", m.ID, excused, damaged, lastLine(output))
-		if !excused {
-			w.fail("%s has ended by itself: %s", m.ID, output)
-		}
-		if damaged {
-			w.say("the disk of %s is emptied", m.ID)
-			if err := m.wipe(); err != nil {
-				w.fail("%s cannot be emptied: %v", m.ID, err)
-			}
-		}
-		if err := w.boot(ctx, m); err != nil {
-			w.say("%s does not start: %v", m.ID, err)
-		}
+	}
+	if err := m.start(ctx); err != nil {
+		w.say("%s does not start: %v", m.ID, err)
 	}
 }
 
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return lines[len(lines)-1]
+}
+
+// superviseBroker starts the broker again when it has ended by itself.
+func (w *world) superviseBroker(ctx context.Context) {
+	for sleep(ctx, time.Second) {
+		if !w.brokerDown.TryLock() {
+			continue
+		}
+		if !w.broker.running(ctx) && ctx.Err() == nil {
+			w.fail("the broker has ended by itself: %s", w.broker.logs(ctx, 5))
+			if err := w.broker.do(ctx, "start"); err != nil {
+				w.say("%v", err)
+			}
+		}
+		w.brokerDown.Unlock()
+	}
 }

@@ -50,14 +50,30 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   chan struct{} // has something in it while a machine loses what it has
-	clocks     sync.Mutex    // while some are wrong
+	damaging   turn       // while a machine loses what it has
+	clocks     sync.Mutex // while some are wrong
 	brokerDown sync.Mutex
 
 	mu  sync.Mutex
 	run record.Run
 	log *os.File
 }
+
+// turn is a lock that is taken at once, or not at all.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) give() { <-t }
 
 // machine is a container with a node.
 type machine struct {
@@ -68,10 +84,15 @@ type machine struct {
 	folder   string
 	firewall *firewall
 
+	life sync.Mutex // while it is looked at whether it runs, and started
+	body turn       // of faults of the machine, its node or its disk: one at a time
+	net  turn       // of faults of its network
+
 	mu      sync.Mutex
 	down    int // how many faults keep it from running
-	holds   int // how many ever did
 	damaged bool
+	removed bool
+	excused time.Time // until when it may end by itself
 	trouble record.Trouble
 	leads   bool
 	term    uint64
@@ -90,13 +111,13 @@ func newWorld(o options, built images) (*world, error) {
 	w := &world{
 		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
 		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
-		tiny: !o.smoke && random.IntN(5) == 0, damaging: make(chan struct{}, 1),
+		tiny: !o.smoke && random.IntN(5) == 0, damaging: newTurn(),
 	}
 	for i := range o.nodes {
 		id := fmt.Sprintf("n%d", i+1)
 		m := &machine{
 			container: container{project + "-" + id}, ID: id, MemberIP: fmt.Sprintf("%s.%d", members, 11+i), ClientIP: fmt.Sprintf("%s.%d", clients, 11+i),
-			folder: filepath.Join(folder, id), firewall: newFirewall(),
+			folder: filepath.Join(folder, id), firewall: newFirewall(), body: newTurn(), net: newTurn(),
 		}
 		w.machines = append(w.machines, m)
 	}
@@ -123,7 +144,7 @@ func (w *world) prepare(project, members, clients string) error {
 		queues = "max_inflight_messages 20\nmax_queued_messages 100\n"
 	}
 	config := "listener 1883 0.0.0.0\nallow_anonymous true\nset_tcp_nodelay true\nlog_dest stderr\nlog_type warning\nlog_type error\n" +
-		"persistence true\npersistence_location /broker/data/\n" + queues
+		"user root\npersistence true\npersistence_location /broker/data/\nautosave_interval 5\n" + queues
 	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config), 0o644); err != nil {
 		return err
 	}

@@ -47,6 +47,8 @@ type Findings struct {
 	Checked, Undecided int
 	// Contested is how often two clients believed to hold a lock at the same time.
 	Contested int
+	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
+	Ordered, Complete bool
 	// Picture is of the first key that no order explains.
 	Picture *porcupine.LinearizationInfo
 }
@@ -56,20 +58,21 @@ type judge struct {
 	conditions Conditions
 	findings   Findings
 	lastUse    map[hlc.Timestamp]time.Duration // of fencing tokens
+	count      map[string]int                  // of violations, by check
 }
 
-// MaxViolations is how many are kept: the first tells most.
+// MaxViolations is how many of each check are kept: the first tells most.
 const MaxViolations = 20
 
 func (j *judge) violation(check, format string, args ...any) {
-	if len(j.findings.Violations) < MaxViolations {
+	if j.count[check]++; j.count[check] <= MaxViolations {
 		j.findings.Violations = append(j.findings.Violations, Violation{check, fmt.Sprintf(format, args...)})
 	}
 }
 
 // Check holds what the clients saw against the promises. Nobody may add to the history meanwhile.
 func Check(h *History, conditions Conditions) *Findings {
-	j := &judge{history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration)}
+	j := &judge{history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration), count: make(map[string]int)}
 	for _, o := range h.Ops {
 		if !o.Token.IsZero() {
 			j.lastUse[o.Token] = max(j.lastUse[o.Token], o.Call)
@@ -86,6 +89,7 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkErrors()
 	j.checkRepeats()
 	j.checkVersions()
+	j.findings.Ordered, j.findings.Complete = conditions.SameWay != nil, conditions.NotesComplete
 	if conditions.SameWay != nil {
 		j.checkOrder()
 	}
@@ -112,7 +116,7 @@ func (j *judge) checkErrors() {
 		if !o.Known || o.Reply.Kind != resp.ReplyError {
 			continue
 		}
-		if o.Verb == Set {
+		if o.Verb == Set && o.Value != "" {
 			refused[o.Value] = o
 		}
 		explained := false
@@ -334,7 +338,7 @@ func (j *judge) checkLinearizable() {
 		}
 	}) {
 		switch family(key) {
-		case "r", "p", "protected", "large":
+		case "r", "p", "protected", "large", "element":
 		default:
 			continue
 		}

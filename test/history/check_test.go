@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -179,20 +180,43 @@ func TestSaveAndLoad(t *testing.T) {
 func TestEDN(t *testing.T) {
 	h := history([]*Op{
 		op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("a", Set, "r/1", "y", 2, 0, "?", 0), op("a", Get, "r/1", "", 4, 5, "x", 1),
-		op("b", Set, "lock/1", "b", 0, 1, "OK", 2),
+		op("a", Del, "r/1", "", 6, 7, "1", 1), op("a", VDel, "r/1", "x", 8, 9, "0", 0), op("b", Set, "lock/1", "b", 0, 1, "OK", 2),
+		op("c", Set, "p/1", "x", 0, 2, "OK", 3), op("c", Get, "p/1", "", 1, 3, "x", 3),
 	})
-	var text strings.Builder
-	if err := h.WriteEDN(&text); err != nil {
+	var knossos, elle strings.Builder
+	if err := errors.Join(h.WriteKnossos(&knossos), h.WriteElle(&elle)); err != nil {
 		t.Fatal(err)
 	}
-	want := `{:index 0, :process 0, :type :invoke, :f :write, :key "r/1", :value "x", :time 0}
-{:index 1, :process 0, :type :ok, :f :write, :key "r/1", :value "x", :time 1000000000}
-{:index 2, :process 0, :type :invoke, :f :write, :key "r/1", :value "y", :time 2000000000}
-{:index 3, :process 1, :type :invoke, :f :read, :key "r/1", :value nil, :time 4000000000}
-{:index 4, :process 1, :type :ok, :f :read, :key "r/1", :value "x", :time 5000000000}
-{:index 5, :process 0, :type :info, :f :write, :key "r/1", :value "y", :time nil}
+	want := `{:index 0, :process 0, :type :invoke, :f :write, :value ["r/1" "x"], :time 0}
+{:index 1, :process 0, :type :ok, :f :write, :value ["r/1" "x"], :time 1000000000}
+{:index 2, :process 0, :type :invoke, :f :write, :value ["r/1" "y"], :time 2000000000}
+{:index 3, :process 1, :type :invoke, :f :read, :value ["r/1" nil], :time 4000000000}
+{:index 4, :process 1, :type :ok, :f :read, :value ["r/1" "x"], :time 5000000000}
+{:index 5, :process 1, :type :invoke, :f :delete, :value ["r/1" nil], :time 6000000000}
+{:index 6, :process 1, :type :ok, :f :delete, :value ["r/1" nil], :time 7000000000}
+{:index 7, :process 1, :type :invoke, :f :delete-if, :value ["r/1" "x"], :time 8000000000}
+{:index 8, :process 1, :type :fail, :f :delete-if, :value ["r/1" "x"], :time 9000000000}
+{:index 9, :process 0, :type :info, :f :write, :value ["r/1" "y"], :time nil}
 `
-	if text.String() != want {
-		t.Errorf("%s", text.String())
+	if knossos.String() != want {
+		t.Errorf("%s", knossos.String())
+	}
+	want = `{:index 0, :process 0, :type :invoke, :f :txn, :value [[:w "p/1" "x"]], :time 0}
+{:index 1, :process 1, :type :invoke, :f :txn, :value [[:r "p/1" nil]], :time 1000000000}
+{:index 2, :process 0, :type :ok, :f :txn, :value [[:w "p/1" "x"]], :time 2000000000}
+{:index 3, :process 1, :type :ok, :f :txn, :value [[:r "p/1" "x"]], :time 3000000000}
+`
+	if elle.String() != want {
+		t.Errorf("%s", elle.String())
+	}
+}
+
+// A refused value that is empty says nothing of other empty values.
+func TestRefusedEmptyValue(t *testing.T) {
+	h := history([]*Op{
+		op("a", Set, "large/1", "", 0, 1, "ERR "+errorOverloaded, 0), op("b", Set, "large/1", "", 2, 3, "OK", 1), op("c", Get, "large/1", "", 4, 5, "", 1),
+	})
+	if findings := Check(h, conditions()); len(findings.Violations) != 0 {
+		t.Error(findings.Violations)
 	}
 }

@@ -13,7 +13,68 @@ import (
 	"holdfast/resp"
 )
 
-// event is an invocation or a completion of an operation, as Jepsen writes it down.
+// Histories as Jepsen writes them down, for its own checkers: a map in each line with :process, :type, :f, :value and :time in
+// nanoseconds. A client whose operation has an unknown outcome, or that has several under way, goes on as another process.
+
+// WriteKnossos writes the registers: :read, :write, :cas, :cas-or-create, :create, :delete and :delete-if on [key value]. Knossos reads it with
+// a model of a register that can be absent.
+func (h *History) WriteKnossos(w io.Writer) error {
+	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
+		if family(o.Key) != "r" || o.Anonymous {
+			return "", "", false
+		}
+		f, value = registerEDN(o)
+		return f, fmt.Sprintf("[%q %s]", o.Key, value), f != ""
+	})
+}
+
+// WriteElle writes the keys that are only read and set, with values that are set once, as transactions of one operation each: what Elle's
+// rw-register takes.
+func (h *History) WriteElle(w io.Writer) error {
+	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
+		if name := family(o.Key); name != "p" && name != "protected" {
+			return "", "", false
+		}
+		switch o.Verb {
+		case Get:
+			return ":txn", fmt.Sprintf("[[:r %q %s]]", o.Key, readEDN(o)), true
+		case Set:
+			return ":txn", fmt.Sprintf("[[:w %q %q]]", o.Key, o.Value), true
+		default:
+			return "", "", false
+		}
+	})
+}
+
+// readEDN returns what was read.
+func readEDN(o *Op) string {
+	if o.Known && o.Reply.Kind == resp.ReplyBulk {
+		return strconv.Quote(string(o.Reply.Bulk))
+	}
+	return "nil"
+}
+
+// registerEDN returns an operation's function and value; no function is for what a register does not know.
+func registerEDN(o *Op) (f, value string) {
+	switch {
+	case o.Verb == Get:
+		return ":read", readEDN(o)
+	case o.Verb == Set && o.Condition == Always:
+		return ":write", strconv.Quote(o.Value)
+	case o.Verb == Set && o.Condition == NEX:
+		return ":cas-or-create", "[" + strconv.Quote(cmp.Or(o.Expected, o.Value)) + " " + strconv.Quote(o.Value) + "]"
+	case o.Verb == Set:
+		return ":create", strconv.Quote(o.Value)
+	case o.Verb == Del:
+		return ":delete", "nil"
+	case o.Verb == VDel:
+		return ":delete-if", strconv.Quote(o.Value)
+	default:
+		return "", ""
+	}
+}
+
+// event is an invocation or a completion of an operation.
 type event struct {
 	at      time.Duration
 	process int
@@ -21,85 +82,62 @@ type event struct {
 	op      *Op
 }
 
-// WriteEDN writes the reads, writes and compare-and-sets of registers as a history that Jepsen's Knossos and Elle read: maps with
-// :process, :type, :f, :key, :value and :time in nanoseconds. A client whose operation has an unknown outcome goes on as another
-// process. Nobody may add to the history meanwhile.
-func (h *History) WriteEDN(w io.Writer) error {
-	var events []event
-	processes := make(map[string]int) // by client
-	next := 0
-	for _, o := range h.Ops {
-		if _, _, ok := o.edn(); !ok {
-			continue
-		}
-		process, known := processes[o.Client]
-		if !known || o.overlaps(events, process) {
-			process, next = next, next+1
-			processes[o.Client] = process
-		}
-		events = append(events, event{o.Call, process, ":invoke", o})
-		if !o.Known {
-			events = append(events, event{math.MaxInt64, process, ":info", o})
-			delete(processes, o.Client)
-			continue
-		}
-		kind := ":ok"
-		if o.Verb != Get && o.Reply.Kind != resp.ReplyOK {
-			kind = ":fail"
-		}
-		events = append(events, event{o.Replied, process, kind, o})
-	}
-	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+func (h *History) writeEDN(w io.Writer, describe func(*Op) (f, value string, ok bool)) error {
+	events := events(h.Ops, func(o *Op) bool { _, _, ok := describe(o); return ok })
 	buffered := bufio.NewWriter(w)
 	for i, e := range events {
-		f, value, _ := e.op.edn()
-		if f == ":read" && e.kind == ":invoke" {
-			value = "nil"
+		o := *e.op
+		if e.kind == ":invoke" {
+			o.Known = false // what was read is not known yet
 		}
+		f, value, _ := describe(&o)
 		at := "nil"
 		if e.at != math.MaxInt64 {
 			at = strconv.FormatInt(int64(e.at), 10)
 		}
-		if _, err := fmt.Fprintf(buffered, "{:index %d, :process %d, :type %s, :f %s, :key %q, :value %s, :time %s}\n",
-			i, e.process, e.kind, f, e.op.Key, value, at); err != nil {
+		if _, err := fmt.Fprintf(buffered, "{:index %d, :process %d, :type %s, :f %s, :value %s, :time %s}\n", i, e.process, e.kind, f, value, at); err != nil {
 			return err
 		}
 	}
 	return buffered.Flush()
 }
 
-// overlaps reports whether a process has not ended what it did before.
-func (o *Op) overlaps(events []event, process int) bool {
-	for i := len(events) - 1; i >= 0; i-- {
-		if events[i].process == process {
-			return events[i].at > o.Call
+// events returns the invocations and completions of operations, in the order of time.
+func events(ops []*Op, wanted func(*Op) bool) (events []event) {
+	type process struct {
+		number int
+		free   time.Duration // from when on
+	}
+	processes := make(map[string][]*process) // by client
+	count := 0
+	for _, o := range ops {
+		if !wanted(o) {
+			continue
 		}
+		var own *process
+		for _, p := range processes[o.Client] {
+			if p.free <= o.Call {
+				own = p
+			}
+		}
+		if own == nil {
+			own = &process{number: count}
+			count++
+			processes[o.Client] = append(processes[o.Client], own)
+		}
+		events = append(events, event{o.Call, own.number, ":invoke", o})
+		if !o.Known {
+			own.free = math.MaxInt64
+			events = append(events, event{math.MaxInt64, own.number, ":info", o})
+			continue
+		}
+		own.free = o.Replied
+		kind := ":ok"
+		if o.Verb == Get && o.Reply.Kind == resp.ReplyError || o.Verb != Get && !o.Applied() {
+			kind = ":fail"
+		}
+		events = append(events, event{o.Replied, own.number, kind, o})
 	}
-	return false
-}
-
-// edn returns an operation's function and value, and whether it is one of a register.
-func (o *Op) edn() (f, value string, ok bool) {
-	if family(o.Key) != "r" || o.Anonymous || o.Known && o.Reply.Kind == resp.ReplyError {
-		return "", "", false
-	}
-	switch {
-	case o.Verb == Get && o.Known && o.Reply.Kind == resp.ReplyBulk:
-		return ":read", strconv.Quote(string(o.Reply.Bulk)), true
-	case o.Verb == Get:
-		return ":read", "nil", true
-	case o.Verb == Set && o.Condition == Always:
-		return ":write", strconv.Quote(o.Value), true
-	case o.Verb == Set && o.Condition == NEX:
-		expected := cmp.Or(o.Expected, o.Value)
-		return ":cas-or-create", "[" + strconv.Quote(expected) + " " + strconv.Quote(o.Value) + "]", true
-	case o.Verb == Set:
-		return ":create", strconv.Quote(o.Value), true
-	case o.Verb == Del:
-		return ":delete", "nil", true
-	case o.Verb == VDel:
-		return ":delete-if", strconv.Quote(o.Value), true
-	default:
-		return "", "", false
-	}
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	return events
 }

@@ -38,7 +38,7 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	}
 	return &Result{
 		Seed: s.seed, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Planned: len(s.plan),
-		Recovered: s.recovered, Ordered: s.ordered, Complete: s.complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Undecided: s.findings.Undecided,
+		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }

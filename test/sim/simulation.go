@@ -44,8 +44,6 @@ type simulation struct {
 	recovered  time.Duration  // how long it took until service was back
 
 	findings *history.Findings
-	ordered  bool // the order of each client was checked
-	complete bool // notifications were checked for completeness
 }
 
 // turn is a lock that may be held while virtual time passes: whoever waits for a mutex would hold time up.

@@ -18,7 +18,6 @@ func (s *simulation) check() {
 	if s.roomForAll() {
 		conditions.SameWay = s.sameWay
 	}
-	s.ordered, s.complete = conditions.SameWay != nil, conditions.NotesComplete
 	s.findings = history.Check(s.load.History, conditions)
 	for _, v := range s.findings.Violations {
 		s.violation(v.Check, "%s", v.Text)

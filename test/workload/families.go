@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -301,19 +302,26 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	}
 }
 
-// ReadAll reads every key that was ever used, and returns the reads that were not answered.
+// ReadAll reads every key that was ever used, some at once, and returns the reads that were not answered however often they were sent.
 func (c *Client) ReadAll() (unanswered []*history.Op) {
-	var reading []*Request
-	for _, key := range c.load.History.Keys() {
-		if strings.HasPrefix(key, "probe/") {
-			continue
+	const atOnce, attempts = 50, 3
+	left := slices.DeleteFunc(c.load.History.Keys(), func(key string) bool { return strings.HasPrefix(key, "probe/") })
+	for attempt := range attempts {
+		var missing []string
+		unanswered = nil
+		for keys := range slices.Chunk(left, atOnce) {
+			var reading []*Request
+			for _, key := range keys {
+				reading = append(reading, c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
+			}
+			for _, r := range reading {
+				if !c.Await(r) && !c.load.Ended() {
+					missing, unanswered = append(missing, r.Op.Key), append(unanswered, r.Op)
+				}
+			}
 		}
-		reading = append(reading, c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
-		c.load.Sleep(time.Millisecond)
-	}
-	for _, r := range reading {
-		if !c.Await(r) {
-			unanswered = append(unanswered, r.Op)
+		if left = missing; len(left) == 0 || attempt == attempts-1 {
+			break
 		}
 	}
 	return unanswered

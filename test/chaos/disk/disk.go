@@ -6,6 +6,8 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -58,7 +60,8 @@ func (d *Disk) now() Trouble {
 type unsynced struct {
 	mu      sync.Mutex
 	inode   uint64
-	opened  int // handles; guarded by Disk.mu
+	opened  int      // handles; guarded by Disk.mu
+	file    *os.File // of its own, for when it is written back
 	extents []extent
 	size    int64 // as whoever reads sees it
 }
@@ -80,22 +83,54 @@ func (d *Disk) attach(f *os.File) (*unsynced, error) {
 	defer d.mu.Unlock()
 	u := d.files[st.Ino]
 	if u == nil {
-		u = &unsynced{inode: st.Ino, size: st.Size}
+		own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		u = &unsynced{inode: st.Ino, size: st.Size, file: own}
 		d.files[st.Ino] = u
 	}
 	u.opened++
 	return u, nil
 }
 
-// detach lets go of a file. What is unsynced of it stays for the next handle.
+// detach lets go of a file. What is unsynced of it stays for the next handle, unless the file has no name any more.
 func (d *Disk) detach(u *unsynced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	u.opened--
+	d.drop(u)
+}
+
+// forget drops what is unsynced of a file that may have lost its last name: another may get its inode.
+func (d *Disk) forget(inode uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if u := d.files[inode]; u != nil {
+		d.drop(u)
+	}
+}
+
+// drop removes a file that nobody needs. d.mu is held.
+func (d *Disk) drop(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.opened--; u.opened == 0 && len(u.extents) == 0 {
+	var st syscall.Stat_t
+	named := syscall.Fstat(int(u.file.Fd()), &st) == nil && st.Nlink > 0
+	if u.opened == 0 && (!named || len(u.extents) == 0) {
 		delete(d.files, u.inode)
+		_ = u.file.Close() // what it had was written, or is not wanted
 	}
+}
+
+// WriteBack writes all that is in memory, as a kernel does that goes on.
+func (d *Disk) WriteBack() (faults error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, u := range d.files {
+		faults = errors.Join(faults, u.sync(u.file))
+	}
+	return faults
 }
 
 // size returns how long a file is, if something of it is in memory only.

@@ -104,6 +104,47 @@ func TestUnsyncedIsLost(t *testing.T) {
 	}
 }
 
+// A file that gets the inode of one that was removed has nothing of it.
+func TestRemovedIsForgotten(t *testing.T) {
+	d, folder, path := mount(t)
+	for _, replaced := range []bool{false, true} {
+		for range 20 { // until the inode comes again
+			name := filepath.Join(path, "a")
+			if err := os.WriteFile(name, make([]byte, 5000), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if replaced {
+				if err := os.WriteFile(filepath.Join(path, "b"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Rename(filepath.Join(path, "b"), name); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := os.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(path, "new"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if info, err := os.Stat(filepath.Join(path, "new")); err != nil || info.Size() != 0 {
+				t.Fatalf("a new file has %d bytes: %v", info.Size(), err)
+			}
+			if err := os.Remove(filepath.Join(path, "new")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile(filepath.Join(path, "kept"), []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.WriteBack(); err != nil {
+		t.Fatal(err)
+	}
+	if behind, err := os.ReadFile(filepath.Join(folder, "kept")); err != nil || string(behind) != "kept" {
+		t.Errorf("%q was written back: %v", behind, err)
+	}
+}
+
 // Each trouble does what it says.
 func TestTrouble(t *testing.T) {
 	d, _, path := mount(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // Mount shows the folder behind the disk at another path. Whoever calls it unmounts.
@@ -56,6 +57,8 @@ var (
 	_ fs.NodeGetattrer   = (*node)(nil)
 	_ fs.NodeSetattrer   = (*node)(nil)
 	_ fs.NodeStatfser    = (*node)(nil)
+	_ fs.NodeUnlinker    = (*node)(nil)
+	_ fs.NodeRenamer     = (*node)(nil)
 )
 
 // WrapChild implements fs.NodeWrapChilder.
@@ -127,6 +130,32 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	}
 	n.disk.correct(n.path(), out)
 	return 0
+}
+
+// Unlink implements fs.NodeUnlinker.
+func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
+	inode := inodeOf(filepath.Join(n.path(), name))
+	errno := n.LoopbackNode.Unlink(ctx, name)
+	n.disk.forget(inode)
+	return errno
+}
+
+// Rename implements fs.NodeRenamer.
+func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	to := parent.(*node)
+	replaced := inodeOf(filepath.Join(to.path(), newName))
+	errno := fs.ToErrno(unix.Renameat2(unix.AT_FDCWD, filepath.Join(n.path(), name), unix.AT_FDCWD, filepath.Join(to.path(), newName), uint(flags)))
+	n.disk.forget(replaced)
+	return errno
+}
+
+// inodeOf returns the inode of a name, 0 for none.
+func inodeOf(path string) uint64 {
+	var st syscall.Stat_t
+	if syscall.Lstat(path, &st) != nil {
+		return 0
+	}
+	return st.Ino
 }
 
 // Statfs implements fs.NodeStatfser.

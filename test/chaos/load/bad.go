@@ -102,14 +102,29 @@ func (b *badClient) deaf(ctx context.Context) error {
 // watchers makes ten thousand clients watch one key, and changes that again and again.
 func (b *badClient) watchers(ctx context.Context) error {
 	const crowd = 10_000
-	go b.receive(func(*packets.Publish) {})
+	watching := make(chan struct{}, crowd)
+	go b.receive(func(p *packets.Publish) {
+		if string(p.Payload) == "+OK\r\n" {
+			select {
+			case watching <- struct{}{}:
+			default:
+			}
+		}
+	})
 	for n := range crowd {
 		if err := b.send(fmt.Sprintf("%s-%d", b.id, n), "KEYNOTIFY", "bad/crowded"); err != nil {
-			return err
+			return fmt.Errorf("after %d watches: %w", n, err)
+		}
+	}
+	for n := range crowd {
+		select {
+		case <-watching:
+		case <-ctx.Done():
+			return fmt.Errorf("only %d of %d watch", n, crowd)
 		}
 	}
 	for ctx.Err() == nil {
-		if err := b.send(b.id, "SET", "bad/crowded", fmt.Sprint(b.sent)); err != nil {
+		if err := b.send(b.id, "SET", "bad/crowded", fmt.Sprint(b.sent)); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {

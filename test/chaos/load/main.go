@@ -111,15 +111,20 @@ func (s *server) over(w http.ResponseWriter, r *http.Request) {
 	s.state(w, r)
 }
 
+// longestLife is longer than that of any key with an expiry.
+const longestLife = 10 * time.Second
+
 // finish reads all keys once more, and writes the history.
 func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
+	s.load.Sleep(longestLife)
 	for _, o := range s.prober.ReadAll() {
 		s.load.History.AddOdd("a read at the end was not answered: %s", o)
 	}
 	s.load.Sleep(3 * time.Second) // for what is still on its way to the clients
 	s.load.End()
 	s.load.Wait()
-	if err := errors.Join(s.write("history.jsonl", s.load.History.Save), s.write("history.edn", s.load.History.WriteEDN)); err != nil {
+	h := s.load.History
+	if err := errors.Join(s.write("history.jsonl", h.Save), s.write("knossos.edn", h.WriteKnossos), s.write("elle.edn", h.WriteElle)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 	close(s.finished)

@@ -68,7 +68,7 @@ func run() (code int, err error) {
 		code, err = exit.ExitCode(), nil
 	}
 	d.SetTrouble(disk.Trouble{})
-	return code, errors.Join(err, server.Unmount())
+	return code, errors.Join(err, d.WriteBack(), server.Unmount())
 }
 
 // watchTrouble reads again and again what is wrong.

@@ -67,7 +67,8 @@ func (r *Report) Write(folder string) error {
 // Verdict is one checker's.
 type Verdict struct {
 	Check, Says string
-	Count       int // of violations
+	Count       int    // of violations
+	But         string // what was not checked, or not in full
 }
 
 // verdicts returns what each checker says, in the order in which people ask.
@@ -97,9 +98,23 @@ func (r *Report) verdicts() (verdicts []Verdict) {
 		{"odd reply", "every reply is one of the protocol, and has an explanation"},
 		{"harness", "nodes end and join only with a reason"},
 	} {
-		verdicts = append(verdicts, Verdict{v[0], v[1], count[v[0]]})
+		verdicts = append(verdicts, Verdict{v[0], v[1], count[v[0]], r.but(v[0])})
 	}
 	return verdicts
+}
+
+// but says what of a promise was not checked.
+func (r *Report) but(check string) string {
+	switch {
+	case check == "linearizability" && r.findings.Undecided > 0:
+		return fmt.Sprintf("%d keys took too long to check", r.findings.Undecided)
+	case check == "order of a client" && !r.findings.Ordered:
+		return "not checked: requests may have passed the leader by"
+	case check == "notifications" && !r.findings.Complete:
+		return "completeness not checked: the broker, or a bound, may have dropped some"
+	default:
+		return ""
+	}
 }
 
 // Number is a figure.
