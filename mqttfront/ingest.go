@@ -52,7 +52,7 @@ func (f *Front) receive(ctx context.Context) error {
 			watching = f.callWitness(ctx)
 		}
 		began := time.Now()
-		err := f.connectIngest(ctx, probes)
+		broker, err := f.connectIngest(ctx, probes)
 		if ctx.Err() != nil {
 			watching.close()
 			return nil
@@ -64,7 +64,7 @@ func (f *Front) receive(ctx context.Context) error {
 		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
-		takenOver := isTakenOver(err) || short > maxShort && watching.sawTakeOver(ctx)
+		takenOver := isTakenOver(err) || short > maxShort && watching.sawTakeOver(ctx, broker)
 		watching.close()
 		if wasUp {
 			f.world.Metrics.ingestLosses.Inc()
@@ -74,7 +74,7 @@ func (f *Front) receive(ctx context.Context) error {
 			// Somebody else uses this node's client id. Taking it back would make the two throw each other out for ever.
 			f.setSession(false, "another client uses this node's client id "+f.ingestID())
 			f.world.Metrics.ingestTaken.Inc()
-			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name?", "client", f.ingestID())
+			f.world.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker refuse something of it?", "client", f.ingestID())
 			f.pause(ctx, f.config.SessionAge)
 		} else if text := err.Error(); wasUp || text != said { // not once for each attempt
 			said = text
@@ -106,13 +106,13 @@ func (f *Front) setSession(up bool, text string) (wasUp bool) {
 	return wasUp
 }
 
-// connectIngest connects once, and receives until the connection ends. It returns why.
-func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
+// connectIngest connects once, and receives until the connection ends. It returns the address of the broker, and why it ended.
+func (f *Front) connectIngest(ctx context.Context, probes *prober) (broker string, err error) {
 	dialing, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
 	defer cancel()
 	network, err := f.world.Dialer.Dial(dialing)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return "", fmt.Errorf("connect: %w", err)
 	}
 	in := &ingest{front: f, conn: mqttconn.NewConn(network, maxPacket, f.config.QueueBytes), probes: probes, handled: ctx, reason: make(chan error, 1)}
 	in.acks = mqttconn.NewAcks(in.conn)
@@ -129,7 +129,7 @@ func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
 		if connack != nil {
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
 		}
-		return fmt.Errorf("connect as %s: %w", f.ingestID(), err)
+		return "", fmt.Errorf("connect as %s: %w", f.ingestID(), err)
 	}
 	probes.connected(resume)
 	if !connack.SessionPresent {
@@ -140,7 +140,7 @@ func (f *Front) connectIngest(ctx context.Context, probes *prober) error {
 	_ = in.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-in.client.Done()
 	_ = in.conn.Close()
-	return err
+	return network.RemoteAddr().String(), err
 }
 
 // forgetEarly forgets what is known of requests that have not come: with a new session they will not come any more. What does

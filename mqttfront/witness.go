@@ -23,21 +23,28 @@ const (
 // witness is the second connection. The nil witness has seen nothing.
 type witness struct {
 	publisher *mqttconn.Publisher
+	broker    string      // address
 	leaves    *time.Timer // a session that has lasted is no matter any more
 }
 
 // callWitness connects a witness. Without one, whoever is taken over goes on trying.
 func (f *Front) callWitness(ctx context.Context) *witness {
-	publisher, err := f.connectPublisher(ctx, fmt.Sprintf("%s-%08x", f.ingestID(), uint32(f.world.Random())))
+	ctx, cancel := context.WithTimeout(ctx, min(shortSession/5, f.config.ConnectTime)) // the session waits for it
+	defer cancel()
+	conn, err := f.world.Dialer.Dial(ctx)
 	if err != nil {
 		return nil
 	}
-	return &witness{publisher, time.AfterFunc(shortSession+witnessTime, publisher.Close)}
+	publisher, err := mqttconn.NewPublisher(ctx, conn, f.publisherConnect(fmt.Sprintf("%s-%08x", f.ingestID(), uint32(f.world.Random()))), f.config.Window)
+	if err != nil {
+		return nil
+	}
+	return &witness{publisher, conn.RemoteAddr().String(), time.AfterFunc(shortSession+witnessTime, publisher.Close)}
 }
 
-// sawTakeOver reports, after the session has ended, whether it ended alone.
-func (w *witness) sawTakeOver(ctx context.Context) bool {
-	if w == nil {
+// sawTakeOver reports, after a session with a broker has ended, whether it ended alone. Of another broker the witness knows nothing.
+func (w *witness) sawTakeOver(ctx context.Context, broker string) bool {
+	if w == nil || w.broker != broker {
 		return false
 	}
 	timer := time.NewTimer(witnessTime)
@@ -61,21 +68,24 @@ func (w *witness) close() {
 
 // connectPublisher connects to the broker, under a client id, only to publish.
 func (f *Front) connectPublisher(ctx context.Context, clientID string) (*mqttconn.Publisher, error) {
-	config := &f.config
-	ctx, cancel := context.WithTimeout(ctx, config.ConnectTime)
+	ctx, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
 	defer cancel()
 	conn, err := f.world.Dialer.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	connect := &packets.Connect{
-		ClientID: clientID, CleanStart: true, KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
-	}
-	publisher, err := mqttconn.NewPublisher(ctx, conn, connect, config.Window)
+	publisher, err := mqttconn.NewPublisher(ctx, conn, f.publisherConnect(clientID), f.config.Window)
 	if err != nil {
 		f.world.Dialer.Next()
 		return nil, fmt.Errorf("connect as %s: %w", clientID, err)
 	}
 	return publisher, nil
+}
+
+func (f *Front) publisherConnect(clientID string) *packets.Connect {
+	config := &f.config
+	return &packets.Connect{
+		ClientID: clientID, CleanStart: true, KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
+	}
 }

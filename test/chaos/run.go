@@ -26,7 +26,7 @@ func runOnce(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	w, err := newWorld(o, built)
+	w, err := newWorld(ctx, o, built)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ type machine struct {
 	answers int // members that it hears from
 }
 
-func newWorld(o options, built images) (*world, error) {
+func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	folder, err := filepath.Abs(o.folder)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,10 @@ func newWorld(o options, built images) (*world, error) {
 	o.folder = folder
 	random := rand.New(rand.NewPCG(o.seed, 1))
 	project := fmt.Sprintf("chaos-%d", o.seed)
-	members, clients := fmt.Sprintf("198.18.%d", o.seed%100*2), fmt.Sprintf("198.18.%d", o.seed%100*2+1)
+	members, clients, err := freeNetworks(ctx)
+	if err != nil {
+		return nil, err
+	}
 	w := &world{
 		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
 		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
@@ -130,6 +133,25 @@ func newWorld(o options, built images) (*world, error) {
 	}
 	w.log, err = os.Create(filepath.Join(folder, "harness.log"))
 	return w, err
+}
+
+// freeNetworks returns the first three numbers of two networks in 198.18.0.0/15 that no other run uses.
+func freeNetworks(ctx context.Context) (members, clients string, err error) {
+	list, err := docker(ctx, "network", "ls", "-q")
+	if err != nil {
+		return "", "", err
+	}
+	used, err := docker(ctx, append([]string{"network", "inspect", "-f", "{{range .IPAM.Config}}{{.Subnet}} {{end}}"}, strings.Fields(list)...)...)
+	if err != nil {
+		return "", "", err
+	}
+	for i := 0; i < 256; i += 2 {
+		members, clients = fmt.Sprintf("198.18.%d", i), fmt.Sprintf("198.18.%d", i+1)
+		if !strings.Contains(used, members+".0/") && !strings.Contains(used, clients+".0/") {
+			return members, clients, nil
+		}
+	}
+	return "", "", errors.New("all networks of 198.18.0.0/16 are in use")
 }
 
 // prepare writes what the containers are made from.
