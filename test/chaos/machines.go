@@ -12,8 +12,10 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps a machine from being started until it is released.
+// hold keeps a machine from being started until it is released. Nobody looks at whether it runs just then.
 func (m *machine) hold() {
+	m.life.Lock()
+	defer m.life.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down++
@@ -45,6 +47,13 @@ func (m *machine) start(ctx context.Context) error {
 		return err
 	}
 	return m.apply(ctx)
+}
+
+// alive reports whether the machine's first process is there, as far as can be told without asking Docker, which is slow.
+func (m *machine) alive() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.process != "" && exists("/proc/"+m.process)
 }
 
 // setTrouble changes what is wrong with a machine.

@@ -60,6 +60,9 @@ func (m *machine) apply(ctx context.Context) error {
 	if err != nil || pid == "0" {
 		return err
 	}
+	m.mu.Lock()
+	m.process = pid
+	m.mu.Unlock()
 	if _, err := tool(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f", "-"); err != nil {
 		return err
 	}

@@ -142,7 +142,9 @@ func (w *world) supervise(ctx context.Context, m *machine) {
 			return
 		case <-ticker.C:
 		}
-		w.revive(ctx, m)
+		if !m.alive() {
+			w.revive(ctx, m)
+		}
 	}
 }
 
@@ -177,7 +179,7 @@ func lastLine(text string) string {
 
 // superviseBroker starts the broker again when it has ended by itself.
 func (w *world) superviseBroker(ctx context.Context) {
-	for sleep(ctx, time.Second) {
+	for sleep(ctx, 5*time.Second) {
 		if !w.brokerDown.TryLock() {
 			continue
 		}

@@ -89,7 +89,8 @@ type machine struct {
 	net  turn       // of faults of its network
 
 	mu      sync.Mutex
-	down    int // how many faults keep it from running
+	process string // the first, as the host sees it
+	down    int    // how many faults keep it from running
 	damaged bool
 	removed bool
 	excused time.Time // until when it may end by itself
