@@ -90,9 +90,6 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	w.run.Faults = append(w.run.Faults, record.Fault{
 		Kind: f.kind, On: strings.Join(in.on, ", "), From: record.Duration(from), To: record.Duration(to), Effect: effect, Note: in.note,
 	})
-	if f.kind == "broker kill -9 with old persistence" {
-		w.run.NotesComplete = false
-	}
 }
 
 // run injects the fault. ctx ends its lasting; always is for what has to be done in any case.
@@ -114,7 +111,7 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 		"loss of packets":              in.lose, "slow links": in.slow, "late broker": in.late,
 		"broker restart": in.restartBroker, "broker pause": in.pauseBroker,
 		"broker kill -9 without its persistence": func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, true) },
-		"broker kill -9 with old persistence":    func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, false) },
+		oldPersistence:                           func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, false) },
 		"clock jump":                             in.jump, "clock skew": in.skew,
 		"disk full":                 in.troubled(func(t *record.Trouble, on bool) { t.DiskFull = on }),
 		"fsync fails":               in.troubled(func(t *record.Trouble, on bool) { t.FailSync = on }),

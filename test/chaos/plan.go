@@ -22,6 +22,9 @@ func (f *fault) String() string {
 // random returns what decides what the kind leaves open.
 func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.draw, 0)) }
 
+// oldPersistence is the fault after which the broker does not know what it has acknowledged lately.
+const oldPersistence = "broker kill -9 with old persistence"
+
 // kinds of faults, and how often each is drawn.
 func kinds() map[string]int {
 	return map[string]int{
@@ -30,7 +33,7 @@ func kinds() map[string]int {
 		"pause of the leader": 3, "pause of a node": 2,
 		"partition: leader alone": 4, "partition: halves": 2, "partition: bridge": 2, "partition: one-way": 2, "partition: ring": 2,
 		"leader cut off from the broker": 3, "node cut off from the broker": 2, "loss of packets": 2, "slow links": 2, "late broker": 2,
-		"broker restart": 2, "broker kill -9 without its persistence": 2, "broker kill -9 with old persistence": 1, "broker pause": 1,
+		"broker restart": 2, "broker kill -9 without its persistence": 2, oldPersistence: 1, "broker pause": 1,
 		"clock jump": 4, "clock skew": 2,
 		"disk full": 1, "slow disk": 2, "fsync fails": 2, "disk hangs": 1, "flipped bit in the log": 2, "flipped bit in a snapshot": 1,
 		"member removed and added": 2, "member replaced": 2, "rolling restart": 1, "snapshot storm": 2, "leadership transfer": 3, "leader deposed unawares": 3,

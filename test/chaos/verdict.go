@@ -39,6 +39,7 @@ func judge(folder string) (findings *history.Findings, err error) {
 	if err != nil {
 		return nil, err
 	}
+	addGaps(h, run.Faults)
 	findings = history.Check(h, conditions(&run))
 	for _, text := range run.Failures {
 		findings.Violations = append(findings.Violations, history.Violation{Check: "harness", Text: text})
@@ -59,6 +60,21 @@ func judge(folder string) (findings *history.Findings, err error) {
 	fmt.Print(r.Summary())
 	fmt.Printf("report: %s\n", filepath.Join(folder, "report.html"))
 	return findings, nil
+}
+
+// addGaps notes when the broker has lost what it had acknowledged, and its clients could not know: it came back with old sessions.
+func addGaps(h *history.History, faults []record.Fault) {
+	clients := make(map[string]bool)
+	for _, o := range h.Ops {
+		clients[o.Client] = true
+	}
+	for _, f := range faults {
+		for client := range clients {
+			if f.Kind == oldPersistence {
+				h.AddGap(client, time.Duration(f.To))
+			}
+		}
+	}
 }
 
 // conditions are what the judge has to know of a run.

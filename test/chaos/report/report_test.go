@@ -1,0 +1,87 @@
+package report
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/resp"
+	"holdfast/test/chaos/record"
+	"holdfast/test/history"
+)
+
+func run() (*record.Run, *history.History) {
+	second := record.Duration(time.Second)
+	r := &record.Run{
+		Seed: 7, Nodes: 3, Lasted: 60 * second, Recovered: second, Command: "make chaos SEED=7",
+		Faults: []record.Fault{
+			{Kind: "clock jump", From: 12 * second, To: 14 * second}, {Kind: "power failure of the leader", From: 11 * second, To: 13 * second, Effect: true},
+		},
+		Leaders: []record.Leading{{At: second, Node: "n1", Term: 2}, {At: 15 * second, Node: "n2", Term: 3}},
+		Samples: []record.Sample{{At: second, Node: "n1", Resident: 100 << 20}},
+	}
+	h := history.New()
+	for n := range 20 {
+		at := time.Duration(n) * time.Second
+		o := &history.Op{Client: "c", Verb: history.Set, Key: "r/1", Value: "x", Call: at}
+		if n < 11 || n > 15 {
+			o.Known, o.Replied, o.Reply = true, at+time.Millisecond, resp.Reply{Kind: resp.ReplyOK}
+		}
+		h.Add(o)
+	}
+	return r, h
+}
+
+// The report is one file that has everything, and says first what was broken.
+func TestWrite(t *testing.T) {
+	r, h := run()
+	for want, findings := range map[string]*history.Findings{
+		"No promise was broken":   {},
+		"Promises were broken: 1": {Violations: []history.Violation{{Check: "fencing", Text: "<b>"}}},
+	} {
+		folder := t.TempDir()
+		report := New(r, h, findings)
+		if err := report.Write(folder); err != nil {
+			t.Fatal(err)
+		}
+		page, err := os.ReadFile(filepath.Join(folder, "report.html"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{want, "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
+			if !strings.Contains(string(page), part) {
+				t.Errorf("%q is missing", part)
+			}
+		}
+		if strings.Contains(string(page), "<pre><b>fencing</b>: <b>") {
+			t.Error("what clients wrote is taken for HTML")
+		}
+		if !strings.Contains(report.Summary(), strings.ToLower(want[:3])) && want[0] == 'N' {
+			t.Error(report.Summary())
+		}
+	}
+}
+
+// A time without answers is found, with the faults at that time.
+func TestWindows(t *testing.T) {
+	r, h := run()
+	windows := New(r, h, &history.Findings{}).windows()
+	if len(windows) != 1 || windows[0].Lasted != 6*time.Second || windows[0].Faults != "power failure of the leader, clock jump" {
+		t.Errorf("%+v", windows)
+	}
+}
+
+// Labels that would overlap stand in different rows.
+func TestPlace(t *testing.T) {
+	r, _ := run()
+	x := func(at time.Duration) int { return int(at / time.Second) }
+	list, rows := place(r.Faults, x, func(string) int { return 5 })
+	if rows != 2 || list[0].row == list[1].row {
+		t.Errorf("%d rows: %+v", rows, list)
+	}
+	if _, rows := place(r.Faults[:1], x, func(string) int { return 5 }); rows != 1 {
+		t.Errorf("%d rows for one", rows)
+	}
+}
