@@ -3,6 +3,7 @@ package history
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -218,5 +219,21 @@ func TestRefusedEmptyValue(t *testing.T) {
 	})
 	if findings := Check(h, conditions()); len(findings.Violations) != 0 {
 		t.Error(findings.Violations)
+	}
+}
+
+// Of reads with the same reply only those count that lie within no other, and a read counts only from the SET of its value on.
+func TestNeededReads(t *testing.T) {
+	ops := []*Op{
+		op("a", Set, "r/1", "x", 5, 6, "OK", 1), op("b", Get, "r/1", "", 0, 9, "x", 1), op("b", Get, "r/1", "", 7, 8, "x", 1), op("b", Get, "r/1", "", 1, 5.5, "x", 1),
+		op("b", Get, "r/1", "", 0, 1, "nil", 0), op("b", Get, "r/1", "", 2, 3, "nil", 0),
+	}
+	var got []string
+	for _, o := range toPorcupine(ops, func(*Op) bool { return true })[1:] {
+		got = append(got, fmt.Sprint(time.Duration(o.Call), time.Duration(o.Return)))
+	}
+	slices.Sort(got)
+	if want := []string{"0s 1s", "2s 3s", "5s 5.5s", "7s 8s"}; !slices.Equal(got, want) {
+		t.Errorf("%v; want %v", got, want)
 	}
 }

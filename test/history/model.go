@@ -1,8 +1,10 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -112,8 +114,27 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// linearizable checks the operations on one key.
+// linearizable checks the operations on one key. It tries first without the operations that nobody knows the outcome of, and nobody has
+// seen an effect of: that is quick, and if there is an order then there is one with them, too, in which they come last.
 func linearizable(ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+	seen := make(map[string]bool)
+	for _, o := range ops {
+		if o.Verb == Get && o.Known {
+			seen[string(o.Reply.Bulk)] = true
+			for i := range o.Again {
+				seen[string(o.Again[i].Reply.Bulk)] = true
+			}
+		}
+	}
+	operations := toPorcupine(ops, func(o *Op) bool { return o.Known || o.Verb == Set && seen[o.Value] })
+	if porcupine.CheckOperationsTimeout(registerModel(), operations, limit) == porcupine.Ok {
+		return porcupine.Ok, porcupine.LinearizationInfo{}
+	}
+	return porcupine.CheckOperationsVerbose(registerModel(), toPorcupine(ops, func(*Op) bool { return true }), limit)
+}
+
+// toPorcupine returns operations as porcupine wants them. Reads with unknown outcome say nothing.
+func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Operation) {
 	clients := make(map[string]int)
 	id := func(client string) int {
 		if _, known := clients[client]; !known {
@@ -121,29 +142,62 @@ func linearizable(ops []*Op, limit time.Duration) (porcupine.CheckResult, porcup
 		}
 		return clients[client]
 	}
-	var operations []porcupine.Operation
+	var reads []porcupine.Operation
 	for _, o := range ops {
-		if !o.Known {
-			if o.Verb != Get {
-				operations = append(operations, porcupine.Operation{
-					ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: (*resp.Reply)(nil), Return: math.MaxInt64,
-				})
+		operation := porcupine.Operation{
+			ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: (*resp.Reply)(nil), Return: math.MaxInt64,
+		}
+		if o.Known {
+			operation.Output, operation.Return = &o.Reply, int64(o.Replied)
+		}
+		switch {
+		case !wanted(o) || !o.Known && o.Verb == Get:
+		case o.Verb == Get:
+			reads = append(reads, operation)
+			for i := range o.Again { // each reply to a read is a read of its own
+				operation.Output, operation.Return = &o.Again[i].Reply, int64(o.Again[i].At)
+				reads = append(reads, operation)
 			}
-			continue
-		}
-		operations = append(operations, porcupine.Operation{
-			ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: &o.Reply, Return: int64(o.Replied),
-		})
-		if o.Verb != Get {
-			continue
-		}
-		for i := range o.Again { // each reply to a read is a read of its own
-			operations = append(operations, porcupine.Operation{
-				ClientId: id(o.Client), Input: input{o}, Call: int64(o.Call), Output: &o.Again[i].Reply, Return: int64(o.Again[i].At),
-			})
+		default:
+			operations = append(operations, operation)
 		}
 	}
-	return porcupine.CheckOperationsVerbose(registerModel(), operations, limit)
+	return append(operations, needed(ops, reads)...)
+}
+
+// needed leaves out the reads that say nothing which another does not say: those that got the same reply within the time of this one. A read
+// cannot be before the only SET of its value, so of its time only the rest counts. Copies that a broker delivers minutes later make many such
+// reads, and whoever looks for an order would try all of theirs.
+func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation) {
+	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when its SET began
+	for _, o := range ops {
+		if o.Verb == Set {
+			_, again := set[o.Value]
+			ambiguous[o.Value] = ambiguous[o.Value] || again
+			set[o.Value] = int64(o.Call)
+		}
+	}
+	byReply := make(map[string][]porcupine.Operation)
+	for _, r := range reads {
+		reply := r.Output.(*resp.Reply)
+		value := string(reply.Bulk)
+		if began, known := set[value]; known && !ambiguous[value] && reply.Kind == resp.ReplyBulk && began < r.Return {
+			r.Call = max(r.Call, began)
+		}
+		key := fmt.Sprint(reply.Kind, reply.Integer, reply.Error, value)
+		byReply[key] = append(byReply[key], r)
+	}
+	for _, same := range byReply {
+		slices.SortFunc(same, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+		latest := int64(math.MinInt64) // call of those that returned before
+		for _, r := range same {
+			if r.Call > latest {
+				left = append(left, r)
+				latest = r.Call
+			}
+		}
+	}
+	return left
 }
 
 // WritePicture writes porcupine's picture of the first key that no order explains, if there is one.

@@ -38,7 +38,8 @@ type placed struct {
 func place(faults []record.Fault, x func(time.Duration) int, width func(string) int) (list []placed, rows int) {
 	var ends []int // of the rows
 	for _, f := range faults {
-		from, until := x(time.Duration(f.From)), x(time.Duration(f.From))+width(f.Kind)+12
+		from := min(x(time.Duration(f.From)), plotWidth-20-width(f.Kind)) // a label at the end begins before its bar
+		until := from + width(f.Kind) + 12
 		until = max(until, x(time.Duration(f.To))+6)
 		row := 0
 		for row < len(ends) && ends[row] > from {
@@ -75,7 +76,7 @@ func (r *Report) newPlot(title string) (*plot, error) {
 		}
 		p.fill(from, p.top, to, p.bottom, shade)
 		p.fill(from, y, to, y+rowHeight-3, rgba(230, 140, 40, 110))
-		p.text(from+3, y+rowHeight-5, f.Kind, black())
+		p.text(min(from+3, p.right-p.width(f.Kind)), y+rowHeight-5, f.Kind, black())
 	}
 	for _, l := range r.run.Leaders {
 		p.dashes(p.x(time.Duration(l.At)), p.top, p.bottom, rgba(120, 40, 140, 200))
