@@ -24,8 +24,10 @@ func buildImages(ctx context.Context, mutant string) (images, error) {
 	built := images{node: "holdfast-chaos-node", load: "holdfast-chaos-load", broker: os.Getenv("BROKER_IMAGE")}
 	tags := "skewed_clock"
 	if mutant != "" {
-		tags += ",mutant_" + mutant
-		built.node += "-" + strings.ReplaceAll(mutant, "_", "-")
+		for name := range strings.SplitSeq(mutant, "+") {
+			tags += ",mutant_" + name
+		}
+		built.node += "-" + strings.NewReplacer("_", "-", "+", "-").Replace(mutant)
 	}
 	product, err := tool(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "holdfast")
 	if err != nil {

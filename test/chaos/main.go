@@ -57,7 +57,7 @@ func command() *cobra.Command {
 	flags.DurationVar(&o.duration, "duration", 5*time.Minute, "of the faults")
 	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
 	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas; none is all")
-	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run")
+	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run, or several, joined by +")
 	flags.BoolVar(&o.smoke, "smoke", false, "leader kill, partition and broker restart only, each of which has to have an effect")
 	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
 	check := &cobra.Command{
