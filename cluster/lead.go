@@ -25,11 +25,13 @@ func (n *Node) watchLeadership(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
+	said := ""
 	for {
-		if n.raft.State() == raft.Leader {
-			if err := n.lead(ctx); err != nil && ctx.Err() == nil {
-				n.world.Log.Warn("leadership ended", "reason", err)
-			}
+		if n.raft.State() != raft.Leader {
+			said = ""
+		} else if err := n.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != said { // not at each attempt, while raft hands over
+			said = err.Error()
+			n.world.Log.Warn("leadership ended", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
