@@ -84,16 +84,27 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 // stopped does something to a machine while its node is down, when all machines are well, and waits until they are again: of two
 // disks that lose what they have one after the other the second may be the last.
 func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
-	if !in.damaging.take() {
+	free, ok := in.takeDisk(ctx, m)
+	if !ok {
 		return false, errBusy
 	}
-	defer in.damaging.give()
-	got, done := in.occupy([]*machine{m}, bodies)
-	defer done()
-	if len(got) == 0 {
-		return false, errBusy
-	}
+	defer free()
 	return in.stop(ctx, m, do)
+}
+
+// takeDisk waits, for as long as the fault is to last, until no disk is being lost and no other fault is on the machine, and keeps it so.
+func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
+	for given := in.now() + in.lasts; ; {
+		if in.damaging.take() {
+			if got, done := in.occupy([]*machine{m}, bodies); len(got) > 0 {
+				return func() { done(); in.damaging.give() }, true
+			}
+			in.damaging.give()
+		}
+		if in.now() > given || !sleep(ctx, 200*time.Millisecond) {
+			return nil, false
+		}
+	}
 }
 
 // stop does something to a machine while its node is down. The damaging, and the machine, are taken.
@@ -122,15 +133,11 @@ func (in *injection) stop(ctx context.Context, m *machine, do func() error) (boo
 // damage must not come to light when another disk is lost.
 func (in *injection) flip(ctx context.Context, name string) (bool, error) {
 	m := in.choose("a node")[0]
-	if !in.damaging.take() {
+	free, ok := in.takeDisk(ctx, m)
+	if !ok {
 		return false, errBusy
 	}
-	defer in.damaging.give()
-	got, done := in.occupy([]*machine{m}, bodies)
-	defer done()
-	if len(got) == 0 {
-		return false, errBusy
-	}
+	defer free()
 	flipped := false
 	_, err := in.stop(ctx, m, func() error {
 		path, size, err := newest(filepath.Join(m.folder, "data"), name)
