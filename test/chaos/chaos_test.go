@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/resp"
 	"holdfast/test/chaos/record"
 	"holdfast/test/history"
 )
@@ -114,19 +115,21 @@ func TestSameWay(t *testing.T) {
 // What is known of the nodes is judged, too.
 func TestOfNodes(t *testing.T) {
 	well := func() *record.Run {
-		return &record.Run{Nodes: 2, Recovered: record.Duration(time.Second), Hashes: map[string]string{"n1": "a", "n2": "a"}}
+		return &record.Run{Nodes: 2, Served: true, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}
 	}
-	if v := ofNodes(well()); len(v) != 0 {
+	h := history.New()
+	h.Add(&history.Op{Verb: history.Set, Known: true, Reply: resp.Reply{Kind: resp.ReplyOK}, Replied: 61 * time.Second})
+	if v := ofNodes(well(), h); len(v) != 0 {
 		t.Error(v)
 	}
 	for want, change := range map[string]func(*record.Run){
-		"recovery":        func(r *record.Run) { r.Recovered = record.Duration(11 * time.Second) },
+		"recovery":        func(r *record.Run) { r.Healed = record.Duration(50 * time.Second) },
 		"replicas differ": func(r *record.Run) { r.Hashes["n2"] = "b" },
 		"bounds":          func(r *record.Run) { r.Samples = []record.Sample{{Node: "n1", Resident: 1 << 40}} },
 	} {
 		run := well()
 		change(run)
-		if v := ofNodes(run); len(v) != 1 || v[0].Check != want {
+		if v := ofNodes(run, h); len(v) != 1 || v[0].Check != want {
 			t.Errorf("%s: %v", want, v)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type injection struct {
 	random *rand.Rand
 	on     []string // for people
 	note   string
+	began  time.Duration // when it was its turn, if it had to wait
+	healed time.Duration // when nothing was disturbed any more, if something was waited for afterwards
 }
 
 // errBusy says that all that was to be disturbed is disturbed already, in a way that does not go together with this.
@@ -81,6 +84,7 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	// What is disturbed is healed also when the run is given up.
 	effect, err := in.run(ctx, context.WithoutCancel(ctx))
 	to := w.now()
+	from, healed := max(from, in.began), cmp.Or(in.healed, to)
 	if err != nil {
 		in.note = err.Error()
 	}
@@ -90,6 +94,7 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	w.run.Faults = append(w.run.Faults, record.Fault{
 		Kind: f.kind, On: strings.Join(in.on, ", "), From: record.Duration(from), To: record.Duration(to), Effect: effect, Note: in.note,
 	})
+	w.run.Healed = max(w.run.Healed, record.Duration(healed))
 }
 
 // run injects the fault. ctx ends its lasting; always is for what has to be done in any case.
@@ -198,6 +203,9 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 		for given := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(given); { // it may have had much to write back
 			sleep(always, 100*time.Millisecond)
 		}
+		if m.running(always) {
+			err = errors.Join(err, m.do(always, "kill", "-s", "KILL"))
+		}
 		dead = dead && !m.running(always)
 	}
 	return dead, err
@@ -223,11 +231,9 @@ func (in *injection) pause(ctx, always context.Context, chosen []*machine) (bool
 		return false, errBusy
 	}
 	in.note = fmt.Sprintf("%v", in.lasts.Round(time.Millisecond))
-	if err := all(chosen, func(m *machine) error { return m.do(always, "pause") }); err != nil {
-		return false, err
-	}
+	err := all(chosen, func(m *machine) error { return m.do(always, "pause") })
 	sleep(ctx, in.lasts)
-	return true, all(chosen, func(m *machine) error { return m.do(always, "unpause") })
+	return err == nil, errors.Join(err, all(chosen, func(m *machine) error { return m.do(always, "unpause") }))
 }
 
 // cutLinks cuts links between members for a time, and reports whether a node noticed.
@@ -342,6 +348,9 @@ func (in *injection) disturbed(ctx, always context.Context, change func(by int))
 func (in *injection) lose(ctx, always context.Context) (bool, error) {
 	chosen, done := in.occupy(in.choose("a minority"), nets)
 	defer done()
+	if len(chosen) == 0 {
+		return false, errBusy
+	}
 	loss := 5 + in.random.IntN(30)
 	in.note = fmt.Sprintf("%d %%", loss)
 	return in.disturbed(ctx, always, func(by int) {
@@ -356,7 +365,10 @@ func (in *injection) lose(ctx, always context.Context) (bool, error) {
 func (in *injection) slow(ctx, always context.Context) (bool, error) {
 	chosen, done := in.occupy(in.choose("a minority"), nets)
 	defer done()
-	in.note = "400 kbit/s"
+	if len(chosen) == 0 {
+		return false, errBusy
+	}
+	in.note = "netem where the kernel has it, else 400 kbit/s"
 	return in.disturbed(ctx, always, func(by int) {
 		for _, m := range chosen {
 			m.firewall.mu.Lock()
@@ -370,6 +382,9 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 func (in *injection) late(ctx, _ context.Context) (bool, error) {
 	chosen, done := in.occupy(in.choose("a minority"), nets)
 	defer done()
+	if len(chosen) == 0 {
+		return false, errBusy
+	}
 	delay := time.Duration(20+in.random.IntN(400)) * time.Millisecond
 	in.note = delay.String()
 	set := func(d time.Duration) error {

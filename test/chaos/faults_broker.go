@@ -41,7 +41,7 @@ func (in *injection) persisted() error {
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
 	in.brokerDown.Lock()
 	defer in.brokerDown.Unlock()
-	in.on = []string{"the broker"}
+	in.on, in.began = []string{"the broker"}, in.now()
 	before, err := in.loadState(always)
 	if err != nil {
 		return false, err
@@ -61,10 +61,8 @@ func (in *injection) withoutBroker(ctx, always context.Context, verb string, the
 func (in *injection) pauseBroker(ctx, always context.Context) (bool, error) {
 	in.brokerDown.Lock()
 	defer in.brokerDown.Unlock()
-	in.on = []string{"the broker"}
-	if err := in.broker.do(always, "pause"); err != nil {
-		return false, err
-	}
+	in.on, in.began = []string{"the broker"}, in.now()
+	err := in.broker.do(always, "pause")
 	sleep(ctx, in.lasts)
-	return true, in.broker.do(always, "unpause")
+	return err == nil, errors.Join(err, in.broker.do(always, "unpause"))
 }

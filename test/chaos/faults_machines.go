@@ -32,6 +32,7 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 	in.clocks.Lock() // of a minority only
 	defer in.clocks.Unlock()
 	began := in.now()
+	in.began = began
 	defer func() {
 		if err := all(chosen, func(m *machine) error { return m.setClock(0) }); err != nil {
 			in.say("%v", err)
@@ -57,11 +58,15 @@ func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx,
 			return false, errBusy
 		}
 		m := chosen[0]
-		m.excuse()
-		defer m.excuse()
+		excuse := m.excuse
+		if in.kind == "slow disk" {
+			excuse = func() {}
+		}
+		excuse()
+		defer excuse()
 		err := m.setTrouble(func(t *record.Trouble) { change(t, true) })
 		for until := in.now() + in.lasts; in.now() < until && sleep(ctx, time.Second); {
-			m.excuse()
+			excuse()
 		}
 		if heal := m.setTrouble(func(t *record.Trouble) { change(t, false) }); err == nil {
 			err = heal
@@ -97,6 +102,9 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	for given := in.now() + in.lasts; ; {
 		if in.damaging.take() {
 			if got, done := in.occupy([]*machine{m}, bodies); len(got) > 0 {
+				if in.began == 0 {
+					in.began = in.now()
+				}
 				return func() { done(); in.damaging.give() }, true
 			}
 			in.damaging.give()
@@ -123,6 +131,7 @@ func (in *injection) stop(ctx context.Context, m *machine, do func() error) (boo
 	if started := in.release(always, m); err == nil {
 		err = started
 	}
+	in.healed = in.now()
 	if _, missing := in.settle(ctx, patience); missing != "" && ctx.Err() == nil {
 		in.fail("after %s on %s: %s", in.kind, m.ID, missing)
 	}
@@ -294,10 +303,10 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 
 // pauseClients stops all clients, holders of locks among them.
 func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
-	in.on = []string{"the clients"}
-	if err := in.load.do(always, "pause"); err != nil {
-		return false, err
-	}
+	in.brokerDown.Lock() // whoever ends the broker asks the clients whether they noticed
+	defer in.brokerDown.Unlock()
+	in.on, in.began = []string{"the clients"}, in.now()
+	err := in.load.do(always, "pause")
 	sleep(ctx, in.lasts)
-	return true, in.load.do(always, "unpause")
+	return err == nil, errors.Join(err, in.load.do(always, "unpause"))
 }

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/test/chaos/record"
 )
 
 // firewall is what a node's packets meet. It is lost when its container ends, and put up again when that starts.
@@ -67,12 +70,18 @@ func (m *machine) apply(ctx context.Context) error {
 		return err
 	}
 	for _, device := range []string{"eth0", "eth1"} {
-		if m.firewall.slowed {
-			_, err = tool(ctx, "", "nsenter", "-n", "-t", pid, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", "400kbit", "burst", "16kb", "latency", "300ms")
-		} else {
-			_, _ = tool(ctx, "", "nsenter", "-n", "-t", pid, "tc", "qdisc", "del", "dev", device, "root") // there may be none
+		qdisc := func(arguments ...string) error {
+			_, err := tool(ctx, "", "nsenter", append([]string{"-n", "-t", pid, "tc", "qdisc"}, arguments...)...)
+			return err
 		}
-		if err != nil {
+		if !m.firewall.slowed {
+			_ = qdisc("del", "dev", device, "root") // there may be none
+			continue
+		}
+		if qdisc("replace", "dev", device, "root", "netem", "delay", "80ms", "40ms") == nil {
+			continue
+		}
+		if err := qdisc("replace", "dev", device, "root", "tbf", "rate", "400kbit", "burst", "16kb", "latency", "300ms"); err != nil {
 			return err
 		}
 	}
@@ -101,9 +110,31 @@ func (w *world) applyAll(ctx context.Context) error {
 	})
 }
 
-// heal puts all firewalls up, and has to succeed.
+// heal puts all firewalls up. What does not succeed is done again before anybody judges.
 func (w *world) heal(ctx context.Context) {
 	if err := w.applyAll(ctx); err != nil {
-		w.say("healing: %v", err) // a machine that does not run gets its firewall when it starts
+		w.say("healing: %v", err)
 	}
+}
+
+// healAll undoes all that a fault may have left behind because a tool failed.
+func (w *world) healAll(ctx context.Context) error {
+	for _, c := range w.containers() {
+		_ = c.do(ctx, "unpause") // hardly ever is it paused
+	}
+	return all(w.machines, func(m *machine) error {
+		m.firewall.mu.Lock()
+		m.firewall.from, m.firewall.to, m.firewall.loss, m.firewall.slowed = map[string]int{}, map[string]int{}, 0, false
+		m.firewall.mu.Unlock()
+		return errors.Join(m.setClock(0), m.setTrouble(func(t *record.Trouble) { *t = record.Trouble{} }), m.apply(ctx))
+	})
+}
+
+// containers returns all of them.
+func (w *world) containers() []container {
+	containers := []container{w.broker, w.load}
+	for _, m := range w.machines {
+		containers = append(containers, m.container)
+	}
+	return containers
 }

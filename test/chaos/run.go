@@ -37,6 +37,9 @@ func runOnce(ctx context.Context, o options) error {
 	if !o.keep {
 		err = errors.Join(err, w.downAll(always))
 	}
+	if len(w.run.Failures) > 0 || err != nil && ctx.Err() == nil {
+		err = errors.Join(err, markViolated(w.folder)) // whatever else comes: it is kept
+	}
 	if err := errors.Join(err, record.Write(w.folder, "run.json", &w.run)); err != nil {
 		return err
 	}
@@ -69,6 +72,10 @@ func (o *options) again() string {
 
 // violated is the file that marks the folder of a run in which a promise was broken.
 const violated = "VIOLATED"
+
+func markViolated(folder string) error {
+	return os.WriteFile(filepath.Join(folder, violated), nil, 0o644)
+}
 
 // makeRoom makes an empty folder. What another run has left there is removed, unless a promise was broken: then it gets another name.
 func makeRoom(folder string) error {
@@ -146,12 +153,14 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 
 // recover waits until there is service again, after the last fault.
 func (w *world) recover(ctx context.Context) {
-	began := w.now()
+	if err := w.healAll(ctx); err != nil {
+		w.fail("healing: %v", err)
+	}
 	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, 2*time.Minute); err != nil {
 		w.fail("no service: %v", err)
 		return
 	}
-	w.run.Recovered = record.Duration(w.now() - began)
+	w.run.Served = true
 }
 
 // quiet lets the clients end, and looks at what is there then.
@@ -173,17 +182,22 @@ func (w *world) quiet(ctx context.Context) error {
 			w.fail("%s had no effect: %s", f.Kind, f.Note)
 		}
 	}
-	_, err := w.askLoad(ctx, http.MethodPost, "/finish", nil, 3*time.Minute)
+	if _, err := w.askLoad(ctx, http.MethodPost, "/finish", nil, 5*time.Minute); err != nil {
+		w.fail("the reads at the end: %v", err)
+		return w.save(ctx) // what there is
+	}
+	return nil
+}
+
+// save lets the clients write down what they have seen so far, when they could not end as they should.
+func (w *world) save(ctx context.Context) error {
+	_, err := w.askLoad(ctx, http.MethodPost, "/save", nil, time.Minute)
 	return err
 }
 
 // saveLogs writes what the containers printed into the report.
 func (w *world) saveLogs(ctx context.Context) {
-	containers := []container{w.broker, w.load}
-	for _, m := range w.machines {
-		containers = append(containers, m.container)
-	}
-	for _, c := range containers {
+	for _, c := range w.containers() {
 		text := c.logs(ctx, 1_000_000)
 		if err := os.WriteFile(filepath.Join(w.folder, c.name+".log"), []byte(text), 0o644); err != nil {
 			w.say("%v", err)

@@ -20,6 +20,8 @@ const (
 	maxResident = 512 << 20
 	// maxHeld is how many requests a node may hold that it has not answered.
 	maxHeld = 200_000
+	// maxUnsent is how many notifications may wait to be published.
+	maxUnsent = 1_000_000
 	// patience is how long the judge looks at one key.
 	patience = 20 * time.Second
 )
@@ -44,7 +46,7 @@ func judge(folder string) (findings *history.Findings, err error) {
 	for _, text := range run.Failures {
 		findings.Violations = append(findings.Violations, history.Violation{Check: "harness", Text: text})
 	}
-	findings.Violations = append(findings.Violations, ofNodes(&run)...)
+	findings.Violations = append(findings.Violations, ofNodes(&run, h)...)
 	if err := findings.WritePicture(filepath.Join(folder, "linearizability.html")); err != nil {
 		return nil, err
 	}
@@ -53,7 +55,7 @@ func judge(folder string) (findings *history.Findings, err error) {
 		return nil, err
 	}
 	if len(findings.Violations) > 0 {
-		if err := os.WriteFile(filepath.Join(folder, violated), nil, 0o644); err != nil {
+		if err := markViolated(folder); err != nil {
 			return nil, err
 		}
 	}
@@ -71,6 +73,7 @@ func addGaps(h *history.History, faults []record.Fault) {
 	for _, f := range faults {
 		for client := range clients {
 			if f.Kind == oldPersistence {
+				h.AddGap(client, time.Duration(f.From))
 				h.AddGap(client, time.Duration(f.To))
 			}
 		}
@@ -83,14 +86,21 @@ func conditions(run *record.Run) history.Conditions {
 		return slices.ContainsFunc(names, func(name string) bool { return run.Counters[name] > 0 })
 	}
 	names := counted()
-	full := slices.ContainsFunc(run.Faults, func(f record.Fault) bool { return f.Kind == "disk full" })
 	c := history.Conditions{
-		QuotaTight: full, NotesComplete: run.NotesComplete && !lost(names[1:5]...), Patience: patience,
+		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && !lost(names[1:5]...), Patience: patience,
 	}
 	if !lost(names[0], names[5]) && run.NotesComplete {
 		c.SameWay = func(a, b *history.Op) bool { return sameWay(run.Faults, a, b) }
 	}
 	return c
+}
+
+// during reports whether an operation was under way while there was a fault of a kind, or soon after.
+func during(faults []record.Fault, kind string, o *history.Op) bool {
+	const margin = 10 * time.Second
+	return slices.ContainsFunc(faults, func(f record.Fault) bool {
+		return f.Kind == kind && f.Effect && o.Replied > time.Duration(f.From) && o.Call < time.Duration(f.To)+margin
+	})
 }
 
 // sameWay reports whether nothing kept two requests of a client from coming to the leader in their order: a request that passes the
@@ -105,14 +115,14 @@ func sameWay(faults []record.Fault, a, b *history.Op) bool {
 }
 
 // ofNodes judges what is known of the nodes.
-func ofNodes(run *record.Run) (violations []history.Violation) {
+func ofNodes(run *record.Run, h *history.History) (violations []history.Violation) {
 	add := func(check, format string, arguments ...any) {
 		violations = append(violations, history.Violation{Check: check, Text: fmt.Sprintf(format, arguments...)})
 	}
-	switch recovered := time.Duration(run.Recovered); {
-	case recovered < 0:
+	if !run.Served {
 		add("recovery", "service did not come back after the last fault")
-	case recovered > recoveryTime:
+	}
+	if recovered := report.Recovered(run, h); recovered > recoveryTime {
 		add("recovery", "service was back %v after the last fault", recovered)
 	}
 	hashes := make(map[string]bool)
@@ -129,6 +139,12 @@ func ofNodes(run *record.Run) (violations []history.Violation) {
 	for node, requests := range held {
 		if requests > maxHeld {
 			add("bounds", "%s held %d requests", node, requests)
+		}
+	}
+	for _, s := range run.Samples {
+		if s.Unsent > maxUnsent {
+			add("bounds", "%s had %d notifications to publish", s.Node, s.Unsent)
+			break
 		}
 	}
 	for node, resident := range most {

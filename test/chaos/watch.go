@@ -54,6 +54,7 @@ func (w *world) scrape(ctx context.Context, m *machine) {
 		}
 		w.addSample(record.Sample{
 			At: record.Duration(w.now()), Node: m.ID, Resident: int64(metrics["process_resident_memory_bytes"]), Held: int64(metrics["holdfast_held_requests"]),
+			Unsent: int64(metrics["holdfast_notifications_unpublished"]),
 		})
 		w.addCounters(metrics, last)
 	}
@@ -155,10 +156,11 @@ func (w *world) revive(ctx context.Context, m *machine) {
 	if m.held() || m.running(ctx) || ctx.Err() != nil {
 		return
 	}
-	output := m.logs(ctx, 12)
+	output := m.logs(ctx, 40)
 	excused, useless := m.reasons()
 	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless, lastLine(output))
-	if !excused {
+	// Whoever may end says why.
+	if !excused || strings.Contains(output, "panic:") || strings.Contains(output, "goroutine ") {
 		w.fail("%s has ended by itself: %s", m.ID, output)
 	}
 	if useless {

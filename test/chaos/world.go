@@ -126,8 +126,7 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 		w.machines = append(w.machines, m)
 	}
 	w.run = record.Run{
-		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{},
-		Recovered: -1, NotesComplete: !w.tiny,
+		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{}, NotesComplete: !w.tiny,
 	}
 	if err := w.prepare(project, members, clients); err != nil {
 		return nil, err

@@ -17,8 +17,9 @@ import (
 type Conditions struct {
 	// ClocksWild says that the clocks of a majority of the nodes were wrong.
 	ClocksWild bool
-	// QuotaTight says that a quota may be used up; WatchesTight, that of watches.
-	QuotaTight, WatchesTight bool
+	// QuotaTight reports whether a quota may have been used up for an operation; nil is never. WatchesTight says that of watches may.
+	QuotaTight   func(*Op) bool
+	WatchesTight bool
 	// Restricted is the prefix of clients that policy keeps from something at times; empty is none.
 	Restricted string
 	// SameWay reports whether two requests of a client that were sent once each have surely come to the leader in their order; nil
@@ -126,7 +127,7 @@ func (j *judge) checkErrors() {
 		case errorTokenLower, errorTokenRequired:
 			explained = family(o.Key) == "protected"
 		case errorQuota:
-			explained = o.Verb == Notify && j.conditions.WatchesTight || j.conditions.QuotaTight
+			explained = o.Verb == Notify && j.conditions.WatchesTight || j.conditions.QuotaTight != nil && j.conditions.QuotaTight(o)
 		case errorNotAuthorized:
 			explained = j.conditions.Restricted != "" && strings.HasPrefix(o.Client, j.conditions.Restricted)
 		case errorTimestamp, errorToken:

@@ -11,7 +11,7 @@ import (
 // check holds what the clients saw against the promises. It runs outside of virtual time.
 func (s *simulation) check() {
 	conditions := history.Conditions{
-		ClocksWild: s.tunables.clockWild, QuotaTight: s.effects[string(diskLow)] > 0, WatchesTight: s.tunables.offer.Limits.Watches < 100,
+		ClocksWild: s.tunables.clockWild, QuotaTight: func(*history.Op) bool { return s.effects[string(diskLow)] > 0 }, WatchesTight: s.tunables.offer.Limits.Watches < 100,
 		Restricted: "guest", NotesComplete: s.notesComplete(), WatchTTL: time.Duration(s.tunables.offer.WatchTTL) * time.Millisecond,
 		Patience: 10 * time.Second,
 	}

@@ -57,6 +57,7 @@ func run() error {
 	mux.HandleFunc("POST /probe", s.probe)
 	mux.HandleFunc("POST /bad", s.bad)
 	mux.HandleFunc("POST /over", s.over)
+	mux.HandleFunc("POST /save", s.save)
 	mux.HandleFunc("POST /finish", s.finish)
 	web := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
@@ -123,11 +124,16 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	s.load.Sleep(3 * time.Second) // for what is still on its way to the clients
 	s.load.End()
 	s.load.Wait()
+	s.save(w, nil)
+	close(s.finished)
+}
+
+// save writes the history.
+func (s *server) save(w http.ResponseWriter, _ *http.Request) {
 	h := s.load.History
 	if err := errors.Join(s.write("history.jsonl", h.Save), s.write("knossos.edn", h.WriteKnossos), s.write("elle.edn", h.WriteElle)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
-	close(s.finished)
 }
 
 func (s *server) write(name string, content func(io.Writer) error) error {

@@ -54,24 +54,26 @@ type Sample struct {
 	Node     string   `json:"node"`
 	Resident int64    `json:"resident"` // bytes
 	Held     int64    `json:"held"`     // requests
+	Unsent   int64    `json:"unsent"`   // notifications that are not published
 }
 
 // Run is what is known of a run beside what the clients saw.
 type Run struct {
-	Seed      uint64             `json:"seed"`
-	Nodes     int                `json:"nodes"`
-	Duration  Duration           `json:"duration"` // planned, of the faults
-	Lasted    Duration           `json:"lasted"`   // of the load
-	Command   string             `json:"command"`  // that runs it again
-	Settings  []string           `json:"settings"` // what the seed drew
-	Mutant    string             `json:"mutant,omitempty"`
-	Faults    []Fault            `json:"faults"`
-	Leaders   []Leading          `json:"leaders"`
-	Samples   []Sample           `json:"samples"`
-	Recovered Duration           `json:"recovered"` // after the last fault; negative is never
-	Hashes    map[string]string  `json:"hashes"`    // of the replicas, at the end
-	Counters  map[string]float64 `json:"counters"`  // of the nodes, summed over all processes
-	Failures  []string           `json:"failures"`  // of what the harness itself looks at
+	Seed     uint64             `json:"seed"`
+	Nodes    int                `json:"nodes"`
+	Duration Duration           `json:"duration"` // planned, of the faults
+	Lasted   Duration           `json:"lasted"`   // of the load
+	Command  string             `json:"command"`  // that runs it again
+	Settings []string           `json:"settings"` // what the seed drew
+	Mutant   string             `json:"mutant,omitempty"`
+	Faults   []Fault            `json:"faults"`
+	Leaders  []Leading          `json:"leaders"`
+	Samples  []Sample           `json:"samples"`
+	Healed   Duration           `json:"healed"`   // when the last fault was over, since the beginning of the load
+	Served   bool               `json:"served"`   // there was service after that
+	Hashes   map[string]string  `json:"hashes"`   // of the replicas, at the end
+	Counters map[string]float64 `json:"counters"` // of the nodes, summed over all processes
+	Failures []string           `json:"failures"` // of what the harness itself looks at
 	// NotesComplete says that the broker's queues have room for what a client misses while it is away.
 	NotesComplete bool `json:"notesComplete"`
 }

@@ -49,6 +49,10 @@ func (r *Report) Write(folder string) error {
 		}
 		plots[name] = template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(picture)) //nolint:gosec // it is our own
 	}
+	picture, err := os.ReadFile(filepath.Join(folder, "linearizability.html"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	page, err := template.ParseFS(templates, "report.html.tmpl")
 	if err != nil {
 		return err
@@ -59,7 +63,7 @@ func (r *Report) Write(folder string) error {
 	}
 	content := map[string]any{
 		"Run": r.run, "Plots": plots, "Verdicts": r.verdicts(), "Violations": r.findings.Violations, "Windows": r.windows(), "Kinds": r.kinds(),
-		"Numbers": r.numbers(), "Well": len(r.findings.Violations) == 0, "Picture": r.findings.Picture != nil,
+		"Numbers": r.numbers(), "Well": len(r.findings.Violations) == 0, "Picture": string(picture),
 	}
 	return errors.Join(page.Execute(file, content), file.Close())
 }
@@ -117,6 +121,17 @@ func (r *Report) but(check string) string {
 	}
 }
 
+// Recovered returns how long after the last fault was over a write was acknowledged that had begun after it, or was under way.
+func Recovered(run *record.Run, h *history.History) time.Duration {
+	healed, first := time.Duration(run.Healed), time.Duration(1<<62)
+	for _, o := range h.Ops {
+		if o.Verb == history.Set && o.Applied() && o.Replied >= healed {
+			first = min(first, o.Replied)
+		}
+	}
+	return max(first-healed, 0)
+}
+
 // Number is a figure.
 type Number struct{ Name, Value string }
 
@@ -149,13 +164,20 @@ func (r *Report) numbers() []Number {
 		{"faults (with an effect)", fmt.Sprintf("%d (%d)", len(r.run.Faults), effects)},
 		{"leader changes", fmt.Sprint(max(len(r.run.Leaders)-1, 0))},
 		{"longest time without an answer", longest.Round(time.Millisecond).String()},
-		{"service back after the last fault", time.Duration(r.run.Recovered).Round(time.Millisecond).String()},
+		{"service back after the last fault", Recovered(r.run, r.history).Round(time.Millisecond).String()},
 		{"keys held against the model (undecided)", fmt.Sprintf("%d (%d)", r.findings.Checked, r.findings.Undecided)},
-		{"notifications that had to come", fmt.Sprint(r.findings.Expected)},
+		{"notifications that had to come", r.expected()},
 		{"notifications that came again", fmt.Sprint(r.findings.Repeated)},
 		{"times two clients believed to hold a lock", fmt.Sprint(r.findings.Contested)},
 		{"most memory of a node", fmt.Sprintf("%d MiB", memory>>20)},
 	}
+}
+
+func (r *Report) expected() string {
+	if !r.findings.Complete {
+		return "not checked"
+	}
+	return fmt.Sprint(r.findings.Expected)
 }
 
 // Kind is how often a kind of fault was injected, and had an effect.
@@ -226,6 +248,11 @@ func (r *Report) Summary() string {
 	for _, v := range r.verdicts() {
 		if v.Count > 0 {
 			fmt.Fprintf(&text, "VIOLATED: %s (%d)\n", v.Check, v.Count)
+		}
+	}
+	for _, v := range r.verdicts() {
+		if v.But != "" {
+			fmt.Fprintf(&text, "%s: %s\n", v.Check, v.But)
 		}
 	}
 	for i, v := range r.findings.Violations {

@@ -15,7 +15,7 @@ import (
 func run() (*record.Run, *history.History) {
 	second := record.Duration(time.Second)
 	r := &record.Run{
-		Seed: 7, Nodes: 3, Lasted: 60 * second, Recovered: second, Command: "make chaos SEED=7",
+		Seed: 7, Nodes: 3, Lasted: 60 * second, Healed: 14 * second, Served: true, Command: "make chaos SEED=7",
 		Faults: []record.Fault{
 			{Kind: "clock jump", From: 12 * second, To: 14 * second}, {Kind: "power failure of the leader", From: 11 * second, To: 13 * second, Effect: true},
 		},
@@ -70,6 +70,14 @@ func TestWindows(t *testing.T) {
 	windows := New(r, h, &history.Findings{}).windows()
 	if len(windows) != 1 || windows[0].Lasted != 6*time.Second || windows[0].Faults != "power failure of the leader, clock jump" {
 		t.Errorf("%+v", windows)
+	}
+}
+
+// Service is back with the first write that is acknowledged after the last fault.
+func TestRecovered(t *testing.T) {
+	r, h := run()
+	if got := Recovered(r, h); got != 2*time.Second+time.Millisecond {
+		t.Error(got)
 	}
 }
 
