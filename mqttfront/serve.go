@@ -112,7 +112,7 @@ func (f *Front) republish(m *fsm.Machine) {
 	}
 	var outputs []output
 	now := m.Status().Now
-	for _, event := range m.Unpublished() {
+	for _, event := range unpublished(m) {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
 	}

@@ -113,11 +113,13 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 			return in.cutOff(ctx, always, in.choose("the leader"))
 		},
 		"node cut off from the broker": func(ctx, always context.Context) (bool, error) { return in.cutOff(ctx, always, in.choose("a node")) },
-		"loss of packets":              in.lose, "slow links": in.slow, "late broker": in.late,
-		"broker restart": in.restartBroker, "broker pause": in.pauseBroker,
+		"loss of packets":              in.lose, "slow links": in.slow,
+		"late broker":               func(ctx, _ context.Context) (bool, error) { return in.late(ctx, in.choose("a minority")) },
+		"leader late at the broker": func(ctx, _ context.Context) (bool, error) { return in.late(ctx, in.choose("the leader")) },
+		"broker restart":            in.restartBroker, "broker pause": in.pauseBroker,
 		"broker kill -9 without its persistence": func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, true) },
 		oldPersistence:                           func(ctx, always context.Context) (bool, error) { return in.killBroker(ctx, always, false) },
-		"clock jump":                             in.jump, "clock skew": in.skew,
+		"clock jump":                             in.jump, "clock skew": in.skew, "clocks jump together": in.jumpTogether,
 		"disk full":                 in.troubled(func(t *record.Trouble, on bool) { t.DiskFull = on }),
 		"fsync fails":               in.troubled(func(t *record.Trouble, on bool) { t.FailSync = on }),
 		"disk hangs":                in.troubled(func(t *record.Trouble, on bool) { t.DiskHangs = on }),
@@ -379,8 +381,8 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 }
 
 // late delays what machines and the broker say to each other.
-func (in *injection) late(ctx, _ context.Context) (bool, error) {
-	chosen, done := in.occupy(in.choose("a minority"), nets)
+func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) {
+	chosen, done := in.occupy(wanted, nets)
 	defer done()
 	if len(chosen) == 0 {
 		return false, errBusy

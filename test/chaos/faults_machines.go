@@ -11,13 +11,26 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority, and back at the end.
+// jump sets the clocks of a minority, or, if it is far, of one node, and back at the end. That one wrong clock moves nothing is promised; of
+// two, of three that can be asked, it is not.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
-	chosen := in.choose("a minority")
-	offset := time.Duration(in.random.Int64N(int64(2*most))) - most
+	offset, who := time.Duration(in.random.Int64N(int64(2*most)))-most, "a minority"
+	if offset.Abs() > harmless {
+		who = "a node"
+	}
 	in.note = offset.Round(time.Millisecond).String()
-	return in.setClocks(ctx, chosen, func(time.Duration) time.Duration { return offset })
+	return in.setClocks(ctx, in.choose(who), func(time.Duration) time.Duration { return offset })
+}
+
+// harmless is how far a clock may be ahead without anybody being refused for it.
+const harmless = 50 * time.Second
+
+// jumpTogether sets all clocks, so far that nobody is refused for it, and back at the end: what expires must not heed it.
+func (in *injection) jumpTogether(ctx, _ context.Context) (bool, error) {
+	offset := time.Duration(in.random.Int64N(int64(2*harmless))) - harmless
+	in.note = offset.Round(time.Millisecond).String()
+	return in.setClocks(ctx, in.choose("all"), func(time.Duration) time.Duration { return offset })
 }
 
 // skew lets the clocks of a minority run too fast, or too slowly.
@@ -29,7 +42,7 @@ func (in *injection) skew(ctx, _ context.Context) (bool, error) {
 }
 
 func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset func(passed time.Duration) time.Duration) (bool, error) {
-	in.clocks.Lock() // of a minority only
+	in.clocks.Lock() // one fault of the clocks at a time
 	defer in.clocks.Unlock()
 	began := in.now()
 	in.began = began

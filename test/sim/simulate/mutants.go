@@ -40,6 +40,7 @@ func known() []mutant {
 		{"fence_off", "no fencing", "fencing", []uint64{1, 2}},
 		{"wall_expiry", "expiry by the wall clock", "expired early", []uint64{6, 62}},
 		{"mark_high", "published mark one too high", "notifications", []uint64{17}},
+		{"take_over_silent", "unpublished notifications dropped on take-over", "notifications", []uint64{2}},
 		{"release_early", "hold buffer released at apply", "notifications", nil},
 		{"same_id", "a wiped node comes back under its id, and votes", "recovery", []uint64{158}},
 		{"one_confirmation", "connections taken over without the second confirmation", "notifications", nil},
