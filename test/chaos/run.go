@@ -30,6 +30,7 @@ func runOnce(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = w.log.Close() }() // what it says is on the disk already
 	fmt.Printf("seed %d: %d nodes, faults for %v\n", o.seed, o.nodes, o.duration)
 	err = w.live(ctx)
 	always := context.WithoutCancel(ctx)

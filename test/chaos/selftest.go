@@ -21,8 +21,7 @@ type mutant struct {
 func mutants() []mutant {
 	return []mutant{
 		{"ack_early", "acknowledge before commit", 1, []string{"power failure of the leader", "partition: leader alone", "pause of the leader"}, []string{"linearizability", "acknowledged write lost"}},
-		// Two rules keep reads from being stale: the leadership is confirmed, and who lost it has lost its publishing connections, too.
-		{"leader_state+own_lanes", "stale reads: whoever believes to lead answers", 2, []string{"pause of the leader"}, []string{"linearizability"}},
+		{"read_cache", "stale reads: from a cache of 100 ms", 2, []string{"power failure of the leader", "pause of the leader"}, []string{"linearizability"}},
 		{"dedup_off", "no deduplication", 3, []string{"power failure of the leader", "broker restart"}, []string{"exactly once"}},
 		{"fence_off", "no fencing", 4, []string{"clients paused", "power failure of the leader"}, []string{"fencing"}},
 		{"wall_expiry", "expiry by the wall clock", 5, []string{"clocks jump together", "leadership transfer"}, []string{"expired early", "lock lost early"}},

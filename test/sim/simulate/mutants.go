@@ -34,6 +34,7 @@ func known() []mutant {
 		{"ack_early", "acknowledge before commit", "exactly once", []uint64{1, 2}},
 		{"verify_leader", "confirm leadership by VerifyLeader alone", "linearizability", []uint64{130}},
 		{"leader_state", "confirm leadership by State() == Leader", "linearizability", []uint64{31}},
+		{"read_cache", "reads from a cache of 100 ms", "order of a client", []uint64{2}},
 		{"dedup_off", "no deduplication", "exactly once", []uint64{1, 2}},
 		{"dedup_crowded", "deduplication forgets when it is full", "exactly once", []uint64{48}},
 		{"entry_order", "no check of an entry's term and number", "lock lost early", nil},
