@@ -15,7 +15,7 @@ type mutant struct {
 	name  string
 	what  string
 	check string   // that catches it as a rule, among others
-	seeds []uint64 // that caught it when they were recorded; none where it takes hours
+	seeds []uint64 // that caught it when they were recorded, some again: goroutines take another order each time; none where it takes hours
 }
 
 // finds returns the checkers that found something. A process that crashes or hangs shows nothing.
@@ -47,7 +47,7 @@ func known() []mutant {
 		{"one_confirmation", "connections taken over without the second confirmation", "notifications", nil},
 		{"unlogged_refusal", "overload error that is not in the log", "exactly once", []uint64{8}},
 		{"own_lanes", "old publishing connection not taken over", "linearizability", []uint64{130}},
-		{"old_session", "session resumed however old it is", "linearizability", []uint64{2, 3, 4}},
+		{"old_session", "session resumed however old it is", "exactly once", []uint64{2, 2, 2, 2, 2, 2}},
 	}
 }
 
