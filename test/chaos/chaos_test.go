@@ -112,10 +112,26 @@ func TestSameWay(t *testing.T) {
 	}
 }
 
+// A counter counts its series, and no other.
+func TestCounters(t *testing.T) {
+	w := &world{run: record.Run{Counters: make(map[string]float64)}}
+	last := make(map[string]float64)
+	for _, metrics := range []map[string]float64{
+		{`holdfast_requests_total{kind="set",result="dropped"}`: 2, `holdfast_requests_total{kind="set",result="done"}`: 7, `holdfast_notifications_total{result="sent"}`: 5},
+		{`holdfast_requests_total{kind="set",result="dropped"}`: 3, `holdfast_notifications_given_up_total`: 4},
+		{`holdfast_requests_total{kind="set",result="dropped"}`: 1}, // a new process
+	} {
+		w.addCounters(metrics, last)
+	}
+	if got := w.run.Counters; got[lostRequests] != 4 || got[lostNotifications] != 4 {
+		t.Error(got)
+	}
+}
+
 // What is known of the nodes is judged, too.
 func TestOfNodes(t *testing.T) {
 	well := func() *record.Run {
-		return &record.Run{Nodes: 2, Served: true, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}
+		return &record.Run{Nodes: 2, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}
 	}
 	h := history.New()
 	h.Add(&history.Op{Verb: history.Set, Known: true, Reply: resp.Reply{Kind: resp.ReplyOK}, Replied: 61 * time.Second})

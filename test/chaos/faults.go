@@ -32,8 +32,11 @@ var errBusy = errors.New("other faults are there")
 func bodies(m *machine) turn { return m.body }
 func nets(m *machine) turn   { return m.net }
 
-// occupy keeps other faults of a kind away from machines until done is called. It returns those that it got.
-func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*machine, done func()) {
+// occupy keeps other faults of a kind away from machines until done is called. It returns those that it got: one at least, or an error.
+func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*machine, done func(), err error) {
+	if len(wanted) == 0 {
+		return nil, nil, errNothing
+	}
 	in.on = nil
 	for _, m := range wanted {
 		if of(m).take() {
@@ -41,11 +44,14 @@ func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*m
 			in.on = append(in.on, m.ID)
 		}
 	}
+	if len(got) == 0 {
+		return nil, nil, errBusy
+	}
 	return got, func() {
 		for _, m := range got {
 			of(m).give()
 		}
-	}
+	}, nil
 }
 
 // errNothing says that there was nothing to disturb: no leader, for instance.
@@ -176,15 +182,11 @@ func all(machines []*machine, do func(*machine) error) error {
 
 // kill ends machines, with all that was not synced, or nodes alone.
 func (in *injection) kill(ctx, always context.Context, power bool, where string) (bool, error) {
-	chosen := in.choose(where)
-	if len(chosen) == 0 {
-		return false, errNothing
+	chosen, done, err := in.occupy(in.choose(where), bodies)
+	if err != nil {
+		return false, err
 	}
-	chosen, done := in.occupy(chosen, bodies)
 	defer done()
-	if len(chosen) == 0 {
-		return false, errBusy
-	}
 	for _, m := range chosen {
 		m.hold()
 	}
@@ -193,7 +195,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 			in.say("%v", err)
 		}
 	}()
-	err := all(chosen, func(m *machine) error {
+	err = all(chosen, func(m *machine) error {
 		if power {
 			return m.do(always, "kill", "-s", "KILL")
 		}
@@ -223,17 +225,14 @@ func (m *machine) killNode(ctx context.Context) error {
 	return err
 }
 
-func (in *injection) pause(ctx, always context.Context, chosen []*machine) (bool, error) {
-	if len(chosen) == 0 {
-		return false, errNothing
+func (in *injection) pause(ctx, always context.Context, wanted []*machine) (bool, error) {
+	chosen, done, err := in.occupy(wanted, bodies)
+	if err != nil {
+		return false, err
 	}
-	chosen, done := in.occupy(chosen, bodies)
 	defer done()
-	if len(chosen) == 0 {
-		return false, errBusy
-	}
 	in.note = fmt.Sprintf("%v", in.lasts.Round(time.Millisecond))
-	err := all(chosen, func(m *machine) error { return m.do(always, "pause") })
+	err = all(chosen, func(m *machine) error { return m.do(always, "pause") })
 	sleep(ctx, in.lasts)
 	return err == nil, errors.Join(err, all(chosen, func(m *machine) error { return m.do(always, "unpause") }))
 }
@@ -348,11 +347,11 @@ func (in *injection) disturbed(ctx, always context.Context, change func(by int))
 }
 
 func (in *injection) lose(ctx, always context.Context) (bool, error) {
-	chosen, done := in.occupy(in.choose("a minority"), nets)
-	defer done()
-	if len(chosen) == 0 {
-		return false, errBusy
+	chosen, done, err := in.occupy(in.choose("a minority"), nets)
+	if err != nil {
+		return false, err
 	}
+	defer done()
 	loss := 5 + in.random.IntN(30)
 	in.note = fmt.Sprintf("%d %%", loss)
 	return in.disturbed(ctx, always, func(by int) {
@@ -365,11 +364,11 @@ func (in *injection) lose(ctx, always context.Context) (bool, error) {
 }
 
 func (in *injection) slow(ctx, always context.Context) (bool, error) {
-	chosen, done := in.occupy(in.choose("a minority"), nets)
-	defer done()
-	if len(chosen) == 0 {
-		return false, errBusy
+	chosen, done, err := in.occupy(in.choose("a minority"), nets)
+	if err != nil {
+		return false, err
 	}
+	defer done()
 	in.note = "netem where the kernel has it, else 400 kbit/s"
 	return in.disturbed(ctx, always, func(by int) {
 		for _, m := range chosen {
@@ -382,11 +381,11 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 
 // late delays what machines and the broker say to each other.
 func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) {
-	chosen, done := in.occupy(wanted, nets)
-	defer done()
-	if len(chosen) == 0 {
-		return false, errBusy
+	chosen, done, err := in.occupy(wanted, nets)
+	if err != nil {
+		return false, err
 	}
+	defer done()
 	delay := time.Duration(20+in.random.IntN(400)) * time.Millisecond
 	in.note = delay.String()
 	set := func(d time.Duration) error {
@@ -394,7 +393,7 @@ func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) 
 			return m.setTrouble(func(t *record.Trouble) { t.BrokerDelay = record.Duration(d) })
 		})
 	}
-	err := set(delay)
+	err = set(delay)
 	sleep(ctx, in.lasts)
 	return err == nil, errors.Join(err, set(0))
 }

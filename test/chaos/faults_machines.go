@@ -19,8 +19,7 @@ func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	if offset.Abs() > harmless {
 		who = "a node"
 	}
-	in.note = offset.Round(time.Millisecond).String()
-	return in.setClocks(ctx, in.choose(who), func(time.Duration) time.Duration { return offset })
+	return in.setAhead(ctx, in.choose(who), offset)
 }
 
 // harmless is how far a clock may be ahead without anybody being refused for it.
@@ -29,8 +28,12 @@ const harmless = 50 * time.Second
 // jumpTogether sets all clocks, so far that nobody is refused for it, and back at the end: what expires must not heed it.
 func (in *injection) jumpTogether(ctx, _ context.Context) (bool, error) {
 	offset := time.Duration(in.random.Int64N(int64(2*harmless))) - harmless
+	return in.setAhead(ctx, in.choose("all"), offset)
+}
+
+func (in *injection) setAhead(ctx context.Context, chosen []*machine, offset time.Duration) (bool, error) {
 	in.note = offset.Round(time.Millisecond).String()
-	return in.setClocks(ctx, in.choose("all"), func(time.Duration) time.Duration { return offset })
+	return in.setClocks(ctx, chosen, func(time.Duration) time.Duration { return offset })
 }
 
 // skew lets the clocks of a minority run too fast, or too slowly.
@@ -65,11 +68,11 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 // troubled returns a fault of a disk.
 func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
-		chosen, done := in.occupy(in.choose("a node"), bodies)
-		defer done()
-		if len(chosen) == 0 {
-			return false, errBusy
+		chosen, done, err := in.occupy(in.choose("a node"), bodies)
+		if err != nil {
+			return false, err
 		}
+		defer done()
 		m := chosen[0]
 		excuse := m.excuse
 		if in.kind == "slow disk" {
@@ -77,7 +80,7 @@ func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx,
 		}
 		excuse()
 		defer excuse()
-		err := m.setTrouble(func(t *record.Trouble) { change(t, true) })
+		err = m.setTrouble(func(t *record.Trouble) { change(t, true) })
 		for until := in.now() + in.lasts; in.now() < until && sleep(ctx, time.Second); {
 			excuse()
 		}
@@ -114,7 +117,7 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
 		if in.damaging.take() {
-			if got, done := in.occupy([]*machine{m}, bodies); len(got) > 0 {
+			if _, done, err := in.occupy([]*machine{m}, bodies); err == nil {
 				if in.began == 0 {
 					in.began = in.now()
 				}

@@ -107,10 +107,11 @@ func (m *machine) reasons() (excused, useless bool) {
 // leader returns the machine that leads, as far as is known.
 func (w *world) leader() *machine {
 	var leader *machine
+	term := uint64(0)
 	for _, m := range w.machines {
 		m.mu.Lock()
-		if m.leads && (leader == nil || m.term > leader.term) {
-			leader = m
+		if m.leads && (leader == nil || m.term > term) {
+			leader, term = m, m.term
 		}
 		m.mu.Unlock()
 	}

@@ -159,9 +159,7 @@ func (w *world) recover(ctx context.Context) {
 	}
 	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, 2*time.Minute); err != nil {
 		w.fail("no service: %v", err)
-		return
 	}
-	w.run.Served = true
 }
 
 // quiet lets the clients end, and looks at what is there then.

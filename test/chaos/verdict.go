@@ -82,14 +82,10 @@ func addGaps(h *history.History, faults []record.Fault) {
 
 // conditions are what the judge has to know of a run.
 func conditions(run *record.Run) history.Conditions {
-	lost := func(names ...string) bool {
-		return slices.ContainsFunc(names, func(name string) bool { return run.Counters[name] > 0 })
-	}
-	names := counted()
 	c := history.Conditions{
-		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && !lost(names[1:5]...), Patience: patience,
+		QuotaTight: func(o *history.Op) bool { return during(run.Faults, "disk full", o) }, NotesComplete: run.NotesComplete && run.Counters[lostNotifications] == 0, Patience: patience,
 	}
-	if !lost(names[0], names[5]) && run.NotesComplete {
+	if run.Counters[lostRequests] == 0 && run.NotesComplete {
 		c.SameWay = func(a, b *history.Op) bool { return sameWay(run.Faults, a, b) }
 	}
 	return c
@@ -119,10 +115,10 @@ func ofNodes(run *record.Run, h *history.History) (violations []history.Violatio
 	add := func(check, format string, arguments ...any) {
 		violations = append(violations, history.Violation{Check: check, Text: fmt.Sprintf(format, arguments...)})
 	}
-	if !run.Served {
+	switch recovered, ever := report.Recovered(run, h); {
+	case !ever:
 		add("recovery", "service did not come back after the last fault")
-	}
-	if recovered := report.Recovered(run, h); recovered > recoveryTime {
+	case recovered > recoveryTime:
 		add("recovery", "service was back %v after the last fault", recovered)
 	}
 	hashes := make(map[string]bool)

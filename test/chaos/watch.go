@@ -23,13 +23,30 @@ func (w *world) watch(ctx context.Context) {
 	watching.Wait()
 }
 
+// What counters tell the judge: that requests passed a node by, or that notifications were not sent.
+const (
+	lostRequests      = "requests"
+	lostNotifications = "notifications"
+)
+
+// counter is one of the product's, with a label value where only one series counts.
+type counter struct{ name, label, tells string }
+
 // counted are the counters that the judge has to know.
-func counted() []string {
-	return []string{
-		`holdfast_held_requests_dropped_total{reason="full"}`, `holdfast_notifications_given_up_total`,
-		`holdfast_notifications_total{result="given_up"}`, `holdfast_notifications_total{result="expired"}`,
-		`holdfast_publish_abandoned_total{kind="notification"}`, `holdfast_requests_total{result="dropped"}`,
+func counted() []counter {
+	return []counter{
+		{"holdfast_held_requests_dropped_total", "full", lostRequests},
+		{"holdfast_requests_total", "dropped", lostRequests},
+		{"holdfast_notifications_given_up_total", "", lostNotifications},
+		{"holdfast_notifications_total", "given_up", lostNotifications},
+		{"holdfast_notifications_total", "expired", lostNotifications},
+		{"holdfast_publish_abandoned_total", "notification", lostNotifications},
 	}
+}
+
+func (c *counter) counts(series string) bool {
+	name, labels, _ := strings.Cut(series, "{")
+	return name == c.name && (c.label == "" || strings.Contains(labels, strconv.Quote(c.label)))
 }
 
 // scrape reads a machine's metrics, twice a second.
@@ -65,15 +82,15 @@ func (w *world) addCounters(metrics, last map[string]float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for series, value := range metrics {
-		for _, name := range counted() {
-			if series != name && !(strings.HasPrefix(series, "holdfast_requests_total{") && strings.Contains(series, `"dropped"`) && name == counted()[5]) {
+		for _, c := range counted() {
+			if !c.counts(series) {
 				continue
 			}
 			before := last[series]
 			if value < before {
 				before = 0
 			}
-			w.run.Counters[name] += value - before
+			w.run.Counters[c.tells] += value - before
 			last[series] = value
 		}
 	}

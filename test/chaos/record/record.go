@@ -70,7 +70,6 @@ type Run struct {
 	Leaders  []Leading          `json:"leaders"`
 	Samples  []Sample           `json:"samples"`
 	Healed   Duration           `json:"healed"`   // when the last fault was over, since the beginning of the load
-	Served   bool               `json:"served"`   // there was service after that
 	Hashes   map[string]string  `json:"hashes"`   // of the replicas, at the end
 	Counters map[string]float64 `json:"counters"` // of the nodes, summed over all processes
 	Failures []string           `json:"failures"` // of what the harness itself looks at

@@ -121,15 +121,18 @@ func (r *Report) but(check string) string {
 	}
 }
 
-// Recovered returns how long after the last fault was over a write was acknowledged that had begun after it, or was under way.
-func Recovered(run *record.Run, h *history.History) time.Duration {
-	healed, first := time.Duration(run.Healed), time.Duration(1<<62)
+// Recovered returns how long after the last fault was over a write was acknowledged, and whether one ever was.
+func Recovered(run *record.Run, h *history.History) (took time.Duration, ever bool) {
+	healed := time.Duration(run.Healed)
 	for _, o := range h.Ops {
-		if o.Verb == history.Set && o.Applied() && o.Replied >= healed {
-			first = min(first, o.Replied)
+		if o.Verb != history.Set || !o.Applied() || o.Replied < healed {
+			continue
+		}
+		if !ever || o.Replied-healed < took {
+			took, ever = o.Replied-healed, true
 		}
 	}
-	return max(first-healed, 0)
+	return took, ever
 }
 
 // Number is a figure.
@@ -164,13 +167,21 @@ func (r *Report) numbers() []Number {
 		{"faults (with an effect)", fmt.Sprintf("%d (%d)", len(r.run.Faults), effects)},
 		{"leader changes", fmt.Sprint(max(len(r.run.Leaders)-1, 0))},
 		{"longest time without an answer", longest.Round(time.Millisecond).String()},
-		{"service back after the last fault", Recovered(r.run, r.history).Round(time.Millisecond).String()},
+		{"service back after the last fault", r.recovered()},
 		{"keys held against the model (undecided)", fmt.Sprintf("%d (%d)", r.findings.Checked, r.findings.Undecided)},
 		{"notifications that had to come", r.expected()},
 		{"notifications that came again", fmt.Sprint(r.findings.Repeated)},
 		{"times two clients believed to hold a lock", fmt.Sprint(r.findings.Contested)},
 		{"most memory of a node", fmt.Sprintf("%d MiB", memory>>20)},
 	}
+}
+
+func (r *Report) recovered() string {
+	took, ever := Recovered(r.run, r.history)
+	if !ever {
+		return "never"
+	}
+	return took.Round(time.Millisecond).String()
 }
 
 func (r *Report) expected() string {
