@@ -124,7 +124,7 @@ func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Time
 		properties.User.Add("__ft", token.String())
 	}
 	return &call{
-		publish:     &paho.Publish{Topic: invokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
+		publish:     &paho.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
 		correlation: string(correlation), done: make(chan answer, 1), watches: string(arguments[0]) == "KEYNOTIFY", began: time.Now(),
 	}
 }
@@ -161,6 +161,7 @@ func (c *Client) answered(p *paho.Publish) {
 	if !ok {
 		return // late, or twice
 	}
+	c.turnaround += (time.Since(waiting.began) - c.turnaround) / 64
 	waiting.finish(c.read(p))
 }
 

@@ -36,6 +36,9 @@ type Config struct {
 	Password  []byte
 	TLS       *tls.Config // for mqtts
 
+	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the store may listen elsewhere.
+	InvokeTopic string
+
 	// Timeout is how long a command waits for its answer when its context has no deadline. Default 10 s.
 	Timeout time.Duration
 	// KeepAlive is the MQTT keep-alive time, in whole seconds. Default 30 s.
@@ -66,7 +69,9 @@ type Client struct {
 	session  *session      // nil while there is no connection
 	changed  chan struct{} // closed and replaced when session changes
 	failure  error         // why there is no connection
-	closed   bool
+	// turnaround is what requests took lately until they were answered: a moving average.
+	turnaround time.Duration
+	closed     bool
 }
 
 // Connect connects to the first broker that answers. The context bounds the first attempt only.
@@ -115,6 +120,9 @@ func (c *Client) complete() error {
 	}
 	if strings.ContainsAny(c.config.ClientID, "/+#\x00") {
 		return fmt.Errorf("client id %q: must not hold '/', '+' or '#'", c.config.ClientID)
+	}
+	if c.config.InvokeTopic == "" {
+		c.config.InvokeTopic = invokeTopic
 	}
 	if c.config.Timeout <= 0 {
 		c.config.Timeout = 10 * time.Second

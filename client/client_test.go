@@ -216,8 +216,14 @@ func TestReconnect(t *testing.T) {
 	}
 	gap := false
 	for event := range watcher.Events() {
-		gap = gap || event.Kind == client.EventGap
-		if string(event.Value) == "last" {
+		value := event.Value
+		if event.Kind == client.EventGap { // what changed until then is only found by reading
+			gap = true
+			if value, _, err = c.Get(t.Context(), "reconnect"); err != nil && !errors.Is(err, client.ErrNotFound) {
+				t.Fatal(err)
+			}
+		}
+		if string(value) == "last" {
 			break
 		}
 	}

@@ -46,7 +46,7 @@ func startStore() (stop func(), err error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	config := embedded.Config{
-		Listen: "127.0.0.1:0", Log: log, Wall: cluster.SystemClock().Wall, Cluster: "holdfast", NodeUsername: "node", NodePassword: "secret",
+		Listen: "127.0.0.1:0", Log: log, Wall: cluster.SystemClock().Wall, Cluster: "holdfast", NodeUsername: "node", NodePassword: mqttfront.StaticPassword("secret"),
 	}
 	server, err := embedded.Start(config)
 	if err != nil {
@@ -63,7 +63,7 @@ func startStore() (stop func(), err error) {
 	}
 	front := mqttfront.DefaultConfig()
 	front.Addresses = []mqttconn.Address{address}
-	front.Username, front.Password = config.NodeUsername, []byte(config.NodePassword)
+	front.Username, front.Password = config.NodeUsername, config.NodePassword
 	front.Identity.ClientIDProperty = embedded.ClientIDProperty
 	network, id := cluster.NewNetwork(), identity.RaftID()
 	running, err := node.Start(context.Background(), node.Config{

@@ -10,9 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
-	"github.com/eclipse/paho.golang/paho/session/state"
 
 	"holdfast/internal/mqttconn"
 )
@@ -22,21 +20,28 @@ type session struct {
 	client    *Client
 	mqtt      *paho.Client
 	conn      *mqttconn.Conn
-	state     *state.State // of paho: packet ids, and who waits for which PUBACK
-	maxPacket int          // that the broker accepts
+	acks      *mqttconn.Acks
+	maxPacket int // that the broker accepts
 	began     time.Time
 	reason    chan error // why it ended; the first word counts
 	ctx       context.Context
 	cancel    context.CancelFunc
 	sending   sync.WaitGroup
 
+	ids   chan uint16   // free packet ids: one in hand is a place in the broker's Receive Maximum
 	queue []*call       // to be sent, in order; guarded by Client.mu
 	wake  chan struct{} // has room for one
+
+	encoded []byte // of the request that is being sent: sendAll's own
+
+	mu     sync.Mutex
+	flight []*call // by packet id
 }
 
 const (
 	maxPacket = 64 << 20
-	maxHeld   = 64 << 20
+	// maxWindow bounds the requests that the broker has not acknowledged.
+	maxWindow = 4096
 )
 
 // connect connects to one of the brokers and subscribes. Nothing of a session survives on the broker: what was under way is
@@ -47,13 +52,14 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		client: c, conn: mqttconn.NewConn(network, maxPacket, maxHeld), state: state.NewInMemory(), maxPacket: math.MaxInt,
+		client: c, maxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1),
 	}
+	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, Rest: c.rest})
+	s.acks = mqttconn.NewAcks(s.conn)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mqtt = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, Session: s.state, PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
-		OnPublishReceived:  []func(paho.PublishReceived) (bool, error){s.received},
+		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
 		OnClientError:      s.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
@@ -74,6 +80,14 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	if limit := connack.Properties.MaximumPacketSize; limit != nil {
 		s.maxPacket = int(*limit)
 	}
+	window := uint16(maxWindow)
+	if limit := connack.Properties.ReceiveMaximum; limit != nil {
+		window = min(window, *limit)
+	}
+	s.ids, s.flight = make(chan uint16, window), make([]*call, window+1)
+	for id := uint16(1); id <= window; id++ { // the subscriptions below are over before one is used
+		s.ids <- id
+	}
 	err = mqttconn.Subscribe(ctx, s.mqtt,
 		paho.SubscribeOptions{Topic: c.responseTopic, QoS: 1},
 		paho.SubscribeOptions{Topic: notificationPrefix + base16(c.config.ClientID) + "/command/notify/#", QoS: 1})
@@ -87,6 +101,22 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 }
 
 func base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
+
+// rest returns for how long replies may gather before they are read: one wake-up for many is cheaper, and when many are waited for
+// one is not much later for it.
+func (c *Client) rest() time.Duration {
+	const (
+		many  = 16
+		most  = 5 * time.Millisecond
+		share = 8 // of the time that a request takes as it is
+	)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) < many {
+		return 0
+	}
+	return min(most, c.turnaround/share)
+}
 
 func (s *session) ended(err error) {
 	select {
@@ -121,15 +151,17 @@ func (s *session) close() {
 	s.sending.Wait()
 }
 
-// received takes a reply or a notification. It must not block: paho handles one message after the other.
-func (s *session) received(p paho.PublishReceived) (bool, error) {
-	s.conn.Release(s.conn.TakeSize())
-	if p.Packet.Topic == s.client.responseTopic {
-		s.client.answered(p.Packet)
-	} else if rest, ok := strings.CutPrefix(p.Packet.Topic, notificationPrefix); ok {
-		s.client.notified(rest, p.Packet)
+// received takes a reply or a notification. It must not block: nothing else is read meanwhile.
+func (s *session) received(m mqttconn.Message) {
+	p := m.Publish
+	if p.Topic == s.client.responseTopic {
+		s.client.answered(p)
+	} else if rest, ok := strings.CutPrefix(p.Topic, notificationPrefix); ok {
+		s.client.notified(rest, p)
 	}
-	return true, nil
+	if p.QoS == 1 {
+		_ = s.acks.Done(s.acks.Arrived(p.PacketID)) // an error means that the connection has ended, as everybody hears
+	}
 }
 
 // resume makes the session the one that commands use. What is under way is sent again, in order, and watches are made anew:
@@ -226,43 +258,60 @@ func (c *Client) toSend(waiting *call) *paho.Publish {
 	return waiting.publish
 }
 
-// send publishes a request, and has somebody look at what the broker says of it.
+// keptBuffer bounds the buffer that is kept from one request to the next.
+const keptBuffer = 64 << 10
+
+// send publishes a request.
 func (s *session) send(waiting *call, publish *paho.Publish) {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {
 		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrNotSent, mqttconn.ErrTooLarge)})
 		return
 	}
-	acknowledged := make(chan packets.ControlPacket, 1)
-	if err := s.state.AddToSession(s.ctx, packet, acknowledged); err != nil {
-		return // the session ends; the next one sends it again
+	var id uint16
+	select {
+	case <-s.ctx.Done():
+		return // the next session sends it again
+	case id = <-s.ids:
 	}
-	if _, err := packet.WriteTo(s.conn); err != nil {
-		return
+	s.mu.Lock()
+	s.flight[id] = waiting
+	s.mu.Unlock()
+	packet.PacketID = id
+	s.encoded = mqttconn.AppendPublish(s.encoded[:0], packet)
+	s.conn.Lock()
+	defer s.conn.Unlock()
+	_, _ = s.conn.Write(s.encoded) // an error means that the session ends, and the next one sends it again
+	if cap(s.encoded) > keptBuffer {
+		s.encoded = nil
 	}
-	s.sending.Go(func() {
-		select {
-		case <-s.ctx.Done():
-		case ack := <-acknowledged:
-			if puback, ok := ack.Content.(*packets.Puback); ok {
-				s.acknowledged(waiting, puback.ReasonCode)
-			}
-		}
-	})
 }
 
 // resendPause is how long to wait when nobody listens on the invoke topic, as for a moment after the broker was restarted.
 const resendPause = 100 * time.Millisecond
 
-func (s *session) acknowledged(waiting *call, reason byte) {
+// acknowledged takes note of what the broker says of a request.
+func (s *session) acknowledged(id uint16, reason byte) bool {
+	s.mu.Lock()
+	if int(id) >= len(s.flight) || s.flight[id] == nil {
+		s.mu.Unlock()
+		return false
+	}
+	waiting := s.flight[id]
+	s.flight[id] = nil
+	s.mu.Unlock()
+	s.ids <- id // has room: there are as many places as ids
 	switch {
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
-		if pause(s.ctx, resendPause) {
-			s.client.mu.Lock()
-			defer s.client.mu.Unlock()
-			s.enqueue(waiting)
-		}
+		s.sending.Go(func() {
+			if pause(s.ctx, resendPause) {
+				s.client.mu.Lock()
+				defer s.client.mu.Unlock()
+				s.enqueue(waiting)
+			}
+		})
 	}
+	return true
 }

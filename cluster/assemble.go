@@ -26,6 +26,8 @@ type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
 	Peers   []Peer // the initial members, this one among them
+	// Reload returns the initial members anew, if they may change while the cluster has not begun; may be nil.
+	Reload func() ([]Peer, error)
 	// Voter says that the node is to vote once it has caught up.
 	Log interface{ Info(string, ...any) }
 
@@ -55,14 +57,14 @@ func (c *Newcomer) Standing(raft.ServerID) (Standing, raft.ServerAddress) { retu
 // when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has none, and
 // only by the one with the lowest name. The error is the context's.
 func (c *Newcomer) Assemble(ctx context.Context, peers Peers) ([]raft.Server, error) {
-	if len(c.Peers) == 0 || (len(c.Peers) == 1 && c.Peers[0].Name == NodeName(c.ID)) {
-		return []raft.Server{{ID: c.ID, Address: c.Address}}, nil
-	}
 	const interval = 200 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	last := ""
 	for {
+		if len(c.Peers) == 0 || (len(c.Peers) == 1 && c.Peers[0].Name == NodeName(c.ID)) {
+			return []raft.Server{{ID: c.ID, Address: c.Address}}, nil
+		}
 		members, joined, err := c.attempt(ctx, peers)
 		if joined || members != nil {
 			return members, nil
@@ -78,6 +80,18 @@ func (c *Newcomer) Assemble(ctx context.Context, peers Peers) ([]raft.Server, er
 			return nil, context.Cause(ctx)
 		case <-ticker.C:
 		}
+		c.reload()
+	}
+}
+
+// reload takes another list of initial members: what was to be five may have to be three, if there are no more machines. A list that
+// cannot be read leaves the one before.
+func (c *Newcomer) reload() {
+	if c.Reload == nil {
+		return
+	}
+	if peers, err := c.Reload(); err == nil && len(peers) > 0 {
+		c.Peers = peers
 	}
 }
 

@@ -51,6 +51,8 @@ type Config struct {
 	BatchCommands int
 	// InFlight is how many entries are proposed before the first of them is committed.
 	InFlight int
+	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
+	FurtherBatch int
 	// SnapshotBytes is how much log is written before a snapshot is taken.
 	SnapshotBytes int64
 	// TrailingEntries is how many entries stay in the log behind a snapshot.
@@ -66,7 +68,7 @@ func DefaultConfig() Config {
 	return Config{
 		Timing:     LAN(),
 		Offer:      Offer{Settings: fsm.DefaultSettings()},
-		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2,
+		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32,
 		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}
 }
@@ -85,6 +87,7 @@ func (c *Config) Validate() error {
 		{"BatchBytes", int64(c.BatchBytes)},
 		{"BatchCommands", int64(c.BatchCommands)},
 		{"InFlight", int64(c.InFlight)},
+		{"FurtherBatch", int64(c.FurtherBatch)},
 		{"SnapshotBytes", c.SnapshotBytes},
 		{"CacheBytes", int64(c.CacheBytes)},
 		{"MaxClockOffset", int64(c.MaxClockOffset)},

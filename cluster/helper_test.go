@@ -244,6 +244,7 @@ func (m *member) get(key string) (string, error) {
 	if !m.Read(&fsm.Command{Kind: fsm.KindGet, Key: []byte(key)}, r) {
 		return "", ErrNotLeader
 	}
+	m.Flush()
 	select {
 	case <-r.done:
 		if r.failed {

@@ -37,7 +37,7 @@ var ErrForeignData = errors.New("the data folder belongs to somebody else")
 func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
 	data, err := os.ReadFile(file)
-	if _, missing := os.Stat(filepath.Join(dataDir, logFile)); errors.Is(missing, fs.ErrNotExist) {
+	if !HasLog(dataDir) {
 		// The votes that were given under an earlier id are lost with the log: it must not be used again.
 		err = fs.ErrNotExist
 	}

@@ -75,6 +75,7 @@ func (n *Node) lead(ctx context.Context) error {
 
 	n.proposer.Store(l.proposer)
 	defer n.proposer.Store(nil)
+	n.health.Store(nil) // an earlier leadership's picture is none of this one's
 	n.leadership.Store(l)
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup

@@ -41,6 +41,13 @@ func verifyLog(log *raft.Log) error {
 	return nil
 }
 
+// IsMonotonic implements raft.MonotonicLogStore for the stores that do: such a log has no gaps, so raft empties it before it goes on
+// behind a snapshot that it was sent.
+func (l *checkedLog) IsMonotonic() bool {
+	store, ok := l.LogStore.(raft.MonotonicLogStore)
+	return ok && store.IsMonotonic()
+}
+
 func (l *checkedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
 func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
@@ -49,6 +56,9 @@ func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
 			l.guard.exit(err)
 			return err
 		}
+	}
+	if err := l.closeGap(logs); err != nil {
+		return err
 	}
 	if err := l.guard.do("log", func() error { return l.LogStore.StoreLogs(logs) }); err != nil {
 		return err
@@ -59,6 +69,23 @@ func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
 		l.remember(log)
 	}
 	return nil
+}
+
+// closeGap empties a log without gaps before entries that do not follow its last: raft does so when a snapshot that it was sent is restored,
+// but not at the next start, when the process ended in between.
+func (l *checkedLog) closeGap(logs []*raft.Log) error {
+	if len(logs) == 0 || !l.IsMonotonic() {
+		return nil
+	}
+	last, err := l.LastIndex()
+	if err != nil || last == 0 || logs[0].Index <= last+1 {
+		return err
+	}
+	first, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	return l.DeleteRange(first, last)
 }
 
 func (l *checkedLog) remember(log *raft.Log) {

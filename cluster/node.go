@@ -134,19 +134,31 @@ func (n *Node) raftConfig() *raft.Config {
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.config.ID }
 
-// Propose queues a command for the log and reports whether it was taken up. If it was, either the observer's Applied gets the
+// Propose queues a command for the log and reports whether it was taken up. It is proposed after the next Flush at the latest, and either the observer's Applied gets the
 // tag or its Failed does, exactly once. The command's byte slices must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool {
 	l := n.leadership.Load()
 	return l != nil && l.proposer.add(command, tag)
 }
 
-// Read queues a GET and reports whether it was taken up. If it was, either the observer's ReadDone gets the tag or its Failed
+// Read queues a GET and reports whether it was taken up. It is read after the next Flush at the latest, and either the observer's ReadDone gets the tag or its Failed
 // does, exactly once.
 func (n *Node) Read(command *fsm.Command, tag any) bool {
 	l := n.leadership.Load()
 	return l != nil && l.reader.add(command, tag)
 }
+
+// Flush sends on their way what Propose and Read have queued: what comes in a burst makes one log entry, and one round of reads.
+func (n *Node) Flush() {
+	if l := n.leadership.Load(); l != nil {
+		l.proposer.flush()
+		l.reader.flush()
+	}
+}
+
+// Wall returns the cluster's clock, the median of its members', in milliseconds since the Unix epoch; 0 while it is not known. Only a
+// leader keeps it up.
+func (n *Node) Wall() int64 { return n.wall() }
 
 // Confirm returns nil when this node was the leader of its term at some moment after the call.
 func (n *Node) Confirm(ctx context.Context) error {
@@ -197,6 +209,7 @@ func (n *Node) execute(ctx context.Context, command fsm.Command) (result fsm.Res
 	if !n.Propose(command, w) {
 		return fsm.Result{}, 0, ErrNotLeader
 	}
+	n.Flush()
 	select {
 	case <-w.done:
 		return w.result, w.index, w.err
@@ -266,6 +279,16 @@ func (n *Node) Status() Status {
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
 func (n *Node) Behind() bool { return n.survey.isBehind() && n.leadership.Load() == nil }
+
+// Learning reports whether this node is a member that does not vote yet, and is to.
+func (n *Node) Learning() bool {
+	for _, server := range n.Status().Servers {
+		if server.ID == n.config.ID {
+			return server.Suffrage != raft.Voter && !n.keptNonVoter(server.ID)
+		}
+	}
+	return false
+}
 
 // LastTerm returns the term of the last entry in the log. It is no part of Status, which is asked for often: raft tells it in one
 // place only, together with everything else.

@@ -44,6 +44,7 @@ func TestThreeNodesAgree(t *testing.T) {
 		}
 		wait.Go(func() { <-r.done })
 	}
+	n.Flush()
 	wait.Wait()
 	if value, err := n.get("k5"); value != "299" && err != nil {
 		t.Errorf("%q, %v", value, err)
@@ -79,6 +80,7 @@ func TestGroupCommit(t *testing.T) {
 		replies[i] = newReply()
 		n.Propose(set("k", "v"), replies[i])
 	}
+	n.Flush()
 	last := uint64(0)
 	for _, r := range replies {
 		<-r.done
@@ -90,6 +92,40 @@ func TestGroupCommit(t *testing.T) {
 	if entries := n.raft.LastIndex() - before; entries > 1000 {
 		t.Errorf("%d entries for 2000 commands", entries)
 	}
+}
+
+// What comes in a burst makes one entry; while it is in flight, a few more commands wait for it, and many do not.
+func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	propose := func(count int) {
+		for range count {
+			if !n.Propose(set("k", "v"), nil) {
+				t.Fatal("not taken up")
+			}
+		}
+		n.Flush()
+	}
+	n.must(t, set("k", "v"))
+	var before uint64
+	waitFor(t, "the published mark stands still", func() bool {
+		before = n.raft.LastIndex()
+		<-time.After(100 * time.Millisecond)
+		p := n.proposer.Load()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.inFlight) == 0 && n.raft.LastIndex() == before
+	})
+	n.replica.mu.RLock() // entries stay in flight
+	defer n.replica.mu.RUnlock()
+	propose(20)
+	waitFor(t, "the burst is an entry", func() bool { return n.raft.LastIndex() == before+1 })
+	propose(n.config.FurtherBatch - 1)
+	<-time.After(20 * time.Millisecond)
+	if last := n.raft.LastIndex(); last != before+1 {
+		t.Errorf("%d entries while one is in flight", last-before)
+	}
+	propose(1)
+	waitFor(t, "many make another entry", func() bool { return n.raft.LastIndex() == before+2 })
 }
 
 // Idle or not, a key expires in time.
@@ -219,9 +255,15 @@ func (m *member) wall1() int64 { return m.Node.wall() }
 
 // A node with a store that was closed and opened again has everything, from the log and from snapshots.
 func TestRestart(t *testing.T) {
+	for _, kind := range []LogStore{BoltDB, WAL} {
+		t.Run(string(kind), func(t *testing.T) { testRestart(t, kind) })
+	}
+}
+
+func testRestart(t *testing.T, kind LogStore) {
 	dir := t.TempDir()
 	for round := range 3 {
-		stores, err := OpenStores(dir, quiet())
+		stores, err := OpenStores(dir, kind, quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +365,7 @@ func TestIdentity(t *testing.T) {
 	if other, err := LoadIdentity(dir, "holdfast", "n1", 9); other == first || err != nil {
 		t.Errorf("without a log the id is used again: %v, %v", other, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, logFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, boltFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first, _ = LoadIdentity(dir, "holdfast", "n1", 9)

@@ -52,7 +52,7 @@ type proposer struct {
 	flights chan *batch   // proposed, in order
 
 	mu       sync.Mutex
-	queue    []proposal
+	queue    fifo[proposal]
 	closed   bool
 	inFlight []*batch
 	wake     chan struct{} // has room for one
@@ -78,11 +78,20 @@ func (p *proposer) add(command fsm.Command, tag any) bool {
 	if p.closed {
 		return false
 	}
-	p.queue = append(p.queue, proposal{command, tag})
-	if len(p.queue) == 1 {
+	p.queue.push(proposal{command, tag})
+	if p.queue.len() == p.node.config.FurtherBatch {
 		p.poke()
 	}
 	return true
+}
+
+// flush has what is queued proposed.
+func (p *proposer) flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queue.len() > 0 {
+		p.poke()
+	}
 }
 
 func (p *proposer) poke() {
@@ -107,10 +116,10 @@ func (p *proposer) run(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true
 	queue := p.queue
-	p.queue = nil
+	p.queue = fifo[proposal]{}
 	p.mu.Unlock()
-	for i := range queue {
-		p.node.failed(queue[i].tag, false)
+	for i := range queue.len() {
+		p.node.failed(queue.at(i).tag, false)
 	}
 	return context.Cause(ctx)
 }
@@ -144,10 +153,14 @@ func (p *proposer) proposeAll(ctx context.Context) {
 // next waits for commands, or until a tick is due, which is an entry without any. It returns false when the context ended.
 func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
-		if commands, tags := p.take(); len(commands) > 0 {
+		commands, tags, hold := p.take()
+		if len(commands) > 0 {
 			return commands, tags, true
 		}
-		wait := p.untilTick()
+		wait := time.Duration(math.MaxInt64)
+		if !hold {
+			wait = p.untilTick()
+		}
 		if wait <= 0 {
 			return nil, nil, true
 		}
@@ -161,30 +174,32 @@ func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	return nil, nil, false
 }
 
-// take removes the next batch from the queue.
-func (p *proposer) take() ([]fsm.Command, []any) {
+// take removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
+// a small segment: an entry costs two writes to each disk and a round of messages, however little is in it, and what the next one brings
+// would have waited for those anyway.
+func (p *proposer) take() (commands []fsm.Command, tags []any, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n := p.queue.len(); n > 0 && n < p.node.config.FurtherBatch && len(p.inFlight) > 0 {
+		return nil, nil, true
+	}
 	count, size := 0, 0
-	for count < len(p.queue) && count < p.node.config.BatchCommands {
-		size += p.queue[count].size()
+	for count < p.queue.len() && count < p.node.config.BatchCommands {
+		size += p.queue.at(count).size()
 		if count > 0 && size > p.node.config.BatchBytes {
 			break
 		}
 		count++
 	}
 	if count == 0 {
-		return nil, nil
+		return nil, nil, false
 	}
-	commands, tags := make([]fsm.Command, count), make([]any, count)
+	commands, tags = make([]fsm.Command, count), make([]any, count)
 	for i := range count {
-		commands[i], tags[i] = p.queue[i].command, p.queue[i].tag
+		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
 	}
-	clear(p.queue[:count])
-	if p.queue = p.queue[count:]; len(p.queue) == 0 {
-		p.queue = nil
-	}
-	return commands, tags
+	p.queue.drop(count)
+	return commands, tags, false
 }
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.

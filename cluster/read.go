@@ -38,11 +38,20 @@ func (r *reader) add(command *fsm.Command, tag any) bool {
 		return false
 	}
 	r.queue = append(r.queue, reading{command, tag})
+	return true
+}
+
+// flush has what is queued read.
+func (r *reader) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 {
+		return
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // run answers until the context ends or leadership cannot be confirmed, and gives back what it did not answer.

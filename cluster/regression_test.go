@@ -42,6 +42,7 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	if !m.Propose(set("k", "v"), r) {
 		t.Fatal("not taken up")
 	}
+	m.Flush()
 	for m.raft.LastIndex() == last {
 		<-time.After(time.Millisecond)
 	}

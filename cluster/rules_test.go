@@ -298,6 +298,7 @@ func TestRestoreEverywhere(t *testing.T) {
 			t.Fatal("not taken up")
 		}
 	}
+	n.Flush()
 	n.must(t, set("k", "saved"))
 	var saved bytes.Buffer
 	if _, err := n.SaveSnapshot(&saved); err != nil {

@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Stores is where a member keeps what must survive.
@@ -33,12 +30,6 @@ func (s *Stores) HasState() (bool, error) {
 		return false, fmt.Errorf("look for existing state: %w", err)
 	}
 	return has, nil
-}
-
-// HasLog reports whether a data folder holds the log of a member.
-func HasLog(dataDir string) bool {
-	_, err := os.Stat(filepath.Join(dataDir, logFile))
-	return err == nil
 }
 
 // LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.
@@ -67,9 +58,6 @@ type OfferStore interface {
 	Save([]byte) error
 }
 
-// logFile holds the log and the votes.
-const logFile = "raft.db"
-
 // ErrLocked says that another process uses the data folder.
 var ErrLocked = errors.New("the data folder is in use by another process")
 
@@ -77,31 +65,27 @@ var ErrLocked = errors.New("the data folder is in use by another process")
 const retainedSnapshots = 2
 
 // OpenStores opens the stores in a folder, which is made where it is missing.
-func OpenStores(dataDir string, log *slog.Logger) (Stores, error) {
+func OpenStores(dataDir string, kind LogStore, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
-	file := filepath.Join(dataDir, logFile)
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path: file,
-		BoltOptions: &bbolt.Options{
-			Timeout: 2 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
-		},
-		MsgpackUseNewTimeFormat: true,
-	})
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return Stores{}, fmt.Errorf("open stores: %w: %s", ErrLocked, dataDir)
+	if kind.other().exists(dataDir) {
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
+	store, err := kind.open(kind.path(dataDir), log)
 	if err != nil {
-		return Stores{}, fmt.Errorf("open stores: %s: %w", file, err)
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
+	}
+	if kind.other().exists(dataDir) { // it was just converted
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, store.Close()))
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, RaftLogger(log))
 	if err != nil {
-		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, bolt.Close()))
+		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 	}
 	return Stores{
-		Log: bolt, Stable: bolt, Snapshots: snapshots,
-		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: bolt.Close,
+		Log: store, Stable: store, Snapshots: snapshots,
+		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: store.Close,
 	}, nil
 }
 

@@ -67,7 +67,7 @@ func DecodeEntry(data []byte) (*Entry, error) {
 		return nil, err
 	}
 	entry := &Entry{}
-	r := reader{rest: data[:len(data)-checksumSize]}
+	r := reader{rest: data[:len(data)-checksumSize], names: names{}}
 	if count := countCommands(r); count > 0 {
 		entry.Commands = make([]Command, 0, count)
 	}
@@ -224,9 +224,9 @@ func readCommandSubject(r *reader, c *Command) {
 	case 2:
 		c.ID = r.id()
 	case 3:
-		c.Principal.ClientID = r.string()
+		c.Principal.ClientID = r.name()
 	case 4:
-		c.Principal.Username = r.string()
+		c.Principal.Username = r.name()
 	case 5:
 		c.Principal.Attributes = append(c.Principal.Attributes, r.attribute())
 	case 6:

@@ -49,7 +49,7 @@ func (m *Machine) replace(command *Command) Result {
 	}
 	m.staged = staged{}
 	restored := New()
-	if err := restored.read(bytes.NewReader(data)); err != nil {
+	if err := readSnapshot(bytes.NewReader(data), restored.readFrame); err != nil {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
 	m.postpone(max(0, restored.now-m.now))

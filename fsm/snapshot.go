@@ -154,14 +154,44 @@ func (f *frameWriter) write(s section, content func([]byte) []byte) bool {
 // the state is as it was.
 func (m *Machine) Restore(r io.Reader) error {
 	restored := New()
-	if err := restored.read(r); err != nil {
+	if err := readSnapshot(r, restored.readFrame); err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	*m = *restored
 	return nil
 }
 
-func (m *Machine) read(r io.Reader) error {
+// Inspect reads a snapshot to its end, as Restore does, and returns what is in it without keeping it in memory. Its errors are those of
+// Restore; that keys are in order and there once is checked over parts of it only.
+func Inspect(r io.Reader) (Status, error) {
+	const part = 10_000 // frames that are in memory at once
+	head, body, frames := New(), New(), 0
+	var total Status
+	count := func() {
+		s := body.Status()
+		total.Keys, total.Bytes, total.Watches, total.Remembered = total.Keys+s.Keys, total.Bytes+s.Bytes, total.Watches+s.Watches, total.Remembered+s.Remembered
+		body = New()
+	}
+	err := readSnapshot(r, func(kind section, content []byte) error {
+		if kind <= sectionSettings {
+			return head.readFrame(kind, content)
+		}
+		if frames++; frames%part == 0 {
+			count()
+		}
+		return body.readFrame(kind, content)
+	})
+	if err != nil {
+		return Status{}, fmt.Errorf("inspect snapshot: %w", err)
+	}
+	count()
+	status := head.Status()
+	status.Keys, status.Bytes, status.Watches, status.Remembered = total.Keys, total.Bytes, total.Watches, total.Remembered
+	return status, nil
+}
+
+// readSnapshot reads a snapshot and hands out its frames.
+func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 	body := &bodyReader{r: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli())}
 	header := make([]byte, headerSize)
 	if _, err := io.ReadFull(body, header); err != nil {
@@ -180,7 +210,7 @@ func (m *Machine) read(r io.Reader) error {
 	defer decompressor.Close()
 	// A fault in the content of a file with a wrong checksum is damage, whatever it looks like. So the file is read to its
 	// end before the fault is named.
-	fault := m.readFrames(bufio.NewReaderSize(decompressor, 1<<16))
+	fault := readFrames(bufio.NewReaderSize(decompressor, 1<<16), frame)
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return body.explain(err)
 	}
@@ -230,7 +260,7 @@ func (b *bodyReader) verify() error {
 	return nil
 }
 
-func (m *Machine) readFrames(r *bufio.Reader) error {
+func readFrames(r *bufio.Reader, frame func(section, []byte) error) error {
 	var content []byte
 	last := section(0)
 	for count := uint64(0); ; count++ {
@@ -248,7 +278,7 @@ func (m *Machine) readFrames(r *bufio.Reader) error {
 		if last == sectionEnd {
 			return checkEnd(content, count)
 		}
-		if err := m.readFrame(last, content); err != nil {
+		if err := frame(last, content); err != nil {
 			return err
 		}
 	}

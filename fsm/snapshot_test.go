@@ -101,6 +101,32 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 	}
 }
 
+// Inspect says of a snapshot what the machine says that restores it, and refuses the same.
+func TestInspect(t *testing.T) {
+	l := everything(t)
+	data := l.snapshot()
+	restored := New()
+	if err := restored.Restore(bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Inspect(bytes.NewReader(data))
+	want := restored.Status()
+	if err != nil || got.Index != want.Index || got.Hash != want.Hash || got.Keys != want.Keys || got.Bytes != want.Bytes || got.Watches != want.Watches ||
+		got.Remembered != want.Remembered || want.Keys == 0 || want.Watches == 0 || want.Remembered == 0 {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	for i := range data {
+		flipped := bytes.Clone(data)
+		flipped[i] ^= 1 << (i % 8)
+		if _, err := Inspect(bytes.NewReader(flipped)); err == nil {
+			t.Fatalf("byte %d flipped: nothing is noticed", i)
+		}
+		if _, err := Inspect(bytes.NewReader(data[:i])); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("cut at %d: %v", i, err)
+		}
+	}
+}
+
 // A snapshot does not change while the machine goes on.
 func TestSnapshotIsIsolated(t *testing.T) {
 	l := everything(t)

@@ -68,6 +68,23 @@ type reader struct {
 	field protowire.Number
 	kind  protowire.Type
 	err   error
+	names names // of an entry; nil elsewhere
+}
+
+// names are the strings of an entry that its commands have in common: a few clients send many commands.
+type names map[string]string
+
+// name reads a string that other commands may have, too.
+func (r *reader) name() string {
+	b := r.bytes()
+	if known, ok := r.names[string(b)]; ok {
+		return known
+	}
+	name := string(b)
+	if r.names != nil {
+		r.names[name] = name
+	}
+	return name
 }
 
 func (r *reader) fail(err error) {
@@ -143,7 +160,7 @@ func (r *reader) id() (id RequestID) {
 
 // enter returns a reader of the message that the field holds; leave takes over its fault. The pair is used instead of a
 // function value so that reading a command allocates nothing.
-func (r *reader) enter() reader { return reader{rest: r.bytes(), err: r.err} }
+func (r *reader) enter() reader { return reader{rest: r.bytes(), err: r.err, names: r.names} }
 
 func (r *reader) leave(inner *reader) {
 	if inner.err != nil {
@@ -171,7 +188,7 @@ func (r *reader) timestamp() (t hlc.Timestamp) {
 		case 2:
 			t.Counter = inner.uint()
 		case 3:
-			t.NodeID = inner.string()
+			t.NodeID = inner.name()
 		default:
 			inner.unknown("Timestamp")
 		}

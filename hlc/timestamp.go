@@ -85,7 +85,8 @@ func (t Timestamp) Append(dst []byte) []byte {
 
 // String returns the unpadded text form.
 func (t Timestamp) String() string {
-	return string(t.Append(make([]byte, 0, 32+len(t.NodeID))))
+	var short [80]byte // enough for most, and not on the heap
+	return string(t.Append(short[:0]))
 }
 
 // IsZero reports whether t is the zero value.

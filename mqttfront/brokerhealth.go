@@ -1,6 +1,7 @@
 package mqttfront
 
 import (
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,13 @@ func (f *Front) BrokerSilence() time.Duration {
 	defer f.mu.Unlock()
 	now := time.Now()
 	silence := f.silence(now)
+	switch {
+	case !f.config.FollowLeader || f.serving == nil:
+	case f.unfollowed.IsZero():
+		silence = max(silence, f.quiet(now, &f.followingHeard))
+	default:
+		silence = max(silence, now.Sub(f.unfollowed))
+	}
 	if f.outbox != nil {
 		silence = max(silence, f.outbox.down(now))
 	}
@@ -26,10 +34,15 @@ func (f *Front) silence(now time.Time) time.Duration {
 	if !f.up {
 		return now.Sub(f.upSince)
 	}
+	return f.quiet(now, &f.heard)
+}
+
+// quiet returns for how long nothing has come by a session that is up. f.mu is held.
+func (f *Front) quiet(now time.Time, heard *atomic.Int64) time.Duration {
 	if f.pushesBack.Load() {
 		return 0 // it is this node that does not listen
 	}
-	quiet := now.Sub(f.started) - time.Duration(f.heard.Load())
+	quiet := now.Sub(f.started) - time.Duration(heard.Load())
 	if quiet <= f.config.ProbeInterval+f.config.ProbeInterval/2 {
 		return 0
 	}

@@ -1,7 +1,6 @@
 package mqttfront
 
 import (
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -23,11 +22,15 @@ type Config struct {
 	Node    string
 
 	Addresses []mqttconn.Address
-	TLS       *tls.Config
 	Username  string
-	Password  []byte
+	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
+	Password func() []byte
 
 	Identity Identity
+
+	// FollowLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
+	// cheaper, and rests on the broker's queue for what comes while nobody leads.
+	FollowLeader bool
 
 	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
 	SessionAge time.Duration
@@ -44,18 +47,28 @@ type Config struct {
 	BackoffMin    time.Duration // between attempts to connect, with jitter
 	BackoffMax    time.Duration
 
-	Lanes         int // outgoing connections
-	Window        int // messages in flight on each
-	QueueBytes    int // received and not yet taken up; beyond it TCP pushes back
-	QueueMessages int
-	Executing     int // requests in the hands of the store at once
-	HoldBytes     int // requests kept until they are known to be answered
-	HoldMessages  int
+	Lanes        int // outgoing connections
+	Window       int // messages in flight on each
+	Executing    int // requests in the hands of the store at once
+	HoldBytes    int // requests kept until they are known to be answered
+	HoldMessages int
 	// OverloadAge is how long a request may wait to be taken up before it is refused.
 	OverloadAge time.Duration
 	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
 	LaneNotifications int
 	LaneBytes         int // of their keys and values
+}
+
+// StaticPassword is a Password that does not change.
+func StaticPassword(password string) func() []byte {
+	return func() []byte { return []byte(password) }
+}
+
+func (c *Config) password() []byte {
+	if c.Password == nil {
+		return nil
+	}
+	return c.Password()
 }
 
 // DefaultConfig returns a configuration that only lacks names and addresses.
@@ -64,7 +77,7 @@ func DefaultConfig() Config {
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
-		Lanes: 2, Window: 4096, QueueBytes: 32 << 20, QueueMessages: 16384, Executing: 16384,
+		Lanes: 2, Window: 4096, Executing: 16384,
 		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
 	}
 }
@@ -90,8 +103,6 @@ func (c *Config) Validate() error {
 		{"BackoffMin", int64(c.BackoffMin)},
 		{"Lanes", int64(c.Lanes)},
 		{"Window", int64(c.Window)},
-		{"QueueBytes", int64(c.QueueBytes)},
-		{"QueueMessages", int64(c.QueueMessages)},
 		{"Executing", int64(c.Executing)},
 		{"HoldBytes", int64(c.HoldBytes)},
 		{"HoldMessages", int64(c.HoldMessages)},

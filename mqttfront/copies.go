@@ -19,12 +19,17 @@ func (f *Front) recognize(r *request) (looked, published bool) {
 	if f.leads() {
 		return false, false
 	}
+	return true, f.look(r)
+}
+
+// look notes whether a request has had its effect, and reports whether the reply is known to be published.
+func (f *Front) look(r *request) (published bool) {
 	f.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.command.ID)
 		r.effective = known
 		published = known && index <= m.Status().Published
 	})
-	return true, published
+	return published
 }
 
 // recognizeHeld does so for all that a follower holds, when there may be some that nobody has looked at: it has taken them in while it

@@ -1,7 +1,7 @@
 // Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
 //
 // Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (decode.go) into a
-// request and kept (front.go) until it is known to be answered: a follower only holds it, so that it can answer when it comes
+// request and kept (admit.go) until it is known to be answered: a follower only holds it, so that it can answer when it comes
 // to lead. The leader executes it through the Store and publishes replies and notifications on the outgoing connections
 // (outbox.go, lane.go), which a new leader takes over from the old one before it says anything.
 //
@@ -28,10 +28,12 @@ const (
 // Store is the replicated state machine, as the front end uses it. A tag that was accepted comes back exactly once, through
 // Applied, ReadDone or Failed of the Front.
 type Store interface {
-	// Propose queues a command for the log and reports whether this node took it up.
+	// Propose queues a command for the log and reports whether this node took it up. It is on its way after the next Flush at the latest.
 	Propose(command fsm.Command, tag any) bool
-	// Read queues a GET and reports whether this node took it up.
+	// Read queues a GET and reports whether this node took it up. It is on its way after the next Flush at the latest.
 	Read(command *fsm.Command, tag any) bool
+	// Flush sends what is queued on its way: what comes in a burst makes one log entry, and one round of reads.
+	Flush()
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm(ctx context.Context) error
 	// View runs f with the state, not beside Applied and ReadDone.
@@ -42,6 +44,8 @@ type Store interface {
 	Tell(ctx context.Context, message []byte)
 	// CollectHeld hands what Held of the other nodes' front ends gives to take, page by page, from several goroutines.
 	CollectHeld(ctx context.Context, age time.Duration, take func(node string, page []byte))
+	// Wall returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
+	Wall() int64
 	// SetPublished tells that everything up to the log index was published.
 	SetPublished(index uint64)
 }

@@ -79,6 +79,10 @@ func (f *Front) putBack(r *request) {
 	f.leave(r)
 	r.state = stateHeld
 	f.busy--
+	if f.config.FollowLeader && f.serving == nil {
+		f.letGo(r)
+		return
+	}
 	if f.isStale(r) { // a leader that was stopped had it in hand
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		f.end(r)
@@ -93,7 +97,7 @@ func (f *Front) putBack(r *request) {
 // without must never be proposed again, so it stays unanswered. f.mu is held.
 func (f *Front) setAside(r *request) {
 	f.putBack(r)
-	if !r.read && r.command.ID.IsZero() {
+	if r.state == stateHeld && !r.read && r.command.ID.IsZero() {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		f.end(r)
 	}

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
 )
 
 // Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
@@ -23,7 +21,6 @@ type Front struct {
 	store  Store
 
 	hasStore chan struct{} // closed when store is set
-	queue    chan message
 	drain    chan struct{} // closed when nothing more is taken up
 	once     sync.Once
 	pending  chan Departure // that a leader has to put into the log
@@ -39,18 +36,21 @@ type Front struct {
 	applied   uint64         // index of the last entry that the store told of
 	unlooked  bool           // something is held that nobody has looked at: it may be a copy of what has had its effect
 	busy      int            // requests executing or answering
-	serving   *serving
-	limits    fsm.Limits
-	expiry    time.Duration // of notifications
-	stopped   bool
-	early     early // followers: what is known of requests that have not arrived yet
+	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
+	turnaround time.Duration
+	serving    *serving
+	limits     fsm.Limits
+	expiry     time.Duration // of notifications
+	stopped    bool
+	early      early // followers: what is known of requests that have not arrived yet
 	// dropped are the requests that were refused for want of room even to remember that. A copy that another node still holds, because
 	// it is slow to hear of it, must not be executed after later requests of the same client.
 	dropped            early
 	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
 	sequence           uint64          // of the last request that was taken in
 	outbox             *outbox         // while the node leads
-	upSince            time.Time       // the ingest session is up or down since then
+	upSince            time.Time       // the node's own session is up or down since then
+	unfollowed         time.Time       // while this node leads, and the session that follows the leader is down: since when; else zero
 	contest            contest
 	freshAt            time.Time // when the last fresh probe came
 	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
@@ -59,17 +59,11 @@ type Front struct {
 
 	pushesBack atomic.Bool  // a request waits for room, and whatever comes from the broker behind it
 	backlog    atomic.Bool  // what comes from the broker is old
-	heard      atomic.Int64 // when the broker last sent anything: nanoseconds since started
-	session    string       // what the ingest session is doing, for people
-	up         bool         // the ingest session is
-}
-
-// message is what the ingest session has received.
-type message struct {
-	publish *paho.Publish
-	arrived time.Time
-	release func() // gives its bytes back to the connection
-	done    func() // acknowledges it to the broker
+	heard      atomic.Int64 // when the broker last sent anything by the node's own session: nanoseconds since started
+	// followingHeard is the same of the session that follows the leader.
+	followingHeard atomic.Int64
+	session        string // what the ingest session is doing, for people
+	up             bool   // the ingest session is
 }
 
 // New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
@@ -79,7 +73,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, queue: make(chan message, config.QueueMessages), pending: make(chan Departure, 1024),
+		config: config, world: world, pending: make(chan Departure, 1024),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory},
@@ -99,7 +93,6 @@ func (f *Front) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var workers sync.WaitGroup
-	workers.Go(func() { f.takeUp(ctx) })
 	workers.Go(func() { f.expireHeld(ctx) })
 	workers.Go(func() { f.watchDepartures(ctx) })
 	workers.Go(func() {
@@ -117,6 +110,30 @@ func (f *Front) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+const (
+	// holdRest is how long requests may gather that this node only holds: nobody waits for that.
+	holdRest = 5 * time.Millisecond
+	// busyRest is how long they may gather where they are answered, while there is enough to do; and it is at most one part in
+	// restShare of the time that a request takes as it is.
+	busyRest   = 20 * time.Millisecond
+	restShare  = 4
+	enoughToDo = 16
+)
+
+// rest returns for how long what comes from the broker may gather before it is read.
+func (f *Front) rest() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.serving == nil:
+		return holdRest
+	case f.busy >= enoughToDo:
+		return min(busyRest, f.turnaround/restShare)
+	default:
+		return 0
+	}
 }
 
 // heardFresh notes that what came before is young.
@@ -157,6 +174,8 @@ func (f *Front) Ready() error {
 	switch {
 	case !f.up || f.silence(time.Now()) > silent:
 		return fmt.Errorf("broker session: %s", f.session)
+	case !f.unfollowed.IsZero() && time.Since(f.unfollowed) > silent:
+		return fmt.Errorf("broker session: %s is not connected", f.leaderID())
 	case time.Since(f.fullAt) < fullShown:
 		return errors.New("the hold buffer is full")
 	default:
@@ -193,43 +212,31 @@ func (f *Front) Drain(ctx context.Context) {
 	}
 }
 
-// takeUp decodes what was received, in order.
-func (f *Front) takeUp(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.drain:
-			return
-		case m := <-f.queue:
-			f.take(ctx, m)
-			m.release()
-		}
-	}
-}
-
-func (f *Front) take(ctx context.Context, m message) {
-	r, verdict, reason := f.decode(m.publish, m.arrived)
+// take decodes what was received, and takes it in.
+func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time.Time, done func()) {
+	r, verdict, reason := f.decode(message.Publish, arrived)
 	if reason != "" {
 		f.world.Metrics.ignored.WithLabelValues(reason).Inc()
 	}
 	if verdict == verdictIgnore {
 		f.world.Log.Debug("message on the invoke topic is not executed", "reason", reason)
-		m.done()
+		done()
 		return
 	}
 	if verdict == verdictSendAway {
-		m.done()
+		done()
 		f.sendAway(ctx, r)
 		return
 	}
-	r.done = m.done
+	r.size = max(r.size, requestOverhead+message.Size) // whatever is kept of it keeps all
+	r.done, r.redelivered = done, message.Redelivered
 	f.admit(ctx, r)
 }
 
 // sendAway disconnects the publisher of a request with an invalid response topic, where it is known beyond doubt: a forged
 // identity must not get somebody else thrown out.
 func (f *Front) sendAway(ctx context.Context, r *request) {
+	f.store.Flush() // it may take a while
 	clientID := r.command.Principal.ClientID
 	result := "untrusted"
 	if f.world.Driver.TrustedIdentity() && clientID != "" {
@@ -246,120 +253,6 @@ func (f *Front) sendAway(ctx context.Context, r *request) {
 		}
 	}
 	f.world.Metrics.sentAway.WithLabelValues(result).Inc()
-}
-
-// admit takes a request in: a leader executes it, another node keeps it.
-func (f *Front) admit(ctx context.Context, r *request) {
-	looked, published := f.recognize(r)
-	published = published && f.backlog.Load()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
-	alone := f.store.Alone()
-	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || (f.serving != nil || alone) && f.full(r)) {
-		f.pushesBack.Store(true)
-		f.room.Wait()
-	}
-	f.pushesBack.Store(false)
-	f.unlooked = f.unlooked || !looked && f.serving == nil
-	if f.serving == nil && f.isStale(r) {
-		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
-		return // not acknowledged: the session ends
-	}
-	if f.stopped || ctx.Err() != nil {
-		return // not acknowledged: the broker has it still
-	}
-	if f.serving == nil && f.backlog.Load() && !f.dropped.since(r.command.ID).IsZero() { // an old copy of what was dropped
-		published = true
-	}
-	if f.serving == nil && (published || !f.keeps(r, alone)) {
-		r.done()
-		return
-	}
-	if f.full(r) {
-		f.fullAt = time.Now()
-		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
-		r.done()
-		return
-	}
-	f.sequence++
-	r.sequence = f.sequence
-	r.element = f.held.PushBack(r)
-	f.heldBytes += r.size
-	f.world.Metrics.held.Set(float64(f.held.Len()))
-	if !r.command.ID.IsZero() {
-		f.byID[r.command.ID] = r
-	}
-	if !alone { // else a request that is not answered when the node dies has to come again: nobody else has it
-		r.done()
-		r.done = func() {}
-	}
-	switch {
-	case f.serving != nil && f.serving.open:
-		f.execute(r, true)
-	case f.serving == nil && r.outcome != 0:
-		f.addKnown(r)
-	}
-}
-
-// addKnown notes that the outcome of a held request is applied and not yet known to be published. f.mu is held.
-func (f *Front) addKnown(r *request) {
-	at := len(f.known)
-	for at > 0 && f.known[at-1].index > r.outcome {
-		at--
-	}
-	f.known = slices.Insert(f.known, at, knownOutcome{r, r.outcome})
-}
-
-// knownOutcome is a held request with the index of the entry that has its outcome.
-type knownOutcome struct {
-	request *request
-	index   uint64
-}
-
-// full reports whether there is no room to keep a request. A single one always finds room. f.mu is held.
-func (f *Front) full(r *request) bool {
-	return f.held.Len() > 0 && (f.heldBytes+r.size > f.config.HoldBytes || f.held.Len() >= f.config.HoldMessages)
-}
-
-// keeps reports whether a node that does not lead keeps the request. In a cluster of one it is the only node to have it.
-func (f *Front) keeps(r *request, alone bool) bool {
-	if alone {
-		return true
-	}
-	if r.command.ID.IsZero() {
-		return false
-	}
-	if earlier, held := f.byID[r.command.ID]; held {
-		if earlier.outcome == 0 { // one copy is enough
-			earlier.absorb(r)
-			return false
-		}
-		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
-		return true
-	}
-	index, known := f.early.take(r.command.ID)
-	if known && index <= f.mark {
-		return false // answered before it came
-	}
-	r.outcome = index
-	return true
-}
-
-// end lets go of a request. f.mu is held.
-func (f *Front) end(r *request) {
-	if r.state == stateEnded {
-		return
-	}
-	r.state = stateEnded
-	f.held.Remove(r.element)
-	f.heldBytes -= r.size
-	f.world.Metrics.held.Set(float64(f.held.Len()))
-	if f.byID[r.command.ID] == r {
-		delete(f.byID, r.command.ID)
-	}
-	r.done()
-	f.room.Signal()
 }
 
 // expireHeld gives up what nobody waits for any more.

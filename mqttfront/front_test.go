@@ -2,6 +2,7 @@ package mqttfront
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -35,6 +36,8 @@ func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 	s.reads = append(s.reads, tag)
 	return true
 }
+func (s *fakeStore) Flush()                                 {}
+func (s *fakeStore) Wall() int64                            { return time.Now().UnixMilli() }
 func (s *fakeStore) Alone() bool                            { return s.alone }
 func (s *fakeStore) Tell(_ context.Context, message []byte) { s.told = append(s.told, message) }
 func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
@@ -92,7 +95,7 @@ func arrive(f *Front, payload, correlation string, user ...string) (acknowledged
 		p.Properties.User.Add(user[i], user[i+1])
 	}
 	acknowledged = new(bool)
-	f.take(context.Background(), message{publish: p, arrived: time.Now(), release: func() {}, done: func() { *acknowledged = true }})
+	f.take(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() { *acknowledged = true })
 	return acknowledged
 }
 
@@ -310,7 +313,7 @@ func TestLaneAbandonsWhatBreaksConnections(t *testing.T) {
 // † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
 func TestStaleSessionStaysClean(t *testing.T) {
 	f, _ := newTestFront(t)
-	p := newProber(f)
+	p := f.ownSession().probes
 	p.contact()
 	if !p.resumable() {
 		t.Fatal("a session that was just in contact is not resumed")
@@ -338,7 +341,7 @@ func TestResumeAfterRestart(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		f, _ := newTestFront(t)
 		_ = f.world.Contact.Save(time.Now().Add(-age).UnixMilli())
-		if newProber(f).resumable() != want {
+		if f.ownSession().probes.resumable() != want {
 			t.Errorf("contact %v ago: resumed %v", age, !want)
 		}
 	}
@@ -361,5 +364,18 @@ func TestConfigValidate(t *testing.T) {
 		if config.Validate() == nil {
 			t.Errorf("%+v is valid", config)
 		}
+	}
+}
+
+// Whatever is held of a request keeps all of its bytes, also those that nobody looks at: they count.
+func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
+	f, _ := newTestFront(t, func(c *Config) { c.HoldBytes = 1 << 20 })
+	for i := range 20 {
+		f.take(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(get), Properties: &paho.PublishProperties{
+			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
+		}}}, time.Now(), func() {})
+	}
+	if f.held.Len() != 10 || f.heldBytes < 1_000_000 {
+		t.Errorf("%d held, of %d bytes", f.held.Len(), f.heldBytes)
 	}
 }

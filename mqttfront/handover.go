@@ -292,11 +292,11 @@ func (f *Front) sweep(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if len(f.queue) > 0 {
-			continue // it may be in there
+		if f.pushesBack.Load() {
+			continue // it may wait in the connection
 		}
 		byNode := f.collect(ctx, sweepInterval)
-		if ctx.Err() != nil || len(byNode) == 0 {
+		if ctx.Err() != nil || len(byNode) == 0 || f.pushesBack.Load() {
 			continue
 		}
 		f.store.View(func(m *fsm.Machine) {
@@ -308,6 +308,7 @@ func (f *Front) sweep(ctx context.Context) {
 			for _, r := range f.takeUpHeld(m, byNode) {
 				f.execute(r, false)
 			}
+			f.store.Flush()
 		})
 	}
 }

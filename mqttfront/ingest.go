@@ -18,13 +18,43 @@ import (
 // quota is still answered.
 const maxPacket = maxPayload + 4<<20
 
-// ingest is one connection of the ingest session.
+// brokerSession is a session with the broker: a node's own, or the cluster's, which follows the leader (follow.go).
+type brokerSession struct {
+	clientID string
+	follows  bool // the leader
+	requests bool // it brings them
+	probes   *prober
+}
+
+// ownSession is the node's own. It brings requests, unless the cluster has a session for them; then it only tells how the broker is.
+func (f *Front) ownSession() *brokerSession {
+	return &brokerSession{clientID: f.ingestID(), requests: !f.config.FollowLeader, probes: newProber(f, f.probeTopic(f.config.Node), !f.config.FollowLeader, f.world.Wall)}
+}
+
+func (f *Front) probeTopic(whose string) string {
+	return fmt.Sprintf("holdfast/%s/%s/probe", f.config.Cluster, whose)
+}
+
+// resumes reports whether the broker is to go on with the session that it has kept.
+func (s *brokerSession) resumes() bool {
+	switch {
+	case !s.requests:
+		return false // nothing in it is of worth, and it may be from a time when it was
+	case s.follows:
+		return true // what is too old in it is told by the probes
+	default:
+		return s.probes.resumable()
+	}
+}
+
+// ingest is one connection of a session.
 type ingest struct {
-	front  *Front
-	client *paho.Client
-	conn   *mqttconn.Conn
-	acks   *mqttconn.Acks
-	probes *prober
+	front   *Front
+	session *brokerSession
+	client  *paho.Client
+	conn    *mqttconn.Conn
+	acks    *mqttconn.Acks
+	probes  *prober
 
 	stale   atomic.Bool // what comes now may be older than the session's age
 	handled context.Context
@@ -40,9 +70,9 @@ const steady = time.Second
 
 func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
-// receive keeps the ingest session connected until the context ends.
+// receive keeps the node's own session connected until the context ends.
 func (f *Front) receive(ctx context.Context) error {
-	probes := newProber(f)
+	session := f.ownSession()
 	delay := f.config.BackoffMin
 	said := "" // of the attempts since the session was lost
 	short := 0 // sessions in a row that ended soon after they began, without a word
@@ -52,7 +82,7 @@ func (f *Front) receive(ctx context.Context) error {
 			watching = f.callWitness(ctx)
 		}
 		began := time.Now()
-		broker, err := f.connectIngest(ctx, probes)
+		broker, err := f.connectIngest(ctx, session)
 		if ctx.Err() != nil {
 			watching.close()
 			return nil
@@ -107,38 +137,46 @@ func (f *Front) setSession(up bool, text string) (wasUp bool) {
 }
 
 // connectIngest connects once, and receives until the connection ends. It returns the address of the broker, and why it ended.
-func (f *Front) connectIngest(ctx context.Context, probes *prober) (broker string, err error) {
+func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (broker string, err error) {
 	dialing, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
 	defer cancel()
 	network, err := f.world.Dialer.Dial(dialing)
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
-	in := &ingest{front: f, conn: mqttconn.NewConn(network, maxPacket, f.config.QueueBytes), probes: probes, handled: ctx, reason: make(chan error, 1)}
+	in := &ingest{front: f, session: session, probes: session.probes, handled: ctx, reason: make(chan error, 1)}
+	in.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: in.received, Idle: f.store.Flush, Rest: f.rest})
 	in.acks = mqttconn.NewAcks(in.conn)
 	in.client = paho.NewClient(paho.ClientConfig{
-		Conn: in.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: f.config.ConnectTime,
-		OnPublishReceived:  []func(paho.PublishReceived) (bool, error){in.handle},
+		Conn: in.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(f.config.ConnectTime, f.config.SessionAge),
 		OnClientError:      in.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { in.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
-	resume := probes.resumable()
+	resume := session.resumes()
 	connack, err := in.client.Connect(dialing, in.connect(resume))
 	if err != nil {
 		_ = in.conn.Close() // the error that counts is the other
 		if connack != nil {
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
 		}
-		return "", fmt.Errorf("connect as %s: %w", f.ingestID(), err)
+		return "", fmt.Errorf("connect as %s: %w", session.clientID, err)
 	}
-	probes.connected(resume)
-	if !connack.SessionPresent {
+	in.probes.connected(resume)
+	if !connack.SessionPresent && session.requests {
 		f.forgetEarly()
 	}
-	err = in.serve(ctx, dialing)
+	subscribing := dialing
+	if connack.SessionPresent { // what waits in it may come first, and take its time
+		subscribing = ctx
+		if session.follows {
+			f.setFollowing(true)
+		}
+	}
+	err = in.serve(ctx, subscribing)
 	in.conn.Hurry()
 	_ = in.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-in.client.Done()
+	f.store.Flush() // what came last
 	_ = in.conn.Close()
 	return network.RemoteAddr().String(), err
 }
@@ -153,10 +191,11 @@ func (f *Front) forgetEarly() {
 
 func (in *ingest) connect(resume bool) *paho.Connect {
 	config := &in.front.config
+	password := config.password()
 	age, receive, packet := in.probes.sessionExpiry(), uint16(65535), uint32(maxPacket)
 	return &paho.Connect{
-		ClientID: in.front.ingestID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
+		ClientID: in.session.clientID, CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
 		Properties: &paho.ConnectProperties{
 			SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,
 		},
@@ -164,16 +203,21 @@ func (in *ingest) connect(resume bool) *paho.Connect {
 }
 
 // serve subscribes and stays until the connection or the context ends.
-func (in *ingest) serve(ctx, dialing context.Context) error {
+func (in *ingest) serve(ctx, subscribing context.Context) error {
 	f := in.front
-	err := mqttconn.Subscribe(dialing, in.client,
-		paho.SubscribeOptions{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2},
-		paho.SubscribeOptions{Topic: in.probes.topic(), QoS: 1, RetainHandling: 2})
-	if err != nil {
+	subscriptions := []paho.SubscribeOptions{{Topic: in.probes.topic, QoS: 1, RetainHandling: 2}}
+	if in.session.requests {
+		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
+	}
+	if err := mqttconn.Subscribe(subscribing, in.client, subscriptions...); err != nil {
 		return err
 	}
-	f.setSession(true, "connected")
-	f.world.Log.Info("broker session up", "client", f.ingestID())
+	if in.session.follows {
+		f.setFollowing(true)
+	} else {
+		f.setSession(true, "connected")
+	}
+	f.world.Log.Info("broker session up", "client", in.session.clientID)
 	in.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
@@ -202,36 +246,43 @@ func (in *ingest) ended(err error) {
 	}
 }
 
-// handle takes a message from paho: copies it into the queue, no more. When the queue is full it waits, and TCP pushes back.
-func (in *ingest) handle(received paho.PublishReceived) (bool, error) {
-	f, publish := in.front, received.Packet
-	size := in.conn.TakeSize()
-	f.heardBroker()
+// received takes a message from the connection, as far as it can: while a request waits for room, TCP pushes back.
+func (in *ingest) received(message mqttconn.Message) {
+	f := in.front
+	if in.session.follows {
+		f.heardFollowing()
+	} else {
+		f.heardBroker()
+	}
 	done := func() {}
-	if publish.QoS == 1 {
-		number := in.acks.Arrived(publish.PacketID)
+	if message.QoS == 1 {
+		number := in.acks.Arrived(message.PacketID)
 		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
 	switch {
-	case publish.Topic == in.probes.topic():
-		if !in.probes.fresh(publish.Payload) {
-			in.stale.Store(true)
-			in.ended(errStale)
-		}
+	case message.Topic == in.probes.topic:
+		in.probed(message.Payload)
 		done()
-		in.conn.Release(size)
+	case in.stale.Load() && in.session.follows: // nobody else has what is behind: only this is dropped
+		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+		done()
 	case in.stale.Load(): // not acknowledged: the session is about to end
-		in.conn.Release(size)
-	case publish.Topic != InvokeTopic: // nobody asked for it
+	case message.Topic != InvokeTopic || !in.session.requests: // nobody asked for it
 		done()
-		in.conn.Release(size)
 	default:
-		m := message{publish: publish, arrived: time.Now(), release: func() { in.conn.Release(size) }, done: done}
 		select {
-		case f.queue <- m:
-		case <-in.handled.Done():
-			in.conn.Release(size)
+		case <-f.drain: // not acknowledged: the broker keeps it for whoever comes next
+		default:
+			f.take(in.handled, message, time.Now(), done)
 		}
 	}
-	return true, nil
+}
+
+// probed takes note of a probe: what follows one that is old is too old to be executed, until a young one comes.
+func (in *ingest) probed(payload []byte) {
+	fresh := in.probes.fresh(payload)
+	in.stale.Store(!fresh)
+	if !fresh && !in.session.follows {
+		in.ended(errStale)
+	}
 }

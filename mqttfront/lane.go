@@ -145,6 +145,7 @@ func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 	for {
 		o, wait := l.next()
 		if wait {
+			publisher.Flush()
 			select {
 			case <-ctx.Done():
 				return
@@ -295,6 +296,7 @@ func (f *Front) notified(o *outgoing, reason byte) {
 			Kind: fsm.KindWatchEnd, Principal: principal(o.receiver.ClientID), Key: []byte(o.event.Key),
 			NotificationIndex: o.event.Index, PublishedAt: o.event.At,
 		}, nil)
+		f.store.Flush()
 	case reason >= 0x80:
 		f.world.Metrics.notifications.WithLabelValues("refused").Inc()
 	default:

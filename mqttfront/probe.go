@@ -18,8 +18,12 @@ var errStale = errors.New("the session's queue is too old: starting a clean one"
 // forgotten: they are dropped, and the session starts clean. The round trip is also the sign that the broker is alive.
 type prober struct {
 	front *Front
-	boot  uint64 // tells probes of this process from those of an earlier one
-	start time.Time
+	topic string
+	// requests says that they come by the same session: then an old probe says that they are old, and a fresh one that they are not.
+	requests bool
+	wall     func() int64 // milliseconds since the Unix epoch
+	boot     uint64       // tells probes of this process from those of an earlier one
+	start    time.Time
 
 	mu      sync.Mutex
 	reached bool      // the broker, at least once in this process
@@ -29,12 +33,8 @@ type prober struct {
 	nagle   nagle
 }
 
-func newProber(front *Front) *prober {
-	return &prober{front: front, boot: front.world.Random(), start: time.Now()}
-}
-
-func (p *prober) topic() string {
-	return fmt.Sprintf("holdfast/%s/%s/probe", p.front.config.Cluster, p.front.config.Node)
+func newProber(front *Front, topic string, requests bool, wall func() int64) *prober {
+	return &prober{front: front, topic: topic, requests: requests, wall: wall, boot: front.world.Random(), start: time.Now()}
 }
 
 // connected notes that a session has begun: resumed, or clean, as one that is too old has to.
@@ -72,11 +72,11 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	ticker := time.NewTicker(p.front.config.ProbeInterval)
 	defer ticker.Stop()
 	for {
-		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.front.world.Wall())
+		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
 		expiry := uint32(max(10*p.front.config.SessionAge/time.Second, 1))
 		sending, cancel := context.WithTimeout(ctx, p.front.config.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
-			Topic: p.topic(), QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
+			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
 		})
 		cancel()
 		if err != nil && ctx.Err() == nil {
@@ -97,13 +97,17 @@ func (p *prober) fresh(payload []byte) bool {
 	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &sent, &wall); err != nil {
 		return true // not a probe of ours; who may publish here is the business of the broker's access control
 	}
-	age := time.Duration(p.front.world.Wall()-wall) * time.Millisecond
+	age := time.Duration(p.wall()-wall) * time.Millisecond
 	if boot == p.boot {
 		age = time.Since(p.start) - time.Duration(sent)*time.Microsecond
 		p.front.world.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
 			p.front.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
+	}
+	if !p.requests {
+		p.contact()
+		return true
 	}
 	p.front.backlog.Store(age > backlogAge)
 	if p.tooOld(age) {

@@ -16,41 +16,58 @@ const (
 	protocolVersion = "1.0"
 )
 
+// packet is a packet and all that it points to, in one piece.
+type packet struct {
+	publish    packets.Publish
+	properties packets.Properties
+	format     byte
+	expiry     uint32
+	user       [5]packets.User
+	payload    [16]byte // of a reply that fits
+}
+
 // newPublish returns a packet with what all packets of the store have in common.
-func newPublish(topic string, payload []byte) *packets.Publish {
-	format := byte(0)
-	return &packets.Publish{
-		Topic: topic, Payload: payload, QoS: 1,
-		Properties: &packets.Properties{ContentType: contentType, PayloadFormat: &format},
-	}
+func newPublish(topic string, payload []byte) *packet {
+	p := &packet{}
+	p.publish = packets.Publish{Topic: topic, Payload: payload, QoS: 1, Properties: &p.properties}
+	p.properties = packets.Properties{ContentType: contentType, PayloadFormat: &p.format, User: p.user[:0]}
+	return p
+}
+
+// add adds a user property.
+func (p *packet) add(key, value string) {
+	p.properties.User = append(p.properties.User, packets.User{Key: key, Value: value})
+}
+
+// expires sets the message expiry to what is left, rounded up to seconds, and at least one.
+func (p *packet) expires(left time.Duration) {
+	p.expiry = uint32(max((left+time.Second-1)/time.Second, 1))
+	p.properties.MessageExpiry = &p.expiry
 }
 
 // encodeReply returns the packet that answers a request at the time now.
 func encodeReply(r *request, deadline time.Time, result *fsm.Result, now time.Time) *packets.Publish {
-	packet := newPublish(r.responseTopic, appendResult(nil, result))
-	properties := packet.Properties
-	properties.CorrelationData = r.correlation
+	p := newPublish(r.responseTopic, nil)
+	p.properties.CorrelationData = r.correlation
 	if !deadline.IsZero() {
-		properties.MessageExpiry = seconds(deadline.Sub(now))
+		p.expires(deadline.Sub(now))
 	}
-	properties.User = append(make([]packets.User, 0, 4),
-		packets.User{Key: "__stat", Value: "200"}, packets.User{Key: "__protVer", Value: protocolVersion})
+	status := "200"
 	if r.version != "" {
-		packet.Payload = nil
-		properties.User[0].Value = "505"
-		properties.User = append(properties.User,
-			packets.User{Key: "__supProtMajVer", Value: "1"}, packets.User{Key: "__requestProtVer", Value: r.version})
+		status = "505"
+	} else {
+		p.publish.Payload = appendResult(p.payload[:0], result)
+	}
+	p.add("__stat", status)
+	p.add("__protVer", protocolVersion)
+	if r.version != "" {
+		p.add("__supProtMajVer", "1")
+		p.add("__requestProtVer", r.version)
 	}
 	if version, ok := result.Version(); ok {
-		properties.User = append(properties.User, packets.User{Key: "__ts", Value: version.String()})
+		p.add("__ts", version.String())
 	}
-	return packet
-}
-
-// seconds returns what is left, rounded up, and at least one.
-func seconds(left time.Duration) *uint32 {
-	value := uint32(max((left+time.Second-1)/time.Second, 1))
-	return &value
+	return &p.publish
 }
 
 // appendResult appends the payload of a reply.
@@ -87,12 +104,11 @@ func encodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Dura
 	default:
 		payload = resp.AppendArray(nil, "NOTIFY", "DEL")
 	}
-	packet := newPublish(NotificationTopic(receiver.ClientID, event.Key), payload)
-	packet.Properties.MessageExpiry = seconds(left)
-	packet.Properties.User = []packets.User{
-		{Key: "__ts", Value: event.Version.String()}, {Key: "__protVer", Value: protocolVersion},
-	}
-	return packet
+	p := newPublish(NotificationTopic(receiver.ClientID, event.Key), payload)
+	p.expires(left)
+	p.add("__ts", event.Version.String())
+	p.add("__protVer", protocolVersion)
+	return &p.publish
 }
 
 // NotificationTopic returns the topic on which a client is told of a key: both in upper-case Base16 (RFC 4648 section 8).

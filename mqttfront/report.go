@@ -75,6 +75,8 @@ func (f *Front) Told(message []byte) {
 			f.end(r)
 			continue
 		}
-		f.early.note(id, 0, now)
+		if !f.config.FollowLeader { // else it will not come here
+			f.early.note(id, 0, now)
+		}
 	}
 }

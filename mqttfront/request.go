@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -24,6 +25,7 @@ type request struct {
 	holdUntil     time.Time // when it is given up unanswered
 	size          int
 	done          func() // acknowledges the message to the broker
+	redelivered   bool   // the broker has sent it before
 
 	// The fields below are guarded by Front.mu.
 	state    requestState
@@ -83,21 +85,34 @@ func requestID(clientID string, message *paho.Publish, timestamp, token string) 
 	if len(message.Properties.CorrelationData) < minIdentifying {
 		return id
 	}
-	sum := sha256.New()
-	writeField(sum, []byte(clientID))
-	writeField(sum, []byte(message.Properties.ResponseTopic))
-	writeField(sum, message.Properties.CorrelationData)
-	writeField(sum, message.Payload)
-	writeField(sum, []byte(timestamp))
-	writeField(sum, []byte(token))
-	var whole [sha256.Size]byte
-	copy(id[:], sum.Sum(whole[:0]))
+	h := hashers.Get().(*hasher)
+	defer hashers.Put(h)
+	h.sum.Reset()
+	h.text(clientID)
+	h.text(message.Properties.ResponseTopic)
+	h.field(message.Properties.CorrelationData)
+	h.field(message.Payload)
+	h.text(timestamp)
+	h.text(token)
+	copy(id[:], h.sum.Sum(h.scratch[:0]))
 	return id
 }
 
-func writeField(sum hash.Hash, field []byte) {
-	var length [8]byte
-	binary.BigEndian.PutUint64(length[:], uint64(len(field)))
-	sum.Write(length[:]) // a hash never fails
-	sum.Write(field)
+// hasher hashes fields with their lengths before them. What it needs is kept from one request to the next, because a hash makes all that
+// it is given escape.
+type hasher struct {
+	sum     hash.Hash
+	scratch []byte
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{sum: sha256.New(), scratch: make([]byte, 0, 512)} }}
+
+func (h *hasher) field(field []byte) {
+	h.sum.Write(binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(field)))) // a hash never fails
+	h.sum.Write(field)
+}
+
+func (h *hasher) text(field string) {
+	h.scratch = append(binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(field))), field...)
+	h.sum.Write(h.scratch)
 }

@@ -47,6 +47,9 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer cancel()
 	working.Go(func() { f.report(ctx) })
 	working.Go(func() { f.sweep(ctx) })
+	if f.config.FollowLeader {
+		working.Go(func() { f.follow(ctx) })
+	}
 	f.world.Log.Info("serving", "term", term)
 	for {
 		select {
@@ -58,6 +61,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 			f.store.Propose(fsm.Command{
 				Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time,
 			}, nil)
+			f.store.Flush()
 		}
 	}
 }
@@ -69,6 +73,9 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.serving = &serving{lanes: outbox.lanes}
+		if f.config.FollowLeader {
+			f.unfollowed = time.Now()
+		}
 		settings, _ := m.Settings()
 		f.adopt(&settings)
 		f.answered, f.early = nil, early{}
@@ -81,6 +88,7 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		return
 	}
 	f.serving.open = true
+	defer f.store.Flush()
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
@@ -148,6 +156,8 @@ func (f *Front) stopServing() (answered []fsm.RequestID) {
 			f.setAside(r)
 		}
 		switch {
+		case r.state == stateHeld && f.config.FollowLeader:
+			f.letGo(r)
 		case r.state != stateHeld || f.isSpare(r):
 		case r.outcome != 0:
 			f.known = append(f.known, knownOutcome{r, r.outcome})
@@ -253,7 +263,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 			return
 		}
 	}
-	if f.serving != nil {
+	if f.serving != nil || f.config.FollowLeader {
 		return
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
@@ -315,7 +325,9 @@ func (f *Front) settle(o *outgoing) {
 		f.store.SetPublished(f.serving.tracker.mark)
 	}
 	if r := o.request; r != nil && r.state == stateAnswering {
-		f.world.Metrics.stage("publish", time.Since(o.queued))
+		now := time.Now()
+		f.world.Metrics.stage("publish", now.Sub(o.queued))
+		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
 		f.noteAnswered(o)
 		f.busy--
 		f.end(r)

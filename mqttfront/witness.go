@@ -84,8 +84,9 @@ func (f *Front) connectPublisher(ctx context.Context, clientID string) (*mqttcon
 
 func (f *Front) publisherConnect(clientID string) *packets.Connect {
 	config := &f.config
+	password := config.password()
 	return &packets.Connect{
 		ClientID: clientID, CleanStart: true, KeepAlive: uint16(config.KeepAlive / time.Second),
-		Username: config.Username, UsernameFlag: config.Username != "", Password: config.Password, PasswordFlag: config.Password != nil,
+		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
 	}
 }

@@ -5,14 +5,18 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
+	"os"
 	"sync"
+	"sync/atomic"
+	"text/tabwriter"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
+	"holdfast/internal/load"
 )
 
 // benchOptions are the flags of `holdfast bench`.
@@ -23,23 +27,16 @@ type benchOptions struct {
 	ratio       string
 	valueSize   int
 	keys        int
+	fill        bool
+	rate        float64
+	warmup      time.Duration
 	duration    time.Duration
-}
+	histogram   string
+	quiet       bool
+	echo        bool
+	subscribers int
 
-// benchResult is what `holdfast bench` prints with -o json. Latencies are in microseconds.
-type benchResult struct {
-	Clients     int     `json:"clients"`
-	Outstanding int     `json:"outstanding"`
-	Seconds     float64 `json:"seconds"`
-	Requests    int64   `json:"requests"`
-	Errors      int64   `json:"errors"`
-	Unknown     int64   `json:"unknown"`
-	Rate        float64 `json:"requestsPerSecond"`
-	P50         int64   `json:"p50"`
-	P90         int64   `json:"p90"`
-	P99         int64   `json:"p99"`
-	P999        int64   `json:"p99.9"`
-	Max         int64   `json:"max"`
+	gets, sets int // of the ratio
 }
 
 func newBench() *cobra.Command {
@@ -47,10 +44,21 @@ func newBench() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench",
 		Short: "Put load on the store and measure it",
-		Long: `Runs a closed loop: each of --outstanding requests, spread over --clients connections, is followed by the next as soon as it is
-answered. Only load brokers and clusters that are yours. The keys that it writes begin with holdfast-bench/.`,
-		Example: "  holdfast bench --outstanding 64 --duration 10s\n  holdfast bench --clients 8 --outstanding 256 --ratio 80:20 --value-size 1000 -o json",
-		Args:    positional(cobra.NoArgs),
+		Long: `Puts load on the store, through the broker, and measures it. Only load brokers and clusters that are yours. The keys that it
+writes begin with holdfast-bench/, and are left there.
+
+Without --rate it runs a closed loop: each of --outstanding requests, spread over --clients connections, is followed by the next
+as soon as it is answered. That finds how much is possible. With --rate it runs an open loop: requests are due at that rate
+whatever the answers do, at most --outstanding are under way, and the latency of each counts from when it was due (no coordinated
+omission). That finds what clients feel at that load.
+
+With --echo there is no store: clients of bench itself answer the requests at once, on a topic of their own, with replies like the
+store's. That is what the broker can do at most; with --subscribers 3 as one that delivers each request to three nodes.`,
+		Example: `  holdfast bench --outstanding 64 --duration 10s
+  holdfast bench --clients 8 --outstanding 256 --ratio 80:20 --fill --value-size 1000 -o json
+  holdfast bench --rate 2000 --outstanding 256 --histogram latency.hgrm
+  holdfast bench --echo --subscribers 3`,
+		Args: positional(cobra.NoArgs),
 	}
 	o.add(command)
 	flags := command.Flags()
@@ -59,118 +67,184 @@ answered. Only load brokers and clusters that are yours. The keys that it writes
 	flags.StringVar(&o.ratio, "ratio", "0:100", "`GET:SET` ratio, such as 80:20")
 	flags.IntVar(&o.valueSize, "value-size", 100, "size of a value in `bytes`")
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
+	flags.BoolVar(&o.fill, "fill", false, "write each key once before measuring")
+	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop (default: a closed loop)")
+	flags.DurationVar(&o.warmup, "warmup", 0, "how long to put on load before measuring")
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
+	flags.StringVar(&o.histogram, "histogram", "", "`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
+	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no line per second on the standard error output")
+	flags.BoolVar(&o.echo, "echo", false, "answer the requests here: measures the broker alone")
+	flags.IntVar(&o.subscribers, "subscribers", 1, "with --echo: how many clients receive each request, of which one answers")
 	command.RunE = func(command *cobra.Command, _ []string) error { return o.run(command) }
 	return command
-}
-
-func (o *benchOptions) run(command *cobra.Command) error {
-	var gets, sets int
-	const most = 1_000_000
-	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &gets, &sets); n != 2 || err != nil || o.ratio != fmt.Sprintf("%d:%d", gets, sets) ||
-		gets < 0 || sets < 0 || gets+sets == 0 || max(gets, sets) > most {
-		return usagef("--ratio is %q: want GET:SET, such as 80:20", o.ratio)
-	}
-	if o.clients < 1 || o.outstanding < o.clients || o.keys < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
-		return usagef("--clients, --keys and --duration must be positive, --outstanding not below --clients, and --value-size from 0 to %d", maxValueSize)
-	}
-	value := make([]byte, o.valueSize)
-	_, _ = rand.Read(value) // never fails
-	result := benchRecorder{histogram: hdrhistogram.New(1, int64(time.Minute/time.Microsecond), 3)}
-	ctx, cancel := context.WithCancel(command.Context())
-	defer cancel()
-	var connected []*client.Client
-	defer func() {
-		for _, c := range connected {
-			_ = c.Close() // everything is answered, or given up
-		}
-	}()
-	for range o.clients {
-		c, err := o.open(ctx, command)
-		if err != nil {
-			return err
-		}
-		connected = append(connected, c)
-	}
-	start := time.Now()
-	end := start.Add(o.duration)
-	var workers sync.WaitGroup
-	for i := range o.outstanding {
-		workers.Go(func() {
-			for time.Now().Before(end) && ctx.Err() == nil {
-				read := mathrand.IntN(gets+sets) < gets
-				result.one(ctx, connected[i%o.clients], o, read, value)
-			}
-		})
-	}
-	workers.Wait()
-	if err := o.report(command, result.summary(o, time.Since(start))); err != nil {
-		return err
-	}
-	if result.histogram.TotalCount() == 0 && result.last != nil {
-		return fmt.Errorf("nothing was answered: %w", result.last)
-	}
-	return nil
 }
 
 // maxValueSize is more than any store accepts.
 const maxValueSize = 64 << 20
 
-type benchRecorder struct {
-	mu              sync.Mutex
-	histogram       *hdrhistogram.Histogram
-	errors, unknown int64
-	last            error
+func (o *benchOptions) validate() error {
+	const most = 1_000_000
+	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &o.gets, &o.sets); n != 2 || err != nil || o.ratio != fmt.Sprintf("%d:%d", o.gets, o.sets) ||
+		o.gets < 0 || o.sets < 0 || o.gets+o.sets == 0 || max(o.gets, o.sets) > most {
+		return usagef("--ratio is %q: want GET:SET, such as 80:20", o.ratio)
+	}
+	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.warmup < 0 || o.keys < 1 || o.subscribers < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
+		return usagef("--clients, --outstanding, --keys, --subscribers and --duration must be positive, --rate and --warmup not negative, and --value-size from 0 to %d", maxValueSize)
+	}
+	if o.clientID != "" && o.clients > 1 {
+		return usagef("--client-id is for one connection: say --clients 1")
+	}
+	if o.subscribers > 1 && !o.echo {
+		return usagef("--subscribers goes with --echo")
+	}
+	o.clients = min(o.clients, o.outstanding)
+	return nil
 }
 
-// one makes one request and records it.
-func (r *benchRecorder) one(ctx context.Context, c *client.Client, o *benchOptions, read bool, value []byte) {
-	key := fmt.Sprintf("holdfast-bench/%05d", mathrand.IntN(o.keys))
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+func (o *benchOptions) run(command *cobra.Command) (failure error) {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	ctx := command.Context()
+	if o.echo {
+		stop, err := o.startEcho(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if ended := stop(); ended != nil && ctx.Err() == nil {
+				failure = errors.Join(failure, ended)
+			}
+		}()
+	}
+	b := &bench{options: o, value: make([]byte, o.valueSize), digits: max(5, len(fmt.Sprint(o.keys-1)))}
+	_, _ = rand.Read(b.value) // never fails
+	defer b.close()
+	for range o.clients {
+		c, err := o.open(ctx, command)
+		if err != nil {
+			return err
+		}
+		b.clients = append(b.clients, c)
+	}
+	if o.fill {
+		if err := b.fill(ctx); err != nil {
+			return err
+		}
+	}
+	options := load.Options{Outstanding: o.outstanding, Rate: o.rate, Warmup: o.warmup, Duration: o.duration}
+	if !o.quiet {
+		options.Progress = func(i load.Interval) { printProgress(command.ErrOrStderr(), i) }
+	}
+	result, err := load.Run(ctx, options, b.request)
+	if err != nil {
+		return err
+	}
+	if o.histogram != "" {
+		if err := writeHistogram(o.histogram, result); err != nil {
+			return err
+		}
+	}
+	if err := o.report(command.OutOrStdout(), result); err != nil {
+		return err
+	}
+	if result.Requests == 0 && result.Last != nil {
+		return fmt.Errorf("nothing was answered: %w", result.Last)
+	}
+	return nil
+}
+
+// bench makes requests of the store.
+type bench struct {
+	options *benchOptions
+	clients []*client.Client
+	value   []byte
+	digits  int // of the number in a key
+}
+
+func (b *bench) close() {
+	for _, c := range b.clients {
+		_ = c.Close() // everything is answered, or given up
+	}
+}
+
+func (b *bench) key(n int) string { return fmt.Sprintf("holdfast-bench/%0*d", b.digits, n) }
+
+// request makes one request.
+func (b *bench) request(ctx context.Context, worker int) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.options.timeout)
 	defer cancel()
-	start := time.Now()
-	var err error
-	if read {
+	c, key := b.clients[worker%len(b.clients)], b.key(mathrand.IntN(b.options.keys))
+	if mathrand.IntN(b.options.gets+b.options.sets) < b.options.gets {
 		if _, _, err = c.Get(ctx, key); errors.Is(err, client.ErrNotFound) {
 			err = nil
 		}
 	} else {
-		_, err = c.Set(ctx, key, value)
+		_, err = c.Set(ctx, key, b.value)
 	}
-	took := time.Since(start)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case errors.Is(err, client.ErrOutcomeUnknown):
-		r.unknown++
-		r.last = err
-	case err != nil:
-		r.errors++
-		r.last = err
-	default:
-		_ = r.histogram.RecordValue(took.Microseconds()) // what is out of range took longer than a minute, beyond any timeout
+	if errors.Is(err, client.ErrOutcomeUnknown) {
+		err = fmt.Errorf("%w: %w", load.ErrUnknown, err)
 	}
+	return err
 }
 
-func (r *benchRecorder) summary(o *benchOptions, took time.Duration) benchResult {
-	h := r.histogram
-	return benchResult{
-		Clients: o.clients, Outstanding: o.outstanding, Seconds: took.Seconds(), Requests: h.TotalCount(), Errors: r.errors, Unknown: r.unknown,
-		Rate: float64(h.TotalCount()) / took.Seconds(),
-		P50:  h.ValueAtQuantile(50), P90: h.ValueAtQuantile(90), P99: h.ValueAtQuantile(99), P999: h.ValueAtQuantile(99.9), Max: h.Max(),
+// fill writes each key once.
+func (b *bench) fill(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	const outstanding = 256
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for i := range outstanding {
+		workers.Go(func() {
+			for n := int(next.Add(1)) - 1; n < b.options.keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
+				if _, err := b.clients[i%len(b.clients)].Set(ctx, b.key(n), b.value); err != nil {
+					cancel(fmt.Errorf("fill: %w", err))
+				}
+			}
+		})
 	}
+	workers.Wait()
+	return context.Cause(ctx)
 }
 
-func (o *benchOptions) report(command *cobra.Command, r benchResult) error {
+func printProgress(w io.Writer, i load.Interval) {
+	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n", i.At.Seconds(), i.Rate, // who cannot read it need not
+		float64(i.P50.Microseconds())/1000, float64(i.P99.Microseconds())/1000, i.Errors)
+}
+
+func writeHistogram(name string, result *load.Result) (err error) {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return result.WriteHistogram(file)
+}
+
+func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 	if o.output == "json" {
-		return printJSON(command.OutOrStdout(), r)
+		return printJSON(w, struct {
+			Clients int `json:"clients"`
+			*load.Result
+		}{o.clients, r})
 	}
-	_, err := fmt.Fprintf(command.OutOrStdout(),
-		"%.0f requests/s (%d in %.1f s, %d clients, %d outstanding, %d errors, %d unknown)\nlatency ms: p50 %.2f  p90 %.2f  p99 %.2f  p99.9 %.2f  max %.2f\n",
-		r.Rate, r.Requests, r.Seconds, r.Clients, r.Outstanding, r.Errors, r.Unknown,
-		ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max))
-	if err == nil && delayed(r.P50) {
-		_, err = fmt.Fprintln(command.OutOrStdout(), "half of the requests take 40 to 48 ms: the broker seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+	loop := "closed loop"
+	if o.rate > 0 {
+		loop = fmt.Sprintf("open loop at %.0f/s", o.rate)
+	}
+	_, err := fmt.Fprintf(w, "%.0f requests/s (%d in %.1f s, %s, %d clients, %d outstanding, %d errors, %d unknown)\n",
+		r.Rate, r.Requests, r.Seconds, loop, o.clients, o.outstanding, r.Errors, r.Unknown)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintf(table, "latency\tp50\tp90\tp99\tp99.9\tmax\t\nms\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max)) // Flush tells
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if delayed(r.P50) {
+		_, err = fmt.Fprintln(w, "half of the requests take 40 to 48 ms: the broker seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,7 @@ type connection struct {
 	timeout      time.Duration
 	output       string
 	verbose      bool
+	invokeTopic  string // of a stand-in for the store; no flag
 }
 
 func (c *connection) add(command *cobra.Command) {
@@ -48,37 +50,43 @@ func (c *connection) add(command *cobra.Command) {
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "log what happens on the connection")
 }
 
-// open connects to the broker.
-func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.Client, error) {
+// config returns what the flags say, or what is wrong with them.
+func (c *connection) config() (config client.Config, err error) {
 	if c.output != "text" && c.output != "json" {
-		return nil, usagef("--output is %q: must be text or json", c.output)
+		return config, usagef("--output is %q: must be text or json", c.output)
 	}
 	if c.timeout <= 0 {
-		return nil, usagef("--timeout is %v: must be positive", c.timeout)
+		return config, usagef("--timeout is %v: must be positive", c.timeout)
 	}
 	for _, text := range c.brokers {
 		address, err := mqttconn.ParseAddress(text)
 		if err != nil {
-			return nil, usagef("--broker is %q: %w", text, err)
+			return config, usagef("--broker is %q: %w", text, err)
 		}
 		if !address.TLS && c.tls != (tlsconfig.Files{}) {
-			return nil, usagef("--broker is %q: certificates are for mqtts:// only", text)
+			return config, usagef("--broker is %q: certificates are for mqtts:// only", text)
 		}
 	}
 	if strings.ContainsAny(c.clientID, "/+#\x00") {
-		return nil, usagef("--client-id is %q: must not hold '/', '+' or '#'", c.clientID)
+		return config, usagef("--client-id is %q: must not hold '/', '+' or '#'", c.clientID)
 	}
-	config := client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout}
+	config = client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout, InvokeTopic: c.invokeTopic}
 	if c.passwordFile != "" {
-		password, err := readSecret(c.passwordFile)
-		if err != nil {
-			return nil, &usageError{err}
+		if config.Password, err = readSecret(c.passwordFile); err != nil {
+			return config, &usageError{err}
 		}
-		config.Password = password
 	}
-	var err error
 	if config.TLS, err = c.tls.Client(); err != nil {
-		return nil, &usageError{err}
+		return config, &usageError{err}
+	}
+	return config, nil
+}
+
+// open connects to the broker.
+func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.Client, error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
 	}
 	if c.verbose {
 		config.Log = slog.New(slog.NewTextHandler(command.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -113,6 +121,24 @@ func readSecret(file string) ([]byte, error) {
 		data = data[:len(data)-1]
 	}
 	return data, nil
+}
+
+// followSecret returns a function that reads the secret anew each time, so that it may be changed. Whoever changes a file may do it in
+// steps: what cannot be read is what it was before.
+func followSecret(file string, log *slog.Logger) (func() []byte, error) {
+	var mu sync.Mutex
+	last, err := readSecret(file)
+	return func() []byte {
+		mu.Lock()
+		defer mu.Unlock()
+		now, err := readSecret(file)
+		if err == nil && (len(now) > 0 || len(last) == 0) {
+			last = now
+		} else {
+			log.Warn("the password is not there: the last one is used", "file", file, "error", err)
+		}
+		return last
+	}, err
 }
 
 // printJSON writes a value as one line of JSON.

@@ -119,7 +119,7 @@ func (d *devCluster) start(o *devOptions, s *settings.Settings, log *slog.Logger
 	_, _ = rand.Read(password) // never fails
 	config := embedded.Config{
 		Listen: o.listen, Log: log, Wall: cluster.SystemClock().Wall, Cluster: s.Cluster.Name,
-		NodeUsername: "holdfast-node", NodePassword: hex.EncodeToString(password),
+		NodeUsername: "holdfast-node", NodePassword: mqttfront.StaticPassword(hex.EncodeToString(password)),
 	}
 	if d.broker, err = embedded.Start(config); err != nil {
 		return err
@@ -172,11 +172,12 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 	for i, name := range names {
 		front := mqttfront.DefaultConfig()
 		front.Addresses = []mqttconn.Address{address}
-		front.Username, front.Password = broker.NodeUsername, []byte(broker.NodePassword)
+		front.Username, front.Password = broker.NodeUsername, broker.NodePassword
 		front.Identity = mqttfront.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
 		connected := inProcess(network, members[i].ID, devTiming(), node.Members(members))
 		started, err := node.Start(context.Background(), node.Config{
-			Cluster: s.Cluster.Name, Name: name, DataDir: filepath.Join(d.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
+			LogStore: cluster.BoltDB,
+			Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(d.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 			Timing: devTiming(), Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: d.broker,
 			Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
 			Links:  connected.Links, MaxClockOffset: s.Cluster.MaxClockOffset,

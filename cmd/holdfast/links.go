@@ -62,18 +62,29 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 			Attach: func(n *cluster.Node) { network.Serve(n) },
 		},
 		assemble: func(ctx context.Context) ([]raft.Server, error) {
-			peers, err := s.InitialPeers()
+			peers, err := initialPeers(s)
 			if err != nil {
 				return nil, err
 			}
-			for _, peer := range peers {
-				newcomer.Peers = append(newcomer.Peers, cluster.Peer{Name: peer.ID, Address: raft.ServerAddress(peer.Address)})
-			}
+			newcomer.Peers = peers
+			newcomer.Reload = func() ([]cluster.Peer, error) { return initialPeers(s) }
 			network.Serve(newcomer)
 			return newcomer.Assemble(ctx, network)
 		},
 		http: network.HTTP(), dial: network.DialHTTP,
 	}, nil
+}
+
+func initialPeers(s *settings.Settings) ([]cluster.Peer, error) {
+	list, err := s.InitialPeers()
+	if err != nil {
+		return nil, err
+	}
+	peers := make([]cluster.Peer, len(list))
+	for i, peer := range list {
+		peers[i] = cluster.Peer{Name: peer.ID, Address: raft.ServerAddress(peer.Address)}
+	}
+	return peers, nil
 }
 
 // inProcess returns the links of a member of a cluster within this process.

@@ -49,9 +49,9 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"run":     {newDev(), newServer(), newConfig()},
+		"run":     {newDev(), newServer(), newBroker(), newConfig()},
 		"use":     {newGet(), newSet(), newDel(), newVDel(), newWatch(), newLock(), newBench()},
-		"operate": {newStatus(), newRaft(), newKeys(), newWatches()},
+		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newSBOM()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

@@ -15,6 +15,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/node"
+	"holdfast/internal/settings"
 )
 
 func newRaft() *cobra.Command {
@@ -27,9 +28,11 @@ func newRaft() *cobra.Command {
 		newAdmin("add-nonvoter ADDRESS", "Add the node that listens at the address, and keep it a non-voter", "holdfast raft add-nonvoter n4.example:7400", cobra.ExactArgs(1), addMember(false)),
 		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter", "holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
 		newAdmin("remove-peer NODE", "Remove a member, by its name or id", "holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
+		newKeepPeers(),
+		newAdmin("step-down", "If the node that is asked leads, hand over to the first healthy voter by name", "holdfast raft step-down", cobra.NoArgs, stepDown),
 		newAdmin("transfer-leader [NODE]", "Hand the leadership to a member, or to any voter", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
 		newAdmin("verify", "Compare the states of all replicas at one index", "holdfast raft verify", cobra.NoArgs, verifyReplicas),
-		newSnapshot(), newRecover(),
+		newSnapshot(), newRecover(), newConvertLog(),
 	)
 	return command
 }
@@ -201,6 +204,20 @@ func (a *administration) printVerification(out io.Writer, v *cluster.Verificatio
 	return printTable(out, "Node, Index, State Hash", rows)
 }
 
+// stoppedNode returns the settings of a node whose data folder is to be worked on.
+func (a *administration) stoppedNode(command *cobra.Command, flags *settingFlags, file string) (settings.Settings, error) {
+	s, err := flags.load(command, file)
+	switch {
+	case err != nil:
+		return s, err
+	case a.output != "text" && a.output != "json":
+		return s, usagef("--output is %q: must be text or json", a.output)
+	case !cluster.HasLog(s.Node.DataDir):
+		return s, usagef("node.dataDir is %q: there is no log of a member in it", s.Node.DataDir)
+	}
+	return s, nil
+}
+
 func newRecover() *cobra.Command {
 	var file string
 	a := administration{output: "text"}
@@ -220,17 +237,11 @@ It takes the settings of the server: its file, environment and flags.`,
 	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 	a.addYes(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
-		s, err := flags.load(command, file)
+		s, err := a.stoppedNode(command, flags, file)
 		if err != nil {
 			return err
 		}
-		if a.output != "text" && a.output != "json" {
-			return usagef("--output is %q: must be text or json", a.output)
-		}
-		if !cluster.HasLog(s.Node.DataDir) {
-			return usagef("node.dataDir is %q: there is no log of a member in it", s.Node.DataDir)
-		}
-		stores, err := cluster.OpenStores(s.Node.DataDir, slog.New(slog.DiscardHandler))
+		stores, err := cluster.OpenStores(s.Node.DataDir, cluster.LogStore(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

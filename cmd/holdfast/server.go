@@ -97,6 +97,7 @@ func newLog(out io.Writer, s *settings.Settings) (*slog.Logger, *slog.LevelVar) 
 func serve(command *cobra.Command, s *settings.Settings) error {
 	log, _ := newLog(command.ErrOrStderr(), s)
 	log = log.With("node", s.Node.ID)
+	node.LimitMemory()
 	config, err := serverConfig(s, log)
 	if err != nil {
 		return err
@@ -205,16 +206,18 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		front.Addresses = append(front.Addresses, address)
 	}
 	files := tlsconfig.Files{CA: s.Broker.TLS.CAFile, Certificate: s.Broker.TLS.CertFile, Key: s.Broker.TLS.KeyFile, ServerName: s.Broker.TLS.ServerName}
-	tls, err := files.Client()
-	if err != nil {
+	if _, err := files.Client(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("broker.tls: %w", err)}
 	}
 	front.Username = s.Broker.Username
 	if s.Broker.PasswordFile != "" {
-		if front.Password, err = readSecret(s.Broker.PasswordFile); err != nil {
+		password, err := followSecret(s.Broker.PasswordFile, log)
+		if err != nil {
 			return node.Config{}, &usageError{fmt.Errorf("broker.passwordFile is %q: %w", s.Broker.PasswordFile, err)}
 		}
+		front.Password = password
 	}
+	front.FollowLeader = s.Cluster.Ingest == "leader"
 	front.Identity = mqttfront.Identity{
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
 		AttributeProperties: s.Identity.AttributeProperties,
@@ -232,9 +235,9 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return node.Config{
-		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, MinFreeDisk: int64(s.Node.MinFreeDisk),
+		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: cluster.LogStore(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: mqttfront.NoDriver{},
-		Dialer:         &mqttconn.Dialer{Addresses: front.Addresses, TLS: tls, Timeout: front.ConnectTime},
+		Dialer:         &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTime},
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 	}, nil
 }

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +21,8 @@ func newSnapshot() *cobra.Command {
 	command := group(&cobra.Command{Use: "snapshot", Short: "Take, save, restore and inspect snapshots", Example: "  holdfast raft snapshot save backup.snap"})
 	command.AddCommand(
 		newAdmin("take", "Make the node write a snapshot into its data folder and cut its log behind it", "holdfast raft snapshot take", cobra.NoArgs, takeSnapshot),
-		newAdmin("save FILE", "Save a consistent, checksummed snapshot of the state to a file", "holdfast raft snapshot save backup.snap", cobra.ExactArgs(1), saveSnapshot),
-		newAdmin("restore FILE", "Replace the state of the whole cluster by that of a file", "holdfast raft snapshot restore backup.snap --yes", cobra.ExactArgs(1), restoreSnapshot, true),
+		newSnapshotSave(),
+		newAdmin("restore FILE", "Replace the state of the whole cluster by that of a file; - is the standard input", "holdfast raft snapshot restore backup.snap --yes", cobra.ExactArgs(1), restoreSnapshot, true),
 		newSnapshotInspect())
 	return command
 }
@@ -33,24 +37,114 @@ func takeSnapshot(a *administration, command *cobra.Command, _ []string) error {
 	})
 }
 
-func saveSnapshot(a *administration, command *cobra.Command, arguments []string) error {
-	file := arguments[0]
-	partial := file + ".part"
-	err := a.request(command.Context(), http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
-		return saveTo(partial, body)
-	})
-	if err != nil {
-		_ = os.Remove(partial) // there may be none
-		return err
+func newSnapshotSave() *cobra.Command {
+	keep := 0
+	command := newAdmin("save FILE", "Save a consistent, checksummed snapshot of the state", "holdfast raft snapshot save backup.snap", cobra.ExactArgs(1),
+		func(a *administration, command *cobra.Command, arguments []string) error {
+			if keep < 0 {
+				return usagef("--keep is %d: must not be negative", keep)
+			}
+			return a.saveSnapshot(command, arguments[0], keep)
+		})
+	command.Long = `Saves the leader's state, and reads the file once more before it gets its name: what does not restore is no backup. Into a folder
+it is saved under a name with the time, ` + savedPrefix + "2026-01-31T120000Z" + savedSuffix + `; with --keep only the newest of such names stay. To the
+standard output (-) it is written as it comes: only the exit code 0 says that it is whole.`
+	command.Example += "\n  holdfast raft snapshot save /backup --keep 14"
+	command.Flags().IntVar(&keep, "keep", 0, "how `many` snapshots to leave in the folder, this one among them; 0 is all")
+	return command
+}
+
+// Names of snapshots in a folder: they sort by time.
+const (
+	savedPrefix = "holdfast-"
+	savedTime   = "2006-01-02T150405Z"
+	savedSuffix = ".snap"
+)
+
+func (a *administration) saveSnapshot(command *cobra.Command, target string, keep int) error {
+	ctx := command.Context()
+	if target == "-" {
+		return a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
+			_, err := fsm.Inspect(io.TeeReader(body, command.OutOrStdout()))
+			return err
+		})
 	}
-	summary, err := inspect(partial) // what does not restore is no backup
-	if err != nil {
-		return errors.Join(err, os.Remove(partial))
+	info, err := os.Stat(target)
+	folder := err == nil && info.IsDir()
+	if keep > 0 && !folder {
+		return usagef("--keep goes with a folder, which %q is not", target)
 	}
-	if err := os.Rename(partial, file); err != nil {
+	file := target
+	if folder {
+		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
+	}
+	if keep > 0 { // before it is saved: a volume that is full would stay so
+		if err := removeOld(target, keep-1); err != nil {
+			return err
+		}
+	}
+	summary, err := a.saveFile(ctx, file)
+	if err != nil {
 		return err
 	}
 	return a.printSummary(command.OutOrStdout(), file, summary)
+}
+
+// saveFile saves a snapshot beside its place first: what has the name is whole.
+func (a *administration) saveFile(ctx context.Context, file string) (summary snapshotSummary, err error) {
+	partial := file + ".part"
+	defer func() {
+		if err != nil {
+			_ = os.Remove(partial) // there may be none
+		}
+	}()
+	err = a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error { return saveTo(partial, body) })
+	if err != nil {
+		return summary, err
+	}
+	if summary, err = inspect(partial); err != nil { // what does not restore is no backup
+		return summary, err
+	}
+	if err := os.Rename(partial, file); err != nil {
+		return summary, err
+	}
+	return summary, syncFolder(filepath.Dir(file))
+}
+
+// removeOld removes all but the newest snapshots of a folder that have a time for their name, and what interrupted commands have left
+// of older ones.
+func removeOld(folder string, keep int) error {
+	entries, err := os.ReadDir(folder) // sorted by name, which is by time
+	if err != nil {
+		return err
+	}
+	var saved, old []string
+	for _, entry := range entries {
+		name, partial := strings.CutSuffix(entry.Name(), ".part")
+		middle, isSaved := strings.CutSuffix(strings.TrimPrefix(name, savedPrefix), savedSuffix)
+		written, err := time.Parse(savedTime, middle)
+		switch {
+		case !isSaved || err != nil || !strings.HasPrefix(name, savedPrefix):
+		case !partial:
+			saved = append(saved, entry.Name())
+		case time.Since(written) > 24*time.Hour: // nobody is writing it any more
+			old = append(old, entry.Name())
+		}
+	}
+	for _, name := range append(old, saved[:max(0, len(saved)-keep)]...) {
+		if err := os.Remove(filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncFolder(name string) error {
+	folder, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 func saveTo(name string, body io.Reader) error {
@@ -69,23 +163,36 @@ func saveTo(name string, body io.Reader) error {
 }
 
 func restoreSnapshot(a *administration, command *cobra.Command, arguments []string) error {
-	summary, err := inspect(arguments[0])
+	name := arguments[0]
+	if name == "-" { // the cluster itself refuses what is damaged, and changes nothing
+		if err := a.confirmed("replaces all keys of the cluster by those of the standard input"); err != nil {
+			return err
+		}
+		if err := a.put(command.Context(), command.InOrStdin()); err != nil {
+			return err
+		}
+		return a.done(command.OutOrStdout(), "the state of the cluster is that of the standard input")
+	}
+	summary, err := inspect(name)
 	if err != nil {
 		return err
 	}
-	if err := a.confirmed(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, arguments[0])); err != nil {
+	if err := a.confirmed(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, name)); err != nil {
 		return err
 	}
-	file, err := os.Open(arguments[0])
+	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	err = a.request(command.Context(), http.MethodPut, "/v1/snapshot", file, func(io.Reader) error { return nil })
-	if err != nil {
+	if err := a.put(command.Context(), file); err != nil {
 		return err
 	}
-	return a.done(command.OutOrStdout(), "the state of the cluster is that of %s: %d keys", arguments[0], summary.Keys)
+	return a.done(command.OutOrStdout(), "the state of the cluster is that of %s: %d keys", name, summary.Keys)
+}
+
+func (a *administration) put(ctx context.Context, snapshot io.Reader) error {
+	return a.request(ctx, http.MethodPut, "/v1/snapshot", io.NopCloser(snapshot), func(io.Reader) error { return nil })
 }
 
 func newSnapshotInspect() *cobra.Command {
@@ -127,15 +234,14 @@ func inspect(name string) (summary snapshotSummary, err error) {
 		return summary, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	machine := fsm.New()
-	if err := machine.Restore(file); err != nil {
+	s, err := fsm.Inspect(file)
+	if err != nil {
 		return summary, fmt.Errorf("%s: %w", name, err)
 	}
 	info, err := file.Stat()
 	if err != nil {
 		return summary, err
 	}
-	s := machine.Status()
 	return snapshotSummary{
 		Index: s.Index, Hash: fmt.Sprintf("%016x", s.Hash), Keys: s.Keys, Bytes: s.Bytes, Watches: s.Watches, Size: info.Size(),
 	}, nil

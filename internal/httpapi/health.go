@@ -13,9 +13,7 @@ import (
 // whether the node can do its part and if not why (and what is wrong all the same), and /metrics is for Prometheus.
 func Health(ready func() error, notes func() []string, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintln(w, "ok") // a prober that has gone needs no answer
-	})
+	mux.HandleFunc("GET /livez", alive)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -25,4 +23,16 @@ func Health(ready func() error, notes func() []string, metrics prometheus.Gather
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return mux
+}
+
+// Liveness returns the handler of a process that is ready as soon as it runs: /livez and /readyz.
+func Liveness() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", alive)
+	mux.HandleFunc("GET /readyz", alive)
+	return mux
+}
+
+func alive(w http.ResponseWriter, _ *http.Request) {
+	_, _ = fmt.Fprintln(w, "ok") // a prober that has gone needs no answer
 }

@@ -3,7 +3,6 @@ package mqttconn
 import (
 	"bufio"
 	"encoding/binary"
-	"fmt"
 	"math"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -135,25 +134,8 @@ func appendText[T ~string | ~[]byte](dst []byte, text T) []byte {
 
 // ReadPacket is paho's, with a bound on the whole packet that is checked before anything is allocated.
 func ReadPacket(r *bufio.Reader, limit int) (*packets.ControlPacket, error) {
-	for header := 2; ; header++ {
-		start, err := r.Peek(header)
-		if err != nil {
-			return nil, err
-		}
-		last := start[header-1]
-		if last >= 128 {
-			if header == 5 {
-				return nil, errMalformedLength
-			}
-			continue
-		}
-		length := 0
-		for i, b := range start[1:] {
-			length |= int(b&127) << (7 * i)
-		}
-		if header+length > limit {
-			return nil, fmt.Errorf("%w: %d bytes", ErrPacketTooLarge, header+length)
-		}
-		return packets.ReadPacket(r)
+	if _, _, err := peekHeader(r, limit); err != nil {
+		return nil, err
 	}
+	return packets.ReadPacket(r)
 }

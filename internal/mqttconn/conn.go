@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
 )
 
 // ErrPacketTooLarge says that a packet is larger than what was agreed on.
@@ -16,29 +18,55 @@ var ErrPacketTooLarge = errors.New("mqtt: packet beyond the limit")
 
 var errMalformedLength = errors.New("mqtt: malformed remaining length")
 
-// Conn wraps a connection for paho's client. Reads are buffered, and bounded in two ways: no packet may be larger than
-// maxPacket, because paho allocates what a header claims; and once more than maxHeld bytes of PUBLISH packets were read that
-// nobody has released, it stops reading, so that TCP pushes back: paho's own queue is bounded by a number of messages of any
-// size. Writes are gathered and flushed when the writer is idle. Paho locks a connection that is a sync.Locker for each packet.
+// Receiver is what a connection is for. Its functions are called on the goroutine that reads, one at a time: while one blocks, nothing
+// is read, and TCP pushes back.
+type Receiver struct {
+	// MaxPacket is the largest packet that is accepted, because a reader allocates what a header claims.
+	MaxPacket int
+	// Publish takes the messages that come. They never reach paho's client, whose own queue is bounded by a number of messages of any
+	// size, and which hands each from goroutine to goroutine.
+	Publish func(Message)
+	// Puback takes the PUBACKs that are for the caller's own messages, and reports whether this one is; others go to paho's client. It may
+	// be nil.
+	Puback func(id uint16, reason byte) bool
+	// Idle is called when all that had come is received, before more is waited for. It may be nil.
+	Idle func()
+	// Rest returns for how long, at most, what comes may gather before it is read; 0 is not at all. It may be nil.
+	Rest func() time.Duration
+}
+
+// Message is what was received.
+type Message struct {
+	*paho.Publish
+	// Size is how many bytes of memory all that it points to keeps, as long as any of it is kept.
+	Size int
+	// Redelivered says that the broker has sent it before, over this connection or an earlier one of the session.
+	Redelivered bool
+}
+
+// Conn wraps a connection for paho's client: messages go to the Receiver, everything else to the client. No packet may be larger than the
+// limit. Writes are gathered and flushed when the writer is idle. Paho locks a connection that is a sync.Locker for each packet.
 type Conn struct {
 	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
+	receiver Receiver
 	reader   *bufio.Reader
-	packet   packetGuard
+	rest     *rest
+	passing  int   // bytes of a packet for paho's client that are still to come; the reader's own
+	broken   error // what was read before cannot be followed
+
+	received atomic.Uint64 // messages and PUBACKs that paho's client does not see
+	handling atomic.Bool   // the receiver has a message
 
 	writing sync.Mutex // held for one packet
 
 	mu      sync.Mutex
 	more    sync.Cond // the flusher waits for bytes
 	room    sync.Cond // a writer waits for room
-	freed   sync.Cond // the reader waits for releases
 	out     []byte
 	spare   []byte
-	held    int
-	maxHeld int
-	sizes   []int // of the PUBLISH packets that were read and not yet taken, in order
+	resting bool // the reader rests, and has what is written flushed then
 	err     error
 	closed  bool
-	blocked bool
 
 	flushed   chan struct{}
 	closeOnce sync.Once
@@ -55,12 +83,11 @@ const (
 )
 
 // NewConn takes over a connection.
-func NewConn(conn net.Conn, maxPacket, maxHeld int) *Conn {
-	c := &Conn{
-		Conn: conn, reader: bufio.NewReaderSize(conn, readBuffer), packet: packetGuard{limit: maxPacket},
-		maxHeld: maxHeld, flushed: make(chan struct{}),
-	}
-	c.more.L, c.room.L, c.freed.L = &c.mu, &c.mu, &c.mu
+func NewConn(conn net.Conn, receiver Receiver) *Conn {
+	c := &Conn{Conn: conn, receiver: receiver, flushed: make(chan struct{})}
+	c.rest = newRest(conn)
+	c.reader = bufio.NewReaderSize(restedReader{c}, readBuffer)
+	c.more.L, c.room.L = &c.mu, &c.mu
 	go c.flush()
 	return c
 }
@@ -71,7 +98,11 @@ func (c *Conn) Lock() { c.writing.Lock() }
 // Unlock ends a packet.
 func (c *Conn) Unlock() {
 	c.writing.Unlock()
-	c.more.Signal()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.resting {
+		c.more.Signal()
+	}
 }
 
 // Write appends to the packet that is being written. It blocks while too much is waiting to be sent.
@@ -124,58 +155,100 @@ func (c *Conn) flush() {
 	}
 }
 
-// Read implements net.Conn for one reader.
-func (c *Conn) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	for c.held > c.maxHeld && !c.closed && c.err == nil {
-		c.blocked = true
-		c.freed.Wait()
-	}
-	c.blocked = false
-	c.mu.Unlock()
-	n, err := c.reader.Read(p)
-	if guarded := c.packet.check(p[:n]); guarded != nil {
-		return 0, guarded
-	}
-	if begun := c.packet.begun; len(begun) > 0 {
-		c.mu.Lock()
-		for _, size := range begun {
-			c.held += size
+// restedReader is the connection, with a rest before each read.
+type restedReader struct{ *Conn }
+
+// Read implements io.Reader.
+func (r restedReader) Read(p []byte) (int, error) {
+	c := r.Conn
+	c.idle()
+	if c.receiver.Rest != nil {
+		if most := c.receiver.Rest(); most > 0 {
+			c.setResting(true)
+			c.rest.take(most)
+			c.setResting(false)
 		}
-		c.sizes = append(c.sizes, begun...)
-		c.mu.Unlock()
-		c.packet.begun = begun[:0]
 	}
+	n, err := c.Conn.Read(p)
+	c.rest.note(n, n == len(p))
 	return n, err
 }
 
-// TakeSize returns the size on the wire of the next PUBLISH packet. It is called once for each, in the order in which they
-// were received; the size is given back by Release.
-func (c *Conn) TakeSize() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.sizes) == 0 {
-		return 0
+func (c *Conn) idle() {
+	if c.receiver.Idle != nil {
+		c.receiver.Idle()
 	}
-	size := c.sizes[0]
-	c.sizes = c.sizes[1:]
-	return size
 }
 
-// Release gives bytes back that TakeSize returned.
-func (c *Conn) Release(bytes int) {
+// setResting lets what is written meanwhile gather, too.
+func (c *Conn) setResting(resting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held -= bytes
-	c.freed.Signal()
+	c.resting = resting
+	if !resting && len(c.out) > 0 {
+		c.more.Signal()
+	}
 }
 
-// Blocked reports whether the reader waits for a Release: then it is not the peer that is silent.
-func (c *Conn) Blocked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.blocked
+// Read implements net.Conn for one reader, paho's client, which gets whole packets, and none that the receiver takes.
+func (c *Conn) Read(p []byte) (int, error) {
+	for c.passing == 0 {
+		if c.broken == nil {
+			c.broken = c.nextPacket()
+		}
+		if c.broken != nil || c.passing > 0 {
+			c.idle() // nobody knows whether the client reads on
+		}
+		if c.broken != nil {
+			return 0, c.broken
+		}
+	}
+	n, err := c.reader.Read(p[:min(len(p), c.passing)])
+	c.passing -= n
+	return n, err
 }
+
+// nextPacket gives the next packet to the receiver, or makes it the one that passes.
+func (c *Conn) nextPacket() error {
+	header, size, err := peekHeader(c.reader, c.receiver.MaxPacket)
+	if err != nil {
+		return err
+	}
+	first, err := c.reader.Peek(1)
+	if err != nil {
+		return err
+	}
+	switch kind := first[0] >> 4; {
+	case kind == packets.PUBLISH:
+		message, err := readPublish(c.reader, header, size)
+		if err != nil {
+			return err
+		}
+		c.received.Add(1)
+		c.handling.Store(true)
+		c.receiver.Publish(message)
+		c.handling.Store(false)
+		return nil
+	case kind == packets.PUBACK && c.receiver.Puback != nil:
+		packet, err := c.reader.Peek(min(size, maxPuback))
+		if err != nil {
+			return err
+		}
+		if id, reason, ok := parsePuback(packet, header); ok && c.receiver.Puback(id, reason) {
+			c.received.Add(1)
+			_, err := c.reader.Discard(size)
+			return err
+		}
+	}
+	c.passing = size
+	return nil
+}
+
+// Received counts what the receiver got.
+func (c *Conn) Received() uint64 { return c.received.Load() }
+
+// Blocked reports whether the receiver has a message in hand: then it is not the peer that is silent.
+func (c *Conn) Blocked() bool { return c.handling.Load() }
 
 // Hurry bounds what is still to be written: whoever waits for room in the buffer gets it, or an error, soon.
 func (c *Conn) Hurry() { _ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) }
@@ -188,7 +261,6 @@ func (c *Conn) Close() error {
 		c.closed = true
 		c.more.Signal()
 		c.room.Broadcast()
-		c.freed.Broadcast()
 		c.mu.Unlock()
 		<-c.flushed
 		c.closeErr = c.Conn.Close()
@@ -196,45 +268,26 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// packetGuard follows the framing of what is read and refuses a packet by its header, before anybody allocates for it.
-type packetGuard struct {
-	limit  int
-	skip   int // bytes of the current packet that are still to come
-	length int
-	shift  int
-	header int // bytes of the fixed header so far
-	kind   byte
-	begun  []int // sizes of the PUBLISH packets whose headers were read
-}
-
-func (g *packetGuard) check(b []byte) error {
-	for len(b) > 0 {
-		switch {
-		case g.skip > 0:
-			n := min(g.skip, len(b))
-			g.skip -= n
-			b = b[n:]
-			continue
-		case g.header == 0:
-			g.header, g.length, g.shift, g.kind = 1, 0, 0, b[0]>>4
-		default:
-			g.header++
-			g.length |= int(b[0]&127) << g.shift
-			g.shift += 7
-			switch {
-			case b[0] >= 128 && g.header == 5:
-				return errMalformedLength
-			case b[0] >= 128:
-			case g.header+g.length > g.limit:
-				return fmt.Errorf("%w: %d bytes", ErrPacketTooLarge, g.header+g.length)
-			default:
-				if g.kind == packets.PUBLISH {
-					g.begun = append(g.begun, g.header+g.length)
-				}
-				g.skip, g.header = g.length, 0
-			}
+// peekHeader returns the size of the next packet's fixed header and that of the whole packet.
+func peekHeader(r *bufio.Reader, limit int) (header, size int, err error) {
+	for header = 2; ; header++ {
+		start, err := r.Peek(header)
+		if err != nil {
+			return 0, 0, err
 		}
-		b = b[1:]
+		if start[header-1] >= 128 {
+			if header == 5 {
+				return 0, 0, errMalformedLength
+			}
+			continue
+		}
+		length := 0
+		for i, b := range start[1:] {
+			length |= int(b&127) << (7 * i)
+		}
+		if header+length > limit {
+			return 0, 0, fmt.Errorf("%w: %d bytes", ErrPacketTooLarge, header+length)
+		}
+		return header, header + length, nil
 	}
-	return nil
 }

@@ -64,7 +64,9 @@ func validPort(port string) bool {
 type Dialer struct {
 	Addresses []Address
 	TLS       *tls.Config // for addresses with TLS
-	Timeout   time.Duration
+	// Renew returns the configuration anew for each connection, where the files that it is made from may change; it counts before TLS.
+	Renew   func() (*tls.Config, error)
+	Timeout time.Duration
 	// Network replaces the network, in tests; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 
@@ -106,7 +108,14 @@ func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn,
 		return d.Network(ctx, address.Host)
 	}
 	if address.TLS {
-		return (&tls.Dialer{Config: d.TLS}).DialContext(ctx, "tcp", address.Host)
+		config := d.TLS
+		if d.Renew != nil {
+			var err error
+			if config, err = d.Renew(); err != nil {
+				return nil, err
+			}
+		}
+		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address.Host)
 	}
 	return (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
 }

@@ -1,4 +1,5 @@
-// Package mqttconn holds MQTT 5 connections as Holdfast needs them, on the codec and the client of paho.golang: Conn makes a
-// network connection fit for paho's client (whole packets, gathered writes, bounded reads), Acks sends PUBACKs when they are
-// due, Publisher is a connection that only publishes, fast, with every PUBACK told, and Dialer tries several addresses in turn.
+// Package mqttconn holds MQTT 5 connections as Holdfast needs them, on the codec and the client of paho.golang: Conn takes messages
+// out of the stream before paho's client sees them, and makes a network connection fit for it (whole packets, gathered writes,
+// bounded reads), Acks sends PUBACKs when they are due, Publisher is a connection that only publishes, fast, with every PUBACK
+// told, and Dialer tries several addresses in turn.
 package mqttconn

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"io"
 	"net"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -62,11 +65,16 @@ func TestReadPacketIsBounded(t *testing.T) {
 		if _, err := ReadPacket(reader, 1024); err == nil {
 			t.Errorf("%x was read", header)
 		}
-		var guard packetGuard
-		guard.limit = 1024
-		if err := guard.check([]byte(header)); err == nil {
-			t.Errorf("%x passed the guard", header)
+		near, far := net.Pipe()
+		conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
+		go func() {
+			_, _ = far.Write([]byte(header)) // as much as is read
+			_ = far.Close()
+		}()
+		if _, err := conn.Read(make([]byte, 10)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%x was received: %v", header, err)
 		}
+		_ = conn.Close()
 	}
 }
 
@@ -86,48 +94,184 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// A reader that holds too much stops reading, and goes on when it lets go.
-func TestConnPushesBack(t *testing.T) {
+// Messages go to the receiver and nowhere else, whatever the pieces in which they come; while it has one in hand, nothing is read.
+func TestConnReceives(t *testing.T) {
 	near, far := net.Pipe()
-	conn := NewConn(near, 1<<20, 1000)
-	defer func() { _ = conn.Close() }()
-	packet := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: make([]byte, 900)})
-	written := make(chan int, 10)
-	var writing sync.WaitGroup
-	writing.Go(func() {
-		for i := range 4 {
-			if _, err := far.Write(packet); err != nil {
+	inHand, letGo := make(chan Message), make(chan struct{})
+	var pubacks []uint16
+	conn := NewConn(near, Receiver{
+		MaxPacket: 1 << 20,
+		Publish: func(m Message) {
+			inHand <- m
+			<-letGo
+		},
+		Puback: func(id uint16, reason byte) bool {
+			pubacks = append(pubacks, id)
+			return reason == 0x10
+		},
+	})
+	expiry := uint32(7)
+	message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
+		ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
+	}})
+	others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, the receiver's PUBACK, paho's
+	go func() {
+		for _, b := range append(append(append([]byte{}, message...), others...), message...) {
+			if _, err := far.Write([]byte{b}); err != nil {
 				return
 			}
-			written <- i
 		}
-	})
-	defer writing.Wait()
-	defer func() { _ = far.Close() }()
-	buffer := make([]byte, len(packet))
-	for range 2 { // the second takes it over the limit
-		if _, err := io.ReadFull(conn, buffer); err != nil {
-			t.Fatal(err)
-		}
-	}
-	read := make(chan error, 1)
-	go func() {
-		_, err := io.ReadFull(conn, buffer)
-		read <- err
+		_ = far.Close()
 	}()
-	for !conn.Blocked() {
-		<-time.After(time.Millisecond)
+	passed := make(chan []byte)
+	go func() {
+		all, _ := io.ReadAll(conn) // ends with an error, or not
+		passed <- all
+	}()
+	for range 2 {
+		p := <-inHand
+		if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" || p.Properties.ResponseTopic != "r" ||
+			string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 || p.Properties.User.Get("k") != "v" {
+			t.Errorf("%+v %+v", p, p.Properties)
+		}
+		if p.Size < len(message) || p.Redelivered {
+			t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
+		}
+		if !conn.Blocked() {
+			t.Error("the receiver has a message in hand, and does not say so")
+		}
+		letGo <- struct{}{}
 	}
-	conn.Release(conn.TakeSize())
-	if err := <-read; err != nil {
+	if got := <-passed; !bytes.Equal(got, []byte{0xd0, 0, 0x40, 2, 0, 2}) {
+		t.Errorf("paho gets %x", got)
+	}
+	if !slices.Equal(pubacks, []uint16{1, 2}) || conn.Received() != 3 {
+		t.Errorf("PUBACKs of %v, %d received", pubacks, conn.Received())
+	}
+	_ = conn.Close()
+}
+
+// The receiver hears that all is received, also when what follows ends the reading.
+func TestIdleBeforeTheEnd(t *testing.T) {
+	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
+		near, far := net.Pipe()
+		received := 0
+		conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(Message) { received++ }, Idle: func() { received *= -1 }})
+		go func() {
+			_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
+		}()
+		_, _ = conn.Read(make([]byte, 10))
+		if received >= 0 {
+			t.Errorf("%s: not told: %d", name, received)
+		}
+		_ = far.Close()
+		_ = conn.Close()
+	}
+}
+
+// What is written while the reader rests is sent when it is done.
+func TestWritesWaitForTheRest(t *testing.T) {
+	near, far := net.Pipe()
+	rests := make(chan struct{}, 1)
+	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, Rest: func() time.Duration {
+		select {
+		case rests <- struct{}{}:
+			return time.Millisecond
+		default:
+			return 0
+		}
+	}})
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+	}()
+	conn.Lock()
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	conn.Unlock()
+	if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
 		t.Error(err)
 	}
+	_ = far.Close()
+	<-read
+	_ = conn.Close()
+}
+
+// The decoder reads what paho's encoder writes.
+func TestParsePublish(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`[a-z/]{0,200}`)
+		format, expiry, subscription := byte(1), rapid.Uint32().Draw(t, "expiry"), 300
+		want := &packets.Publish{
+			Topic: text.Draw(t, "topic"), QoS: rapid.Byte().Draw(t, "qos") % 2, PacketID: rapid.Uint16Range(1, 65535).Draw(t, "id"), Retain: rapid.Bool().Draw(t, "retain"), Duplicate: rapid.Bool().Draw(t, "dup"),
+			Payload: []byte(text.Draw(t, "payload")), Properties: &packets.Properties{},
+		}
+		if rapid.Bool().Draw(t, "properties") {
+			*want.Properties = packets.Properties{
+				PayloadFormat: &format, MessageExpiry: &expiry, SubscriptionIdentifier: &subscription, ContentType: text.Draw(t, "type"),
+				ResponseTopic: text.Draw(t, "response"), CorrelationData: []byte(text.Draw(t, "correlation")),
+			}
+			for range rapid.IntRange(0, 6).Draw(t, "users") {
+				want.Properties.User = append(want.Properties.User, packets.User{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")})
+			}
+		}
+		var encoded bytes.Buffer
+		if _, err := want.WriteTo(&encoded); err != nil {
+			t.Fatal(err)
+		}
+		header, size, err := peekHeader(bufio.NewReader(bytes.NewReader(encoded.Bytes())), 1<<20)
+		if err != nil || size != encoded.Len() {
+			t.Fatal(err, size, encoded.Len())
+		}
+		got, err := parsePublish(encoded.Bytes(), header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := paho.PublishFromPacketPublish(want)
+		if want.QoS == 0 {
+			read.PacketID = 0
+		}
+		if len(read.Properties.CorrelationData) == 0 {
+			read.Properties.CorrelationData, got.Properties.CorrelationData = nil, nil // paho's encoder leaves an empty one out
+		}
+		read.Properties.SubscriptionIdentifier = nil // nobody asks for it
+		if len(read.Properties.User) == 0 {
+			read.Properties.User, got.Properties.User = nil, nil
+		}
+		if !reflect.DeepEqual(read.Properties, got.Properties) {
+			t.Fatalf("%+v\n%+v", got.Properties, read.Properties)
+		}
+		if got.Topic != read.Topic || got.QoS != read.QoS || got.PacketID != read.PacketID || got.Retain != read.Retain || got.Redelivered != want.Duplicate || !bytes.Equal(got.Payload, read.Payload) {
+			t.Fatalf("%+v\n%+v", got, read)
+		}
+	})
+}
+
+// FuzzParsePublish: no bytes make the decoder panic, and what it accepts it has understood to the last byte.
+func FuzzParsePublish(f *testing.F) {
+	expiry := uint32(7)
+	f.Add(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("x"), Properties: &packets.Properties{
+		ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
+	}}))
+	f.Add([]byte{0x30, 3, 0, 1, 't'})
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		header, size, err := peekHeader(bufio.NewReader(bytes.NewReader(packet)), 1<<20)
+		if err != nil || size > len(packet) || packet[0]>>4 != packets.PUBLISH {
+			return
+		}
+		p, err := parsePublish(packet[:size], header)
+		if err == nil && 2+len(p.Topic)+len(p.Payload) > size {
+			t.Errorf("%+v of %d bytes", p, size)
+		}
+	})
 }
 
 // PUBACKs leave in the order of arrival, whatever the order in which messages are done.
 func TestAcks(t *testing.T) {
 	near, far := net.Pipe()
-	conn := NewConn(near, 1<<20, 1000)
+	conn := NewConn(near, Receiver{MaxPacket: 1 << 20})
 	acks := NewAcks(conn)
 	var numbers []uint64
 	for id := uint16(1); id <= 3; id++ {

@@ -27,8 +27,12 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 	var writing sync.Mutex
 	var pings sync.WaitGroup
 	defer pings.Wait()
+	received := p.received.Load
+	if wrapped, ok := conn.(*Conn); ok {
+		received = func() uint64 { return p.received.Load() + wrapped.Received() }
+	}
 	for {
-		last := p.received.Load()
+		last := received()
 		pings.Go(func() {
 			if !writing.TryLock() {
 				return // the last one is still on its way
@@ -45,7 +49,7 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 		if wrapped, ok := conn.(*Conn); ok {
 			blocked = wrapped.Blocked()
 		}
-		if p.received.Load() == last && !blocked {
+		if received() == last && !blocked {
 			if wrapped, ok := conn.(*Conn); ok {
 				wrapped.Hurry()
 			}

@@ -42,15 +42,19 @@ const (
 const (
 	// maxIncoming bounds what a broker may send to a connection that only publishes.
 	maxIncoming = 64 << 10
-	// ackPause lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
+	// flushAt is how much is not held back for a Flush.
+	flushAt = 64 << 10
+	// ackRest lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
 	// is told of a PUBACK, never a message.
-	ackPause = 300 * time.Microsecond
+	ackRest = 5 * time.Millisecond
 )
 
 // Publisher is a connection that only publishes, at QoS 1, and tells what becomes of each message. It has no session: what is
 // in flight when it ends is reported as such, and the caller decides. It is safe for concurrent use.
 type Publisher struct {
 	conn      net.Conn
+	rest      *rest
+	restsNext bool // before the next read, for PUBACKs to gather: read's own
 	reader    *bufio.Reader
 	maxPacket int
 	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
@@ -75,9 +79,10 @@ type Publisher struct {
 // *Refusal.
 func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
 	p := &Publisher{
-		conn: conn, reader: bufio.NewReaderSize(conn, 32<<10), maxPacket: math.MaxInt,
-		down: make(chan struct{}), ended: make(chan struct{}),
+		conn: conn, maxPacket: math.MaxInt, down: make(chan struct{}), ended: make(chan struct{}),
 	}
+	p.rest = newRest(conn)
+	p.reader = bufio.NewReaderSize(restedPublisher{p}, 32<<10)
 	p.more.L, p.room.L = &p.mu, &p.mu
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	keepAlive, err := p.handshake(connect, window)
@@ -133,7 +138,7 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 	return keepAlive, nil
 }
 
-// Publish puts a message on the wire; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
+// Publish puts a message on the wire, with the next Flush at the latest; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
 // done is called exactly once, with the PUBACK's reason, or with an error when the connection ended before one came: then the
 // message may or may not have been published. done must not block.
 func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done func(reason byte, err error)) error {
@@ -142,6 +147,9 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 		return ErrTooLarge
 	}
 	var id uint16
+	if len(p.ids) == 0 {
+		p.Flush() // else those in flight never come back
+	}
 	select {
 	case id = <-p.ids:
 	case <-p.down:
@@ -152,6 +160,7 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.out) > maxBuffered && p.err == nil { // ends when the broker reads, or is found silent
+		p.more.Signal()
 		p.room.Wait()
 	}
 	if p.err != nil {
@@ -159,8 +168,17 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	}
 	message.PacketID, p.flight[id] = id, done
 	p.out = AppendPublish(p.out, message)
-	p.more.Signal()
+	if len(p.out) > flushAt {
+		p.more.Signal()
+	}
 	return nil
+}
+
+// Flush sends what was published. Without it that is sent when there is much of it.
+func (p *Publisher) Flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.more.Signal()
 }
 
 // Err returns why the connection ended, or nil.
@@ -250,14 +268,29 @@ type puback struct {
 	done   func(byte, error)
 }
 
+// restedPublisher is the connection, with a rest before it is read when PUBACKs were there before.
+type restedPublisher struct{ *Publisher }
+
+// Read implements io.Reader.
+func (p restedPublisher) Read(b []byte) (int, error) {
+	if p.restsNext && len(p.ids) > 0 { // else there are messages that wait for PUBACKs
+		p.rest.take(ackRest)
+	}
+	p.restsNext = false
+	n, err := p.conn.Read(b)
+	p.rest.note(n, n == len(b))
+	return n, err
+}
+
 func (p *Publisher) read() {
 	var acks []puback
 	for {
 		if acks = p.bufferedAcks(acks[:0]); len(acks) > 0 {
 			p.acknowledged(acks)
-			time.Sleep(ackPause)
+			p.restsNext = true
 			continue
 		}
+		p.restsNext = false
 		packet, err := ReadPacket(p.reader, maxIncoming)
 		if err != nil {
 			p.fail(err, false)

@@ -8,6 +8,14 @@ import (
 	"strings"
 )
 
+// LimitMemory makes the garbage collector keep the process within nine tenths of the memory that it may use, unless GOMEMLIMIT says
+// otherwise: the rest is for what it does not count. It is to be called once, before AvailableMemory.
+func LimitMemory() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(AvailableMemory() / 10 * 9)
+	}
+}
+
 // AvailableMemory returns the bytes of memory that this process may use: the least of GOMEMLIMIT, the limit of its control
 // group, and what the machine has.
 func AvailableMemory() int64 {

@@ -29,6 +29,7 @@ type Config struct {
 	Cluster     string
 	Name        string
 	DataDir     string
+	LogStore    cluster.LogStore
 	MinFreeDisk int64
 	Timing      cluster.Timing
 	Offer       cluster.Offer
@@ -86,7 +87,7 @@ func Members(members []raft.Server) Assemble {
 // Start starts a node. A node without state waits for assemble; the context ends that wait. The node owns its links from now
 // on, also when Start fails.
 func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
-	stores, err := cluster.OpenStores(config.DataDir, config.Log)
+	stores, err := cluster.OpenStores(config.DataDir, config.LogStore, config.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +173,8 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
 	case n.Cluster.Behind():
 		faults = append(faults, errors.New("cluster: this node is catching up"))
+	case n.Cluster.Learning(): // another one that is stopped now, because this one is ready, might cost the majority
+		faults = append(faults, errors.New("cluster: this node does not vote yet"))
 	}
 	return errors.Join(faults...)
 }

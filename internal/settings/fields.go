@@ -46,8 +46,8 @@ func (s *Settings) Fields() []Field {
 		{Path: "cluster.leaderLease", Value: (*duration)(&s.Cluster.LeaderLease), Help: "a leader that reaches no majority for as long steps down; 0 is the profile's"},
 		{Path: "cluster.diskDeadline", Value: (*duration)(&s.Cluster.DiskDeadline), Help: "a write to the disk that takes longer ends the process; 0 is the profile's"},
 		{Path: "cluster.maxClockOffset", Value: (*duration)(&s.Cluster.MaxClockOffset), Help: "difference to the other members' clocks that is reported"},
-		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "log store: boltdb"},
-		{Path: "cluster.ingest", Value: (*text)(&s.Cluster.Ingest), Help: "who receives requests: everywhere"},
+		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: boltdb, or wal (one sync for a write instead of two)"},
+		{Path: "cluster.ingest", Value: (*text)(&s.Cluster.Ingest), Help: "who receives requests: everywhere (every node) or leader (cheaper; rests on the broker's queue)"},
 	}
 	fields = append(fields, tlsFields("cluster.tls", "members", &s.Cluster.TLS, false)...)
 	fields = append(fields,
@@ -70,7 +70,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "limits.keyBytes", Value: &s.Limits.KeyBytes, Help: "longest key"},
 		Field{Path: "limits.valueBytes", Value: &s.Limits.ValueBytes, Help: "longest value"},
 		Field{Path: "limits.keys", Value: (*number)(&s.Limits.Keys), Help: "number of keys; 0 is no limit"},
-		Field{Path: "limits.totalBytes", Value: &s.Limits.TotalBytes, Help: "bytes of all keys and values; auto is half of the memory that the process may use; 0 is no limit"},
+		Field{Path: "limits.totalBytes", Value: &s.Limits.TotalBytes, Help: "bytes of all keys and values; auto is a quarter of the memory that the process may use; 0 is no limit"},
 		Field{Path: "limits.watches", Value: (*number)(&s.Limits.Watches), Help: "watches of all clients on all keys"},
 		Field{Path: "limits.dedupEntries", Value: (*number)(&s.Limits.DedupEntries), Help: "outcomes that are remembered, so that a copy of a request takes effect once"},
 		Field{Path: "identity.clientIdProperty", Value: (*text)(&s.Identity.ClientIDProperty), Help: "user property in which the broker stamps the publisher's client id"},

@@ -18,7 +18,9 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
 		const grain = 64 << 20 // so that nodes of one kind agree although their memories differ by a little
-		if limits.TotalBytes = memory / 2; limits.TotalBytes > 2*grain {
+		// Each key costs some 75 bytes beyond its own, remembered outcomes come beside, and while a snapshot is taken over there are two
+		// states. What is beyond is refused, which every member does in the same way; memory that runs out ends them all.
+		if limits.TotalBytes = memory / 4; limits.TotalBytes > 2*grain {
 			limits.TotalBytes -= limits.TotalBytes % grain
 		}
 	}

@@ -97,7 +97,7 @@ type Limits struct {
 	KeyBytes     Size
 	ValueBytes   Size
 	Keys         int64
-	TotalBytes   Size // Auto: half of the memory that the process may use
+	TotalBytes   Size // Auto: a quarter of the memory that the process may use
 	Watches      int64
 	DedupEntries int64
 }

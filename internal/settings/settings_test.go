@@ -128,7 +128,7 @@ func TestReplicated(t *testing.T) {
 	s := Default()
 	s.Protocol.Dialect, s.Limits.Keys, s.Watch.TTL = "sdk", 5, time.Minute
 	r := s.Replicated(1000)
-	if r.Dialect != 2 || r.Limits.Keys != 5 || r.Limits.TotalBytes != 500 || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
+	if r.Dialect != 2 || r.Limits.Keys != 5 || r.Limits.TotalBytes != 250 || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
 		t.Errorf("%+v", r)
 	}
 	s.Limits.TotalBytes = 7

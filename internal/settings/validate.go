@@ -52,8 +52,8 @@ func (s *Settings) validateChoices() error {
 		later       []string // known, but not in this version
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
-		{"cluster.logStore", s.Cluster.LogStore, []string{"boltdb"}, []string{"wal"}},
-		{"cluster.ingest", s.Cluster.Ingest, []string{"everywhere"}, []string{"leader"}},
+		{"cluster.logStore", s.Cluster.LogStore, []string{"boltdb", "wal"}, nil},
+		{"cluster.ingest", s.Cluster.Ingest, []string{"everywhere", "leader"}, nil},
 		{"broker.driver", s.Broker.Driver, []string{"none"}, []string{"mosquitto", "emqx", "embedded"}},
 		{"protocol.dialect", s.Protocol.Dialect, []string{"auto", "documented", "sdk"}, nil},
 		{"log.level", s.Log.Level, []string{"debug", "info", "warn", "error"}, nil},

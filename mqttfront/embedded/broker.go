@@ -33,8 +33,12 @@ type Config struct {
 	Log     *slog.Logger
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Cluster string       // the prefix of the nodes' client ids, which nobody else may use
-	// NodeUsername and NodePassword are the login of the nodes. Everybody else connects as they like.
-	NodeUsername, NodePassword string
+	// NodeUsername and NodePassword are the login of the nodes. Everybody else connects as they like. The password is asked for each
+	// connection; without one there are no nodes, unless the broker is Open.
+	NodeUsername string
+	NodePassword func() []byte
+	// Open takes whoever connects under a node's client id for a node.
+	Open bool
 }
 
 // Broker is a running broker. Its methods are safe for concurrent use.
@@ -170,14 +174,20 @@ func (b *Broker) Disconnect(_ context.Context, clientID string) error {
 
 // isNode reports whether a login is that of the store's own nodes.
 func (b *Broker) isNode(client *mqtt.Client, password []byte) bool {
-	return b.config.NodePassword != "" && string(client.Properties.Username) == b.config.NodeUsername &&
-		subtle.ConstantTimeCompare(password, []byte(b.config.NodePassword)) == 1
+	if b.config.Open {
+		return b.reserved(client.ID)
+	}
+	if b.config.NodePassword == nil {
+		return false
+	}
+	expected := b.config.NodePassword()
+	return len(expected) > 0 && string(client.Properties.Username) == b.config.NodeUsername && subtle.ConstantTimeCompare(password, expected) == 1
 }
 
 // reserved reports whether a client id is one under which nodes connect.
 func (b *Broker) reserved(clientID string) bool {
 	rest, ok := strings.CutPrefix(clientID, b.config.Cluster+"-")
-	return ok && (strings.HasSuffix(rest, "-in") || strings.HasPrefix(rest, "out-"))
+	return ok && (strings.HasSuffix(rest, "-in") || strings.HasPrefix(rest, "out-") || rest == "ingest")
 }
 
 // protected reports whether only nodes may publish on a topic: notifications and probes.

@@ -28,7 +28,7 @@ func startBroker(t *testing.T) *Broker {
 	t.Helper()
 	b, err := Start(Config{
 		Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return time.Now().UnixMilli() },
-		Cluster: "holdfast", NodeUsername: "node", NodePassword: "secret",
+		Cluster: "holdfast", NodeUsername: "node", NodePassword: mqttfront.StaticPassword("secret"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,17 +50,17 @@ func connect(t *testing.T, b *Broker, options *paho.Connect, received func(*paho
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := mqttconn.NewConn(network, 1<<20, 64<<20)
-	client := paho.NewClient(paho.ClientConfig{
-		Conn: conn, PingHandler: &mqttconn.Pinger{},
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
-			conn.Release(conn.TakeSize())
-			if received != nil {
-				received(p.Packet)
-			}
-			return true, nil
-		}},
-	})
+	var acks *mqttconn.Acks
+	conn := mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: 1 << 20, Publish: func(p mqttconn.Message) {
+		if received != nil {
+			received(p.Publish)
+		}
+		if p.QoS == 1 {
+			_ = acks.Done(acks.Arrived(p.PacketID)) // an error means that the connection has ended
+		}
+	}})
+	acks = mqttconn.NewAcks(conn)
+	client := paho.NewClient(paho.ClientConfig{Conn: conn, PingHandler: &mqttconn.Pinger{}})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if options.KeepAlive == 0 {
@@ -108,6 +108,7 @@ func TestSoak(t *testing.T) {
 	answers := publisher(t, b, "answers")
 	responder, err := connect(t, b, &paho.Connect{ClientID: "responder", CleanStart: true}, func(p *paho.Publish) {
 		_ = answers.Publish(t.Context(), &packets.Publish{Topic: "response", Payload: p.Payload}, func(byte, error) {})
+		answers.Flush()
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +141,7 @@ func TestSoak(t *testing.T) {
 		if err := requests.Publish(t.Context(), &packets.Publish{Topic: "request", Payload: payload}, func(byte, error) {}); err != nil {
 			t.Fatal(err)
 		}
+		requests.Flush()
 	}
 	for i := 0; i < outstanding; i++ { // all places free: everything is answered
 		hang.Reset(patience)
@@ -203,7 +205,9 @@ func TestNodesAreProtected(t *testing.T) {
 	}
 	for _, topic := range []string{"clients/statestore/v1/x/y/command/notify/z", "holdfast/holdfast/n1/probe"} {
 		reasons := make(chan byte, 1)
-		err := publisher(t, b, "forger").Publish(t.Context(), &packets.Publish{Topic: topic}, func(reason byte, _ error) { reasons <- reason })
+		forger := publisher(t, b, "forger")
+		err := forger.Publish(t.Context(), &packets.Publish{Topic: topic}, func(reason byte, _ error) { reasons <- reason })
+		forger.Flush()
 		if reason := <-reasons; err != nil || reason != 0x87 {
 			t.Errorf("%s: reason 0x%02X, %v", topic, reason, err)
 		}
@@ -243,6 +247,7 @@ func TestOriginAndDepartures(t *testing.T) {
 		if err := p.Publish(t.Context(), &packets.Publish{Topic: mqttfront.InvokeTopic, Properties: forged}, func(byte, error) {}); err != nil {
 			t.Fatal(err)
 		}
+		p.Flush()
 		request := <-requests
 		origin := b.Origin(request)
 		if request.Properties.User.Get(ClientIDProperty) != "client" || request.Properties.User.Get("x") != "y" || len(request.Properties.User) != 5 || origin.Time <= last {
@@ -274,6 +279,7 @@ func TestResumedSession(t *testing.T) {
 		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: binary.BigEndian.AppendUint16(nil, uint16(i))}, func(byte, error) {}); err != nil {
 			t.Fatal(err)
 		}
+		sender.Flush()
 	}
 	for range messages { // received, and not acknowledged
 		if packet, err := packets.ReadPacket(conn); err != nil || packet.Type != packets.PUBLISH {
@@ -327,6 +333,7 @@ func TestSessionThatIsAwayIsBounded(t *testing.T) {
 		if err := sender.Publish(t.Context(), &packets.Publish{Topic: "t", Payload: payload}, func(byte, error) { acknowledged <- struct{}{} }); err != nil {
 			t.Fatal(err)
 		}
+		sender.Flush()
 	}
 	for range 80 {
 		<-acknowledged

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 )
+
+// acceptPause is how long nobody is let in after that has failed.
+const acceptPause = 100 * time.Millisecond
 
 // listener accepts connections for mochi. Unlike mochi's own it bounds the wait for CONNECT and for a client that does not
 // read, and its Close ends connections that never said anything.
@@ -52,8 +56,13 @@ func (l *listener) Address() string {
 func (l *listener) Serve(establish listeners.EstablishFn) {
 	for {
 		accepted, err := l.network.Accept()
-		if err != nil {
-			return // Close was called: nothing else ends a TCP listener
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // no file descriptors are left, say
+			l.config.Log.Warn("a connection could not be accepted", "error", err)
+			time.Sleep(acceptPause) // an ended listener is noticed after it
+			continue
 		}
 		conn := &clientConn{Conn: accepted, beneath: accepted, timeout: writeTimeout}
 		if l.config.TLS != nil {

@@ -67,6 +67,8 @@ func rules() []rule {
 			[]string{"github.com/eclipse/paho.golang"},
 			"the client library shares no code with the server beyond the protocol",
 		},
+		{"internal/load", nil, []string{"github.com/HdrHistogram/hdrhistogram-go"}, "load knows nothing of what it is put on"},
+		{"internal/echo", []string{"internal/mqttconn"}, []string{"github.com/eclipse/paho.golang"}, "what answers in the store's place knows nothing of the store"},
 		{"internal/mqttconn", nil, []string{"github.com/eclipse/paho.golang"}, "connections know nothing of the store"},
 	}
 }

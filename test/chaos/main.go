@@ -45,6 +45,9 @@ func command() *cobra.Command {
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().Unix())
 			}
+			if o.ingest == "" {
+				o.ingest = "everywhere"
+			}
 			if kinds != "" {
 				o.kinds = strings.Split(kinds, ",")
 			}
@@ -58,6 +61,7 @@ func command() *cobra.Command {
 	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
 	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas; none is all")
 	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run, or several, joined by +")
+	flags.StringVar(&o.ingest, "ingest", "", "by what session requests come: everywhere (default) or leader")
 	flags.BoolVar(&o.smoke, "smoke", false, "leader kill, partition and broker restart only, each of which has to have an effect")
 	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
 	check := &cobra.Command{

@@ -58,10 +58,14 @@ func runOnce(ctx context.Context, o options) error {
 
 // again is the command that runs the same faults.
 func (o *options) again() string {
-	if o.smoke {
-		return fmt.Sprintf("make chaos-smoke SEED=%d", o.seed)
+	suffix := ""
+	if o.ingest == "leader" {
+		suffix = " INGEST=leader"
 	}
-	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v", o.seed, o.nodes, o.duration)
+	if o.smoke {
+		return fmt.Sprintf("make chaos-smoke SEED=%d%s", o.seed, suffix)
+	}
+	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v%s", o.seed, o.nodes, o.duration, suffix)
 	if len(o.kinds) > 0 {
 		text += fmt.Sprintf(" FAULTS=%q", strings.Join(o.kinds, ","))
 	}

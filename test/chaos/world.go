@@ -30,6 +30,7 @@ type options struct {
 	duration time.Duration
 	folder   string // of the report
 	mutant   string
+	ingest   string   // by what session requests come
 	kinds    []string // of faults; none is all
 	smoke    bool
 	keep     bool // the containers, at the end
@@ -187,7 +188,7 @@ func (w *world) prepare(project, members, clients string) error {
 		return err
 	}
 	err = template.Must(template.New("compose").Parse(composeTemplate)).Execute(file, map[string]any{
-		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed,
+		"Project": project, "Folder": w.folder, "Machines": w.machines, "Peers": strings.Join(peers, ","), "Seed": w.seed, "Ingest": w.ingest,
 		"BrokerIP": w.brokerIP, "LoadIP": w.loadIP, "Members": members, "Clients": clients, "Pace": pace, "LockTTL": lockTTL,
 		"NodeImage": w.images.node, "LoadImage": w.images.load, "BrokerImage": w.images.broker,
 	})

@@ -34,15 +34,20 @@ func (a *acknowledged) note(t *testing.T, key string, value int, version string)
 	a.sets++
 }
 
-// kills is how often the server is killed.
+// kills is how often the server is killed, with one log store; half as often with the other.
 const kills = 100
 
 // A server that is killed at random moments, a hundred times under load, loses nothing that it acknowledged: no value, no
 // version, no token, no time to live; its clock never repeats; and no request fails, because the broker keeps what was not
 // answered.
 func TestKill(t *testing.T) {
+	t.Run("boltdb", func(t *testing.T) { testKill(t, "boltdb", kills) })
+	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills/2) })
+}
+
+func testKill(t *testing.T, logStore string, count int) {
 	broker := startMosquitto(t)
-	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--log.level", "warn")
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--log.level", "warn", "--cluster.logStore", logStore)
 	s.waitReady(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -70,7 +75,7 @@ func TestKill(t *testing.T) {
 			}
 		})
 	}
-	for range kills {
+	for range count {
 		s.waitReady(t)
 		<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		s.kill()

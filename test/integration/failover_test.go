@@ -33,26 +33,37 @@ type failure struct {
 	strike func(t *testing.T, m members) // returns when the member is back, or stopped
 	most   time.Duration                 // the latest request
 	p99    time.Duration                 // of the requests that were under way
+	// settings are those of the members beyond the defaults.
+	settings []string
+}
+
+// lean are the settings that save most.
+func lean() []string { return []string{"--cluster.ingest", "leader", "--cluster.logStore", "wal"} }
+
+func killLeader(t *testing.T, m members) {
+	leader := m.leader(t)
+	leader.kill()
+	<-time.After(1500 * time.Millisecond) // long enough for an election
+	leader.start(t)
+	m.waitReady(t)
+}
+
+func stopLeader(t *testing.T, m members) {
+	leader := m.leader(t)
+	if code, _ := leader.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	leader.start(t)
+	m.waitReady(t)
 }
 
 // No failure of one member fails a request, whatever happens to the leader: the requests are only late. Each takes effect once.
 func TestFailover(t *testing.T) {
 	for _, f := range []failure{
-		{"kill", func(t *testing.T, m members) {
-			leader := m.leader(t)
-			leader.kill()
-			<-time.After(1500 * time.Millisecond) // long enough for an election
-			leader.start(t)
-			m.waitReady(t)
-		}, 2500 * time.Millisecond, 1500 * time.Millisecond},
-		{"terminate", func(t *testing.T, m members) {
-			leader := m.leader(t)
-			if code, _ := leader.stop(); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
-			leader.start(t)
-			m.waitReady(t)
-		}, 250 * time.Millisecond, 250 * time.Millisecond},
+		{"kill", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond, nil},
+		{"kill, lean", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond, lean()},
+		{"terminate", stopLeader, 250 * time.Millisecond, 250 * time.Millisecond, nil},
+		{"terminate, lean", stopLeader, 250 * time.Millisecond, 250 * time.Millisecond, lean()},
 		{"terminate a follower", func(t *testing.T, m members) {
 			follower := m.other(m.leader(t))
 			if code, _ := follower.stop(); code != 0 {
@@ -60,14 +71,14 @@ func TestFailover(t *testing.T) {
 			}
 			follower.start(t)
 			m.waitReady(t)
-		}, 250 * time.Millisecond, 250 * time.Millisecond},
+		}, 250 * time.Millisecond, 250 * time.Millisecond, nil},
 		{"pause", func(t *testing.T, m members) {
 			leader := m.leader(t)
 			leader.signal(t, syscall.SIGSTOP)
 			<-time.After(5 * time.Second)
 			leader.signal(t, syscall.SIGCONT)
 			m.waitReady(t)
-		}, 2500 * time.Millisecond, 1500 * time.Millisecond},
+		}, 2500 * time.Millisecond, 1500 * time.Millisecond, nil},
 	} {
 		t.Run(f.name, func(t *testing.T) { f.run(t) })
 	}
@@ -75,7 +86,7 @@ func TestFailover(t *testing.T) {
 
 func (f *failure) run(t *testing.T) {
 	broker := startMosquitto(t)
-	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	m := startMembers(t, 3, "mqtt://"+broker.address, append([]string{"--log.level", "info"}, f.settings...)...)
 	l := startLoad(t, broker.address, failureClients, 50*time.Millisecond)
 	var all []time.Duration
 	rounds, slack := repetitions(t)

@@ -111,6 +111,11 @@ func TestJoinAndRemove(t *testing.T) {
 	fourth := newMember(t, "n4", "mqtt://"+broker.address, fmt.Sprintf("127.0.0.1:%d", freePort(t)), peers, "--log.level", "info")
 	fourth.start(t)
 	fourth.waitReady(t)
+	for _, member := range fourth.list(t) {
+		if !member.Voter {
+			t.Errorf("%s is ready and does not vote: whoever waits for readiness would take the next vote away", member.Node)
+		}
+	}
 	m = append(m, fourth)
 	m.settled(t, 4)
 
@@ -441,5 +446,36 @@ func TestMovedNode(t *testing.T) {
 			return false
 		})
 		m.settled(t, 3)
+	}
+}
+
+// A node's log is converted while it is stopped, and only then does the node start with the other setting.
+func TestConvertLog(t *testing.T) {
+	broker := startMosquitto(t)
+	dir := t.TempDir()
+	s := newServer(t, "mqtt://"+broker.address, dir)
+	s.waitReady(t)
+	if out, code := holdfast(t, broker.address, "", "set", "k", "v"); code != 0 {
+		t.Fatal(out)
+	}
+	if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir, "--cluster.logStore", "wal"); code == 0 {
+		t.Errorf("the log of a node that runs was converted: %s", out)
+	}
+	s.stop()
+	s.arguments = append(s.arguments, "--cluster.logStore", "wal")
+	s.start(t)
+	<-s.exited
+	if out := s.output.String(); !strings.Contains(out, "convert-log") {
+		t.Errorf("a node does not say how to go on: %s", out)
+	}
+	for _, want := range []string{"is now one of wal", "is one of wal already"} {
+		if out, code := holdfast(t, broker.address, "", "raft", "convert-log", "--node.id", "n1", "--node.dataDir", dir, "--cluster.logStore", "wal"); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d: %s", code, out)
+		}
+	}
+	s.start(t)
+	s.waitReady(t)
+	if out, code := holdfast(t, broker.address, "", "get", "k"); code != 0 || strings.TrimSpace(out) != "v" {
+		t.Errorf("%d: %s", code, out)
 	}
 }

@@ -251,7 +251,7 @@ type target struct {
 func startEmbedded(t testing.TB, extra ...string) *target {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	p := start(t, binary, append([]string{"dev", "--listen", address, "--log.level", "debug"}, extra...)...)
+	p := start(t, binary, append([]string{"dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"), "--log.level", "debug"}, extra...)...)
 	eventually(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
 	return &target{name: "embedded", address: address, embedded: true}
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,4 +72,32 @@ func TestTLSAndLogin(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
+}
+
+// The certificates that vouch for the broker may change without a restart of the node.
+func TestAuthorityOfTheBrokerIsReadAgain(t *testing.T) {
+	folder := t.TempDir()
+	place := func(ca *testcert.Authority) {
+		for from, to := range map[string]string{"ca.crt": "ca.crt", "broker.crt": "broker.crt", "broker.key": "broker.key"} {
+			data, err := os.ReadFile(ca.File(from))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(folder, to), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first, second := testcert.NewAuthority(t), testcert.NewAuthority(t)
+	first.Issue("broker", "127.0.0.1")
+	second.Issue("broker", "127.0.0.1")
+	place(first)
+	broker := startMosquitto(t, "user root", "certfile "+filepath.Join(folder, "broker.crt"), "keyfile "+filepath.Join(folder, "broker.key"))
+	s := newServer(t, "mqtts://"+broker.address, t.TempDir(), "--broker.tls.caFile", filepath.Join(folder, "ca.crt"))
+	s.waitReady(t)
+	place(second)
+	broker.kill()
+	eventually(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
+	broker.start(t)
+	s.waitReady(t)
 }

@@ -297,6 +297,9 @@ func (s *simulation) actOnBroker(f *fault, victim *host) bool {
 		s.network.host("broker").open()
 	case takeIngest, takeLane:
 		id := clusterName + "-" + victim.name + "-in"
+		if s.tunables.front.FollowLeader {
+			id = clusterName + "-ingest"
+		}
 		if f.kind == takeLane {
 			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Lanes)
 		}

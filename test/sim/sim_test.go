@@ -15,6 +15,7 @@ var (
 	seeds    = flag.Uint64("sim.seeds", 2, "how many seeds")
 	duration = flag.Duration("sim.duration", 30*time.Second, "of each seed's load and faults, in virtual time")
 	nodes    = flag.Int("sim.nodes", 0, "how many nodes; 0 draws 3 or 5")
+	ingest   = flag.String("sim.ingest", "", "by what session requests come: everywhere or leader; empty draws")
 	report   = flag.String("sim.report", "", "folder for what is needed to understand a failure, and with one seed always")
 	results  = flag.Bool("sim.results", false, "print each result as JSON")
 )
@@ -28,7 +29,7 @@ func TestSeeds(t *testing.T) {
 			folder := filepath.Join(*report, fmt.Sprintf("seed-%d", seed))
 			began := time.Now()
 			synctest.Test(t, func(t *testing.T) {
-				s = newSimulation(Config{Seed: seed, Duration: *duration, Nodes: *nodes})
+				s = newSimulation(Config{Seed: seed, Duration: *duration, Nodes: *nodes, Ingest: *ingest})
 				if *report != "" { // before it runs: it may crash
 					if err := s.write(folder); err != nil {
 						t.Error(err)

@@ -19,6 +19,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the load and the faults, in virtual time
 	Nodes    int           // 0 draws 3 or 5
+	Ingest   string        // everywhere or leader; empty draws
 }
 
 // simulation is one run: a cluster, a broker, clients, and what happens to them.
@@ -69,6 +70,7 @@ func newSimulation(config Config) *simulation {
 		effects:  make(map[string]int),
 		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1),
 	}
+	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
 	s.load = workload.New(workload.Settings{
 		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, RememberedFor: s.tunables.front.SessionAge,
 		Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,

@@ -76,13 +76,29 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	f.OverloadAge = pick(r, 100*time.Millisecond, 5*time.Second)
 	switch r.IntN(6) {
 	case 0:
-		f.Executing, f.QueueMessages = 4, 4
+		f.Executing = 4
 	case 1:
 		f.HoldMessages = 24
 	case 2:
-		f.HoldBytes, f.QueueBytes = 32<<10, 8<<10
+		f.HoldBytes = 32 << 10
 	case 3:
 		f.LaneNotifications, t.complete = 8, false
+	}
+}
+
+// drawIngest draws by what session requests come, and when they are proposed together.
+func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
+	t.front.FollowLeader = r.IntN(4) == 0
+	if ingest != "" {
+		t.front.FollowLeader = ingest == "leader"
+	}
+	if t.front.FollowLeader { // a broker has to allow many in flight then
+		t.broker.inFlight = max(t.broker.inFlight, 20)
+	}
+	further, rest := pick(r, 1, 4, 32), t.cluster
+	t.cluster = func(c *cluster.Config) {
+		rest(c)
+		c.FurtherBatch = further
 	}
 }
 

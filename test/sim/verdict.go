@@ -43,10 +43,10 @@ func (s *simulation) sameWay(a, b *history.Op) bool {
 	return slices.Equal(first, second) && !s.broker.lossesBetween(first, from, to)
 }
 
-// nodeSessions returns those of the nodes among the receivers of a request.
+// nodeSessions returns those of the nodes, or the one that follows the leader, among the receivers of a request.
 func nodeSessions(receivers []string) (sessions []string) {
 	for _, id := range receivers {
-		if strings.HasSuffix(id, "-in") {
+		if strings.HasSuffix(id, "-in") || strings.HasSuffix(id, "-ingest") {
 			sessions = append(sessions, id)
 		}
 	}

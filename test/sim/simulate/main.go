@@ -25,6 +25,7 @@ type options struct {
 	first, seeds uint64
 	duration     time.Duration
 	nodes        int
+	ingest       string
 	workers      int
 	report       string
 	patience     time.Duration
@@ -36,6 +37,7 @@ func main() {
 	flag.Uint64Var(&o.seeds, "seeds", 200, "how many seeds")
 	flag.DurationVar(&o.duration, "duration", 2*time.Minute, "of each seed's load and faults, in virtual time")
 	flag.IntVar(&o.nodes, "nodes", 0, "how many nodes; 0 draws 3 or 5")
+	flag.StringVar(&o.ingest, "ingest", "", "by what session requests come: everywhere or leader; empty draws")
 	flag.IntVar(&o.workers, "workers", runtime.NumCPU(), "how many seeds at a time")
 	flag.StringVar(&o.report, "report", "report/sim", "folder for what is needed to understand a failure")
 	flag.DurationVar(&o.patience, "patience", 2*time.Minute, "how long one seed may take, in real time")
@@ -75,7 +77,7 @@ func (o *options) run(ctx context.Context, binary string, seed uint64) (*sim.Res
 	limited, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
 	command := exec.CommandContext(limited, binary, "-test.run", "TestSeeds", "-sim.results", "-sim.first", fmt.Sprint(seed), "-sim.seeds", "1",
-		"-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes), "-test.timeout", (o.patience * 9 / 10).String())
+		"-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes), "-sim.ingest", o.ingest, "-test.timeout", (o.patience * 9 / 10).String())
 	command.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=1000", "GOMEMLIMIT=3GiB")
 	if o.report != "" {
 		command.Args = append(command.Args, "-sim.report", o.report)

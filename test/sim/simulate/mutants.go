@@ -53,6 +53,9 @@ func known() []mutant {
 
 // hunt shows for each mutant how many seeds it took to catch it.
 func hunt(ctx context.Context, o options, names string, recorded bool) error {
+	if o.ingest == "" {
+		o.ingest = "everywhere" // what most of them break is in the way that requests are held
+	}
 	folder, err := os.MkdirTemp("", "holdfast-sim-")
 	if err != nil {
 		return err

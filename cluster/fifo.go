@@ -1,0 +1,35 @@
+package cluster
+
+// fifo is a queue in a slice that is used again. It is not safe for concurrent use.
+type fifo[T any] struct {
+	items []T
+	head  int // of items: those before it are gone
+}
+
+// keptItems bounds the slice that an empty queue keeps.
+const keptItems = 4096
+
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+
+// at returns the item that has i others before it.
+func (f *fifo[T]) at(i int) *T { return &f.items[f.head+i] }
+
+func (f *fifo[T]) push(item T) {
+	if len(f.items) == cap(f.items) && f.head > len(f.items)/2 { // moves at most as many as have gone
+		left := copy(f.items, f.items[f.head:])
+		clear(f.items[left:])
+		f.items, f.head = f.items[:left], 0
+	}
+	f.items = append(f.items, item)
+}
+
+// drop removes the first items.
+func (f *fifo[T]) drop(count int) {
+	clear(f.items[f.head : f.head+count])
+	if f.head += count; f.head < len(f.items) {
+		return
+	}
+	if f.items, f.head = f.items[:0], 0; cap(f.items) > keptItems {
+		f.items = nil
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package cluster
+
+import "os"
+
+// lockFile does nothing: there is no such lock here.
+func lockFile(*os.File) error { return nil }

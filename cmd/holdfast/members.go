@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/cluster"
+	"holdfast/internal/httpapi"
+)
+
+// stepDown hands the leadership over before the node stops. The first member by name gets it: where nodes are restarted from the
+// last to the first, as a StatefulSet does, the leader is then the last to go, and clients see two changes of leader at most.
+func stepDown(a *administration, command *cobra.Command, _ []string) error {
+	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
+	defer cancel()
+	var status httpapi.Status
+	if err := a.get(ctx, "/v1/status", &status); err != nil {
+		return err
+	}
+	if status.State != "leader" {
+		return a.done(command.OutOrStdout(), "%s does not lead", status.Node)
+	}
+	successor, alone, err := a.successor(ctx, status.Node)
+	switch {
+	case err != nil:
+		return err
+	case alone:
+		return a.done(command.OutOrStdout(), "%s goes on leading: there is no other voter", status.Node)
+	case successor == "":
+		return &codeError{exitNotApplied, "no other voter is healthy: " + status.Node + " goes on leading"}
+	}
+	// Should another have begun to lead meanwhile, it is that one which hands over: a change of leader more, and no harm.
+	if err := a.do(ctx, http.MethodPost, "/v1/leader", httpapi.TransferLeader{To: successor}); err != nil {
+		return err
+	}
+	return a.done(command.OutOrStdout(), "%s has handed over to %s", status.Node, successor)
+}
+
+// acquaintance is how long a leader that has just begun may take to know how the others are.
+const acquaintance = 3 * time.Second
+
+// successor returns the first member by name that can lead, or nothing, and whether there is no other voter. It waits for those that
+// cannot lead yet.
+func (a *administration) successor(ctx context.Context, leader string) (first string, alone bool, err error) {
+	for deadline := time.Now().Add(acquaintance); ; {
+		var health cluster.Health
+		if err := a.get(ctx, "/v1/autopilot", &health); err != nil {
+			return "", false, err
+		}
+		first, able, voters := successors(&health, leader)
+		if known := len(health.Members) > 0; known && able == voters || time.Now().After(deadline) {
+			return first, known && voters == 0, nil
+		}
+		if err := pause(ctx, acquaintance/12); err != nil {
+			return first, false, err
+		}
+	}
+}
+
+// successors returns the first member by name that can lead, how many can, and how many other voters there are.
+func successors(health *cluster.Health, leader string) (first string, able, voters int) {
+	for _, m := range health.Members {
+		if m.Node == leader || m.State != "voter" {
+			continue
+		}
+		voters++
+		if !m.Healthy || !m.BrokerConnected {
+			continue
+		}
+		able++
+		if first == "" || m.Node < first {
+			first = m.Node
+		}
+	}
+	return first, able, voters
+}
+
+// keeping is what `keep-peers` is told.
+type keeping struct {
+	ifAny bool
+	names []string
+}
+
+func newKeepPeers() *cobra.Command {
+	var k keeping
+	command := newAdmin("keep-peers NODE...", "Remove every member that is not named: what makes a cluster smaller", "holdfast raft keep-peers n1 n2 n3 --yes", cobra.MinimumNArgs(1),
+		func(a *administration, command *cobra.Command, names []string) error {
+			k.names = names
+			return a.keepPeers(command, &k)
+		}, true)
+	command.Long = `Removes every member that is not named, the leader with a hand-over, the node that is asked last. It waits, within --timeout, for a leader
+that knows who the members are, and tries again what did not work: nothing is removed on the word of a node that has lost the others.`
+	command.Flags().BoolVar(&k.ifAny, "if-any", false, "succeed when nobody listens at the address: there is no cluster to make smaller")
+	return command
+}
+
+func (a *administration) keepPeers(command *cobra.Command, k *keeping) error {
+	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
+	defer cancel()
+	if k.ifAny {
+		listens, err := a.somebodyListens(ctx)
+		if err != nil {
+			return err
+		}
+		if !listens {
+			return a.done(command.OutOrStdout(), "nobody listens at %s: there is no cluster to make smaller", a.address)
+		}
+	}
+	removed, err := a.removeOthers(ctx, k, command.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if len(removed) == 0 {
+		return a.done(command.OutOrStdout(), "there is no other member than %s", strings.Join(k.names, ", "))
+	}
+	return a.done(command.OutOrStdout(), "%s: no members any more", strings.Join(removed, ", "))
+}
+
+// removeOthers removes all members that are not to be kept, and tries again what does not work until the context ends.
+func (a *administration) removeOthers(ctx context.Context, k *keeping, notes io.Writer) (removed []string, err error) {
+	var last error
+	for {
+		again, err := a.keepOnly(ctx, k, &removed, notes)
+		var unknown *codeError
+		switch {
+		case err == nil && again:
+			continue
+		case err == nil:
+			return removed, nil
+		case isUsage(err):
+			return removed, err
+		case last == nil || ctx.Err() == nil || errors.As(err, &unknown): // else the end of the time has hidden the reason
+			last = err
+		}
+		if pause(ctx, time.Second) != nil {
+			return removed, last
+		}
+	}
+}
+
+// keepOnly removes one member that is not to be kept, and says whether there may be more. The members are listed anew each time: an
+// attempt whose outcome is unknown may have had its effect.
+func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]string, notes io.Writer) (again bool, err error) {
+	var asked httpapi.Status
+	if err := a.get(ctx, "/v1/status", &asked); err != nil {
+		return false, err
+	}
+	var members []cluster.Member
+	if err := a.get(ctx, "/v1/members", &members); err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(members, func(m cluster.Member) bool { return m.State == "leader" }) {
+		return false, errors.New("there is no leader that knows who the members are")
+	}
+	all := slices.Clone(members)
+	surplus := slices.DeleteFunc(members, func(m cluster.Member) bool { return slices.Contains(k.names, m.Node) })
+	if len(surplus) == 0 {
+		return false, nil
+	}
+	if len(surplus) == len(all) {
+		return false, usagef("none of %s is a member: that would remove all", strings.Join(k.names, ", "))
+	}
+	for _, name := range k.names {
+		if !slices.ContainsFunc(all, func(m cluster.Member) bool { return m.Node == name }) {
+			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // there is nobody else to tell
+		}
+	}
+	if err := a.confirmed(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
+		return false, err
+	}
+	// The one that answers goes last.
+	gone := surplus[max(0, slices.IndexFunc(surplus, func(m cluster.Member) bool { return string(m.ID) != asked.ID }))]
+	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(gone.ID)), nil); err != nil {
+		return false, fmt.Errorf("remove %s: %w", gone.Node, err)
+	}
+	*removed = append(*removed, gone.Node)
+	return len(surplus) > 1, nil
+}
+
+// somebodyListens reports whether anybody listens at the admin address. It takes a while to be sure of the contrary: a process may just be
+// started again. A host that does not answer at all is an error: nothing is known then.
+func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
+	address, err := url.Parse(a.address)
+	if err != nil {
+		return false, &usageError{fmt.Errorf("--admin: %w", err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout/4)
+	defer cancel()
+	const interval = time.Second
+	var last error
+	for {
+		began := time.Now()
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
+		if err == nil {
+			return true, conn.Close()
+		}
+		var late net.Error
+		if cut := errors.As(err, &late) && late.Timeout() && time.Since(began) < interval/2; last == nil || !cut { // an attempt that was cut short tells nothing
+			last = err
+		}
+		if pause(ctx, interval) != nil {
+			break
+		}
+	}
+	var unknown *net.DNSError
+	if errors.Is(last, syscall.ECONNREFUSED) || errors.As(last, &unknown) && unknown.IsNotFound {
+		return false, nil
+	}
+	return false, fmt.Errorf("%s: %w", a.address, last)
+}
+
+// pause waits, or until the context ends, whose error it returns then.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

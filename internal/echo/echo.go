@@ -1,0 +1,189 @@
+// Package echo answers requests of the state store without doing anything: what a broker and its clients can do at most when the
+// store costs nothing. A responder sits on the same connections as a node does, acknowledges each request as it comes, and
+// answers at once, with as many bytes and properties as a real reply.
+package echo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
+)
+
+// Config says what a responder answers, and how.
+type Config struct {
+	Dialer   *mqttconn.Dialer
+	Username string
+	Password []byte
+	// ClientID is that of the subscription; the publishing connections add "-out-" and a number.
+	ClientID string
+	// Topic is where the requests are published.
+	Topic string
+	// Answer is false for a subscriber that only receives, as the nodes do that do not lead.
+	Answer bool
+	// ValueSize is how many bytes a GET is answered with.
+	ValueSize int
+	// Lanes is how many connections replies are published on. Default 2, as a node has.
+	Lanes int
+	// Connected is called when the responder is ready.
+	Connected func()
+}
+
+const (
+	maxPacket = 20 << 20
+	window    = 4096
+	keepAlive = 30 // seconds
+	// timestamp is as long as a version of a real store.
+	timestamp = "1700000000000:00000:holdfast-node-1"
+)
+
+// Run answers until the context ends, or the connection does, which is an error.
+func Run(ctx context.Context, config Config) error {
+	if config.Lanes == 0 {
+		config.Lanes = 2
+	}
+	r := &responder{config: config, value: reply(config.ValueSize)}
+	defer r.close()
+	if config.Answer {
+		for i := range config.Lanes {
+			if err := r.addLane(ctx, i); err != nil {
+				return fmt.Errorf("echo: %w", err)
+			}
+		}
+	}
+	if err := r.serve(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("echo: %w", err)
+	}
+	return nil
+}
+
+func reply(size int) []byte {
+	return append(append(fmt.Appendf(nil, "$%d\r\n", size), bytes.Repeat([]byte{'x'}, size)...), "\r\n"...)
+}
+
+type responder struct {
+	config Config
+	value  []byte // the reply to a GET
+	lanes  []*mqttconn.Publisher
+	conn   *mqttconn.Conn
+	acks   *mqttconn.Acks
+	// underWay counts the replies that the broker has not acknowledged.
+	underWay atomic.Int64
+}
+
+func (r *responder) close() {
+	for _, lane := range r.lanes {
+		lane.Close()
+	}
+}
+
+func (r *responder) addLane(ctx context.Context, number int) error {
+	conn, err := r.config.Dialer.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	lane, err := mqttconn.NewPublisher(ctx, conn, &packets.Connect{
+		ClientID: fmt.Sprintf("%s-out-%d", r.config.ClientID, number), CleanStart: true, KeepAlive: keepAlive,
+		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
+	}, window)
+	if err == nil {
+		r.lanes = append(r.lanes, lane)
+	}
+	return err
+}
+
+var errEnded = errors.New("the connection ended")
+
+func (r *responder) serve(ctx context.Context) error {
+	network, err := r.config.Dialer.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	r.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush, Rest: r.rest})
+	defer func() { _ = r.conn.Close() }() // nothing of it matters any more
+	r.acks = mqttconn.NewAcks(r.conn)
+	client := paho.NewClient(paho.ClientConfig{
+		Conn: r.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{},
+	})
+	receiveMaximum := uint16(65535)
+	_, err = client.Connect(ctx, &paho.Connect{
+		ClientID: r.config.ClientID, CleanStart: true, KeepAlive: keepAlive,
+		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
+		Properties: &paho.ConnectProperties{ReceiveMaximum: &receiveMaximum},
+	})
+	if err != nil {
+		return err
+	}
+	if err := mqttconn.Subscribe(ctx, client, paho.SubscribeOptions{Topic: r.config.Topic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}); err != nil {
+		return err
+	}
+	if r.config.Connected != nil {
+		r.config.Connected()
+	}
+	select {
+	case <-ctx.Done():
+		_ = client.Disconnect(&paho.Disconnect{}) // an error means that it is disconnected already
+		<-client.Done()
+		return nil
+	case <-client.Done():
+		return errEnded
+	}
+}
+
+// received answers a request. Errors mean that a connection has ended, which serve hears of.
+func (r *responder) received(ctx context.Context, p *paho.Publish) {
+	if p.QoS == 1 {
+		_ = r.acks.Done(r.acks.Arrived(p.PacketID))
+	}
+	if !r.config.Answer || p.Properties.ResponseTopic == "" {
+		return
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(p.Properties.ResponseTopic)) // never fails
+	lane := r.lanes[hash.Sum32()%uint32(len(r.lanes))]
+	r.underWay.Add(1)
+	_ = lane.Publish(ctx, r.answer(p), func(byte, error) { r.underWay.Add(-1) })
+}
+
+// flush sends the replies to all that had come.
+func (r *responder) flush() {
+	for _, lane := range r.lanes {
+		lane.Flush()
+	}
+}
+
+func (r *responder) answer(p *paho.Publish) *packets.Publish {
+	format, expiry := byte(0), uint32(time.Minute/time.Second)
+	payload := []byte("+OK\r\n")
+	if bytes.HasPrefix(p.Payload, []byte("*2\r\n$3\r\nGET")) {
+		payload = r.value
+	}
+	return &packets.Publish{
+		Topic: p.Properties.ResponseTopic, Payload: payload,
+		Properties: &packets.Properties{
+			CorrelationData: p.Properties.CorrelationData, ContentType: "application/octet-stream", PayloadFormat: &format, MessageExpiry: &expiry,
+			User: []packets.User{{Key: "__stat", Value: "200"}, {Key: "__protVer", Value: "1.0"}, {Key: "__ts", Value: timestamp}},
+		},
+	}
+}
+
+// rest is a node's: one that does not answer has time, and one that has much to do, too.
+func (r *responder) rest() time.Duration {
+	const enoughToDo = 16
+	switch {
+	case !r.config.Answer:
+		return 5 * time.Millisecond
+	case r.underWay.Load() >= enoughToDo:
+		return 2 * time.Millisecond
+	default:
+		return 0
+	}
+}

@@ -1,0 +1,146 @@
+// Package load puts load on a system and measures it: closed loop (each request follows the answer to the one before) or open
+// loop (requests are due at a fixed rate, and their latency counts from when they were due, whatever delayed them: no
+// coordinated omission).
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrUnknown is wrapped by the errors of requests that may have had their effect.
+var ErrUnknown = errors.New("outcome unknown")
+
+// Options say how much load, and for how long.
+type Options struct {
+	// Outstanding is how many requests may be under way at once.
+	Outstanding int
+	// Rate is how many requests are due in a second, in an open loop; 0 is a closed loop. What is due by the end is made, however long
+	// that takes: a system that cannot follow has a lower Rate in the Result.
+	Rate float64
+	// Warmup is how long requests are made before they are measured.
+	Warmup time.Duration
+	// Duration is how long is measured.
+	Duration time.Duration
+	// Progress is called each second while it is measured, unless it is nil.
+	Progress func(Interval)
+}
+
+// Validate reports the first field that makes no sense.
+func (o *Options) Validate() error {
+	switch {
+	case o.Outstanding < 1:
+		return fmt.Errorf("load: Outstanding is %d: must be positive", o.Outstanding)
+	case o.Rate < 0:
+		return fmt.Errorf("load: Rate is %v: must not be negative", o.Rate)
+	case o.Warmup < 0:
+		return fmt.Errorf("load: Warmup is %v: must not be negative", o.Warmup)
+	case o.Duration <= 0:
+		return fmt.Errorf("load: Duration is %v: must be positive", o.Duration)
+	}
+	return nil
+}
+
+// Run makes requests until the duration is over, or the context ends, and waits for those under way. request is called from
+// Outstanding goroutines, each of which has a number from 0.
+func Run(ctx context.Context, options Options, request func(ctx context.Context, worker int) error) (*Result, error) {
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	g := &generator{options: options, recorder: newRecorder(min(options.Outstanding, maxShards))}
+	g.begin = time.Now()
+	g.from = g.begin.Add(options.Warmup)
+	g.end = g.from.Add(options.Duration)
+	watching := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		g.watch(watching)
+	}()
+	var workers sync.WaitGroup
+	for i := range options.Outstanding {
+		workers.Go(func() { g.work(ctx, i, request) })
+	}
+	workers.Wait()
+	close(watching)
+	<-watched
+	took := max(time.Since(g.from), time.Millisecond)
+	if options.Rate == 0 || took < options.Duration+overtime {
+		took = min(took, options.Duration)
+	} // else an open loop had to work off what was due
+	return g.recorder.result(&options, took), nil
+}
+
+// overtime is how much longer than it was to last an open loop may take for its last answers, without having been overloaded.
+const overtime = time.Second
+
+type generator struct {
+	options          Options
+	recorder         *recorder
+	begin, from, end time.Time
+	next             atomic.Int64 // open loop: the number of the next request that is due
+}
+
+func (g *generator) work(ctx context.Context, worker int, request func(context.Context, int) error) {
+	for ctx.Err() == nil {
+		due := time.Now()
+		if g.options.Rate > 0 {
+			due = g.begin.Add(time.Duration(float64(g.next.Add(1)-1) / g.options.Rate * float64(time.Second)))
+			if due.Before(g.end) && !sleep(ctx, time.Until(due)) {
+				return
+			}
+		}
+		if !due.Before(g.end) {
+			return
+		}
+		err := request(ctx, worker)
+		done := time.Now()
+		open := g.options.Rate > 0
+		switch {
+		case err != nil && ctx.Err() != nil: // interrupted
+		case open && due.Before(g.from) || !open && done.Before(g.from): // warming up
+		case !open && err == nil && done.After(g.end): // a closed loop counts what is answered within the time
+		default:
+			g.recorder.record(worker, done.Sub(due), err)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// watch gathers what was measured once a second, and tells of it.
+func (g *generator) watch(stop <-chan struct{}) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-stop:
+			g.recorder.gather()
+			return
+		case now := <-ticker.C:
+			interval := g.recorder.gather()
+			if interval.At = now.Sub(g.from); interval.At > 0 && g.options.Progress != nil && (interval.Requests > 0 || now.Before(g.end)) {
+				interval.Rate = float64(interval.Requests) / now.Sub(last).Seconds()
+				g.options.Progress(interval)
+			}
+			last = now
+		}
+	}
+}

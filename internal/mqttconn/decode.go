@@ -1,0 +1,167 @@
+package mqttconn
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// ErrMalformed says that a packet is not what MQTT 5 allows.
+var ErrMalformed = errors.New("mqtt: malformed packet")
+
+// maxPuback is as much of a PUBACK as is looked at: the rest is text.
+const maxPuback = 16
+
+// parsePuback reads the beginning of a PUBACK with its fixed header.
+func parsePuback(packet []byte, header int) (id uint16, reason byte, ok bool) {
+	if len(packet) < header+2 {
+		return 0, 0, false
+	}
+	if len(packet) > header+2 {
+		reason = packet[header+2]
+	}
+	return binary.BigEndian.Uint16(packet[header:]), reason, true
+}
+
+// received is a message and all that it points to, in one piece.
+type received struct {
+	publish    paho.Publish
+	properties paho.PublishProperties
+	expiry     uint32
+	format     byte
+	user       [4]paho.UserProperty // as many as most requests have
+}
+
+// readPublish reads a PUBLISH, of which the sizes are known. It allocates the bytes, the text before the payload, and the message: paho's
+// own decoder makes an allocation for each field.
+func readPublish(r *bufio.Reader, header, size int) (Message, error) {
+	packet := make([]byte, size)
+	if _, err := io.ReadFull(r, packet); err != nil {
+		return Message{}, err
+	}
+	return parsePublish(packet, header)
+}
+
+// parsePublish reads a PUBLISH with its fixed header. The message keeps the bytes.
+func parsePublish(packet []byte, header int) (Message, error) {
+	message := &received{}
+	p := &message.publish
+	p.Properties = &message.properties
+	p.QoS, p.Retain = packet[0]>>1&3, packet[0]&1 == 1
+	if p.QoS > 1 {
+		return Message{}, ErrMalformed // nobody here subscribes at QoS 2
+	}
+	body := packet[header:]
+	rest := cursor{body: body}
+	topic := rest.bytes()
+	if p.QoS == 1 {
+		p.PacketID = rest.uint16()
+	}
+	properties := rest.take(rest.length())
+	if rest.bad || p.QoS == 1 && p.PacketID == 0 {
+		return Message{}, ErrMalformed
+	}
+	text := string(body[:rest.at]) // everything before the payload: the strings are parts of it
+	p.Topic = text[2 : 2+len(topic)]
+	p.Payload = body[rest.at:len(body):len(body)]
+	inner := cursor{body: body[:rest.at], at: rest.at - len(properties)}
+	message.parseProperties(&inner, text)
+	if inner.bad {
+		return Message{}, ErrMalformed
+	}
+	return Message{Publish: p, Size: len(packet) + len(text), Redelivered: packet[0]&duplicate != 0}, nil
+}
+
+// duplicate is the DUP flag of a fixed header.
+const duplicate = 1 << 3
+
+// parseProperties reads the properties up to the end of the cursor's bytes, of which text is a copy.
+func (m *received) parseProperties(c *cursor, text string) {
+	p := &m.properties
+	p.User = m.user[:0]
+	stringAt := func() string {
+		field := c.bytes()
+		return text[c.at-len(field) : c.at]
+	}
+	for !c.bad && c.at < len(c.body) {
+		switch c.byte() {
+		case packets.PropPayloadFormat:
+			m.format = c.byte()
+			p.PayloadFormat = &m.format
+		case packets.PropMessageExpiry:
+			m.expiry = c.uint32()
+			p.MessageExpiry = &m.expiry
+		case packets.PropContentType:
+			p.ContentType = stringAt()
+		case packets.PropResponseTopic:
+			p.ResponseTopic = stringAt()
+		case packets.PropCorrelationData:
+			p.CorrelationData = c.bytes()
+		case packets.PropSubscriptionIdentifier:
+			c.length()
+		case packets.PropUser:
+			key := stringAt()
+			p.User = append(p.User, paho.UserProperty{Key: key, Value: stringAt()})
+		default: // a topic alias, of which the broker was told none, or none of a PUBLISH
+			c.bad = true
+		}
+	}
+}
+
+// cursor reads the fields of a packet. The first fault sticks.
+type cursor struct {
+	body []byte
+	at   int
+	bad  bool
+}
+
+func (c *cursor) take(n int) []byte {
+	if c.bad || n < 0 || n > len(c.body)-c.at {
+		c.bad = true
+		return nil
+	}
+	taken := c.body[c.at : c.at+n : c.at+n]
+	c.at += n
+	return taken
+}
+
+func (c *cursor) byte() byte {
+	if b := c.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (c *cursor) uint16() uint16 {
+	if b := c.take(2); b != nil {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
+}
+
+func (c *cursor) uint32() uint32 {
+	if b := c.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+// bytes reads a field with its length before it. An empty one is not nil.
+func (c *cursor) bytes() []byte { return c.take(int(c.uint16())) }
+
+// length reads a variable byte integer.
+func (c *cursor) length() (n int) {
+	for shift := 0; shift < 28; shift += 7 {
+		b := c.byte()
+		n |= int(b&127) << shift
+		if b < 128 {
+			return n
+		}
+	}
+	c.bad = true
+	return 0
+}

@@ -1,0 +1,8 @@
+package mqttconn
+
+import "syscall"
+
+// setLowWater sets SO_RCVLOWAT, socket(7), which epoll heeds as well; it is an optimisation, so errors do not matter.
+func setLowWater(fd uintptr, bytes int) {
+	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, bytes)
+}

@@ -1,0 +1,146 @@
+package mqttfront
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+func followLeader(c *Config) { c.FollowLeader = true }
+
+// With one session for the cluster the broker keeps what is not answered: it is acknowledged with the reply, and by nobody else.
+func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
+	f, s := newTestFront(t, followLeader)
+	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.held.Len() != 0 {
+		t.Error("a node that does not lead took a request")
+	}
+	serve(f)
+	acknowledged := arrive(f, del, "0123456789abcdef")
+	if *acknowledged || len(s.proposed) != 1 {
+		t.Fatal("acknowledged before the reply")
+	}
+	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+	o, _ := f.serving.lanes[0].next()
+	if o == nil {
+		o, _ = f.serving.lanes[1].next()
+	}
+	if *acknowledged {
+		t.Error("acknowledged before the reply was published")
+	}
+	f.published(o)
+	if !*acknowledged || f.held.Len() != 0 || f.busy != 0 {
+		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.held.Len(), f.busy)
+	}
+}
+
+// A node that leads no longer lets go of everything, wherever it was, and acknowledges none of it: the next leader gets it.
+func TestWhatFollowedIsLetGo(t *testing.T) {
+	for name, end := range map[string]func(*Front, *fakeStore){
+		"in the hands of the store": func(f *Front, s *fakeStore) {
+			f.stopServing()
+			f.Failed(s.tags[0], true)
+		},
+		"given back before the end": func(f *Front, s *fakeStore) {
+			f.Failed(s.tags[0], false)
+			f.stopServing()
+		},
+		"on its way out": func(f *Front, s *fakeStore) {
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+			f.stopServing()
+		},
+		"applied after the end": func(f *Front, s *fakeStore) {
+			f.stopServing()
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+		},
+	} {
+		f, s := newTestFront(t, followLeader)
+		serve(f)
+		acknowledged := arrive(f, del, "0123456789abcdef")
+		end(f, s)
+		if *acknowledged || f.held.Len() != 0 || f.busy != 0 || len(f.byID) != 0 || len(f.known) != 0 {
+			t.Errorf("%s: acknowledged: %v, %d held, %d busy, %d known", name, *acknowledged, f.held.Len(), f.busy, len(f.known))
+		}
+	}
+}
+
+// What the broker sends again, and nobody would know again, is not executed: an earlier leader may have done so.
+func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
+	f, s := newTestFront(t, followLeader)
+	serve(f)
+	message := func(correlation string, redelivered bool) mqttconn.Message {
+		return mqttconn.Message{Redelivered: redelivered, Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
+		}}}
+	}
+	acknowledged := 0
+	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
+		f.take(t.Context(), m, time.Now(), func() { acknowledged++ })
+	}
+	if acknowledged != 1 || len(s.proposed) != 2 {
+		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
+	}
+	f.dropped.note(s.proposed[1].ID, 0, time.Now())
+	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
+	}
+}
+
+// unconfirmed is a store whose node believes that it leads.
+type unconfirmed struct{ fakeStore }
+
+func (*unconfirmed) Confirm(context.Context) error { return errors.New("there is a later term") }
+
+// † A node that only believes to lead does not take the session from the one that does.
+func TestWhoIsNotConfirmedDoesNotFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dialled := 0
+		for _, confirmed := range []bool{false, true} {
+			f, _ := newTestFront(t, followLeader)
+			f.world.Dialer = &mqttconn.Dialer{Addresses: make([]mqttconn.Address, 1), Timeout: time.Second, Network: func(context.Context, string) (net.Conn, error) {
+				dialled++
+				return nil, errors.New("nobody listens")
+			}}
+			if !confirmed {
+				f.store = &unconfirmed{}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			f.follow(ctx)
+			if confirmed != (dialled > 0) {
+				t.Errorf("confirmed: %v, connected %d times", confirmed, dialled)
+			}
+			if !f.unfollowed.IsZero() {
+				t.Error("a node that has stopped to lead misses the session")
+			}
+		}
+	})
+}
+
+// A leader without the session counts as cut off from the broker.
+func TestLeaderWithoutTheSessionIsSilent(t *testing.T) {
+	f, _ := newTestFront(t, followLeader)
+	serve(f)
+	f.setSession(true, "connected")
+	f.setFollowing(false)
+	f.unfollowed = time.Now().Add(-3 * time.Second)
+	if silence := f.BrokerSilence(); silence < 3*time.Second || f.Ready() == nil {
+		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
+	}
+	f.setFollowing(true)
+	if silence := f.BrokerSilence(); silence != 0 || f.Ready() != nil {
+		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
+	}
+	f.started = f.started.Add(-time.Minute) // as long ago it was last heard of
+	f.heardBroker()
+	if silence := f.BrokerSilence(); silence < time.Minute-time.Second {
+		t.Errorf("the node's own session hides that the other one is mute: %v", silence)
+	}
+}

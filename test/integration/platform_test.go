@@ -1,0 +1,265 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// What a platform such as Kubernetes does with a cluster, by the commands that it uses: the leader hands over to the first member by
+// name before it stops, and surplus members are removed, the leader among them, before the cluster is made smaller; no request fails.
+func TestStepDownAndKeepPeers(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 5, "mqtt://"+broker.address, "--log.level", "info")
+	m.settled(t, 5)
+	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
+	l.progress(50)
+
+	if out, code := m.other(m.leader(t)).operate(t, "raft", "transfer-leader", "n5"); code != 0 {
+		t.Fatal(out)
+	}
+	eventually(t, "n5 leads", func() bool { return m.leader(t).id == "n5" })
+	if out, code := m[1].operate(t, "raft", "step-down"); code != 0 || !strings.Contains(out, "does not lead") {
+		t.Errorf("a follower: code %d: %s", code, out)
+	}
+	if out, code := m[4].operate(t, "raft", "step-down"); code != 0 || !strings.Contains(out, "handed over to n1") {
+		t.Errorf("the leader: code %d: %s", code, out)
+	}
+	eventually(t, "n1 leads", func() bool { return m.leader(t).id == "n1" })
+
+	if out, code := m[0].operate(t, "raft", "transfer-leader", "n4"); code != 0 {
+		t.Fatal(out)
+	}
+	eventually(t, "n4 leads", func() bool { return m.leader(t).id == "n4" })
+	if out, code := m[0].operate(t, "raft", "keep-peers", "n1", "n2", "n3"); code != 2 {
+		t.Errorf("without --yes: code %d: %s", code, out)
+	}
+	if out, code := m[0].operate(t, "raft", "keep-peers", "x1", "--yes"); code != 2 {
+		t.Errorf("nobody is left: code %d: %s", code, out)
+	}
+	for _, asked := range []*server{m[4], m[0]} { // one that goes itself; and again, when there is nobody to remove any more
+		if out, code := asked.operate(t, "raft", "keep-peers", "n1", "n2", "n3", "--yes"); code != 0 {
+			t.Fatal(out)
+		}
+	}
+	for _, gone := range m[3:] {
+		select {
+		case <-gone.exited:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s was removed and goes on", gone.id)
+		}
+	}
+	m[:3].settled(t, 3)
+	l.progress(50)
+	l.stop()
+	l.check(t, broker.address)
+
+	// Nobody is taken for surplus, or for the last, on the word of a node that has lost the others.
+	m[1].kill()
+	m[2].kill()
+	eventually(t, "n1 has no leader", func() bool {
+		out, code := m[0].operate(t, "status", "-o", "json")
+		return code == 0 && strings.Contains(out, `"leader":""`)
+	})
+	if out, code := m[0].operate(t, "raft", "keep-peers", "n1", "n2", "n3", "--yes", "--timeout", "3s"); code == 0 {
+		t.Errorf("without a leader: code %d: %s", code, out)
+	}
+	m[0].kill()
+	if out, code := m[0].operate(t, "raft", "keep-peers", "n1", "--yes", "--if-any", "--timeout", "4s"); code != 0 || !strings.Contains(out, "nobody listens") {
+		t.Errorf("nobody is there: code %d: %s", code, out)
+	}
+	if _, code := m[0].operate(t, "raft", "keep-peers", "n1", "--yes", "--timeout", "2s"); code == 0 {
+		t.Errorf("nobody is there, without --if-any: code %d", code)
+	}
+}
+
+// The only member steps down to nobody: that is no fault.
+func TestStepDownAlone(t *testing.T) {
+	broker := startMosquitto(t)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	s.waitReady(t)
+	if out, code := s.operate(t, "raft", "step-down"); code != 0 || !strings.Contains(out, "no other voter") {
+		t.Errorf("code %d: %s", code, out)
+	}
+}
+
+// Snapshots are saved under names with the time into a folder, of which the newest are kept, and go through pipes.
+func TestSnapshotsInFoldersAndPipes(t *testing.T) {
+	broker := startMosquitto(t)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	s.waitReady(t)
+	store := connectClient(t, broker.address)
+	if _, err := store.Set(t.Context(), "k", []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(t.TempDir(), "f[1]")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const future = "holdfast-2999-01-01T000000Z.snap" // a clock was wrong once
+	for _, name := range []string{"holdfast-2001-01-01T000000Z.snap", "holdfast-2002-01-01T000000Z.snap", "holdfast-2003-01-01T000000Z.snap.part", "holdfast-before-upgrade.snap", future} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, code := s.operate(t, "raft", "snapshot", "save", folder, "--keep", "3"); code != 0 {
+		t.Fatal(out)
+	}
+	var names []string
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	if len(names) != 4 || names[0] != "holdfast-2002-01-01T000000Z.snap" || names[2] != future || names[3] != "holdfast-before-upgrade.snap" {
+		t.Fatalf("in the folder: %q", names)
+	}
+	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "inspect", filepath.Join(folder, names[1])); code != 0 || !strings.Contains(out, "1 keys") {
+		t.Errorf("code %d: %s", code, out)
+	}
+	if _, code := s.operate(t, "raft", "snapshot", "save", filepath.Join(folder, "one.snap"), "--keep", "2"); code != 2 {
+		t.Errorf("--keep with a file: code %d", code)
+	}
+
+	snapshot, code := s.operate(t, "raft", "snapshot", "save", "-")
+	if code != 0 {
+		t.Fatalf("code %d", code)
+	}
+	if _, err := store.Set(t.Context(), "k", []byte("after")); err != nil {
+		t.Fatal(err)
+	}
+	restore := func(input string) (string, int) {
+		return holdfast(t, "127.0.0.1:1", input, "raft", "snapshot", "restore", "-", "--yes", "--admin", "http://"+s.admin)
+	}
+	if out, code := restore(snapshot[:len(snapshot)-1]); code != 3 {
+		t.Errorf("half a snapshot: code %d: %s", code, out)
+	}
+	if out, code := restore(snapshot); code != 0 {
+		t.Errorf("code %d: %s", code, out)
+	}
+	if value, _, err := store.Get(t.Context(), "k"); string(value) != "before" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// The binary says itself whether a node is ready, for an image that holds nothing else.
+func TestHealthCommand(t *testing.T) {
+	broker := startMosquitto(t)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	s.waitReady(t)
+	ask := func(arguments ...string) (string, int) {
+		return holdfast(t, "127.0.0.1:1", "", append([]string{"health", "--health.listen", s.health}, arguments...)...)
+	}
+	if out, code := ask(); code != 0 || !strings.HasPrefix(out, "ok\n") {
+		t.Errorf("ready: code %d: %s", code, out)
+	}
+	broker.kill()
+	eventually(t, "it is not ready without its broker", func() bool { _, code := ask(); return code == 1 })
+	if out, code := ask("--live"); code != 0 || out != "ok\n" {
+		t.Errorf("live: code %d: %s", code, out)
+	}
+	s.kill()
+	if _, code := ask("--live"); code != 3 {
+		t.Errorf("nobody is there: code %d", code)
+	}
+}
+
+// What the binary was built from.
+func TestBillOfMaterials(t *testing.T) {
+	out, code := holdfast(t, "127.0.0.1:1", "", "sbom")
+	var bill struct {
+		BOMFormat  string
+		Components []struct{ Name, Version, PURL string }
+	}
+	if err := json.Unmarshal([]byte(out), &bill); err != nil || code != 0 || bill.BOMFormat != "CycloneDX" {
+		t.Fatalf("code %d, %v: %s", code, err, out)
+	}
+	for _, name := range []string{"std", "github.com/hashicorp/raft", "github.com/eclipse/paho.golang"} {
+		if !slices.ContainsFunc(bill.Components, func(c struct{ Name, Version, PURL string }) bool {
+			return c.Name == name && c.Version != "" && strings.HasPrefix(c.PURL, "pkg:golang/"+name+"@")
+		}) {
+			t.Errorf("%s is not in it", name)
+		}
+	}
+}
+
+// The embedded broker alone carries a cluster. With a password nobody but the nodes takes their client ids.
+func TestBrokerAlone(t *testing.T) {
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, flags := range map[string]struct{ broker, server []string }{
+		"open":     {},
+		"password": {[]string{"--node-password-file", password}, []string{"--broker.username", "holdfast-node", "--broker.passwordFile", password}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+			broker := start(t, binary, append([]string{"broker", "--listen", address}, flags.broker...)...)
+			eventually(t, "the broker listens", func() bool { return strings.Contains(broker.output.String(), address) })
+			s := newServer(t, "mqtt://"+address, t.TempDir(), flags.server...)
+			s.waitReady(t)
+			store := connectClient(t, address)
+			if _, err := store.Set(t.Context(), "k", []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+			other, err := client.Connect(t.Context(), client.Config{Addresses: []string{address}, ClientID: "holdfast-other-in"})
+			if err == nil {
+				_ = other.Close()
+			}
+			if taken := err == nil; taken != (name == "open") {
+				t.Errorf("another client under a node's id: %v", err)
+			}
+			if name == "password" { // it is changed under both
+				if err := os.WriteFile(password, []byte("another\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if code, _ := s.stop(); code != 0 {
+					t.Errorf("the node: code %d", code)
+				}
+				s.start(t)
+				s.waitReady(t)
+			}
+			if code, _ := s.stop(); code != 0 {
+				t.Errorf("the node: code %d", code)
+			}
+			if code, _ := broker.stop(); code != 0 {
+				t.Errorf("the broker: code %d", code)
+			}
+		})
+	}
+}
+
+// A password that is changed, as a platform rotates it, is used for the next connection, without a restart.
+func TestPasswordIsReadAgain(t *testing.T) {
+	folder := t.TempDir()
+	hashed, secret := filepath.Join(folder, "passwd"), filepath.Join(folder, "password")
+	set := func(password string) {
+		if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(need(t, "mosquitto_passwd"), "-c", "-b", hashed, "store", password).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	set("first")
+	broker := startMosquitto(t, "user root", "password_file "+hashed, "allow_anonymous false")
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--broker.username", "store", "--broker.passwordFile", secret)
+	s.waitReady(t)
+	set("second")
+	broker.kill()
+	eventually(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
+	broker.start(t)
+	s.waitReady(t)
+}
