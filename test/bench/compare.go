@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// compareOptions are the flags of `bench compare`.
+type compareOptions struct {
+	holdfast    string
+	dir         string
+	output      string
+	only        []string
+	outstanding []int
+	rounds      int
+	nodes       int
+	warmup      time.Duration
+	duration    time.Duration
+}
+
+func newCompare() *cobra.Command {
+	var o compareOptions
+	command := &cobra.Command{
+		Use: "compare", Short: "The same load on Holdfast, etcd, NATS JetStream KV, bare raft and the broker alone, in one run",
+		RunE: func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
+	}
+	o.add(command)
+	flags := command.Flags()
+	flags.StringArrayVar(&o.only, "only", nil, "`name` of a system to measure, may be repeated (default: all)")
+	flags.IntSliceVar(&o.outstanding, "outstanding", []int{1, 16, 64, 256, 1024}, "requests under way at once")
+	flags.IntVar(&o.nodes, "nodes", 3, "members of each cluster")
+	flags.IntVar(&o.rounds, "rounds", 3, "how often each is measured; medians are reported")
+	return command
+}
+
+func (o *compareOptions) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&o.holdfast, "holdfast", "bin/holdfast", "the `binary` under test")
+	flags.StringVar(&o.dir, "dir", "", "`folder` for the data, on the disk that is to be measured (default: that of the results)")
+	flags.StringVar(&o.output, "output", "report/bench", "`folder` for the results")
+	flags.DurationVar(&o.warmup, "warmup", time.Second, "load before each measurement")
+	flags.DurationVar(&o.duration, "duration", 3*time.Second, "length of each measurement")
+}
+
+// systems returns everything that is compared.
+func systems(nodes int) []system {
+	all := []line{sets(), reads(), mixed()}
+	return []system{
+		echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, []line{sets(), reads()}),
+		holdfastSystem("Holdfast", nodes, all),
+		etcdSystem(),
+		holdfastSystem("Holdfast, ingest: leader", nodes, all, "--cluster.ingest", "leader"),
+		natsSystem(),
+		echoSystem("echo, 1 subscriber", 1, []line{sets(), reads()}),
+		holdfastSystem("Holdfast, logStore: wal", nodes, []line{sets()}, "--cluster.logStore", "wal"),
+		holdfastSystem("Holdfast, ingest: leader, logStore: wal", nodes, []line{sets()}, "--cluster.ingest", "leader", "--cluster.logStore", "wal"),
+		raftSystem(),
+	}
+}
+
+// point is what was measured of one line at one number of requests under way.
+type point struct {
+	System      string             `json:"system"`
+	Line        string             `json:"line"`
+	Outstanding int                `json:"outstanding"`
+	Rates       []float64          `json:"rates"` // requests per second, by round
+	P50         []float64          `json:"p50"`   // milliseconds
+	P99         []float64          `json:"p99"`
+	P999        []float64          `json:"p99.9"`
+	CPU         map[string]float64 `json:"cpu"` // cores by process, mean
+}
+
+type pointKey struct {
+	system, line string
+	outstanding  int
+}
+
+func (o *compareOptions) run(ctx context.Context) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	w, clean, err := o.world()
+	if err != nil {
+		return err
+	}
+	defer clean()
+	measured := &comparison{Machine: describeMachine(), Nodes: o.nodes, Rounds: o.rounds, Duration: o.duration, points: map[pointKey]*point{}}
+	for round := range o.rounds {
+		for _, s := range systems(o.nodes) {
+			if len(o.only) > 0 && !slices.Contains(o.only, s.name) {
+				continue
+			}
+			if err := o.measure(ctx, w, s, round, measured); err != nil {
+				err = fmt.Errorf("%s: %w", s.name, err)
+				if len(measured.Points) > 0 { // what was measured is not lost
+					err = errors.Join(err, measured.write(o.output))
+				}
+				return err
+			}
+		}
+	}
+	return measured.write(o.output)
+}
+
+// validate reports the first flag that makes no sense.
+func (o *compareOptions) validate() error {
+	if o.rounds < 1 || len(o.outstanding) == 0 || slices.Min(o.outstanding) < 1 {
+		return errors.New("--rounds and --outstanding must be positive")
+	}
+	for _, name := range o.only {
+		if !slices.ContainsFunc(systems(o.nodes), func(s system) bool { return s.name == name }) {
+			return fmt.Errorf("--only: there is no %q", name)
+		}
+	}
+	return nil
+}
+
+// world makes the folders.
+func (o *compareOptions) world() (w *world, clean func(), err error) {
+	w = &world{nodes: o.nodes}
+	if w.self, err = os.Executable(); err != nil {
+		return nil, nil, err
+	}
+	if w.holdfast, err = filepath.Abs(o.holdfast); err != nil {
+		return nil, nil, err
+	}
+	if _, err := os.Stat(w.holdfast); err != nil {
+		return nil, nil, fmt.Errorf("%w: make build", err)
+	}
+	if err := os.MkdirAll(o.output, 0o755); err != nil {
+		return nil, nil, err
+	}
+	dir := o.dir
+	if dir == "" {
+		dir = o.output
+	}
+	if w.dir, err = os.MkdirTemp(dir, "holdfast-bench-"); err != nil {
+		return nil, nil, err
+	}
+	if w.dir, err = filepath.Abs(w.dir); err != nil {
+		return nil, nil, err
+	}
+	root := w.dir
+	return w, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto gives up root, and reads its configuration then
+}
+
+// within runs use with a system that runs in a folder of its own.
+func within(ctx context.Context, w *world, s system, use func(*world, *running) error) error {
+	inner := *w
+	var err error
+	if inner.dir, err = os.MkdirTemp(w.dir, "system-"); err != nil {
+		return err
+	}
+	r, err := s.start(ctx, &inner)
+	if err == nil {
+		err = use(&inner, r)
+	}
+	r.stop()
+	w.ports = inner.ports
+	return errors.Join(err, os.RemoveAll(inner.dir))
+}
+
+const (
+	connections = 4
+	valueSize   = 100
+	benchKeys   = 10_000
+)
+
+func (o *compareOptions) measure(ctx context.Context, w *world, s system, round int, measured *comparison) error {
+	return within(ctx, w, s, func(w *world, r *running) error {
+		base := loadOptions{ValueSize: valueSize, Keys: benchKeys, Connections: connections, Warmup: o.warmup, Duration: o.duration}
+		if r.raft == "" {
+			filling := base
+			filling.Fill, filling.Outstanding = true, 256
+			if _, err := r.measure(ctx, w, filling); err != nil {
+				return fmt.Errorf("fill: %w", err)
+			}
+		}
+		for _, outstanding := range o.outstanding {
+			for _, l := range s.lines {
+				options := base
+				options.GETs, options.Outstanding = l.gets, outstanding
+				m, err := r.measure(ctx, w, options)
+				if err != nil {
+					return fmt.Errorf("%s at %d: %w", l.name, outstanding, err)
+				}
+				measured.add(s.name, l.name, outstanding, m)
+				fmt.Printf("round %d  %-40s %-6s %5d: %8.0f/s  p50 %7.2f ms  p99 %7.2f ms  %s\n", round+1, s.name, l.name, outstanding,
+					m.result.Rate, float64(m.result.P50)/1000, float64(m.result.P99)/1000, cores(m))
+			}
+		}
+		return nil
+	})
+}
+
+// comparison gathers the points, in the order in which they were first measured.
+type comparison struct {
+	Machine  string        `json:"machine"`
+	Nodes    int           `json:"nodes"`
+	Rounds   int           `json:"rounds"`
+	Duration time.Duration `json:"durationNanoseconds"`
+	Points   []*point      `json:"points"`
+
+	points map[pointKey]*point
+}
+
+func (c *comparison) add(system, line string, outstanding int, m *measurement) {
+	key := pointKey{system, line, outstanding}
+	p := c.points[key]
+	if p == nil {
+		p = &point{System: system, Line: line, Outstanding: outstanding, CPU: map[string]float64{}}
+		c.points[key] = p
+		c.Points = append(c.Points, p)
+	}
+	p.Rates = append(p.Rates, m.result.Rate)
+	p.P50 = append(p.P50, float64(m.result.P50)/1000)
+	p.P99 = append(p.P99, float64(m.result.P99)/1000)
+	p.P999 = append(p.P999, float64(m.result.P999)/1000)
+	for name, used := range m.cpu {
+		p.CPU[name] += used.Seconds() / m.took.Seconds() / float64(c.Rounds)
+	}
+}
+
+// write leaves the figures, a table and a plot in a folder.
+func (c *comparison) write(dir string) error {
+	data, err := json.MarshalIndent(c, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "compare.json"), append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	table := c.table()
+	fmt.Print("\n", table)
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "compare.md"), []byte(table), 0o644),
+		os.WriteFile(filepath.Join(dir, "compare.svg"), []byte(c.plot()), 0o644),
+		os.WriteFile(filepath.Join(dir, "latency.svg"), []byte(c.latencies()), 0o644),
+	)
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// growth measures one thing that grows.
+type growth struct {
+	compareOptions
+	largest int // keys
+}
+
+func newGrowth() *cobra.Command {
+	g := growth{}
+	command := &cobra.Command{
+		Use: "growth", Short: "What grows with keys, values, members and watchers, and how fast",
+		RunE: func(command *cobra.Command, _ []string) error { return g.run(command.Context()) },
+	}
+	g.add(command)
+	command.Flags().IntVar(&g.largest, "keys", 1_000_000, "the largest number of keys, on one node")
+	return command
+}
+
+// grown is what was measured of one size.
+type grown struct {
+	What        string  `json:"what"`
+	Size        int     `json:"size"`
+	Detail      string  `json:"detail"`
+	Rate        float64 `json:"requestsPerSecond"`
+	P50         float64 `json:"p50"` // milliseconds
+	P99         float64 `json:"p99"`
+	P999        float64 `json:"p99.9"`
+	Memory      float64 `json:"mebibytes,omitempty"`         // of a node, anonymous
+	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // beyond key and value
+	Restart     float64 `json:"restartSeconds,omitempty"`    // until it is ready again, after kill -9
+	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // milliseconds, while a snapshot is taken
+	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // how long that takes
+	Filled      float64 `json:"fillKeysPerSecond,omitempty"` // how fast the keys were written
+}
+
+func (g *growth) run(ctx context.Context) error {
+	w, clean, err := g.world()
+	if err != nil {
+		return err
+	}
+	defer clean()
+	var all []*grown
+	note := func(m *grown, err error) error {
+		if err != nil {
+			return err
+		}
+		all = append(all, m)
+		fmt.Printf("%-20s %9d %-22s %7.0f/s  p50 %6.2f ms  p99 %7.2f ms  p99.9 %7.2f ms  %6.0f MiB  %5.0f B/key  restart %5.2f s  saving: p99.9 %7.2f ms in %.1f s\n",
+			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey, m.Restart, m.WhileSaving, m.Snapshot)
+		return nil
+	}
+	for keys := 10_000; keys <= g.largest; {
+		if err := note(g.keys(ctx, w, keys, valueSize)); err != nil {
+			return fmt.Errorf("%d keys: %w", keys, err)
+		}
+		switch {
+		case keys < g.largest && keys*10 > g.largest:
+			keys = g.largest
+		default:
+			keys *= 10
+		}
+	}
+	for _, keys := range []int{2_000, 20_000, 200_000} {
+		if keys > g.largest/5 {
+			continue // two gigabytes take their time
+		}
+		if err := note(g.keys(ctx, w, keys, 10<<10)); err != nil {
+			return fmt.Errorf("%d keys of 10 KiB: %w", keys, err)
+		}
+	}
+	for _, nodes := range []int{1, 3, 5} {
+		if err := note(g.sets(ctx, w, "members", nodes, nodes, 0)); err != nil {
+			return fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+	}
+	for _, watchers := range []int{0, 1_000, 10_000} {
+		if err := note(g.sets(ctx, w, "watchers", watchers, 3, watchers)); err != nil {
+			return fmt.Errorf("%d watchers: %w", watchers, err)
+		}
+	}
+	return g.write(all)
+}
+
+// plain is a cluster of some nodes with their defaults.
+func plain(nodes int) system { return holdfastSystem(fmt.Sprintf("%d nodes", nodes), nodes, nil) }
+
+const growthOutstanding = 64
+
+func (g *growth) load(keys, size int) loadOptions {
+	return loadOptions{ValueSize: size, Keys: keys, Connections: connections, Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration}
+}
+
+func (m *grown) take(x *measurement) {
+	m.Rate, m.P50, m.P99, m.P999 = x.result.Rate, float64(x.result.P50)/1000, float64(x.result.P99)/1000, float64(x.result.P999)/1000
+}
+
+// keys measures one node with a number of keys: half of the requests read, half write.
+func (g *growth) keys(ctx context.Context, w *world, keys, size int) (*grown, error) {
+	m := &grown{What: "keys", Size: keys, Detail: fmt.Sprintf("values of %d bytes", size)}
+	return m, within(ctx, w, plain(1), func(w *world, r *running) error {
+		options := g.load(keys, size)
+		filling := options
+		filling.Fill, filling.Outstanding = true, 256
+		began := time.Now()
+		if _, err := r.measure(ctx, w, filling); err != nil {
+			return fmt.Errorf("fill: %w", err)
+		}
+		m.Filled = float64(keys) / time.Since(began).Seconds()
+		measured, err := r.measure(ctx, w, options)
+		if err != nil {
+			return err
+		}
+		m.take(measured)
+		if err := g.whileSaving(ctx, w, r, options, m); err != nil {
+			return err
+		}
+		return g.restart(ctx, r, m, keys*(20+size))
+	})
+}
+
+// whileSaving measures while snapshots are taken.
+func (g *growth) whileSaving(ctx context.Context, w *world, r *running, options loadOptions, m *grown) error {
+	saving, stop := context.WithCancel(ctx)
+	defer stop()
+	taken := make(chan error, 1)
+	var longest time.Duration
+	go func() {
+		for saving.Err() == nil {
+			began := time.Now()
+			if _, err := post(saving, "http://"+r.admin[0]+"/v1/snapshot/take", nil); err != nil && saving.Err() == nil {
+				taken <- err
+				return
+			}
+			longest = max(longest, time.Since(began))
+		}
+		taken <- nil
+	}()
+	measured, err := r.measure(ctx, w, options)
+	stop()
+	if err = errors.Join(err, <-taken); err != nil {
+		return fmt.Errorf("while a snapshot is taken: %w", err)
+	}
+	m.WhileSaving, m.Snapshot = float64(measured.result.P999)/1000, longest.Seconds()
+	return nil
+}
+
+// restart measures how long a killed node takes, and what it needs of memory then.
+func (g *growth) restart(ctx context.Context, r *running, m *grown, bytes int) error {
+	old := r.processes[len(r.processes)-1]
+	old.kill()
+	began := time.Now()
+	again, err := startProcess(old.command.Dir, old.name, old.command.Path, old.command.Args[1:]...)
+	if err != nil {
+		return err
+	}
+	r.processes[len(r.processes)-1] = again
+	if err := until(ctx, "it is ready again", 5*time.Minute, func() bool { return answers("http://" + r.health[0] + "/readyz") }); err != nil {
+		return err
+	}
+	m.Restart = time.Since(began).Seconds()
+	m.Memory = float64(again.memory()) / (1 << 20)
+	m.BytesPerKey = (float64(again.memory()) - float64(bytes)) / float64(m.Size)
+	return nil
+}
+
+// sets measures writes with a number of members, and of keys that somebody watches.
+func (g *growth) sets(ctx context.Context, w *world, what string, size, nodes, watchers int) (*grown, error) {
+	m := &grown{What: what, Size: size, Detail: "SET, 64 under way"}
+	return m, within(ctx, w, plain(nodes), func(w *world, r *running) error {
+		options := g.load(benchKeys, valueSize)
+		options.GETs, options.Watchers = 0, watchers
+		measured, err := r.measure(ctx, w, options)
+		if err == nil {
+			m.take(measured)
+			m.Memory = float64(r.processes[1].memory()) / (1 << 20)
+		}
+		return err
+	})
+}
+
+func (g *growth) write(all []*grown) error {
+	data, err := json.MarshalIndent(all, "", " ")
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s. %d requests under way, one run of %v each.\n\n", describeMachine(), growthOutstanding, g.duration)
+	b.WriteString("| what | size | of | requests/s | p50 ms | p99 ms | p99.9 ms | MiB | bytes per key beyond key and value | restart s | p99.9 ms while snapshots are taken | snapshot s |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	drawn := chart{title: "One node: throughput and memory with the number of keys", x: "keys", y: "requests per second; MiB"}
+	rates, memory := map[string]*series{}, map[string]*series{}
+	var order []string
+	for _, m := range all {
+		fmt.Fprintf(&b, "| %s | %d | %s | %.0f | %.2f | %.2f | %.2f | %.0f | %.0f | %.2f | %.2f | %.2f |\n",
+			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey, m.Restart, m.WhileSaving, m.Snapshot)
+		if m.What != "keys" {
+			continue
+		}
+		if rates[m.Detail] == nil {
+			rates[m.Detail], memory[m.Detail] = &series{name: "requests/s, " + m.Detail}, &series{name: "MiB, " + m.Detail}
+			order = append(order, m.Detail)
+		}
+		rates[m.Detail].x, rates[m.Detail].y = append(rates[m.Detail].x, float64(m.Size)), append(rates[m.Detail].y, m.Rate)
+		memory[m.Detail].x, memory[m.Detail].y = append(memory[m.Detail].x, float64(m.Size)), append(memory[m.Detail].y, max(m.Memory, 1))
+	}
+	for _, detail := range order {
+		drawn.series = append(drawn.series, *rates[detail], *memory[detail])
+	}
+	fmt.Print("\n", b.String())
+	return errors.Join(
+		os.WriteFile(filepath.Join(g.output, "members.svg"), []byte(plotGrown(all, "members")), 0o644),
+		os.WriteFile(filepath.Join(g.output, "watchers.svg"), []byte(plotGrown(all, "watchers")), 0o644),
+		os.WriteFile(filepath.Join(g.output, "growth.json"), append(data, '\n'), 0o644),
+		os.WriteFile(filepath.Join(g.output, "growth.md"), []byte(b.String()), 0o644),
+		os.WriteFile(filepath.Join(g.output, "growth.svg"), []byte(drawn.svg()), 0o644),
+	)
+}
+
+// plotGrown draws throughput and latency against the number of one thing. None of it is drawn at 1, because the axis is logarithmic.
+func plotGrown(all []*grown, what string) string {
+	rate, p99 := series{name: "requests/s"}, series{name: "p99, milliseconds"}
+	for _, m := range all {
+		if m.What == what {
+			x := float64(max(m.Size, 1))
+			rate.x, rate.y = append(rate.x, x), append(rate.y, m.Rate)
+			p99.x, p99.y = append(p99.x, x), append(p99.y, m.P99)
+		}
+	}
+	return (&chart{title: "SET, 64 under way, with the number of " + what, x: what, y: "requests per second; milliseconds", series: []series{rate, p99}}).svg()
+}

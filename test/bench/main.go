@@ -1,0 +1,27 @@
+// Command bench measures Holdfast beside what a user would pick instead: etcd and NATS JetStream KV, beside a bare hashicorp/raft,
+// and beside what the broker can do at most. Every system runs as processes of its own on this machine; rounds are interleaved, and
+// medians are reported. It is a module of its own, because the peers are built from theirs.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := &cobra.Command{Use: "bench", Short: "Measure Holdfast beside its peers", SilenceUsage: true, SilenceErrors: true}
+	role := &cobra.Command{Use: "role", Short: "What bench starts of itself", Hidden: true}
+	role.AddCommand(newEtcdRole(), newNATSRole(), newRaftRole(), newEchoRole(), newLoadRole())
+	root.AddCommand(newCompare(), newGrowth(), role)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/echo"
+	"holdfast/internal/mqttconn"
+)
+
+// echoTopic is as long as the store's invoke topic.
+const echoTopic = "statestore/v1/00000000-0000-0000-0000-00000000bench/command/invoke"
+
+// newEchoRole is a client that answers requests at once, or only receives them.
+func newEchoRole() *cobra.Command {
+	var broker, id string
+	var answer bool
+	var valueSize int
+	command := &cobra.Command{Use: "echo", RunE: func(command *cobra.Command, _ []string) error {
+		dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: broker}}, Timeout: 10 * time.Second}
+		return echo.Run(command.Context(), echo.Config{
+			Dialer: dialer, ClientID: id, Topic: echoTopic, Answer: answer, ValueSize: valueSize, Connected: func() { fmt.Println("ready") },
+		})
+	}}
+	flags := command.Flags()
+	flags.StringVar(&broker, "broker", "", "")
+	flags.StringVar(&id, "id", "", "")
+	flags.BoolVar(&answer, "answer", false, "")
+	flags.IntVar(&valueSize, "value-size", 100, "")
+	return command
+}

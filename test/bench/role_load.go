@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/internal/load"
+)
+
+// store is a system under load. Connections have numbers from 0.
+type store interface {
+	Set(ctx context.Context, connection int, key string, value []byte) error
+	Get(ctx context.Context, connection int, key string) error
+	Close()
+}
+
+// loadOptions are what the load on every system has in common.
+type loadOptions struct {
+	Outstanding int
+	GETs        int // of 100 requests
+	ValueSize   int
+	Keys        int
+	Connections int
+	Warmup      time.Duration
+	Duration    time.Duration
+	Fill        bool
+	Watchers    int // of as many keys; with Holdfast only
+}
+
+func (o *loadOptions) load() load.Options {
+	return load.Options{Outstanding: o.Outstanding, Warmup: o.Warmup, Duration: o.Duration}
+}
+
+// newLoadRole puts load on a system, and prints the result as JSON.
+func newLoadRole() *cobra.Command {
+	var kind, addresses, text string
+	command := &cobra.Command{Use: "load", RunE: func(command *cobra.Command, _ []string) error {
+		var o loadOptions
+		if err := json.Unmarshal([]byte(text), &o); err != nil {
+			return err
+		}
+		o.Connections = min(o.Connections, o.Outstanding)
+		open := map[string]func(context.Context, []string, int) (store, error){
+			"holdfast": openHoldfast, "echo": openEchoed, "etcd": openEtcd, "nats": openNATS,
+		}[kind]
+		if open == nil {
+			return fmt.Errorf("unknown system %q", kind)
+		}
+		s, err := open(command.Context(), strings.Split(addresses, ","), o.Connections)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return putLoad(command.Context(), s, &o)
+	}}
+	flags := command.Flags()
+	flags.StringVar(&kind, "system", "", "")
+	flags.StringVar(&addresses, "addresses", "", "")
+	flags.StringVar(&text, "options", "", "")
+	return command
+}
+
+// key returns a key of 20 bytes.
+func key(n int) string { return fmt.Sprintf("key-%016d", n) }
+
+const requestTimeout = 30 * time.Second
+
+func putLoad(ctx context.Context, s store, o *loadOptions) error {
+	value := make([]byte, o.ValueSize)
+	for i := range value {
+		value[i] = byte('a' + rand.IntN(26))
+	}
+	if o.Fill {
+		return fill(ctx, s, o, value)
+	}
+	if h, ok := s.(*holdfastStore); ok && o.Watchers > 0 {
+		stop, err := h.watch(ctx, o.Watchers)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	result, err := load.Run(ctx, o.load(), func(ctx context.Context, worker int) error {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		if n := rand.IntN(o.Keys); rand.IntN(100) >= o.GETs {
+			return s.Set(ctx, worker%o.Connections, key(n), value)
+		} else {
+			return s.Get(ctx, worker%o.Connections, key(n))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if result.Last != nil {
+		fmt.Fprintln(os.Stderr, "last error:", result.Last)
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// fill writes every key once.
+func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for worker := range o.Outstanding {
+		workers.Go(func() {
+			for n := int(next.Add(1)) - 1; n < o.Keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
+				if err := s.Set(ctx, worker%o.Connections, key(n), value); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+type holdfastStore struct{ clients []*client.Client }
+
+func openHoldfast(ctx context.Context, addresses []string, connections int) (store, error) {
+	return openOn(ctx, addresses, connections, "")
+}
+
+// openEchoed is for those who answer in the store's place.
+func openEchoed(ctx context.Context, addresses []string, connections int) (store, error) {
+	return openOn(ctx, addresses, connections, echoTopic)
+}
+
+func openOn(ctx context.Context, addresses []string, connections int, topic string) (store, error) {
+	s := &holdfastStore{}
+	for range connections {
+		c, err := client.Connect(ctx, client.Config{Addresses: addresses, InvokeTopic: topic, Timeout: requestTimeout})
+		if err != nil {
+			return nil, err
+		}
+		s.clients = append(s.clients, c)
+	}
+	return s, nil
+}
+
+func (s *holdfastStore) Set(ctx context.Context, connection int, key string, value []byte) error {
+	_, err := s.clients[connection].Set(ctx, key, value)
+	return err
+}
+
+func (s *holdfastStore) Get(ctx context.Context, connection int, key string) error {
+	_, _, err := s.clients[connection].Get(ctx, key)
+	if errors.Is(err, client.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// watch watches a number of keys, over all connections, and reads what comes.
+func (s *holdfastStore) watch(ctx context.Context, count int) (stop func(), err error) {
+	const atOnce = 64
+	ctx, cancel := context.WithCancelCause(ctx)
+	var next atomic.Int64
+	var watching, reading sync.WaitGroup
+	for range atOnce {
+		watching.Go(func() {
+			for n := int(next.Add(1)) - 1; n < count && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
+				watcher, err := s.clients[n%len(s.clients)].Watch(ctx, key(n))
+				if err != nil {
+					cancel(fmt.Errorf("watch: %w", err))
+					return
+				}
+				reading.Go(func() {
+					for {
+						select {
+						case <-ctx.Done():
+							return
+						case _, open := <-watcher.Events():
+							if !open {
+								return
+							}
+						}
+					}
+				})
+			}
+		})
+	}
+	watching.Wait()
+	stop = func() {
+		cancel(nil)
+		reading.Wait()
+	}
+	if err := context.Cause(ctx); err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+func (s *holdfastStore) Close() {
+	for _, c := range s.clients {
+		_ = c.Close() // everything is answered
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// cores says how many cores each process used.
+func cores(m *measurement) string {
+	var parts []string
+	for _, name := range sortedKeys(m.cpu) {
+		parts = append(parts, fmt.Sprintf("%s %.2f", name, m.cpu[name].Seconds()/m.took.Seconds()))
+	}
+	return strings.Join(parts, " ")
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// table returns the medians in Markdown: rates, latencies, the goals' ratios, and the processors.
+func (c *comparison) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s. %d members each; medians of %d interleaved rounds of %v; values of %d bytes, keys of 20, %d keys, %d connections; every write synced to disk.\n",
+		c.Machine, c.Nodes, c.Rounds, c.Duration.Round(time.Millisecond), valueSize, benchKeys, connections)
+	c.figures(&b, "Requests per second", "%.0f", func(p *point) float64 { return median(p.Rates) })
+	c.figures(&b, "p50, milliseconds", "%.2f", func(p *point) float64 { return median(p.P50) })
+	c.figures(&b, "p99, milliseconds", "%.2f", func(p *point) float64 { return median(p.P99) })
+	c.ratios(&b)
+	c.processors(&b)
+	return b.String()
+}
+
+func (c *comparison) outstanding() (all []int) {
+	for _, p := range c.Points {
+		if !slices.Contains(all, p.Outstanding) {
+			all = append(all, p.Outstanding)
+		}
+	}
+	return all
+}
+
+// series returns the names of the lines, in order.
+func (c *comparison) series() (all [][2]string) {
+	for _, p := range c.Points {
+		if name := [2]string{p.System, p.Line}; !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func header(b *strings.Builder, title string, columns []int) {
+	fmt.Fprintf(b, "\n| %s, by requests under way |", title)
+	for _, n := range columns {
+		fmt.Fprintf(b, " %d |", n)
+	}
+	b.WriteString("\n|---|")
+	b.WriteString(strings.Repeat("---:|", len(columns)))
+	b.WriteString("\n")
+}
+
+func (c *comparison) figures(b *strings.Builder, title, format string, value func(*point) float64) {
+	header(b, title, c.outstanding())
+	for _, name := range c.series() {
+		fmt.Fprintf(b, "| %s, %s |", name[0], name[1])
+		for _, n := range c.outstanding() {
+			if p := c.points[pointKey{name[0], name[1], n}]; p != nil {
+				fmt.Fprintf(b, " "+format+" |", value(p))
+			} else {
+				b.WriteString(" – |")
+			}
+		}
+		b.WriteString("\n")
+	}
+}
+
+// ratio is a comparison that a goal is set for. It is that of the medians.
+type ratio struct {
+	title, system, line, base, baseLine string
+	value                               func(*point) float64
+}
+
+func (c *comparison) ratios(b *strings.Builder) {
+	rate := func(p *point) float64 { return median(p.Rates) }
+	p50 := func(p *point) float64 { return median(p.P50) }
+	echoes := fmt.Sprintf("echo, %d subscribers", c.Nodes)
+	lean := "Holdfast, ingest: leader"
+	header(b, "Ratios", c.outstanding())
+	for _, r := range []ratio{
+		{"SET/s, of the echo ceiling", "Holdfast", "SET", echoes, "SET", rate},
+		{"GET/s, of the echo ceiling", "Holdfast", "GET", echoes, "GET", rate},
+		{"SET/s, of etcd", "Holdfast", "SET", "etcd", "SET", rate},
+		{"GET/s, of etcd", "Holdfast", "GET", "etcd", "GET", rate},
+		{"SET/s, of NATS KV", "Holdfast", "SET", "NATS KV", "SET", rate},
+		{"SET/s with ingest: leader, of etcd", lean, "SET", "etcd", "SET", rate},
+		{"SET/s with ingest: leader, of NATS KV", lean, "SET", "NATS KV", "SET", rate},
+		{"SET/s with ingest: leader, of the echo ceiling with one subscriber", lean, "SET", "echo, 1 subscriber", "SET", rate},
+		{"SET p50, of etcd", "Holdfast", "SET", "etcd", "SET", p50},
+		{"SET p50 with logStore: wal, of etcd", "Holdfast, logStore: wal", "SET", "etcd", "SET", p50},
+		{"SET/s, of bare raft", "Holdfast", "SET", "bare raft", "SET", rate},
+	} {
+		fmt.Fprintf(b, "| %s |", r.title)
+		for _, n := range c.outstanding() {
+			p, base := c.points[pointKey{r.system, r.line, n}], c.points[pointKey{r.base, r.baseLine, n}]
+			if p == nil || base == nil || r.value(base) == 0 {
+				b.WriteString(" – |")
+				continue
+			}
+			fmt.Fprintf(b, " %.2f |", r.value(p)/r.value(base))
+		}
+		b.WriteString("\n")
+	}
+}
+
+// processors says which process used how many cores, at the largest number of requests under way that is measured with 256 or fewer.
+func (c *comparison) processors(b *strings.Builder) {
+	chosen := 0
+	for _, n := range c.outstanding() {
+		if n <= 256 {
+			chosen = max(chosen, n)
+		}
+	}
+	fmt.Fprintf(b, "\n| Cores in use at %d requests under way | by process |\n|---|---|\n", chosen)
+	for _, name := range c.series() {
+		p := c.points[pointKey{name[0], name[1], chosen}]
+		if p == nil {
+			continue
+		}
+		var parts []string
+		for _, process := range sortedKeys(p.CPU) {
+			parts = append(parts, fmt.Sprintf("%s %.2f", process, p.CPU[process]))
+		}
+		fmt.Fprintf(b, "| %s, %s | %s |\n", name[0], name[1], strings.Join(parts, ", "))
+	}
+}
+
+// describeMachine says where the figures come from.
+func describeMachine() string {
+	name := "unknown processor"
+	if file, err := os.Open("/proc/cpuinfo"); err == nil {
+		for scanner := bufio.NewScanner(file); scanner.Scan(); {
+			if key, value, ok := strings.Cut(scanner.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+				name = strings.TrimSpace(value)
+				break
+			}
+		}
+		_ = file.Close() // it was read
+	}
+	return fmt.Sprintf("%s, %d cores, %s/%s, %s", name, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
