@@ -28,15 +28,15 @@ func (f *Front) admit(ctx context.Context, r *request) {
 	if f.stopped || ctx.Err() != nil || f.config.FollowLeader && f.serving == nil {
 		return // not acknowledged: the broker has it still
 	}
+	if r.redelivered && f.mustNotHappen(r) {
+		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		r.done()
+		return
+	}
 	if f.serving == nil && f.backlog.Load() && !f.dropped.since(r.command.ID).IsZero() { // an old copy of what was dropped
 		published = true
 	}
 	if f.serving == nil && (published || !f.keeps(r, alone)) {
-		r.done()
-		return
-	}
-	if f.config.FollowLeader && r.redelivered && f.mayHaveHappened(r) {
-		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		r.done()
 		return
 	}

@@ -76,6 +76,28 @@ func (f *Front) wasDropped(r *request) bool {
 	return f.dropped.since(r.command.ID).After(r.arrived.Add(-imprecise))
 }
 
+// mustNotHappen reports whether a request that the broker sends again is not to be executed. It had lapsed here before it was its turn,
+// or was dropped, and its client's later requests were not: it would come after them. Or, where nobody but the broker keeps requests,
+// an earlier leader may have executed it, and nobody would know it again. f.mu is held.
+func (f *Front) mustNotHappen(r *request) bool {
+	id := r.command.ID
+	switch {
+	case r.read:
+		return false
+	case id.IsZero():
+		return f.config.FollowLeader
+	default:
+		return !f.lapsed.since(id).IsZero() || f.config.FollowLeader && !f.dropped.since(id).IsZero()
+	}
+}
+
+// noteLapsed notes that nobody waits for a request any more that was not executed. f.mu is held.
+func (f *Front) noteLapsed(r *request) {
+	if !r.command.ID.IsZero() && !r.read {
+		f.lapsed.note(r.command.ID, 0, time.Now())
+	}
+}
+
 // isSpare lets go of a request of which another copy is held in an earlier place. A leader takes in every copy; of those that are
 // left, the first keeps its place among its client's requests. f.mu is held.
 func (f *Front) isSpare(r *request) bool {

@@ -12,6 +12,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	now := time.Now()
 	if !r.deadline.IsZero() && !now.Before(r.deadline) {
 		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
+		f.noteLapsed(r)
 		f.end(r)
 		return
 	}

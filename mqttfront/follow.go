@@ -74,12 +74,3 @@ func (f *Front) letGo(r *request) {
 	r.done = func() {}
 	f.end(r)
 }
-
-// mayHaveHappened reports whether a request that the broker sends again is not to be executed: an earlier leader may have done so, and
-// nobody would know it again; or it was dropped, and its client's later requests were not. f.mu is held.
-func (f *Front) mayHaveHappened(r *request) bool {
-	if r.command.ID.IsZero() {
-		return !r.read
-	}
-	return !f.dropped.since(r.command.ID).IsZero()
-}

@@ -46,6 +46,7 @@ type Front struct {
 	// dropped are the requests that were refused for want of room even to remember that. A copy that another node still holds, because
 	// it is slow to hear of it, must not be executed after later requests of the same client.
 	dropped            early
+	lapsed             early           // requests that nobody waited for any more when it was their turn, as dropped
 	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
 	sequence           uint64          // of the last request that was taken in
 	outbox             *outbox         // while the node leads
@@ -76,7 +77,7 @@ func New(config Config, world World) (*Front, error) {
 		config: config, world: world, pending: make(chan Departure, 1024),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
-		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory},
+		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},
 	}
 	f.room.L = &f.mu
 	return f, nil
@@ -275,12 +276,14 @@ func (f *Front) giveUp(now time.Time) {
 	defer f.mu.Unlock()
 	f.early.forget(now)
 	f.dropped.forget(now)
+	f.lapsed.forget(now)
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
 		if r.state == stateHeld && now.After(r.holdUntil) {
 			if r.outcome == 0 {
 				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()
+				f.noteLapsed(r)
 			}
 			f.end(r)
 		}

@@ -253,6 +253,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 		f.noteDropped(command)
 	} else if !command.ID.IsZero() {
 		delete(f.dropped.byID, command.ID) // its client has sent it again
+		delete(f.lapsed.byID, command.ID)
 	}
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)

@@ -147,6 +147,22 @@ func TestNotesOrder(t *testing.T) {
 	}
 }
 
+// Where notifications were given up, a leader may repeat what the last one had left out, if it goes on to what the client knew before.
+func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
+	loose := conditions()
+	loose.NotesComplete = false
+	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	for want, order := range map[bool][]int64{true: {1, 3, 2, 3, 4}, false: {1, 3, 2}} {
+		h := New()
+		for _, n := range order {
+			h.AddNote("a", note(n))
+		}
+		if findings := Check(h, loose); (len(findings.Violations) == 0) != want {
+			t.Errorf("%v: %v", order, findings.Violations)
+		}
+	}
+}
+
 // A history that was saved is the same when it is loaded.
 func TestSaveAndLoad(t *testing.T) {
 	h := New()

@@ -39,7 +39,8 @@ func (j *judge) checkNotes() {
 	}
 }
 
-// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end.
+// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. Where notifications were
+// given up, a leader may repeat one that the last one had left out.
 func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
 	var seen []change // as they came first
 	position := make(map[change]int)
@@ -64,11 +65,15 @@ func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
 			j.violation("notifications", "%s: %+v at %v is new, in the middle of a repetition", client, c, notes[i].At)
 			return
 		}
-		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] {
+		// Where notifications were given up, what comes again may have been left out before. It then has to lead up to what came before it.
+		again := func(reached func(change) bool) bool {
+			return !complete && slices.ContainsFunc(notes[i+1:], func(n Note) bool { return reached(n.change()) })
+		}
+		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] && !again(func(n change) bool { return n.Key == c.Key && !n.before(last) }) {
 			j.violation("notifications", "%s: %+v at %v came after %+v", client, c, notes[i].At, last)
 			return
 		}
-		if !c.Deleted && c.Version.Before(newest) && !known[c] {
+		if !c.Deleted && c.Version.Before(newest) && !known[c] && !again(func(n change) bool { return !n.Deleted && !n.Version.Before(newest) }) {
 			j.violation("notifications", "%s: %+v at %v came after a later change of another key, %s", client, c, notes[i].At, newest)
 			return
 		}

@@ -185,13 +185,14 @@ func simulate(ctx context.Context, o options) error {
 			fmt.Printf("seed %d FAILED: %s: %s\n", r.Seed, v.Check, text)
 		}
 		if total.seeds%20 == 0 {
-			fmt.Printf("%d of %d seeds, %d failed, %.0f virtual seconds per real second\n", total.seeds, o.seeds, len(total.failed), total.virtual.Seconds()/time.Since(began).Seconds())
+			fmt.Printf("%d of %d seeds, %d failed, %.0f virtual seconds per real second\n", total.seeds, o.seeds, len(total.failures), total.virtual.Seconds()/time.Since(began).Seconds())
 		}
 		return true
 	})
 	total.print(os.Stdout, time.Since(began))
-	if err == nil && len(total.failed) > 0 {
-		err = fmt.Errorf("%d of %d seeds failed: %v; what is needed to understand them is in %s", len(total.failed), total.seeds, total.failed, o.report)
+	total.printFailures(os.Stdout)
+	if err == nil && len(total.failures) > 0 {
+		err = fmt.Errorf("%d of %d seeds failed; what is needed to understand them is in %s", len(total.failures), total.seeds, o.report)
 	}
 	if err == nil {
 		err = total.enough()

@@ -14,7 +14,7 @@ import (
 // total sums up results.
 type total struct {
 	seeds      int
-	failed     []uint64
+	failures   []*sim.Result
 	virtual    time.Duration
 	operations int64
 	kinds      map[string]int
@@ -52,7 +52,7 @@ func (t *total) add(r *sim.Result) {
 	t.undecided += r.Undecided
 	t.recovered = max(t.recovered, r.Recovered)
 	if len(r.Violations) > 0 {
-		t.failed = append(t.failed, r.Seed)
+		t.failures = append(t.failures, r)
 	}
 }
 
@@ -63,7 +63,7 @@ func (t *total) print(w io.Writer, took time.Duration) {
 	flushed(w, func(b *bufio.Writer) {
 		hours := t.virtual.Hours()
 		fmt.Fprintf(b, "\n%d seeds, %d failed; %.2f virtual hours in %v: %.0f virtual seconds per real second\n",
-			t.seeds, len(t.failed), hours, took.Round(time.Second), t.virtual.Seconds()/took.Seconds())
+			t.seeds, len(t.failures), hours, took.Round(time.Second), t.virtual.Seconds()/took.Seconds())
 		fmt.Fprintf(b, "%d operations (%.1f a virtual second), %d faults that had an effect (one each %v)\n",
 			t.operations, t.perSecond(), t.allFaults, t.faultGap().Round(100*time.Millisecond))
 		fmt.Fprintf(b, "order of clients checked in %d seeds; notifications complete in %d seeds, %d that had to come, %d repeated; keys undecided: %d; service back after %v at the latest\n",
@@ -75,6 +75,19 @@ func (t *total) print(w io.Writer, took time.Duration) {
 		fmt.Fprintf(b, "\nfaults per virtual hour:\n")
 		for _, kind := range slices.Sorted(maps.Keys(t.faults)) {
 			fmt.Fprintf(b, "  %-48s %6.1f\n", kind, float64(t.faults[kind])/hours)
+		}
+	})
+}
+
+// printFailures says at the very end, where a log that was cut still shows it, what each failed seed broke.
+func (t *total) printFailures(w io.Writer) {
+	const longest = 1500 // bytes of one violation: the whole of it is in the report
+	flushed(w, func(b *bufio.Writer) {
+		for _, r := range t.failures {
+			fmt.Fprintf(b, "seed %d, %d nodes, %v:\n", r.Seed, r.Nodes, r.Virtual.Round(time.Second))
+			for _, v := range r.Violations {
+				fmt.Fprintf(b, "  %s: %s\n", v.Check, v.Text[:min(len(v.Text), longest)])
+			}
 		}
 	})
 }
