@@ -147,6 +147,22 @@ func TestNotesOrder(t *testing.T) {
 	}
 }
 
+// What a client with a new session missed before it had subscribed may come with a repetition, out of its place.
+func TestNotesOrderAfterANewSession(t *testing.T) {
+	for want, gap := range map[bool]time.Duration{true: 15 * time.Second, false: 0} {
+		h := New()
+		if gap > 0 {
+			h.AddGap("a", gap)
+		}
+		for i, key := range []string{"a", "b", "a", "c"} {
+			h.AddNote("a", Note{At: 15*time.Second + time.Duration(i+1)*time.Millisecond, Key: key, Deleted: key != "c", Version: version(map[string]int64{"a": 2, "b": 1, "c": 3}[key])})
+		}
+		if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
+			t.Errorf("gap at %v: %v", gap, findings.Violations)
+		}
+	}
+}
+
 // Where notifications were given up, a leader may repeat what the last one had left out, if it goes on to what the client knew before.
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()
