@@ -39,8 +39,9 @@ func (j *judge) checkNotes() {
 	}
 }
 
-// subscribing is how long a client with a new session may miss notifications: it has to subscribe again.
-const subscribing = 2 * time.Second
+// unsettled is how long after a client's new session what comes is not taken for a repetition: it may miss some until it has subscribed again,
+// and what it had before may come again together with what it had missed.
+const unsettled = 5 * time.Second
 
 // checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. Where notifications were
 // given up, a leader may repeat one that the last one had left out.
@@ -52,7 +53,7 @@ func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
 	var newest hlc.Timestamp // of all that was set
 	for i := range notes {
 		c := notes[i].change()
-		if i > 0 && j.history.gapBetween(client, notes[i-1].At-subscribing, notes[i].At) { // it may have missed some
+		if i > 0 && j.history.gapBetween(client, notes[i-1].At-unsettled, notes[i].At) { // it may have missed some
 			seen, position, next = nil, make(map[change]int), 0
 		}
 		at, repeated := position[c]
