@@ -11,7 +11,7 @@ ARCHITECTURES := amd64 arm64
 
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt
+PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt mosquitto-dev libmosquitto-dev
 # The chaos harness also needs Docker Engine and these.
 CHAOSTOOLS  := docker-compose nftables iproute2 procps
 # And these are what the nodes of a Kubernetes cluster consist of, beside what test/k8s builds, and containerd and runc, which come with Docker
@@ -20,7 +20,7 @@ K8STOOLS    := containernetworking-plugins conntrack iptables iproute2 openssl p
 
 # Fuzz targets, as package:name.
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
-	mqttfront:FuzzParsePayload internal/mqttconn:FuzzParsePublish
+	mqttfront:FuzzParsePayload internal/mqttconn:FuzzParsePublish mqttfront/mosquitto:FuzzReadLog
 
 # The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1.
 SEEDS    ?= 200

@@ -109,6 +109,15 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 	return found
 }
 
+// Watches reports whether a client watches any key. It runs beside Read.
+func (m *Machine) Watches(clientID string) (watches bool) {
+	m.watches.byClient.Ascend(&watch{clientID: clientID}, func(first *watch) bool {
+		watches = first.clientID == clientID
+		return false
+	})
+	return watches
+}
+
 // EndWatch returns the command that ends a watch, whatever its age.
 func EndWatch(key, clientID string) Command {
 	command := Command{Kind: KindWatchEnd, Key: []byte(key), NotificationIndex: math.MaxUint64, PublishedAt: math.MaxInt64}

@@ -15,10 +15,16 @@ type Driver interface {
 	// Departures calls gone for each client that the broker says has disconnected, until the context ends. It may repeat
 	// itself. An error means that the broker cannot be watched now; the caller tries again.
 	Departures(ctx context.Context, gone func(Departure)) error
-	// Disconnect sends a client away. The error is ErrUnsupported where the broker offers no way.
-	Disconnect(ctx context.Context, clientID string) error
+	// Disconnect sends a publisher away. The error wraps ErrUnsupported where the broker offers no way.
+	Disconnect(ctx context.Context, publisher Publisher) error
 	// TrustedIdentity reports whether the identity of requests is the broker's word rather than the client's.
 	TrustedIdentity() bool
+}
+
+// Publisher is who published a request, as the broker vouches for.
+type Publisher struct {
+	ClientID string
+	Username string // empty when the broker does not say
 }
 
 // Origin is what a broker says of a request.
@@ -53,7 +59,7 @@ func (NoDriver) Departures(ctx context.Context, _ func(Departure)) error {
 }
 
 // Disconnect implements Driver.
-func (NoDriver) Disconnect(context.Context, string) error { return ErrUnsupported }
+func (NoDriver) Disconnect(context.Context, Publisher) error { return ErrUnsupported }
 
 // TrustedIdentity implements Driver.
 func (NoDriver) TrustedIdentity() bool { return false }

@@ -23,7 +23,7 @@ type Front struct {
 	hasStore chan struct{} // closed when store is set
 	drain    chan struct{} // closed when nothing more is taken up
 	once     sync.Once
-	pending  chan Departure // that a leader has to put into the log
+	pending  chan Departure // for a leader
 
 	mu        sync.Mutex
 	room      sync.Cond  // somebody waits to hand a request to the store
@@ -42,6 +42,8 @@ type Front struct {
 	limits     fsm.Limits
 	expiry     time.Duration // of notifications
 	stopped    bool
+	untold     error // why the broker last did not tell who goes away
+	untoldAt   time.Time
 	early      early // followers: what is known of requests that have not arrived yet
 	// dropped are the requests that were refused for want of room even to remember that. A copy that another node still holds, because
 	// it is slow to hear of it, must not be executed after later requests of the same client.
@@ -238,16 +240,17 @@ func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time
 // identity must not get somebody else thrown out.
 func (f *Front) sendAway(ctx context.Context, r *request) {
 	f.store.Flush() // it may take a while
-	clientID := r.command.Principal.ClientID
+	publisher := Publisher{r.command.Principal.ClientID, r.command.Principal.Username}
 	result := "untrusted"
-	if f.world.Driver.TrustedIdentity() && clientID != "" {
+	if f.world.Driver.TrustedIdentity() && publisher.ClientID != "" {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		switch err := f.world.Driver.Disconnect(ctx, clientID); {
+		switch err := f.world.Driver.Disconnect(ctx, publisher); {
 		case err == nil:
 			result = "done"
 		case errors.Is(err, ErrUnsupported):
 			result = "unsupported"
+			f.world.Log.Info("a client cannot be sent away", "reason", err)
 		default:
 			result = "failed"
 			f.world.Log.Warn("a client could not be sent away", "error", err)
@@ -286,32 +289,6 @@ func (f *Front) giveUp(now time.Time) {
 				f.noteLapsed(r)
 			}
 			f.end(r)
-		}
-	}
-}
-
-// watchDepartures keeps asking the driver who went away.
-func (f *Front) watchDepartures(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := f.world.Driver.Departures(ctx, f.departed)
-		if err != nil && ctx.Err() == nil {
-			f.world.Log.Warn("the broker does not tell who goes away", "error", err)
-		}
-		f.pause(ctx, f.config.BackoffMax)
-	}
-}
-
-// departed notes a client's end for whoever leads, this node perhaps: a follower keeps the latest.
-func (f *Front) departed(d Departure) {
-	for {
-		select {
-		case f.pending <- d:
-			return
-		default:
-		}
-		select {
-		case <-f.pending:
-		default:
 		}
 	}
 }

@@ -26,6 +26,7 @@ type Metrics struct {
 	contested     prometheus.Counter
 	unreported    prometheus.Counter
 	takenUp       prometheus.Counter
+	departures    *prometheus.CounterVec // result
 }
 
 // NewMetrics registers the metrics.
@@ -55,7 +56,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		unreported:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
 		takenUp:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
-	registry.MustRegister(m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
+	m.departures = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
+	registry.MustRegister(m.departures, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
 		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for vector, values := range map[*prometheus.CounterVec][]string{
@@ -63,6 +65,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		m.notifications: {"published", "expired", "given_up", "no_subscriber", "refused"},
 		m.heldDropped:   {"full", "expired", "stale", "outcome_unknown"},
 		m.abandoned:     {"reply", "notification"},
+		m.departures:    {"logged", "no_watches", "dropped"},
 		m.sentAway:      {"done", "untrusted", "unsupported", "failed"},
 	} {
 		for _, value := range values {

@@ -58,10 +58,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 			f.recognizeHeld()
 			return context.Cause(ctx)
 		case d := <-f.pending:
-			f.store.Propose(fsm.Command{
-				Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time,
-			}, nil)
-			f.store.Flush()
+			f.endWatches(d)
 		}
 	}
 }

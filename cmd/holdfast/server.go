@@ -232,12 +232,16 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if err := check.Validate(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("cluster.heartbeat and its like: %w", err)}
 	}
+	dialer := &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTime}
+	driver, err := newDriver(s, &front, dialer, log)
+	if err != nil {
+		return node.Config{}, err
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return node.Config{
 		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: cluster.LogStore(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
-		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: mqttfront.NoDriver{},
-		Dialer:         &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTime},
+		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: driver, Dialer: dialer,
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 	}, nil
 }

@@ -190,6 +190,9 @@ func (n *Node) Notes() (notes []string) {
 	if free, low := n.space.get(); low {
 		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: nothing may grow", free))
 	}
+	if err := n.Front.Untold(); err != nil {
+		notes = append(notes, err.Error())
+	}
 	if n.Front.Contested() {
 		notes = append(notes, "another cluster of this name seems to use the same broker")
 	}

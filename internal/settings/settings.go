@@ -72,6 +72,14 @@ type Broker struct {
 	PasswordFile string
 	TLS          TLS
 	Driver       string
+	API          API
+}
+
+// API says how to reach the broker's own API, where its driver uses one.
+type API struct {
+	URL     string
+	KeyFile string
+	CAFile  string
 }
 
 // Endpoint is where an HTTP server of the node listens.

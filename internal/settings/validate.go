@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -49,12 +50,12 @@ func (s *Settings) validateChoices() error {
 	for _, choice := range []struct {
 		path, value string
 		allowed     []string
-		later       []string // known, but not in this version
+		elsewhere   []string // known, but not for a server
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
 		{"cluster.logStore", s.Cluster.LogStore, []string{"boltdb", "wal"}, nil},
 		{"cluster.ingest", s.Cluster.Ingest, []string{"everywhere", "leader"}, nil},
-		{"broker.driver", s.Broker.Driver, []string{"none"}, []string{"mosquitto", "emqx", "embedded"}},
+		{"broker.driver", s.Broker.Driver, []string{"none", "mosquitto", "emqx"}, []string{"embedded"}},
 		{"protocol.dialect", s.Protocol.Dialect, []string{"auto", "documented", "sdk"}, nil},
 		{"log.level", s.Log.Level, []string{"debug", "info", "warn", "error"}, nil},
 		{"log.format", s.Log.Format, []string{"text", "json"}, nil},
@@ -63,8 +64,8 @@ func (s *Settings) validateChoices() error {
 			continue
 		}
 		reason := "must be " + strings.Join(choice.allowed, " or ")
-		if slices.Contains(choice.later, choice.value) {
-			reason = "not supported by this version of `holdfast server`; " + reason
+		if slices.Contains(choice.elsewhere, choice.value) {
+			reason = "only for `holdfast dev`; " + reason
 		}
 		return &Error{choice.path, choice.value, reason}
 	}
@@ -221,7 +222,28 @@ func (s *Settings) validateBroker() error {
 			return &Error{"broker.addresses", address, "want mqtt://host:port or mqtts://host:port"}
 		}
 	}
+	if err := s.validateAPI(); err != nil {
+		return err
+	}
 	return s.Broker.TLS.validate("broker.tls")
+}
+
+func (s *Settings) validateAPI() error {
+	api := s.Broker.API
+	switch {
+	case api == API{}:
+		return nil
+	case s.Broker.Driver != "emqx":
+		return &Error{"broker.api.url", api.URL, "goes with broker.driver emqx"}
+	}
+	address, err := url.Parse(api.URL)
+	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" || address.User != nil {
+		return &Error{"broker.api.url", api.URL, "want http://host:port or https://host:port, without a login"}
+	}
+	if api.KeyFile == "" {
+		return &Error{"broker.api.keyFile", "", "goes together with broker.api.url"}
+	}
+	return nil
 }
 
 func (s *Settings) validateEndpoints() error {

@@ -163,8 +163,8 @@ func (b *Broker) departed(clientID string, ordinal int64) {
 var ErrUnknownClient = errors.New("no such client is connected")
 
 // Disconnect implements mqttfront.Driver.
-func (b *Broker) Disconnect(_ context.Context, clientID string) error {
-	client, ok := b.server.Clients.Get(clientID)
+func (b *Broker) Disconnect(_ context.Context, publisher mqttfront.Publisher) error {
+	client, ok := b.server.Clients.Get(publisher.ClientID)
 	if !ok || client.Closed() {
 		return ErrUnknownClient
 	}
@@ -184,10 +184,14 @@ func (b *Broker) isNode(client *mqtt.Client, password []byte) bool {
 	return len(expected) > 0 && string(client.Properties.Username) == b.config.NodeUsername && subtle.ConstantTimeCompare(password, expected) == 1
 }
 
+// witness is the length of the end of a node's second client id: -in- and eight digits.
+const witness = 12
+
 // reserved reports whether a client id is one under which nodes connect.
 func (b *Broker) reserved(clientID string) bool {
 	rest, ok := strings.CutPrefix(clientID, b.config.Cluster+"-")
-	return ok && (strings.HasSuffix(rest, "-in") || strings.HasPrefix(rest, "out-") || rest == "ingest")
+	return ok && (strings.HasSuffix(rest, "-in") || strings.HasSuffix(rest, "-presence") || strings.HasPrefix(rest, "out-") || rest == "ingest" ||
+		len(rest) > witness && rest[len(rest)-witness:len(rest)-8] == "-in-")
 }
 
 // protected reports whether only nodes may publish on a topic: notifications and probes.

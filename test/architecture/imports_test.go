@@ -62,6 +62,24 @@ func rules() []rule {
 			"the broker serves the front end's Driver",
 		},
 		{
+			"mqttfront/presence",
+			[]string{"mqttfront", "internal/mqttconn"},
+			[]string{"github.com/eclipse/paho.golang"},
+			"who is there is learnt from a broker's messages, whatever the broker",
+		},
+		{
+			"mqttfront/mosquitto",
+			[]string{"mqttfront", "mqttfront/presence"},
+			[]string{"github.com/eclipse/paho.golang"},
+			"a driver knows its broker, and nothing of the store",
+		},
+		{
+			"mqttfront/emqx",
+			[]string{"mqttfront", "mqttfront/presence"},
+			[]string{"github.com/eclipse/paho.golang"},
+			"a driver knows its broker, and nothing of the store",
+		},
+		{
 			"client",
 			[]string{"resp", "hlc", "internal/mqttconn"},
 			[]string{"github.com/eclipse/paho.golang"},

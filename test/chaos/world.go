@@ -162,12 +162,15 @@ func (w *world) prepare(project, members, clients string) error {
 			return err
 		}
 	}
-	queues := "max_inflight_messages 0\nmax_queued_messages 0\n"
-	if w.tiny {
-		queues = "max_inflight_messages 20\nmax_queued_messages 100\n"
+	flow, err := os.ReadFile("../../deploy/mosquitto/conf.d/flow.conf") // what the documentation gives
+	if err != nil {
+		return err
 	}
-	config := "listener 1883 0.0.0.0\nallow_anonymous true\nset_tcp_nodelay true\nlog_dest stderr\nlog_type warning\nlog_type error\n" +
-		"user root\npersistence true\npersistence_location /broker/data/\nautosave_interval 5\n" + queues
+	config := string(flow) + "listener 1883 0.0.0.0\nallow_anonymous true\nlog_dest stderr\n" +
+		"user root\npersistence true\npersistence_location /broker/data/\nautosave_interval 5\n"
+	if w.tiny { // the last word counts
+		config += "max_inflight_messages 20\nmax_queued_messages 100\n"
+	}
 	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config), 0o644); err != nil {
 		return err
 	}

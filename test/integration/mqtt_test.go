@@ -39,9 +39,29 @@ var answered sync.Map
 // connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
 func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	t.Helper()
-	conn, err := net.Dial("tcp", target.address)
+	p, err := login(t, target.address, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30})
 	if err != nil {
 		t.Fatal(err)
+	}
+	p.subscribe(p.topic)
+	if subscribe {
+		p.subscribe(notificationsOf(id))
+	}
+	return p
+}
+
+// notificationsOf returns a filter for the notifications of a client.
+func notificationsOf(id string) string {
+	return "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/" + fmt.Sprintf("%X", id) + "/command/notify/#"
+}
+
+// login connects a client that has not subscribed to anything.
+func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
+	t.Helper()
+	id := connect.ClientID
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
 	}
 	p := &peer{
 		t: t, id: id, topic: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
@@ -58,27 +78,26 @@ func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
-	if _, err := p.client.Connect(ctx, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}); err != nil {
-		t.Fatal(err)
+	if _, err := p.client.Connect(ctx, connect); err != nil {
+		return nil, err
 	}
 	t.Cleanup(func() { _ = p.client.Disconnect(&paho.Disconnect{}) })
-	topics := []string{p.topic}
-	if subscribe {
-		topics = append(topics, "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"+fmt.Sprintf("%X", id)+"/command/notify/#")
-	}
-	for _, topic := range topics {
-		p.subscribe(topic)
-	}
-	return p
+	return p, nil
 }
 
 func (p *peer) subscribe(topic string) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
-	defer cancel()
-	if _, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}}); err != nil {
+	if err := p.trySubscribe(topic); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// trySubscribe returns an error when the broker refuses.
+func (p *peer) trySubscribe(topic string) error {
+	ctx, cancel := context.WithTimeout(p.t.Context(), wait)
+	defer cancel()
+	_, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}})
+	return err
 }
 
 // request is what a client publishes.

@@ -174,14 +174,30 @@ func startMosquitto(t testing.TB, extra ...string) *mosquitto {
 	port := freePort(t)
 	m := &mosquitto{address: fmt.Sprintf("127.0.0.1:%d", port), config: filepath.Join(t.TempDir(), "mosquitto.conf")}
 	lines := append([]string{
-		fmt.Sprintf("listener %d 127.0.0.1", port), "allow_anonymous true", "set_tcp_nodelay true",
-		"max_inflight_messages 0", "max_queued_messages 0",
+		"include_dir " + flow(t), fmt.Sprintf("listener %d 127.0.0.1", port), "allow_anonymous true", "log_dest stderr",
 	}, extra...)
 	if err := os.WriteFile(m.config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
 	return m
+}
+
+// deployed is where the configuration is that the documentation gives.
+const deployed = "../../deploy/mosquitto"
+
+// flow returns a folder with the part of that configuration that is not about access.
+func flow(t testing.TB) string {
+	t.Helper()
+	folder := t.TempDir()
+	content, err := os.ReadFile(filepath.Join(deployed, "conf.d/flow.conf"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, "flow.conf"), content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder
 }
 
 func (m *mosquitto) start(t testing.TB) {

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/settings"
+	"holdfast/internal/tlsconfig"
+	"holdfast/mqttfront"
+	"holdfast/mqttfront/emqx"
+	"holdfast/mqttfront/mosquitto"
+	"holdfast/mqttfront/presence"
+)
+
+// newDriver returns what is known of the broker beyond the MQTT standard. It gets connections of its own.
+func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer, log *slog.Logger) (mqttfront.Driver, error) {
+	config := presence.Config{
+		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,
+		Dialer: &mqttconn.Dialer{Addresses: dialer.Addresses, Renew: dialer.Renew, Timeout: dialer.Timeout},
+		Wall:   cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log,
+		KeepAlive: front.KeepAlive, ConnectTime: front.ConnectTime, SessionAge: front.SessionAge, Interval: front.ProbeInterval,
+	}
+	trusted := s.Identity.ClientIDProperty != ""
+	switch s.Broker.Driver {
+	case "mosquitto":
+		return mosquitto.New(config, trusted), nil
+	case "emqx":
+		api, err := emqxAPI(&s.Broker.API, log)
+		if err != nil {
+			return nil, err
+		}
+		return emqx.New(config, api, trusted), nil
+	default:
+		return mqttfront.NoDriver{}, nil
+	}
+}
+
+func emqxAPI(s *settings.API, log *slog.Logger) (emqx.API, error) {
+	const timeout = 10 * time.Second
+	if s.URL == "" {
+		return emqx.API{}, nil
+	}
+	transport, err := tlsconfig.Files{CA: s.CAFile}.HTTP()
+	if err != nil {
+		return emqx.API{}, &usageError{fmt.Errorf("broker.api.caFile: %w", err)}
+	}
+	key, err := followSecret(s.KeyFile, log)
+	if err != nil {
+		return emqx.API{}, &usageError{fmt.Errorf("broker.api.keyFile is %q: %w", s.KeyFile, err)}
+	}
+	return emqx.API{URL: s.URL, Key: key, Client: &http.Client{Transport: transport, Timeout: timeout}}, nil
+}

@@ -1,0 +1,292 @@
+package emqx
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pahopackets "github.com/eclipse/paho.golang/packets"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/listeners"
+	"github.com/mochi-mqtt/server/v2/packets"
+	"go.uber.org/goleak"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront"
+	"holdfast/mqttfront/presence"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// standIn is what EMQX 5 does as far as the driver sees it, written from its documentation: the system topics of clients that connect and
+// disconnect, with the payloads of the manual, and DELETE /api/v5/clients/{clientid} with an API key. It was not compared with the product.
+type standIn struct {
+	mqtt.HookBase
+	server *mqtt.Server
+	api    *httptest.Server
+
+	mu        sync.Mutex
+	connected map[*mqtt.Client]int64 // when
+	latest    int64
+}
+
+const (
+	apiKey    = "key"
+	apiSecret = "secret"
+)
+
+func startStandIn(t *testing.T) *standIn {
+	t.Helper()
+	s := &standIn{connected: map[*mqtt.Client]int64{}}
+	s.server = mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})
+	listener := listeners.NewTCP(listeners.Config{ID: "tcp", Address: "127.0.0.1:0"})
+	for _, err := range []error{s.server.AddHook(s, nil), s.server.AddListener(listener)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.server.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	s.api = httptest.NewServer(http.HandlerFunc(s.serveAPI))
+	t.Cleanup(func() {
+		s.api.Close()
+		_ = s.server.Close()
+	})
+	return s
+}
+
+func (s *standIn) address() string {
+	listener, _ := s.server.Listeners.Get("tcp")
+	return listener.Address()
+}
+
+// ID implements mqtt.Hook.
+func (*standIn) ID() string { return "emqx" }
+
+// Provides implements mqtt.Hook.
+func (*standIn) Provides(hook byte) bool {
+	return slices.Contains([]byte{mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablished, mqtt.OnDisconnect}, hook)
+}
+
+// OnConnectAuthenticate implements mqtt.Hook: everybody may connect.
+func (*standIn) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
+
+// OnACLCheck implements mqtt.Hook: everybody may do everything.
+func (*standIn) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+
+func (s *standIn) tell(event, clientID string, fields map[string]any) {
+	fields["clientid"], fields["username"], fields["ipaddress"], fields["proto_ver"] = clientID, "undefined", "127.0.0.1", 5
+	payload, err := json.Marshal(fields)
+	if err == nil {
+		err = s.server.Publish("$SYS/brokers/emqx@127.0.0.1/clients/"+clientID+"/"+event, payload, false, 0)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// OnSessionEstablished implements mqtt.Hook.
+func (s *standIn) OnSessionEstablished(client *mqtt.Client, _ packets.Packet) {
+	s.mu.Lock()
+	at := max(time.Now().UnixMilli(), s.latest+1)
+	s.latest, s.connected[client] = at, at
+	s.mu.Unlock()
+	s.tell("connected", client.ID, map[string]any{"connected_at": at, "clean_start": true, "keepalive": 30})
+}
+
+// OnDisconnect implements mqtt.Hook.
+func (s *standIn) OnDisconnect(client *mqtt.Client, _ error, _ bool) {
+	s.mu.Lock()
+	at := s.connected[client]
+	delete(s.connected, client)
+	s.mu.Unlock()
+	reason := "normal"
+	if client.IsTakenOver() {
+		reason = takenOver
+	}
+	s.tell("disconnected", client.ID, map[string]any{"connected_at": at, "disconnected_at": time.Now().UnixMilli(), "reason": reason})
+}
+
+func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if key, secret, ok := r.BasicAuth(); !ok || key != apiKey || secret != apiSecret {
+		http.Error(w, `{"code":"BAD_API_KEY_OR_SECRET","message":"Check api_key/api_secret"}`, http.StatusUnauthorized)
+		return
+	}
+	id, ok := strings.CutPrefix(r.URL.Path, "/api/v5/clients/")
+	if !ok || r.Method != http.MethodDelete {
+		http.Error(w, `{"code":"NOT_FOUND"}`, http.StatusMethodNotAllowed)
+		return
+	}
+	client, ok := s.server.Clients.Get(id)
+	if !ok || client.Closed() {
+		http.Error(w, `{"code":"CLIENTID_NOT_FOUND","message":"Client ID not found"}`, http.StatusNotFound)
+		return
+	}
+	_ = s.server.DisconnectClient(client, packets.ErrAdministrativeAction) // it may have gone just now
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// connect connects a client, and returns what ends it.
+func (s *standIn) connect(t *testing.T, id string) *mqttconn.Publisher {
+	t.Helper()
+	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second}
+	conn, err := dialer.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := mqttconn.NewPublisher(t.Context(), conn, &pahopackets.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(publisher.Close)
+	return publisher
+}
+
+func newDriver(s *standIn, key string) *Driver {
+	config := presence.Config{
+		Cluster: "holdfast", Node: "n1", Wall: func() int64 { return time.Now().UnixMilli() }, Boot: 1, Log: slog.New(slog.DiscardHandler),
+		Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second},
+		KeepAlive: 30 * time.Second, ConnectTime: 5 * time.Second, SessionAge: time.Minute, Interval: 100 * time.Millisecond,
+	}
+	return New(config, API{URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") }, Client: s.api.Client()}, true)
+}
+
+// listen runs the driver, and returns what it tells.
+func listen(t *testing.T, d *Driver) <-chan mqttfront.Departure {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(chan mqttfront.Departure, 1000)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Departures(ctx, func(d mqttfront.Departure) { told <- d }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	for deadline := time.Now().Add(5 * time.Second); d.Publish(t.Context(), "holdfast/test", nil) != nil; { // until it has subscribed
+		if time.Now().After(deadline) {
+			t.Fatal("the driver does not connect")
+		}
+		<-time.After(time.Millisecond)
+	}
+	return told
+}
+
+// await returns the first departure of a client that ends a watch of the given time.
+func await(t *testing.T, told <-chan mqttfront.Departure, id string, watch int64) {
+	t.Helper()
+	for {
+		select {
+		case d := <-told:
+			if d.ClientID == id && d.Time >= watch {
+				return
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the end of %s is not told", id)
+		}
+	}
+}
+
+// A client that disconnects is told of, and its watches end, also one that is only as old as the connection.
+func TestDepartures(t *testing.T) {
+	s := startStandIn(t)
+	d := newDriver(s, apiKey+":"+apiSecret)
+	told := listen(t, d)
+	client := s.connect(t, "press")
+	watch := d.Origin(nil).Time
+	left := time.Now()
+	client.Close()
+	await(t, told, "press", watch)
+	t.Logf("a watch of 0 s: ended after %v", time.Since(left).Round(time.Millisecond))
+}
+
+// † A client that takes its own connection over has not gone, also when the word of the old one's end comes last.
+func TestTakeOverIsNoDeparture(t *testing.T) {
+	s := startStandIn(t)
+	d := newDriver(s, apiKey+":"+apiSecret)
+	told := listen(t, d)
+	s.connect(t, "press")
+	s.connect(t, "press")
+	watch := d.Origin(nil).Time
+	other := s.connect(t, "other")
+	late := d.Origin(nil).Time
+	other.Close()
+	for {
+		select {
+		case departure := <-told:
+			if departure.ClientID == "press" && departure.Time >= watch {
+				t.Fatalf("told of as gone: %+v", departure)
+			}
+			if departure.ClientID == "other" && departure.Time >= late {
+				return // what came before has been looked at again
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the other client's end is not told")
+		}
+	}
+}
+
+// A client is sent away by the REST API; one that has gone already is no error, and a key that EMQX does not know is.
+func TestDisconnect(t *testing.T) {
+	s := startStandIn(t)
+	client := s.connect(t, "line/1 press")
+	d := newDriver(s, apiKey+":"+apiSecret)
+	if err := d.Disconnect(t.Context(), mqttfront.Publisher{ClientID: "line/1 press"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-client.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the client was not sent away")
+	}
+	if err := d.Disconnect(t.Context(), mqttfront.Publisher{ClientID: "nobody"}); err != nil {
+		t.Errorf("a client that is not there: %v", err)
+	}
+	if err := newDriver(s, "key:wrong").Disconnect(t.Context(), mqttfront.Publisher{ClientID: "x"}); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("a wrong secret: %v", err)
+	}
+	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}, true).Disconnect(t.Context(), mqttfront.Publisher{}); !errors.Is(err, mqttfront.ErrUnsupported) {
+		t.Errorf("without an API: %v", err)
+	}
+}
+
+// The payloads of EMQX's manual.
+func TestRead(t *testing.T) {
+	for _, test := range []struct {
+		topic, payload string
+		want           presence.Event
+	}{
+		{
+			"$SYS/brokers/emqx@127.0.0.1/clients/press/connected",
+			`{"username":"u","ts":1625572213873,"sockport":1883,"proto_ver":5,"proto_name":"MQTT","keepalive":60,"ipaddress":"127.0.0.1","expiry_interval":0,"connected_at":1625572213873,"connack":0,"clientid":"press","clean_start":true}`,
+			presence.Event{Kind: presence.Connected, ClientID: "press", Connection: 1625572213873},
+		},
+		{
+			"$SYS/brokers/emqx@127.0.0.1/clients/press/disconnected",
+			`{"username":"u","ts":1625572213873,"sockport":1883,"reason":"tcp_closed","proto_ver":5,"proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572214000,"connected_at":1625572213873,"clientid":"press"}`,
+			presence.Event{Kind: presence.Disconnected, ClientID: "press", Connection: 1625572213873},
+		},
+		{"$SYS/brokers/e/clients/press/disconnected", `{"reason":"discarded","clientid":"press","connected_at":7}`, presence.Event{Kind: presence.TakenOver, ClientID: "press", Connection: 7}},
+		{"$SYS/brokers/e/clients/press/subscribed", `{"clientid":"press"}`, presence.Event{}},
+		{"$SYS/brokers/e/clients/press/disconnected", `{"clientid":`, presence.Event{}},
+		{"$SYS/brokers/e/clients/press/disconnected", `{}`, presence.Event{}},
+	} {
+		if event, ok := (source{}).Read(test.topic, []byte(test.payload), false); event != test.want || ok != (test.want != presence.Event{}) {
+			t.Errorf("%s: %+v", test.topic, event)
+		}
+	}
+	if fmt.Sprint((source{}).Filters()) != "[$SYS/brokers/+/clients/#]" {
+		t.Error("the filters have changed: say so in docs/brokers.md")
+	}
+}

@@ -1,0 +1,170 @@
+package presence
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"holdfast/mqttfront"
+)
+
+// told is a ledger that writes down what it tells.
+func told() (*ledger, *[]mqttfront.Departure) {
+	var departures []mqttfront.Departure
+	l := newLedger()
+	l.gone = func(d mqttfront.Departure) { departures = append(departures, d) }
+	return l, &departures
+}
+
+const slack = int64(Slack / time.Millisecond)
+
+// A client that goes is told of at once, as of the last marker, and again when it was still away a while later.
+func TestGoneIsToldTwice(t *testing.T) {
+	l, departures := told()
+	l.begin(1_000, false)
+	l.marker(2_000)
+	l.event(Event{Kind: Disconnected, ClientID: "a"}, 2_500)
+	l.marker(3_000)
+	l.marker(5_100)
+	l.marker(6_000)
+	want := []mqttfront.Departure{{ClientID: "a", Time: 2_000 - slack}, {ClientID: "a", Time: 5_100 - slack}}
+	if !slices.Equal(*departures, want) {
+		t.Errorf("%+v", *departures)
+	}
+}
+
+// † A client that came back is not told of as away, whatever comes late.
+func TestBackIsNotGone(t *testing.T) {
+	for name, events := range map[string][]Event{
+		"gone and back":                  {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
+		"taken over":                     {{Kind: Connected, ClientID: "a"}, {Kind: TakenOver, ClientID: "a"}},
+		"states at the beginning":        {{Kind: Disconnected, ClientID: "a"}, {Kind: Present, ClientID: "a"}},
+		"end of the old one after all":   {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: Disconnected, ClientID: "a", Connection: 1}},
+		"take-over after the connection": {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: TakenOver, ClientID: "a", Connection: 1}},
+	} {
+		l, departures := told()
+		l.begin(1_000, false)
+		l.marker(2_000)
+		for _, e := range events {
+			l.event(e, 2_500)
+		}
+		for sent := int64(3_000); sent < 20_000; sent += 1_000 {
+			l.marker(sent)
+		}
+		for _, d := range *departures {
+			if d.Time > 2_000-slack {
+				t.Errorf("%s: told of as away at %d", name, d.Time)
+			}
+		}
+	}
+}
+
+// With a session that was not kept, nothing from before is known. One that was kept goes on.
+func TestSessionLost(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		l, departures := told()
+		l.begin(1_000, false)
+		l.event(Event{Kind: Disconnected, ClientID: "a"}, 1_500)
+		l.begin(3_000, kept)
+		if l.marker(9_000); len(*departures) != map[bool]int{false: 1, true: 2}[kept] {
+			t.Errorf("kept: %v: %+v", kept, *departures)
+		}
+	}
+}
+
+// A broker says again and again when it started: that is news once, and when it starts again.
+func TestBrokerStarted(t *testing.T) {
+	l, departures := told()
+	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_000)
+	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_400)
+	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 200_000)
+	want := []mqttfront.Departure{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
+	if !slices.Equal(*departures, want) {
+		t.Errorf("%+v", *departures)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	l, _ := told()
+	for i := range maxConnections + 10 {
+		l.event(Event{Kind: Connected, ClientID: fmt.Sprint(i), Connection: 1}, 0)
+	}
+	for i := range maxAbsent + 10 {
+		l.event(Event{Kind: Disconnected, ClientID: fmt.Sprint("x", i)}, 0)
+	}
+	if len(l.absent) != maxAbsent || len(l.connections) != maxConnections {
+		t.Errorf("%d absent, %d connections", len(l.absent), len(l.connections))
+	}
+}
+
+// A client comes and goes, and watches while it is there; what the broker tells arrives late, in its order, with markers in between. No
+// departure ends a watch of a later connection, or of one that has not ended; and when the client is away for good, none stays.
+func TestNoWatchEndsEarly(t *testing.T) {
+	type happening struct {
+		at   int64 // at the broker
+		kind string
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		// What the broker processes, in its order.
+		var line []happening
+		now, connected := int64(10_000), false
+		for range rapid.IntRange(1, 40).Draw(t, "happenings") {
+			now += rapid.Int64Range(1, 2_000).Draw(t, "pause")
+			switch what := rapid.SampledFrom([]string{"connection", "marker", "watch"}).Draw(t, "what"); {
+			case what == "connection" && connected && rapid.Bool().Draw(t, "taken over"):
+				line = append(line, happening{now, "connect"}) // of a take-over 2.0 tells nothing else
+			case what == "connection":
+				connected = !connected
+				line = append(line, happening{now, map[bool]string{true: "connect", false: "disconnect"}[connected]})
+			case what == "watch" && connected:
+				line = append(line, happening{now, "watch"})
+			default:
+				line = append(line, happening{now, "marker"})
+			}
+		}
+		if connected {
+			line = append(line, happening{now + 1, "disconnect"})
+		}
+		for end := now + 10_000; now < end; {
+			now += 1_000
+			line = append(line, happening{now, "marker"})
+		}
+
+		l, departures := told()
+		l.begin(9_000, false)
+		type watch struct{ stamp, from, to int64 }
+		var watches []*watch
+		arrived := int64(0)
+		for _, h := range line {
+			delay := rapid.Int64Range(0, 1_500).Draw(t, "delay")
+			arrived = max(arrived, h.at+delay)
+			switch h.kind {
+			case "watch": // by another connection, with a delay of its own
+				watches = append(watches, &watch{stamp: h.at + rapid.Int64Range(0, 400).Draw(t, "request") + slack, from: h.at, to: 1 << 60})
+			case "marker":
+				l.marker(h.at - rapid.Int64Range(0, 400).Draw(t, "sent"))
+			case "connect", "disconnect":
+				for _, w := range watches {
+					w.to = min(w.to, h.at)
+				}
+				kind := map[string]Kind{"connect": Connected, "disconnect": Disconnected}[h.kind]
+				l.event(Event{Kind: kind, ClientID: "a"}, arrived)
+			}
+			for _, d := range *departures {
+				for _, w := range watches {
+					if d.Time >= w.stamp && w.to > h.at {
+						t.Fatalf("a departure at %d ended a watch of %d", d.Time, w.from)
+					}
+				}
+			}
+		}
+		for _, w := range watches {
+			if !slices.ContainsFunc(*departures, func(d mqttfront.Departure) bool { return d.Time >= w.stamp }) {
+				t.Fatalf("a watch of %d was never ended: %+v", w.from, *departures)
+			}
+		}
+	})
+}

@@ -1,0 +1,254 @@
+package presence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront"
+)
+
+// Config is what a Watcher needs to know.
+type Config struct {
+	Cluster  string // prefix of the client id
+	Node     string
+	Username string
+	Password func() []byte // asked for each connection; nil is a login without one
+	Dialer   *mqttconn.Dialer
+	// Wall returns milliseconds since the Unix epoch. It is asked once: a clock that is set later moves nothing.
+	Wall func() int64
+	// Boot tells the markers of this process from those of an earlier one.
+	Boot uint64
+	Log  *slog.Logger
+
+	KeepAlive   time.Duration
+	ConnectTime time.Duration
+	SessionAge  time.Duration // how long the broker keeps events for a node that has lost it
+	Interval    time.Duration // of markers
+}
+
+// maxPacket is the largest packet that is accepted.
+const maxPacket = 1 << 20
+
+// ErrNotConnected says that there is no session with the broker now.
+var ErrNotConnected = errors.New("no session with the broker")
+
+// Watcher has a session with the broker, by which it hears of clients. It is safe for concurrent use.
+type Watcher struct {
+	config Config
+	source Source
+	start  time.Time
+	wall   int64 // at start
+	ledger *ledger
+	// resumable says that the broker may have kept the session of this process.
+	resumable bool
+
+	mu     sync.Mutex
+	client *paho.Client
+}
+
+// New returns a Watcher that is not connected yet.
+func New(config Config, source Source) *Watcher {
+	return &Watcher{config: config, source: source, start: time.Now(), wall: config.Wall(), ledger: newLedger()}
+}
+
+// now returns the time of the steady clock in milliseconds.
+func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
+
+// Arrival returns the time for a request that arrives now, to be compared with departures.
+func (w *Watcher) Arrival() int64 { return w.now() + int64(Slack/time.Millisecond) }
+
+func (w *Watcher) topic() string {
+	return fmt.Sprintf("holdfast/%s/%s/presence", w.config.Cluster, w.config.Node)
+}
+
+// Departures implements mqttfront.Driver. It is called once at a time.
+func (w *Watcher) Departures(ctx context.Context, tell func(mqttfront.Departure)) error {
+	w.ledger.gone = tell
+	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTime)
+	defer cancel()
+	network, err := w.config.Dialer.Dial(dialing)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	s := &session{watcher: w, reason: make(chan error, 1)}
+	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
+	s.acks = mqttconn.NewAcks(s.conn)
+	s.client = paho.NewClient(paho.ClientConfig{
+		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: w.config.ConnectTime,
+		OnClientError:      s.ended,
+		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+	})
+	began := w.now()
+	connack, err := s.client.Connect(dialing, s.connect())
+	if err != nil {
+		_ = s.conn.Close() // the error that counts is the other
+		w.config.Dialer.Next()
+		if connack != nil {
+			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+		}
+		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
+	}
+	s.begin(began, connack.SessionPresent)
+	err = s.serve(ctx, dialing)
+	w.setClient(nil)
+	s.conn.Hurry()
+	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
+	<-s.client.Done()
+	_ = s.conn.Close()
+	s.handling.Lock() // nothing is told any more
+	defer s.handling.Unlock()
+	s.over = true
+	return err
+}
+
+func (w *Watcher) setClient(client *paho.Client) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.client = client
+}
+
+// Publish publishes at QoS 1 by the session, for the broker itself. It returns ErrNotConnected where there is none.
+func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) error {
+	w.mu.Lock()
+	client := w.client
+	w.mu.Unlock()
+	if client == nil {
+		return ErrNotConnected
+	}
+	response, err := client.Publish(ctx, &paho.Publish{Topic: topic, QoS: 1, Payload: payload})
+	if response != nil && response.ReasonCode >= 0x80 {
+		return &mqttconn.Refusal{Reason: response.ReasonCode}
+	}
+	return err
+}
+
+// session is one connection.
+type session struct {
+	watcher *Watcher
+	client  *paho.Client
+	conn    *mqttconn.Conn
+	acks    *mqttconn.Acks
+	reason  chan error // why the connection ended, the first word counts
+
+	handling sync.Mutex // of the ledger
+	begun    bool
+	early    []mqttconn.Message // of a resumed session, before it is known that it is
+	over     bool
+}
+
+func (s *session) clientID() string {
+	return s.watcher.config.Cluster + "-" + s.watcher.config.Node + "-presence"
+}
+
+func (s *session) connect() *paho.Connect {
+	config := &s.watcher.config
+	var password []byte
+	if config.Password != nil {
+		password = config.Password()
+	}
+	age, receive, packet := uint32(config.SessionAge/time.Second), uint16(65535), uint32(maxPacket)
+	return &paho.Connect{
+		ClientID: s.clientID(), CleanStart: !s.watcher.resumable, KeepAlive: uint16(config.KeepAlive / time.Second),
+		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
+		Properties: &paho.ConnectProperties{SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet},
+	}
+}
+
+// begin notes that the session has begun, and takes what came before that was known.
+func (s *session) begin(began int64, resumed bool) {
+	s.handling.Lock()
+	defer s.handling.Unlock()
+	s.watcher.resumable = true
+	s.watcher.ledger.begin(began, resumed)
+	s.begun = true
+	for _, message := range s.early {
+		s.take(message)
+	}
+	s.early = nil
+}
+
+// serve subscribes, and sends markers until the connection or the context ends.
+func (s *session) serve(ctx, subscribing context.Context) error {
+	w := s.watcher
+	subscriptions := []paho.SubscribeOptions{{Topic: w.topic(), QoS: 1, RetainHandling: 2}}
+	for _, filter := range w.source.Filters() {
+		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: filter, QoS: 1})
+	}
+	if err := mqttconn.Subscribe(subscribing, s.client, subscriptions...); err != nil {
+		return err
+	}
+	w.setClient(s.client)
+	w.config.Log.Info("the broker tells who goes away", "client", s.clientID())
+	ticker := time.NewTicker(w.config.Interval)
+	defer ticker.Stop()
+	for {
+		payload := fmt.Appendf(nil, "%d %d", w.config.Boot, w.now())
+		if err := w.Publish(ctx, w.topic(), payload); err != nil && ctx.Err() == nil {
+			return s.cause(fmt.Errorf("publish a marker: %w", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.client.Done():
+			return s.cause(errors.New("the connection ended"))
+		case <-ticker.C:
+		}
+	}
+}
+
+// cause returns what the connection ended of, if it says so soon: the callbacks come after the end, each in a goroutine of its own.
+func (s *session) cause(other error) error {
+	select {
+	case err := <-s.reason:
+		return err
+	case <-time.After(100 * time.Millisecond):
+		return other
+	}
+}
+
+func (s *session) ended(err error) {
+	select {
+	case s.reason <- err:
+	default:
+	}
+}
+
+// received takes a message from the connection.
+func (s *session) received(message mqttconn.Message) {
+	s.handling.Lock()
+	defer s.handling.Unlock()
+	switch {
+	case s.over:
+	case s.begun:
+		s.take(message)
+	default:
+		s.early = append(s.early, message)
+	}
+}
+
+// take hands a message to the ledger, and acknowledges it. s.handling is held.
+func (s *session) take(message mqttconn.Message) {
+	w := s.watcher
+	if message.QoS == 1 {
+		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended
+	}
+	if message.Topic == w.topic() {
+		boot, sent, _ := strings.Cut(string(message.Payload), " ")
+		if at, err := strconv.ParseInt(sent, 10, 64); err == nil && boot == strconv.FormatUint(w.config.Boot, 10) {
+			w.ledger.marker(at)
+		}
+		return
+	}
+	if event, ok := w.source.Read(message.Topic, message.Payload, message.Retain); ok {
+		w.ledger.event(event, w.now())
+	}
+}

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// watchesOf returns how many keys a client watches.
+func watchesOf(t *testing.T, s *server, client string) int {
+	t.Helper()
+	var answer struct {
+		Watches []struct {
+			Client string `json:"client"`
+		} `json:"watches"`
+	}
+	if _, err := s.api("GET", "/v1/watches?client="+client, nil, &answer); err != nil {
+		t.Fatal(err)
+	}
+	return len(answer.Watches)
+}
+
+// onlooker is a connection of a client that watches a key.
+type onlooker struct {
+	*peer
+	conn net.Conn
+}
+
+func watch(t *testing.T, address, id string) *onlooker {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &onlooker{&peer{t: t, id: id, topic: "clients/" + id + "/responses", inbox: make(chan *paho.Publish, 100), ended: make(chan byte, 10)}, conn}
+	o.client = paho.NewClient(paho.ClientConfig{
+		Conn: packets.NewThreadSafeConn(conn),
+		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
+			o.inbox <- r.Packet
+			return true, nil
+		}},
+		OnServerDisconnect: func(d *paho.Disconnect) { o.ended <- d.ReasonCode },
+	})
+	if _, err := o.client.Connect(t.Context(), &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}); err != nil {
+		t.Fatal(err)
+	}
+	o.subscribe(o.topic)
+	if reply := o.call(request{payload: array("KEYNOTIFY", "k")}); string(reply.Payload) != "+OK\r\n" {
+		t.Fatalf("%q", reply.Payload)
+	}
+	return o
+}
+
+func (o *onlooker) leave() { _ = o.client.Disconnect(&paho.Disconnect{}) }
+
+// A client's watches end when Mosquitto says that it has gone: by itself, with its connection, or with the broker. The time that it takes is
+// logged: a watch of a few seconds ends at the next round, a younger one when it is old enough to be told from a later one.
+func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
+	broker := startMosquitto(t, "sys_interval 1")
+	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
+	s.waitReady(t)
+	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
+	for name, leave := range map[string]func(*onlooker){
+		"disconnect": (*onlooker).leave,
+		"cut":        func(o *onlooker) { _ = o.conn.Close() },
+	} {
+		for _, age := range []time.Duration{0, 4 * time.Second} {
+			id := fmt.Sprintf("%s-%v", name, age)
+			o := watch(t, broker.address, id)
+			eventually(t, "the watch is there", func() bool { return watchesOf(t, s, id) == 1 })
+			<-time.After(age) // what is measured depends on it
+			left := time.Now()
+			leave(o)
+			eventually(t, "the watch ends", func() bool { return watchesOf(t, s, id) == 0 })
+			took := time.Since(left)
+			t.Logf("%s, a watch of %v: ended after %v", name, age, took.Round(time.Millisecond))
+			if most := 5 * time.Second; took > most {
+				t.Errorf("%s, a watch of %v: ended after %v, want at most %v", name, age, took, most)
+			}
+		}
+	}
+	watch(t, broker.address, "restart")
+	eventually(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
+	<-time.After(5 * time.Second) // when a broker started is known to some seconds
+	broker.kill()
+	broker.start(t)
+	eventually(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
+}
+
+// † A client that goes and comes back at once, or takes its own connection over, keeps the watch that it makes then, however late the
+// broker's word of its end comes. The watches that it had made before end.
+func TestLateDepartureOnMosquitto(t *testing.T) {
+	broker := startMosquitto(t)
+	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
+	s.waitReady(t)
+	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
+	const clients = 20
+	for round := range 3 {
+		for i := range clients {
+			id := fmt.Sprintf("c%d", i)
+			before := watch(t, broker.address, id)
+			if i%2 == 0 {
+				before.leave()
+			}
+			watch(t, broker.address, id) // else it takes the first one's connection over
+		}
+		// The last look at a client that has gone is after two and a half seconds, with the next marker.
+		<-time.After(4 * time.Second)
+		for i := range clients {
+			if id := fmt.Sprintf("c%d", i); watchesOf(t, s, id) != 1 {
+				t.Errorf("round %d: %s has no watch", round, id)
+			}
+		}
+	}
+	if !strings.Contains(s.metrics(t), `holdfast_departures_total{result="logged"}`) {
+		t.Error("departures are not counted")
+	}
+}
