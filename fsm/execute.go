@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"math"
+
 	"github.com/cespare/xxhash/v2"
 
 	"holdfast/hlc"
@@ -96,7 +98,7 @@ func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 func (m *Machine) write(position int, command *Command, storageLow bool, outcome *Outcome) {
 	result := &outcome.Results[position]
 	result.Dialect = m.settings.dialect(command.Dialect)
-	if result.Error = m.judge(command); result.Error != NoError {
+	if result.Error = m.judge(command, &result.Rule); result.Error != NoError {
 		result.Code = CodeError
 		return
 	}
@@ -114,8 +116,9 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 	}
 }
 
-// judge makes the checks that come before the state of the key is looked at. They are the same for GET.
-func (m *Machine) judge(command *Command) ErrorCode {
+// judge makes the checks that come before the state of the key is looked at, and notes by which rule of the policy the command is
+// allowed. They are the same for GET.
+func (m *Machine) judge(command *Command, rule *uint16) ErrorCode {
 	limits := &m.settings.Limits
 	switch {
 	case command.CaseError != NoError && !m.settings.CaseInsensitive:
@@ -134,11 +137,15 @@ func (m *Machine) judge(command *Command) ErrorCode {
 		return ErrorNotAuthorized
 	case command.Principal.ClientID == "" && (command.Kind == KindKeyNotify || command.Kind == KindKeyNotifyStop):
 		return ErrorNotAuthorized
-	case m.settings.Policy != nil && !m.settings.Policy.Allows(&command.Principal, command.Kind.access(), command.Key):
-		return ErrorNotAuthorized
-	default:
+	case m.settings.Policy == nil:
 		return NoError
 	}
+	number := m.settings.Policy.Rule(&command.Principal, command.Kind.access(), command.Key)
+	if number == 0 {
+		return ErrorNotAuthorized
+	}
+	*rule = uint16(min(number, math.MaxUint16))
+	return NoError
 }
 
 // lookup returns the record of the key. One that is due expires now: for a command it is gone.

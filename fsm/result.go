@@ -89,6 +89,7 @@ type Result struct {
 	Error   ErrorCode // with CodeError
 	Dialect Dialect   // in which to answer
 	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
+	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. It is not remembered.
 	Value   string    // with CodeValue
 
 	version hlc.Clock

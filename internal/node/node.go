@@ -20,6 +20,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/fsm"
+	"holdfast/internal/audit"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
 )
@@ -33,7 +34,8 @@ type Config struct {
 	MinFreeDisk int64
 	Timing      cluster.Timing
 	Offer       cluster.Offer
-	PolicyFile  string // followed for changes; empty when there is none
+	PolicyFile  string       // followed for changes; empty when there is none
+	Audit       audit.Config // without a file there is none
 	Front       mqttfront.Config
 	Driver      mqttfront.Driver
 	Dialer      *mqttconn.Dialer
@@ -61,6 +63,7 @@ type Node struct {
 	Front   *mqttfront.Front
 
 	config  Config
+	audit   *audit.Log // nil when there is none
 	space   *freeSpace
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -120,20 +123,28 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	if err != nil {
 		return nil, err
 	}
+	trail, err := openAudit(&config, string(identity.RaftID()))
+	if err != nil {
+		return nil, err
+	}
+	var observer cluster.Observer = front
+	if trail != nil {
+		observer = &audited{front, trail}
+	}
 	raftConfig := cluster.DefaultConfig()
 	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address, members
 	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
 	member, err := cluster.Open(raftConfig, cluster.World{
 		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
 		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
-	}, front)
+	}, observer)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, closeAudit(trail))
 	}
 	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
-	n := &Node{Cluster: member, Front: front, config: config, space: space, failed: make(chan error, 1)}
+	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space, failed: make(chan error, 1)}
 	n.run()
 	return n, nil
 }
@@ -244,7 +255,7 @@ func (n *Node) Close(ctx context.Context) error {
 	err := n.Cluster.Close(ctx)
 	n.stop()
 	n.workers.Wait()
-	return err
+	return errors.Join(err, closeAudit(n.audit))
 }
 
 type contactFile string

@@ -145,13 +145,18 @@ func (p *Policy) Rules() []Rule { return p.rules }
 
 // Allows reports whether the principal may access the key.
 func (p *Policy) Allows(principal *Principal, access Access, key []byte) bool {
+	return p.Rule(principal, access, key) > 0
+}
+
+// Rule returns the number, from 1 on, of the first rule by which the principal may access the key, and 0 when none allows it.
+func (p *Policy) Rule(principal *Principal, access Access, key []byte) int {
 	for i := range p.compiled {
 		rule := &p.compiled[i]
 		if rule.means(principal) && rule.grants(principal, access, key) {
-			return true
+			return i + 1
 		}
 	}
-	return false
+	return 0
 }
 
 func (r *compiledRule) means(principal *Principal) bool {

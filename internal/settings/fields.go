@@ -84,6 +84,9 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "watch.notificationExpiry", Value: (*duration)(&s.Watch.NotificationExpiry), Help: "how long a notification is worth delivering"},
 		Field{Path: "log.level", Value: (*text)(&s.Log.Level), Help: "debug, info, warn or error"},
 		Field{Path: "log.format", Value: (*text)(&s.Log.Format), Help: "text or json"},
+		Field{Path: "audit.file", Value: (*text)(&s.Audit.File), Help: "file in which it is written down, as JSON lines, who changes which key; empty is none"},
+		Field{Path: "audit.maxBytes", Value: &s.Audit.MaxBytes, Help: "size of that file at which the next one is begun"},
+		Field{Path: "audit.files", Value: (*number)(&s.Audit.Files), Help: "how many earlier ones are kept"},
 	)
 }
 

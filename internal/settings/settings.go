@@ -21,6 +21,7 @@ type Settings struct {
 	Identity Identity
 	Watch    Watch
 	Log      Log
+	Audit    Audit
 	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None removes it.
 	PolicyFile string
 }
@@ -129,6 +130,13 @@ type Log struct {
 	Format string
 }
 
+// Audit says where it is written down who changes what.
+type Audit struct {
+	File     string // empty: nowhere
+	MaxBytes Size   // of a file, before the next one is begun
+	Files    int64  // that are kept beside it
+}
+
 // Default returns the settings of a node of which nothing is said.
 func Default() Settings {
 	host, err := os.Hostname()
@@ -145,6 +153,7 @@ func Default() Settings {
 		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000},
 		Watch:    Watch{NotificationExpiry: 30 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
+		Audit:    Audit{MaxBytes: 64 << 20, Files: 8},
 	}
 }
 

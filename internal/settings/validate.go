@@ -38,6 +38,10 @@ func (s *Settings) validateNames() error {
 			return &Error{"identity", property, "is a property of the protocol, which clients set themselves"}
 		}
 	}
+	const leastAudit = 64 << 10
+	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
+		return &Error{"audit.maxBytes", s.Audit.MaxBytes.String(), "must be at least 64KiB"}
+	}
 	if s.Node.DataDir == "" {
 		return &Error{"node.dataDir", "", "must not be empty"}
 	}

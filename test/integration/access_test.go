@@ -90,7 +90,8 @@ func (g *guarded) as(t *testing.T, id, user string) *peer {
 }
 
 // startGuardedServer starts a node behind the broker, with a policy that gives each client its own keys.
-func startGuardedServer(t *testing.T, g *guarded) *server {
+// It returns where it writes its audit log, too.
+func startGuardedServer(t *testing.T, g *guarded) (s *server, audit string) {
 	t.Helper()
 	folder := t.TempDir()
 	policy, secret := filepath.Join(folder, "policy.yaml"), filepath.Join(folder, "password")
@@ -104,17 +105,18 @@ stateStoreResources:
 			t.Fatal(err)
 		}
 	}
-	s := newServer(t, "mqtts://"+g.secure, t.TempDir(), "--broker.driver", "mosquitto", "--broker.tls.caFile", g.authorities.File("ca.crt"),
+	s = newServer(t, "mqtts://"+g.secure, t.TempDir(), "--broker.driver", "mosquitto", "--broker.tls.caFile", g.authorities.File("ca.crt"),
 		"--broker.username", "holdfast", "--broker.passwordFile", secret, "--policyFile", policy,
-		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username")
+		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username",
+		"--audit.file", filepath.Join(folder, "audit.jsonl"))
 	s.waitReady(t)
-	return s
+	return s, filepath.Join(folder, "audit.jsonl")
 }
 
 // One client does not become another by anything that it sends, and does not get at what another one has.
 func TestAttacksOnIdentity(t *testing.T) {
 	g := startGuarded(t)
-	startGuardedServer(t, g)
+	s, audit := startGuardedServer(t, g)
 	victim, attacker := g.as(t, "press-1", "press"), g.as(t, "robot-1", "robot")
 	victim.subscribe(notificationsOf("press-1"))
 	if reply := victim.call(request{payload: array("SET", "own/press-1", "mine"), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
@@ -170,6 +172,21 @@ func TestAttacksOnIdentity(t *testing.T) {
 		t.Errorf("%q, %q", reply.Payload, note.Payload)
 	}
 	t.Logf("%d attacks by what a request says, all stopped", tried)
+
+	// And it is written down who did what, by which rule.
+	s.stop()
+	lines, err := os.ReadFile(audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"command":"SET","clientId":"press-1","username":"press","key":"own/press-1","outcome":"done","rule":1,"version":"`,
+		`"command":"DEL","clientId":"robot-1","username":"robot","key":"own/press-1","outcome":"not authorized"}`,
+	} {
+		if !strings.Contains(string(lines), want) {
+			t.Errorf("the audit log lacks %s:\n%s", want, tail(string(lines), 2000))
+		}
+	}
 }
 
 func bytesOf(key, value string, count int) (properties []string) {

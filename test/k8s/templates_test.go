@@ -139,7 +139,7 @@ func TestConfigSchemaKnowsAllSettings(t *testing.T) {
 	var schema struct {
 		Properties struct {
 			Config struct {
-				Properties map[string]struct{ Properties map[string]any } `json:"properties"`
+				Properties map[string]any `json:"properties"`
 			} `json:"config"`
 		} `json:"properties"`
 	}
@@ -147,11 +147,18 @@ func TestConfigSchemaKnowsAllSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	var known []string
-	for section, content := range schema.Properties.Config.Properties {
-		for name := range content.Properties {
-			known = append(known, section+"."+name)
+	var walk func(path string, properties map[string]any)
+	walk = func(path string, properties map[string]any) {
+		for name, content := range properties {
+			section, _ := content.(map[string]any)
+			if nested, ok := section["properties"].(map[string]any); ok {
+				walk(path+name+".", nested)
+			} else {
+				known = append(known, path+name)
+			}
 		}
 	}
+	walk("", schema.Properties.Config.Properties)
 	own := []string{
 		"node.id", "node.dataDir", "cluster.name", "cluster.listen", "cluster.advertise", "cluster.peers", "cluster.peersFile", "cluster.tls.*",
 		"broker.addresses", "broker.username", "broker.passwordFile", "broker.tls.*", "admin.listen", "admin.tls.*", "health.listen", "policyFile",

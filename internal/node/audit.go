@@ -1,0 +1,43 @@
+package node
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/fsm"
+	"holdfast/internal/audit"
+)
+
+// audited is an observer of the cluster whose outcomes are written down, too.
+type audited struct {
+	cluster.Observer
+	log *audit.Log
+}
+
+// Applied implements cluster.Observer.
+func (a *audited) Applied(outcome *fsm.Outcome, tags []any) {
+	a.log.Applied(outcome)
+	a.Observer.Applied(outcome, tags)
+}
+
+// openAudit opens the audit log, when there is to be one.
+func openAudit(config *Config, member string) (*audit.Log, error) {
+	if config.Audit.File == "" {
+		return nil, nil
+	}
+	lost := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_lost_total", Help: "Lines of the audit log that could not be written."})
+	config.Registry.MustRegister(lost)
+	log := config.Audit
+	log.Member = member
+	log.Wall, log.Log, log.Lost = time.Now, config.Log, func(lines int) { lost.Add(float64(lines)) }
+	return audit.Open(log)
+}
+
+func closeAudit(log *audit.Log) error {
+	if log == nil {
+		return nil
+	}
+	return log.Close()
+}
