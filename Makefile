@@ -38,7 +38,7 @@ FAULTS   ?=
 MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
-.PHONY: help build dev test packages test-go test-sdk sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
+.PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
 	chaos-packages test-chaos soak figures lint fmt fuzz bench-build bench bench-growth bench-smoke bench-go allocations binaries image image-all k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
@@ -68,6 +68,10 @@ test-go: ## unit, property and integration tests
 
 test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev (a module of its own)
 	cd test/sdk && go test -count=1 -timeout 5m ./...
+
+test-page: ## the status page in Debian's Chromium; its pictures are in report/page (a module of its own)
+	@$(MAKE) --no-print-directory packages PACKAGES=chromium
+	cd test/page && CI=true go test -count=1 -timeout 5m -v ./...
 
 sim: ## whole clusters in virtual time with faults drawn from seeds: SEEDS, FIRST, DURATION, NODES, INGEST
 	$(SIMULATE) -seeds $(SEEDS) -first $(FIRST) -duration $(DURATION) -nodes $(NODES) -ingest "$(INGEST)"
@@ -136,6 +140,7 @@ lint: ## formatting, vet and staticcheck; fails when something is to be said
 	cd test/chaos && go vet ./... && $(STATICCHECK) ./...
 	cd test/bench && go vet ./... && $(STATICCHECK) ./...
 	cd test/k8s && go vet ./... && $(STATICCHECK) ./...
+	cd test/page && go vet ./... && $(STATICCHECK) ./...
 	go vet -tags skewed_clock ./cluster
 
 fmt: ## format all Go code

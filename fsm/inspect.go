@@ -29,6 +29,23 @@ func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	return found
 }
 
+// ListExpiring returns at most limit keys with the prefix that expire, the next to go first. It looks at no more than visits of all that
+// expire, and reports whether it has seen all of them. It runs beside Read.
+func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInfo, all bool) {
+	all = true
+	m.values.byDeadline.Scan(func(r *record) bool {
+		if visits--; visits < 0 || len(found) == limit {
+			all = false
+			return false
+		}
+		if r.deadline > m.now && strings.HasPrefix(r.key(), prefix) {
+			found = append(found, m.keyInfo(r))
+		}
+		return true
+	})
+	return found, all
+}
+
 // CountKeys counts at most limit keys with the prefix that come after the given one, and their bytes. It returns the last one
 // that it counted. It runs beside Read.
 func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {

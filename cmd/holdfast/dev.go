@@ -189,6 +189,7 @@ func (d *devCluster) startNodes(o *devOptions, s *settings.Settings, broker embe
 		d.nodes = append(d.nodes, started)
 		d.handlers = append(d.handlers, httpapi.Admin(httpapi.AdminConfig{
 			Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Notes, Dial: connected.dial, Log: log,
+			Metrics: started.Registry(), Version: version,
 		}))
 		d.forwarded = append(d.forwarded, httpapi.Serve(connected.http, d.handlers[i], log))
 	}
@@ -266,7 +267,7 @@ func (d *devCluster) welcome(out io.Writer, nodes int) {
 	_, _ = fmt.Fprintf(out, `Holdfast is ready: %d node(s) behind an MQTT broker.
 
   broker   mqtt://%s
-  admin    http://%s
+  admin    http://%s  (in a browser: the status page)
   metrics  http://%s/metrics
   data     %s
 

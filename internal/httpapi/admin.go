@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
 )
@@ -30,13 +31,17 @@ type AdminConfig struct {
 	// Dial connects to the admin API of another member over the connection between members.
 	Dial  func(ctx context.Context, member raft.Server) (net.Conn, error)
 	Pprof bool
-	Log   *slog.Logger
+	// Metrics are the node's, of which the status page shows some.
+	Metrics prometheus.Gatherer
+	Version string // of the program
+	Log     *slog.Logger
 }
 
 // admin serves the admin API.
 type admin struct {
 	AdminConfig
 	forwarder *http.Transport
+	streams   chan struct{} // one for each status page that is open
 }
 
 // route is one operation of the API. openapi.json describes the same ones; a test compares them.
@@ -51,6 +56,7 @@ func routes() []route {
 	return []route{
 		{"GET", "/v1/openapi.json", false, "", (*admin).openAPI},
 		{"GET", "/v1/status", false, "", (*admin).status},
+		{"GET", "/v1/activity", false, "", (*admin).activity},
 		{"POST", "/v1/snapshot/take", false, "", (*admin).takeSnapshot},
 		{"GET", "/v1/snapshot", true, "", (*admin).saveSnapshot},
 		{"PUT", "/v1/snapshot", true, "", (*admin).restoreSnapshot},
@@ -64,6 +70,7 @@ func routes() []route {
 		{"GET", "/v1/keys", true, "prefix after limit", (*admin).keys},
 		{"GET", "/v1/keys/count", true, "prefix", (*admin).countKeys},
 		{"GET", "/v1/key", true, "key", (*admin).key},
+		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
 		{"GET", "/v1/watches", true, "prefix client after afterClient limit", (*admin).watches},
 		{"DELETE", "/v1/watches", true, "client key", (*admin).dropWatches},
 	}
@@ -72,7 +79,7 @@ func routes() []route {
 // Admin returns the handler of the admin API. It refuses what a browser sends from another site: on loopback nothing else would
 // stand between a web page and the cluster.
 func Admin(config AdminConfig) http.Handler {
-	a := &admin{AdminConfig: config}
+	a := &admin{AdminConfig: config, streams: make(chan struct{}, maxStreams)}
 	a.forwarder = newForwarder(a)
 	mux := http.NewServeMux()
 	for _, r := range routes() {
@@ -93,6 +100,7 @@ func Admin(config AdminConfig) http.Handler {
 			}
 		})
 	}
+	a.addPage(mux)
 	if config.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

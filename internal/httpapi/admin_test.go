@@ -77,9 +77,11 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 			t.Fatal(err)
 		}
 		network.Attach(node)
+		registry := prometheus.NewRegistry()
+		cluster.RegisterState(registry, node)
 		handler := Admin(AdminConfig{
 			Name: cluster.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
-			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler),
+			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "test",
 		})
 		forwarded := Serve(network.HTTP(server.ID), handler, slog.New(slog.DiscardHandler))
 		outside := httptest.NewServer(handler)

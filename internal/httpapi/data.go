@@ -148,6 +148,14 @@ type Watch struct {
 	Age     int64  `json:"age"`     // milliseconds since it was last renewed
 }
 
+func toWatch(info *fsm.WatchInfo) Watch {
+	dialect := "documented"
+	if info.Dialect == fsm.SDK {
+		dialect = "sdk"
+	}
+	return Watch{toBytes(info.Key), info.ClientID, dialect, info.Age}
+}
+
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
@@ -170,11 +178,7 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 	a.Node.View(func(m *fsm.Machine) {
 		found := m.ListWatches(query.Get("prefix"), query.Get("client"), after, limit)
 		for i := range found {
-			dialect := "documented"
-			if found[i].Dialect == fsm.SDK {
-				dialect = "sdk"
-			}
-			answer.Watches = append(answer.Watches, Watch{toBytes(found[i].Key), found[i].ClientID, dialect, found[i].Age})
+			answer.Watches = append(answer.Watches, toWatch(&found[i]))
 		}
 		if len(found) == limit {
 			answer.Next, answer.NextClient = toBytes(found[limit-1].Key).Base64, found[limit-1].ClientID

@@ -85,6 +85,8 @@ func types() map[string]reflect.Type {
 		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
 		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
 		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[Dropped](),
+		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](), "Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
+		"Overview": reflect.TypeFor[Overview](),
 	}
 }
 

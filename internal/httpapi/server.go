@@ -31,16 +31,32 @@ func Listen(address string, handler http.Handler, secure *tlsconfig.Mutual, log 
 
 // Serve starts a server on a listener, which it owns from now on.
 func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Server {
+	streams, stop := context.WithCancel(context.Background())
 	s := &Server{
 		server: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
 			MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+			BaseContext: func(net.Listener) context.Context {
+				return context.WithValue(context.Background(), streamsKey{}, streams)
+			},
 		},
 		listener: listener, done: make(chan error, 1),
 	}
+	s.server.RegisterOnShutdown(stop)
 	go func() { s.done <- s.server.Serve(listener) }()
 	return s
+}
+
+// streamsKey is the key of a context that ends when the server stops, in those of its requests.
+type streamsKey struct{}
+
+// stopping is closed when the server of a request is to stop: what would go on for ever has to end then.
+func stopping(ctx context.Context) <-chan struct{} {
+	if streams, ok := ctx.Value(streamsKey{}).(context.Context); ok {
+		return streams.Done()
+	}
+	return nil
 }
 
 // Address returns the host and port on which the server listens.

@@ -46,7 +46,7 @@ func rules() []rule {
 		{
 			"internal/httpapi",
 			[]string{"cluster", "fsm", "internal/tlsconfig"},
-			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang"},
+			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang", "github.com/prometheus/client_model"},
 			"the endpoints show the cluster and the state, and nothing of MQTT",
 		},
 		{

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"net/http"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"holdfast/fsm"
+)
+
+// Activity is what a node has done since it started, from its metrics. Whoever asks twice learns rates and latencies.
+type Activity struct {
+	Node            string      `json:"node"`
+	State           string      `json:"state"` // leader, follower, candidate or shutdown
+	Serving         bool        `json:"serving"`
+	Ready           string      `json:"ready"` // "ok", or what is wrong
+	Notes           []string    `json:"notes"`
+	Term            uint64      `json:"term"`
+	ClockOffset     int64       `json:"clockOffset"` // milliseconds ahead of the cluster's time
+	BrokerConnected bool        `json:"brokerConnected"`
+	BrokerLosses    uint64      `json:"brokerLosses"`  // sessions with the broker that were lost
+	LeaderChanges   uint64      `json:"leaderChanges"` // that this node has heard of
+	Requests        []Counter   `json:"requests"`      // answered, by command
+	Times           []Histogram `json:"times"`         // of requests by stage (queue, commit, publish), and of the probe
+	Keys            int         `json:"keys"`
+	Bytes           int64       `json:"bytes"`
+	Watches         int         `json:"watches"`
+}
+
+// Counter is a number that grows.
+type Counter struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
+}
+
+// Histogram counts durations by their length.
+type Histogram struct {
+	Name    string   `json:"name"`
+	Count   uint64   `json:"count"`
+	Buckets []Bucket `json:"buckets"`
+}
+
+// Bucket counts what took no longer than so many microseconds.
+type Bucket struct {
+	Micros int64  `json:"micros"`
+	Count  uint64 `json:"count"`
+}
+
+func (a *admin) activity(w http.ResponseWriter, _ *http.Request) error {
+	activity, err := a.ownActivity()
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, activity)
+}
+
+// ownActivity returns what this node has done.
+func (a *admin) ownActivity() (*Activity, error) {
+	families, err := a.Metrics.Gather()
+	if err != nil {
+		return nil, err
+	}
+	status := a.Node.Status()
+	offset, _ := a.Node.ClockOffset() // that it is too large is among the notes
+	answer := &Activity{
+		Node: a.Name, State: status.Role, Serving: status.Serving, Ready: "ok", Notes: append([]string{}, a.Notes()...), Term: status.Term,
+		ClockOffset: offset.Milliseconds(), Requests: []Counter{}, Times: []Histogram{},
+		Keys: status.State.Keys, Bytes: status.State.Bytes, Watches: status.State.Watches,
+	}
+	if err := a.Ready(); err != nil {
+		answer.Ready = err.Error()
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			answer.add(family.GetName(), metric)
+		}
+	}
+	return answer, nil
+}
+
+// add takes up what a metric says.
+func (a *Activity) add(name string, metric *dto.Metric) {
+	label := ""
+	for _, pair := range metric.GetLabel() {
+		if pair.GetName() == "command" || pair.GetName() == "stage" {
+			label = pair.GetValue()
+		}
+	}
+	switch name {
+	case "holdfast_ingest_connected":
+		a.BrokerConnected = metric.GetGauge().GetValue() > 0
+	case "holdfast_ingest_losses_total":
+		a.BrokerLosses = uint64(metric.GetCounter().GetValue())
+	case "holdfast_leader_changes_total":
+		a.LeaderChanges = uint64(metric.GetCounter().GetValue())
+	case "holdfast_requests_total": // a series for each outcome
+		count := uint64(metric.GetCounter().GetValue())
+		if last := len(a.Requests) - 1; last >= 0 && a.Requests[last].Name == label {
+			a.Requests[last].Count += count
+		} else {
+			a.Requests = append(a.Requests, Counter{label, count})
+		}
+	case "holdfast_request_seconds":
+		a.Times = append(a.Times, histogram(label, metric.GetHistogram()))
+	case "holdfast_broker_probe_seconds":
+		a.Times = append(a.Times, histogram("probe", metric.GetHistogram()))
+	}
+}
+
+func histogram(name string, from *dto.Histogram) Histogram {
+	h := Histogram{Name: name, Count: from.GetSampleCount(), Buckets: []Bucket{}}
+	for _, bucket := range from.GetBucket() {
+		h.Buckets = append(h.Buckets, Bucket{int64(bucket.GetUpperBound() * 1e6), bucket.GetCumulativeCount()})
+	}
+	return h
+}
+
+// Overview is what the leader knows of keys and watches, as far as one can look at it.
+type Overview struct {
+	Keys []Key `json:"keys"`
+	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder: the next to go first.
+	Locks   []Key   `json:"locks"`
+	Watches []Watch `json:"watches"`
+	More    bool    `json:"more"` // there are others
+}
+
+const (
+	overviewSize = 200 // keys, locks, and watches
+	// expiringSize is how many of the keys that expire are looked through.
+	expiringSize = 10_000
+	// holderSize is how long, in bytes, the name of a lock's holder may be to be shown.
+	holderSize = 256
+)
+
+func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	return writeJSON(w, a.overviewOf(r.URL.Query().Get("prefix")))
+}
+
+func (a *admin) overviewOf(prefix string) *Overview {
+	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}}
+	a.Node.View(func(m *fsm.Machine) {
+		keys := m.ListKeys(prefix, "", overviewSize)
+		for i := range keys {
+			answer.Keys = append(answer.Keys, toKey(&keys[i]))
+		}
+		expiring, all := m.ListExpiring(prefix, overviewSize, expiringSize)
+		for i := range expiring {
+			if len(expiring[i].Value) <= holderSize {
+				value := toBytes(expiring[i].Value)
+				lock := toKey(&expiring[i])
+				lock.Value = &value
+				answer.Locks = append(answer.Locks, lock)
+			}
+		}
+		watches := m.ListWatches(prefix, "", fsm.WatchInfo{}, overviewSize)
+		for i := range watches {
+			answer.Watches = append(answer.Watches, toWatch(&watches[i]))
+		}
+		answer.More = len(keys) == overviewSize || len(watches) == overviewSize || !all
+	})
+	return answer
+}

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster"
+)
+
+// The status page is for people: one page with its script and its style, nothing from elsewhere, and nothing on it changes anything. A
+// stream of server-sent events brings it what there is to see.
+
+//go:embed ui
+var pages embed.FS
+
+const (
+	pictureInterval = 2 * time.Second
+	// pictureTimeout bounds the wait for the other members.
+	pictureTimeout = time.Second
+	// maxStreams bounds the pages that are open at a time, of one node.
+	maxStreams = 16
+)
+
+// addPage adds the status page to a handler.
+func (a *admin) addPage(mux *http.ServeMux) {
+	files, err := fs.Sub(pages, "ui")
+	if err != nil {
+		panic(err) // the name of the folder is wrong
+	}
+	serve := http.StripPrefix("/ui/", http.FileServerFS(files))
+	mux.HandleFunc("GET /ui/", func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cache-Control", "no-cache")
+		serve.ServeHTTP(w, r)
+	})
+	mux.Handle("GET /{$}", http.RedirectHandler("/ui/", http.StatusFound))
+	mux.HandleFunc("GET /ui/events", a.stream)
+}
+
+// Picture is what the status page shows at a moment.
+type Picture struct {
+	Node       string           `json:"node"`   // that was asked
+	Leader     string           `json:"leader"` // empty when none is known
+	Version    string           `json:"version"`
+	Time       time.Time        `json:"time"`
+	Members    []cluster.Member `json:"members"`
+	Activities []*Activity      `json:"activities"` // of the members that answered
+	Overview   *Overview        `json:"overview"`   // null without a leader
+}
+
+// stream sends a picture now and every few seconds, until nobody looks any more or the server stops.
+func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
+	if err := checkQuery(r, "prefix"); err != nil {
+		a.fail(w, err)
+		return
+	}
+	select {
+	case a.streams <- struct{}{}:
+		defer func() { <-a.streams }()
+	default:
+		writeError(w, http.StatusServiceUnavailable, Error{fmt.Sprintf("%d status pages are open already", maxStreams), "not done"})
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	control := http.NewResponseController(w)
+	ticker := time.NewTicker(pictureInterval)
+	defer ticker.Stop()
+	for {
+		picture, err := json.Marshal(a.picture(r.Context(), r.URL.Query().Get("prefix")))
+		if err != nil {
+			a.Log.Error("the status page", "error", err)
+			return
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(5 * pictureInterval)) // where it cannot be set, the server's own holds
+		if _, err := fmt.Fprintf(w, "data: %s\n\n", picture); err != nil || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-stopping(r.Context()):
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// picture asks all members at once.
+func (a *admin) picture(ctx context.Context, prefix string) *Picture {
+	ctx, cancel := context.WithTimeout(ctx, pictureTimeout)
+	defer cancel()
+	status := a.Node.Status()
+	p := &Picture{Node: a.Name, Leader: cluster.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []cluster.Member{}, Activities: []*Activity{}}
+	activities := make([]*Activity, len(status.Servers))
+	var asking sync.WaitGroup
+	asking.Go(func() { p.Members = a.Node.MembersAsKnown(ctx) })
+	for i, server := range status.Servers {
+		asking.Go(func() {
+			if server.ID == status.ID {
+				activities[i], _ = a.ownActivity() // without it the page shows a member that does not answer
+				return
+			}
+			var activity Activity
+			if a.ask(ctx, server, "/v1/activity", &activity) == nil {
+				activities[i] = &activity
+			}
+		})
+		if server.ID == status.LeaderID {
+			asking.Go(func() { p.Overview = a.leadersOverview(ctx, server, server.ID == status.ID, prefix) })
+		}
+	}
+	asking.Wait()
+	for _, activity := range activities {
+		if activity != nil {
+			p.Activities = append(p.Activities, activity)
+		}
+	}
+	return p
+}
+
+func (a *admin) leadersOverview(ctx context.Context, leader raft.Server, here bool, prefix string) *Overview {
+	if here {
+		if a.Node.Confirm(ctx) != nil {
+			return nil
+		}
+		return a.overviewOf(prefix)
+	}
+	var overview Overview
+	if a.ask(ctx, leader, "/v1/overview?"+url.Values{"prefix": {prefix}}.Encode(), &overview) != nil {
+		return nil
+	}
+	return &overview
+}
+
+// ask gets an answer of another member's admin API.
+func (a *admin) ask(ctx context.Context, member raft.Server, path string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostName(member.ID)+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	request.Header.Set(forwarded, "1")
+	response, err := a.forwarder.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // it was read as far as it is of interest
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return json.NewDecoder(response.Body).Decode(into)
+}

@@ -1,0 +1,147 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// open opens the stream of a status page.
+func (a *api) stream(ctx context.Context, query string) *http.Response {
+	a.t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/ui/events"+query, http.NoBody)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+// next reads the next picture.
+func next(t *testing.T, stream *bufio.Reader) (p Picture) {
+	t.Helper()
+	for {
+		line, err := stream.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			if err := json.Unmarshal([]byte(data), &p); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+	}
+}
+
+// Any node shows all members, and what the leader knows of keys, locks and watches.
+func TestPictures(t *testing.T) {
+	leader, follower := startAPIs(t)
+	who := policy.Principal{ClientID: "c"}
+	for _, command := range []fsm.Command{
+		{Kind: fsm.KindSet, Key: []byte("a/1"), Value: []byte("v"), Principal: who, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
+		{Kind: fsm.KindSet, Key: []byte("a/lock"), Value: []byte("holder"), TTL: 60_000, Principal: who, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
+		{Kind: fsm.KindSet, Key: []byte("b"), Value: []byte("v"), Principal: who, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
+		{Kind: fsm.KindKeyNotify, Key: []byte("a/1"), Principal: who},
+	} {
+		leader.execute(command)
+	}
+	for _, node := range []*api{leader, follower} {
+		stream := bufio.NewReader(node.stream(t.Context(), "?prefix=a%2F").Body)
+		for range 2 {
+			p := next(t, stream)
+			if len(p.Members) != 3 || len(p.Activities) != 3 || p.Leader == "" || p.Overview == nil {
+				t.Fatalf("%+v", p)
+			}
+			o := p.Overview
+			if len(o.Keys) != 2 || len(o.Locks) != 1 || o.Locks[0].Value.Text != "holder" || len(o.Watches) != 1 || o.Watches[0].Client != "c" || o.More {
+				t.Errorf("%+v", o)
+			}
+		}
+	}
+}
+
+// So many pages may be open at a time; one that is closed makes room.
+func TestStreamsAreBounded(t *testing.T) {
+	leader, _ := startAPIs(t)
+	ctx, closePages := context.WithCancel(t.Context())
+	for range maxStreams {
+		if response := leader.stream(ctx, ""); response.StatusCode != http.StatusOK {
+			t.Fatal(response.Status)
+		}
+	}
+	if response := leader.stream(t.Context(), ""); response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one page too many: %s", response.Status)
+	}
+	if response := leader.stream(t.Context(), "?x=1"); response.StatusCode != http.StatusBadRequest {
+		t.Errorf("a parameter that does not exist: %s", response.Status)
+	}
+	closePages()
+	for deadline := time.Now().Add(10 * time.Second); leader.stream(t.Context(), "").StatusCode != http.StatusOK; {
+		if time.Now().After(deadline) {
+			t.Fatal("pages that were closed make no room")
+		}
+	}
+}
+
+// A server that stops does not wait for the pages that are open.
+func TestStopEndsStreams(t *testing.T) {
+	began := make(chan struct{})
+	listening := httptest.NewUnstartedServer(nil).Listener
+	server := Serve(listening, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-stopping(r.Context())
+		_, _ = io.WriteString(w, "ended")
+	}), slog.New(slog.DiscardHandler))
+	answer := make(chan string, 1)
+	go func() {
+		response, err := http.Get("http://" + server.Address())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		answer <- string(body)
+	}()
+	<-began
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := server.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := <-answer; got != "ended" {
+		t.Errorf("%q", got)
+	}
+}
+
+// The page comes with its parts, forbids everything from elsewhere, and is what the port shows first.
+func TestPage(t *testing.T) {
+	leader, _ := startAPIs(t)
+	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {
+		response, err := http.Get(leader.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), kind) ||
+			!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: %s %v", path, response.Status, response.Header)
+		}
+	}
+}
