@@ -8,8 +8,11 @@ IMAGE    ?= holdfast:$(VERSION)
 ARCH     := $(shell go env GOARCH)
 
 ARCHITECTURES := amd64 arm64
+# A version of Debian begins with a digit.
+DEBVERSION    := $(shell echo "$(VERSION)" | sed -e 's/^v//' -e 's/^[^0-9]/0~&/' -e 's/-/~/g')
 
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
+NFPM        := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt mosquitto-dev libmosquitto-dev
 # The chaos harness also needs Docker Engine and these.
@@ -39,7 +42,7 @@ MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
 .PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
-	chaos-packages test-chaos soak figures lint fmt fuzz bench-build bench bench-growth bench-smoke bench-go allocations binaries image image-all k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
+	chaos-packages test-chaos soak figures lint fmt fuzz bench-build bench bench-growth bench-smoke bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -108,6 +111,13 @@ figures: ## measure: a million keys, one node beside three, 20 repetitions of ea
 	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailover -v ./test/integration | grep -v level=
 
 K8S := $(CURDIR)/test/k8s
+
+deb: binaries ## Debian packages for amd64 and arm64, in report
+	mkdir -p report
+	for arch in $(ARCHITECTURES); do ARCH=$$arch VERSION=$(DEBVERSION) $(NFPM) package --config deploy/debian/nfpm.yaml --packager deb --target report/holdfast_$$arch.deb || exit 1; done
+
+test-deb: deb ## what is in the package, and that systemd would isolate it well
+	deploy/debian/check report/holdfast_$(ARCH).deb
 
 k8s-api: ## build Helm, kubectl, etcd and the Kubernetes API server once (6 minutes)
 	$(K8S)/build.sh api

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -262,4 +263,34 @@ func TestPasswordIsReadAgain(t *testing.T) {
 	eventually(t, "it has lost its broker", func() bool { return httpStatus("http://"+s.health+"/readyz") != http.StatusOK })
 	broker.start(t)
 	s.waitReady(t)
+}
+
+// A service of systemd's Type=notify says when it has started, and when it stops.
+func TestSystemdIsTold(t *testing.T) {
+	address := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	t.Setenv("NOTIFY_SOCKET", address)
+	broker := startMosquitto(t)
+	s := newServer(t, broker.address, t.TempDir())
+	told := func() string {
+		message := make([]byte, 100)
+		_ = socket.SetReadDeadline(time.Now().Add(20 * time.Second)) // reading fails then
+		n, err := socket.Read(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(message[:n])
+	}
+	if got := told(); got != "READY=1" {
+		t.Errorf("first %q", got)
+	}
+	s.waitReady(t)
+	s.stop()
+	if got := told(); got != "STOPPING=1" {
+		t.Errorf("then %q", got)
+	}
 }

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// States that a service of systemd's Type=notify tells.
+const (
+	started  = daemon.SdNotifyReady
+	stopping = daemon.SdNotifyStopping
+)
+
+// tellSystemd tells systemd a state, where it has started this process as a service that does.
+func tellSystemd(log *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("systemd is not told", "state", state, "error", err)
+	}
+}
