@@ -49,7 +49,7 @@ Exit codes: 0 it is, 1 it is not, 2 usage, 3 nobody answers.`,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), timeout)
 		defer cancel()
-		return askHealth(ctx, command.OutOrStdout(), "http://"+dialable(address)+path)
+		return askHealth(ctx, command.OutOrStdout(), "http://"+settings.Dialable(address)+path)
 	}
 	return command
 }

@@ -244,7 +244,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return node.Config{
 		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: cluster.LogStore(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
-		Timing: timing, Offer: offer, PolicyFile: followed(s.PolicyFile), Front: front, Driver: driver, Dialer: dialer,
+		Timing: timing, Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: driver, Dialer: dialer,
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 		Audit: audit.Config{File: s.Audit.File, MaxBytes: int64(s.Audit.MaxBytes), Files: int(s.Audit.Files)},
 	}, nil

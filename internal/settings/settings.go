@@ -5,6 +5,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 )
@@ -28,6 +29,23 @@ type Settings struct {
 
 // None is the PolicyFile that turns authorization off.
 const None = "none"
+
+// FollowedPolicy returns the policy file that is to be followed for changes; empty is none.
+func (s *Settings) FollowedPolicy() string {
+	if s.PolicyFile == None {
+		return ""
+	}
+	return s.PolicyFile
+}
+
+// Dialable returns an address under which a listener can be reached from its own machine.
+func Dialable(listening string) string {
+	host, port, err := net.SplitHostPort(listening)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listening
+}
 
 // Node says who the node is and where it keeps its data.
 type Node struct {

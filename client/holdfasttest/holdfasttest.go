@@ -1,0 +1,89 @@
+// Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test: what a test sees is what the product does.
+//
+//	func TestPress(t *testing.T) {
+//		store := holdfasttest.Start(t)
+//		press := NewPress(store.URL()) // the code under test connects by MQTT, as it always does
+//		...
+//		value, _, err := store.Client(t).Get(t.Context(), "press/1/mode")
+//	}
+package holdfasttest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"holdfast/client"
+	"holdfast/internal/settings"
+	"holdfast/internal/trial"
+)
+
+// Store is a Holdfast that runs until the test ends.
+type Store struct {
+	running *trial.Cluster
+}
+
+type config struct {
+	trial    trial.Config
+	settings settings.Settings
+}
+
+// Option changes what is started.
+type Option func(*config)
+
+// Nodes makes it a cluster of 1, 3 or 5 nodes. One is the default, and the quickest.
+func Nodes(count int) Option { return func(c *config) { c.trial.Nodes = count } }
+
+// Policy makes it obey an authorization policy. The broker vouches for client ids and user names.
+func Policy(file string) Option { return func(c *config) { c.settings.PolicyFile = file } }
+
+// Log shows what the store logs. Nothing is the default.
+func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log } }
+
+// startTimeout is how long a start may take on a machine that is busy; it takes a fraction of a second.
+const startTimeout = 30 * time.Second
+
+// Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. It ends, and its data goes, with the test. A
+// failure to start ends the test.
+func Start(t testing.TB, options ...Option) *Store {
+	t.Helper()
+	c := config{settings: settings.Default(), trial: trial.Config{Listen: "127.0.0.1:0", Nodes: 1, Folder: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}}
+	c.settings.Node.MinFreeDisk = 0 // what is free is no matter of a test
+	c.trial.Settings = &c.settings
+	for _, option := range options {
+		option(&c)
+	}
+	running, err := trial.Start(c.trial)
+	if err != nil {
+		t.Fatalf("start holdfast: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := running.Close(); err != nil {
+			t.Errorf("stop holdfast: %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if ready, err := running.WaitReady(ctx); !ready {
+		t.Fatalf("holdfast does not serve: %v", err)
+	}
+	return &Store{running}
+}
+
+// Address returns the host and port of the broker.
+func (s *Store) Address() string { return s.running.Broker() }
+
+// URL returns the address of the broker as mqtt://host:port.
+func (s *Store) URL() string { return "mqtt://" + s.Address() }
+
+// Client returns a client that is connected until the test ends.
+func (s *Store) Client(t testing.TB) *client.Client {
+	t.Helper()
+	connected, err := client.Connect(t.Context(), client.Config{Addresses: []string{s.Address()}})
+	if err != nil {
+		t.Fatalf("connect to holdfast: %v", err)
+	}
+	t.Cleanup(func() { _ = connected.Close() }) // the store goes, too
+	return connected
+}
