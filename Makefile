@@ -107,7 +107,7 @@ soak: ## the embedded broker for 30 s at 256 outstanding requests
 	HOLDFAST_SOAK=30s go test -race -count=1 -timeout 5m -run Soak -v ./mqttfront/embedded
 
 figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
-	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput' -v ./test/integration | grep -v level=
+	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput|TestWear' -v ./test/integration | grep -v level=
 	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailover -v ./test/integration | grep -v level=
 
 K8S := $(CURDIR)/test/k8s
