@@ -1,4 +1,4 @@
-"""The first steps with Debian's python3-paho-mqtt: set, get, watch, delete."""
+"""The first steps with Debian's python3-paho-mqtt: set, get, watch, delete, fence."""
 
 import queue
 import sys
@@ -24,11 +24,13 @@ def resp(*arguments):
     return out
 
 
-def request(client, number, *arguments):
+def request(client, number, *arguments, fence=None):
     properties = Properties(PacketTypes.PUBLISH)
     properties.ResponseTopic = RESPONSE
     properties.CorrelationData = b"python-request-%d" % number
     properties.UserProperty = ("__ts", "%d:0:%s" % (time.time() * 1000, CLIENT))
+    if fence:
+        properties.UserProperty = ("__ft", fence)
     client.publish(INVOKE, resp(*arguments), qos=1, properties=properties).wait_for_publish(10)
 
 
@@ -56,6 +58,10 @@ def main():
     request(client, 104, b"DEL", b"greeting")
     expect(NOTIFY + b"greeting".hex().upper(), b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n")
     expect(RESPONSE, b":1\r\n")
+    request(client, 105, b"SET", b"protected", b"new", fence="2000:0:lock")
+    expect(RESPONSE, b"+OK\r\n")
+    request(client, 106, b"SET", b"protected", b"old", fence="1000:0:lock")
+    expect(RESPONSE, b"-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n")
     client.disconnect()
     client.loop_stop()
     print("all steps done")
