@@ -59,7 +59,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 		size: messageSize(message),
 	}
 	r.command.Principal = policy.Principal{ClientID: f.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
-	if !validResponseTopic(topic) {
+	if !validResponseTopic(topic) || !f.isOwnResponseTopic(topic, r.command.Principal.ClientID) {
 		return r, verdictSendAway, reasonBadResponseTopic
 	}
 	if message.Retain {
@@ -180,8 +180,19 @@ func (f *Front) clientID(p *properties, responseTopic string) string {
 
 // validResponseTopic reports whether the store may publish there.
 func validResponseTopic(topic string) bool {
-	return topic != InvokeTopic && !strings.HasPrefix(topic, notificationPrefix) && topic[0] != '$' &&
+	return topic != InvokeTopic && !strings.HasPrefix(topic, notificationPrefix) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
 		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
+}
+
+// isOwnResponseTopic reports whether a client may have replies there. Who is known beyond doubt may not have the store write under another
+// client's id: who reads there takes what comes for the store's answer to its own request.
+func (f *Front) isOwnResponseTopic(topic, clientID string) bool {
+	rest, ok := strings.CutPrefix(topic, "clients/")
+	if !ok || f.config.Identity.ClientIDProperty == "" {
+		return true
+	}
+	owner, _, _ := strings.Cut(rest, "/")
+	return owner == clientID
 }
 
 // supported reports whether a protocol version is well-formed and of major version 1.

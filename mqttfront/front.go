@@ -20,10 +20,11 @@ type Front struct {
 	world  World
 	store  Store
 
-	hasStore chan struct{} // closed when store is set
-	drain    chan struct{} // closed when nothing more is taken up
-	once     sync.Once
-	pending  chan Departure // for a leader
+	hasStore  chan struct{} // closed when store is set
+	drain     chan struct{} // closed when nothing more is taken up
+	once      sync.Once
+	pending   chan Departure // for a leader
+	offenders chan Publisher // to be sent away
 
 	mu        sync.Mutex
 	room      sync.Cond  // somebody waits to hand a request to the store
@@ -76,7 +77,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, pending: make(chan Departure, 1024),
+		config: config, world: world, pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},
@@ -98,6 +99,7 @@ func (f *Front) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { f.expireHeld(ctx) })
 	workers.Go(func() { f.watchDepartures(ctx) })
+	workers.Go(func() { f.sendOffendersAway(ctx) })
 	workers.Go(func() {
 		if err := f.receive(ctx); err != nil {
 			cancel(err)
@@ -228,35 +230,12 @@ func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time
 	}
 	if verdict == verdictSendAway {
 		done()
-		f.sendAway(ctx, r)
+		f.sendAway(r)
 		return
 	}
 	r.size = max(r.size, requestOverhead+message.Size) // whatever is kept of it keeps all
 	r.done, r.redelivered = done, message.Redelivered
 	f.admit(ctx, r)
-}
-
-// sendAway disconnects the publisher of a request with an invalid response topic, where it is known beyond doubt: a forged
-// identity must not get somebody else thrown out.
-func (f *Front) sendAway(ctx context.Context, r *request) {
-	f.store.Flush() // it may take a while
-	publisher := Publisher{r.command.Principal.ClientID, r.command.Principal.Username}
-	result := "untrusted"
-	if f.world.Driver.TrustedIdentity() && publisher.ClientID != "" {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		switch err := f.world.Driver.Disconnect(ctx, publisher); {
-		case err == nil:
-			result = "done"
-		case errors.Is(err, ErrUnsupported):
-			result = "unsupported"
-			f.world.Log.Info("a client cannot be sent away", "reason", err)
-		default:
-			result = "failed"
-			f.world.Log.Warn("a client could not be sent away", "error", err)
-		}
-	}
-	f.world.Metrics.sentAway.WithLabelValues(result).Inc()
 }
 
 // expireHeld gives up what nobody waits for any more.

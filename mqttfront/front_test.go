@@ -318,7 +318,10 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	if !p.resumable() {
 		t.Fatal("a session that was just in contact is not resumed")
 	}
-	if p.fresh([]byte("7 0 1")) { // of another process, long ago
+	if _, isProbe := p.fresh([]byte("forged")); isProbe {
+		t.Fatal("anything is a probe")
+	}
+	if fresh, isProbe := p.fresh([]byte("7 0 1")); fresh || !isProbe { // of another process, long ago
 		t.Fatal("an old probe counts as fresh")
 	}
 	for range 2 { // the first attempt fails

@@ -280,7 +280,10 @@ func (in *ingest) received(message mqttconn.Message) {
 
 // probed takes note of a probe: what follows one that is old is too old to be executed, until a young one comes.
 func (in *ingest) probed(payload []byte) {
-	fresh := in.probes.fresh(payload)
+	fresh, isProbe := in.probes.fresh(payload)
+	if !isProbe {
+		return
+	}
 	in.stale.Store(!fresh)
 	if !fresh && !in.session.follows {
 		in.ended(errStale)

@@ -66,7 +66,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		m.heldDropped:   {"full", "expired", "stale", "outcome_unknown"},
 		m.abandoned:     {"reply", "notification"},
 		m.departures:    {"logged", "no_watches", "dropped"},
-		m.sentAway:      {"done", "untrusted", "unsupported", "failed"},
+		m.sentAway:      {"done", "untrusted", "unsupported", "failed", "dropped"},
 	} {
 		for _, value := range values {
 			vector.WithLabelValues(value)

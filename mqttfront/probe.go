@@ -90,12 +90,13 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	}
 }
 
-// fresh takes note of a probe that came back, and reports whether what follows it is young enough to be executed.
-func (p *prober) fresh(payload []byte) bool {
+// fresh takes note of a probe that came back, and reports whether what follows it is young enough to be executed. What is no probe of a
+// node's says nothing of that.
+func (p *prober) fresh(payload []byte) (fresh, isProbe bool) {
 	var boot uint64
 	var sent, wall int64
 	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &sent, &wall); err != nil {
-		return true // not a probe of ours; who may publish here is the business of the broker's access control
+		return false, false // who may publish here is the business of the broker's access control
 	}
 	age := time.Duration(p.wall()-wall) * time.Millisecond
 	if boot == p.boot {
@@ -107,7 +108,7 @@ func (p *prober) fresh(payload []byte) bool {
 	}
 	if !p.requests {
 		p.contact()
-		return true
+		return true, true
 	}
 	p.front.backlog.Store(age > backlogAge)
 	if p.tooOld(age) {
@@ -118,9 +119,9 @@ func (p *prober) fresh(payload []byte) bool {
 		if err := p.front.world.Contact.Save(0); err != nil { // so that a restart does not resume it either
 			p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
 		}
-		return false
+		return false, true
 	}
 	p.contact()
 	p.front.heardFresh()
-	return true
+	return true, true
 }

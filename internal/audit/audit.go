@@ -5,8 +5,11 @@
 package audit
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,11 +30,19 @@ type Config struct {
 	Log    *slog.Logger
 	// Lost is told how many lines could not be written.
 	Lost func(lines int)
+	// Deadline is how long the state machine may wait for the log; then Exit is called, which does not return. Without an end to it a
+	// node whose disk hangs would lead and do nothing.
+	Deadline time.Duration
+	Exit     func(error)
 }
+
+// ErrHangs says that the log could not be written to in time.
+var ErrHangs = errors.New("the audit log hangs")
 
 // Record is one line.
 type Record struct {
-	// Index is that of the log entry, Position that of the command in it. Together they order all records, on every member.
+	// Term and Index are those of the log entry, Position is that of the command in it. Together they order all records, on every member.
+	Term     uint64    `json:"term"`
 	Index    uint64    `json:"index"`
 	Position int       `json:"position"`
 	Member   string    `json:"member"`
@@ -46,8 +57,9 @@ type Record struct {
 	Version  string    `json:"version,omitempty"` // of the value that was written or deleted
 }
 
-// maxQueue bounds the records that wait to be written. When it is full, the state machine waits: an audit log with holes is worth little.
-const maxQueue = 1 << 16
+// maxQueue bounds the records that wait to be written, with keys of up to 64 KiB each as a rule. When it is full, the state machine waits: an
+// audit log with holes is worth little. What cannot be written at all is another matter: a full disk must not stop the store.
+const maxQueue = 4096
 
 // Log is an audit log. It is safe for concurrent use.
 type Log struct {
@@ -59,14 +71,14 @@ type Log struct {
 	closed sync.Once
 }
 
-// place orders records.
+// place orders records. The log after a restore of old data repeats indexes, in a later term.
 type place struct {
-	index    uint64
-	position int
+	term, index uint64
+	position    int
 }
 
-func (p place) before(index uint64, position int) bool {
-	return p.index < index || p.index == index && p.position < position
+func (p place) before(other place) bool {
+	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position)) < 0
 }
 
 // Open opens the log, and goes on behind its last line.
@@ -93,13 +105,29 @@ func (l *Log) Applied(outcome *fsm.Outcome) {
 		return
 	}
 	for i := range outcome.Commands {
-		if !l.last.before(outcome.Index, i) { // the log is applied again after a restart
+		if !l.last.before(place{outcome.Term, outcome.Index, i}) { // the log is applied again after a restart
 			continue
 		}
 		if record, ok := recordOf(&outcome.Commands[i], &outcome.Results[i]); ok {
-			record.Index, record.Position, record.Member, record.Time = outcome.Index, i, l.config.Member, l.config.Wall()
-			l.queue <- record
+			record.Term, record.Index, record.Position, record.Member, record.Time = outcome.Term, outcome.Index, i, l.config.Member, l.config.Wall()
+			l.add(record)
 		}
+	}
+}
+
+// add queues a record. It waits for room, up to a point.
+func (l *Log) add(record Record) {
+	select {
+	case l.queue <- record:
+		return
+	default:
+	}
+	timer := time.NewTimer(l.config.Deadline)
+	defer timer.Stop()
+	select {
+	case l.queue <- record:
+	case <-timer.C:
+		l.config.Exit(fmt.Errorf("%w: nothing was written for %v", ErrHangs, l.config.Deadline))
 	}
 }
 
@@ -142,29 +170,37 @@ func recordOf(command *fsm.Command, result *fsm.Result) (record Record, ok bool)
 	return record, true
 }
 
-// write writes records until the queue is closed. What comes together is flushed together.
+// maxBatch is how many bytes are gathered to be written at once, and a quarter of a file at most.
+const maxBatch = 256 << 10
+
+// write writes records until the queue is closed.
 func (l *Log) write() {
-	failing := false
+	var batch []byte
+	most := min(maxBatch, int(l.config.MaxBytes/4))
+	lines, failing := 0, false
 	for record := range l.queue {
-		err := l.files.append(&record)
-		if err == nil && len(l.queue) == 0 {
-			err = l.files.flush()
+		batch = append(batch, encode(&record)...)
+		lines++
+		if len(l.queue) > 0 && len(batch) < most {
+			continue
 		}
+		err := l.files.append(batch)
 		if err != nil {
-			l.config.Lost(1)
+			l.config.Lost(lines)
 		}
 		if (err != nil) != failing {
 			failing = err != nil
 			l.config.Log.Error("the audit log", "file", l.config.File, "lines_are_lost", failing, "error", err)
 		}
-	}
-	if err := l.files.flush(); err != nil {
-		l.config.Log.Error("the audit log", "file", l.config.File, "lines_are_lost", true, "error", err)
+		batch, lines = batch[:0], 0
 	}
 }
 
 // encode returns the line of a record.
-func encode(record *Record) ([]byte, error) {
-	line, err := json.Marshal(record)
-	return append(line, '\n'), err
+func encode(record *Record) []byte {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(record) // a record of texts and numbers always can be
+	return line.Bytes()
 }

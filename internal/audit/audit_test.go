@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ func config(t *testing.T) Config {
 	return Config{
 		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2, Member: "n1.1", Wall: func() time.Time { return time.UnixMilli(1_000).UTC() },
 		Log: slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") },
+		Deadline: time.Minute, Exit: func(err error) { t.Error(err) },
 	}
 }
 
@@ -66,7 +68,7 @@ func set(key string) fsm.Command {
 }
 
 func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.Outcome {
-	o := &fsm.Outcome{Index: index, Commands: commands}
+	o := &fsm.Outcome{Term: 1, Index: index, Commands: commands}
 	for range commands {
 		o.Results = append(o.Results, result)
 	}
@@ -91,11 +93,11 @@ func TestWhatIsWrittenDown(t *testing.T) {
 	closeLog(t, l)
 	at := time.UnixMilli(1_000).UTC()
 	want := []Record{
-		{Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "k", Outcome: "done", Rule: 3},
-		{Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBytes: "/w==", Outcome: "done", Rule: 3},
-		{Index: 4, Member: "n1.1", Time: at, Command: "VDEL", ClientID: "robot", Key: "k", Outcome: "not authorized"},
-		{Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press", Key: "k", Outcome: "done"},
-		{Index: 7, Member: "n1.1", Time: at, Command: "RESTORE", Outcome: "done"},
+		{Term: 1, Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "k", Outcome: "done", Rule: 3},
+		{Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBytes: "/w==", Outcome: "done", Rule: 3},
+		{Term: 1, Index: 4, Member: "n1.1", Time: at, Command: "VDEL", ClientID: "robot", Key: "k", Outcome: "not authorized"},
+		{Term: 1, Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press", Key: "k", Outcome: "done"},
+		{Term: 1, Index: 7, Member: "n1.1", Time: at, Command: "RESTORE", Outcome: "done"},
 	}
 	if found := records(t, c.File); !slices.Equal(found, want) {
 		t.Errorf("%+v", found)
@@ -161,32 +163,119 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, c)
-	if l.last != (place{100, 0}) {
+	if l.last != (place{1, 100, 0}) {
 		t.Errorf("the last place is %+v", l.last)
 	}
 	closeLog(t, l)
 }
 
-// Lines that cannot be written are counted, and what comes later is written again when it can be.
+// A file that cannot be moved away goes on, and no line is lost.
+func TestRotationThatFails(t *testing.T) {
+	c := config(t)
+	c.MaxBytes = 1000
+	l := open(t, c)
+	if err := os.MkdirAll(filepath.Join(c.File+".2", "full"), 0o700); err != nil { // nothing can be moved there
+		t.Fatal(err)
+	}
+	for index := range uint64(50) {
+		l.Applied(outcome(index+1, fsm.Result{Code: fsm.CodeOK}, set("k")))
+	}
+	closeLog(t, l)
+	found := records(t, c.File)
+	if _, err := os.Stat(c.File + ".1"); err == nil {
+		found = append(records(t, c.File+".1"), found...)
+	}
+	if len(found) != 50 {
+		t.Errorf("%d of 50 lines", len(found))
+	}
+}
+
+// A line that was written in part, and whatever else is no record, is passed over: the node starts.
+func TestBrokenLines(t *testing.T) {
+	for name, broken := range map[string]string{"glued": "{\"index\":7,\"ke{\"index\":8}\n", "unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n"} {
+		c := config(t)
+		l := open(t, c)
+		l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
+		closeLog(t, l)
+		file, err := os.OpenFile(c.File, os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = file.WriteString(broken)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close()
+		l = open(t, c)
+		if l.last != (place{1, 1, 0}) {
+			t.Errorf("%s: %+v", name, l.last)
+		}
+		closeLog(t, l)
+	}
+}
+
+// After old data was put back, indexes are repeated in a later term: that is no repetition.
+func TestRestoredData(t *testing.T) {
+	c := config(t)
+	for term := range uint64(2) {
+		l := open(t, c)
+		o := outcome(5, fsm.Result{Code: fsm.CodeOK}, set("k"))
+		o.Term = term + 1
+		l.Applied(o)
+		l.Applied(o)
+		closeLog(t, l)
+	}
+	if found := records(t, c.File); len(found) != 4 {
+		t.Errorf("%d lines", len(found))
+	}
+}
+
+// Lines that cannot be written are counted, all of them, and what comes later is written again when it can be.
 func TestLostLines(t *testing.T) {
 	c := config(t)
 	lost := 0
-	c.MaxBytes, c.Lost = 300, func(lines int) { lost += lines }
-	l := open(t, c)
-	folder := filepath.Dir(c.File)
-	done := fsm.Result{Code: fsm.CodeOK}
-	l.Applied(outcome(1, done, set("k")))
-	if err := os.Mkdir(c.File+".2", 0o700); err != nil { // no file can be moved there
+	c.Lost = func(lines int) { lost += lines }
+	opened, _, err := openFiles(c)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(c.File+".2", "x"), nil, 0o600); err != nil {
+	good := opened.file
+	if opened.file, err = os.Open(c.File); err != nil { // it cannot be written to
 		t.Fatal(err)
 	}
-	for index := range uint64(10) {
-		l.Applied(outcome(index+2, done, set("k")))
+	l := &Log{config: c, files: opened, queue: make(chan Record, 10)}
+	for range 3 {
+		l.queue <- Record{Index: 1}
 	}
-	closeLog(t, l)
-	if lost == 0 {
-		t.Errorf("nothing is counted as lost in %s", folder)
+	close(l.queue)
+	l.write()
+	if lost != 3 {
+		t.Errorf("%d lost", lost)
+	}
+	_ = opened.file.Close()
+	opened.file = good
+	if err := opened.append(encode(&Record{Index: 2})); err != nil {
+		t.Error(err)
+	}
+	if err := opened.close(); err != nil {
+		t.Error(err)
+	}
+	if found := records(t, c.File); len(found) != 1 || found[0].Index != 2 {
+		t.Errorf("%+v", found)
+	}
+}
+
+// A log that cannot be written to ends the process, so that another member leads.
+func TestHangingDiskEndsTheProcess(t *testing.T) {
+	c := config(t)
+	exits := 0
+	c.Deadline, c.Exit = 10*time.Millisecond, func(err error) {
+		if exits++; !errors.Is(err, ErrHangs) {
+			t.Error(err)
+		}
+	}
+	l := &Log{config: c, queue: make(chan Record)} // nobody writes
+	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
+	if exits != 1 {
+		t.Errorf("%d exits", exits)
 	}
 }

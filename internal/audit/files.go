@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -15,9 +14,8 @@ import (
 // files is the file that is written to, and the earlier ones beside it. It belongs to one goroutine.
 type files struct {
 	config Config
-	file   *os.File // nil after the next one could not be begun
-	writer *bufio.Writer
-	size   int64
+	file   *os.File
+	size   int64 // of what was written whole
 }
 
 // openFiles opens the file, and returns the place of its last line. The rest of a line that was not finished is taken away.
@@ -29,7 +27,11 @@ func openFiles(config Config) (*files, place, error) {
 	if err := f.begin(); err != nil {
 		return nil, place{}, err
 	}
-	last, err := f.mend()
+	last, end, err := scan(f.file)
+	if err == nil && end < f.size {
+		f.size = end
+		err = f.file.Truncate(end)
+	}
 	if err == nil && last.Index == 0 { // nothing in it yet: the one before it has the last line
 		last, err = lastOf(f.name(1))
 	}
@@ -39,7 +41,7 @@ func openFiles(config Config) (*files, place, error) {
 	if last.Member != config.Member {
 		return f, place{}, nil
 	}
-	return f, place{last.Index, last.Position}, nil
+	return f, place{last.Term, last.Index, last.Position}, nil
 }
 
 func (f *files) name(number int) string { return fmt.Sprintf("%s.%d", f.config.File, number) }
@@ -53,18 +55,8 @@ func (f *files) begin() error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	f.file, f.size, f.writer = file, info.Size(), bufio.NewWriter(file)
+	f.file, f.size = file, info.Size()
 	return nil
-}
-
-// mend returns the last record, and takes away what is behind it.
-func (f *files) mend() (Record, error) {
-	last, end, err := scan(f.file)
-	if err == nil && end < f.size {
-		err = f.file.Truncate(end)
-		f.size = end
-	}
-	return last, err
 }
 
 func lastOf(name string) (Record, error) {
@@ -79,86 +71,80 @@ func lastOf(name string) (Record, error) {
 	return last, errors.Join(err, file.Close())
 }
 
-// tailSize is how much of the end of a file is looked at: longer than any line, whose key is at most 64 KiB as a rule.
-const tailSize = 1 << 20
-
-// scan returns the record of the last whole line, and where that ends.
+// scan returns the record of the last line that is one, and where the last whole line ends. It looks at the end of the file first, and
+// further back until it finds one.
 func scan(file *os.File) (last Record, end int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
 		return last, 0, err
 	}
-	from := max(0, info.Size()-tailSize)
-	tail := make([]byte, info.Size()-from)
-	if _, err := io.ReadFull(io.NewSectionReader(file, from, int64(len(tail))), tail); err != nil {
-		return last, 0, err
-	}
-	whole := tail[:bytes.LastIndexByte(tail, '\n')+1]
-	lines := bytes.Split(bytes.TrimSuffix(whole, []byte("\n")), []byte("\n"))
-	if len(whole) > 0 {
-		if err := json.Unmarshal(lines[len(lines)-1], &last); err != nil {
-			return last, 0, fmt.Errorf("the last line of %s: %w", file.Name(), err)
+	for look := int64(1 << 20); ; look *= 4 {
+		from := max(0, info.Size()-look)
+		tail := make([]byte, info.Size()-from)
+		if _, err := io.ReadFull(io.NewSectionReader(file, from, int64(len(tail))), tail); err != nil {
+			return last, 0, err
+		}
+		tail = tail[:bytes.LastIndexByte(tail, '\n')+1]
+		end = from + int64(len(tail))
+		for len(tail) > 0 {
+			line := tail[bytes.LastIndexByte(tail[:len(tail)-1], '\n')+1:]
+			if json.Unmarshal(line, &last) == nil && last.Index > 0 {
+				return last, end, nil
+			}
+			last, tail = Record{}, tail[:len(tail)-len(line)]
+		}
+		if from == 0 {
+			return Record{}, end, nil
 		}
 	}
-	return last, from + int64(len(whole)), nil
 }
 
-// append adds a record, to the next file when this one is large enough.
-func (f *files) append(record *Record) error {
-	line, err := encode(record)
+// append adds whole lines, to the next file when this one is large enough. What cannot be written whole is taken back.
+func (f *files) append(lines []byte) error {
+	if f.size > 0 && f.size+int64(len(lines)) > f.config.MaxBytes {
+		f.rotate()
+	}
+	written, err := f.file.Write(lines)
 	if err != nil {
+		if written > 0 {
+			err = errors.Join(err, f.file.Truncate(f.size))
+		}
 		return err
 	}
-	if f.file == nil || f.size > 0 && f.size+int64(len(line)) > f.config.MaxBytes {
-		if err := f.rotate(); err != nil {
-			return err
-		}
-	}
-	written, err := f.writer.Write(line)
 	f.size += int64(written)
-	return err
+	return nil
 }
 
-func (f *files) flush() error {
-	if f.file == nil {
-		return nil // what was lost was told
+// rotate begins the next file. The oldest of those that are kept goes. Where that cannot be done the file goes on: a file that is too large
+// is better than lines that are lost.
+func (f *files) rotate() {
+	last := f.file
+	if err := errors.Join(last.Sync(), f.move()); err != nil {
+		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
+		return
 	}
-	err := f.writer.Flush()
-	if err != nil { // a writer that has failed fails for ever
-		f.writer.Reset(f.file)
+	if err := f.begin(); err != nil {
+		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
+		return
 	}
-	return err
+	_ = last.Close() // it was synced
 }
 
-// rotate begins the next file. The oldest of those that are kept goes.
-func (f *files) rotate() error {
-	if f.file != nil {
-		err := errors.Join(f.flush(), f.file.Close())
-		f.file = nil
-		if err != nil {
+// move gives the file, and those before it, their next names.
+func (f *files) move() error {
+	if f.config.Files == 0 {
+		return os.Remove(f.config.File)
+	}
+	for number := f.config.Files; number > 0; number-- {
+		from := f.config.File
+		if number > 1 {
+			from = f.name(number - 1)
+		}
+		if err := os.Rename(from, f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if f.config.Files == 0 {
-			if err := os.Remove(f.config.File); err != nil {
-				return err
-			}
-		}
-		for number := f.config.Files; number > 0; number-- {
-			from := f.config.File
-			if number > 1 {
-				from = f.name(number - 1)
-			}
-			if err := os.Rename(from, f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
 	}
-	return f.begin()
+	return nil
 }
 
-func (f *files) close() error {
-	if f.file == nil {
-		return nil
-	}
-	return errors.Join(f.flush(), f.file.Sync(), f.file.Close())
-}
+func (f *files) close() error { return errors.Join(f.file.Sync(), f.file.Close()) }

@@ -32,6 +32,7 @@ func openAudit(config *Config, member string) (*audit.Log, error) {
 	log := config.Audit
 	log.Member = member
 	log.Wall, log.Log, log.Lost = time.Now, config.Log, func(lines int) { lost.Add(float64(lines)) }
+	log.Deadline, log.Exit = config.Timing.DiskDeadline, config.Exit
 	return audit.Open(log)
 }
 

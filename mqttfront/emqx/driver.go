@@ -53,6 +53,9 @@ func (d *Driver) Disconnect(ctx context.Context, publisher mqttfront.Publisher) 
 	if d.api.URL == "" {
 		return fmt.Errorf("%w: broker.api.url is not set", mqttfront.ErrUnsupported)
 	}
+	if publisher.ClientID == "." || publisher.ClientID == ".." { // what is left of it in a path is another path
+		return fmt.Errorf("%w: the client id is %q", mqttfront.ErrUnsupported, publisher.ClientID)
+	}
 	address := strings.TrimSuffix(d.api.URL, "/") + "/api/v5/clients/" + url.PathEscape(publisher.ClientID)
 	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, address, http.NoBody)
 	if err != nil {

@@ -46,24 +46,25 @@ func (d *Driver) Read(topic string, payload []byte, retained bool) (presence.Eve
 // Lines of the log about connections. A client id may hold anything that such a line does, so the last end that fits counts: what is before
 // it is the client id, and nothing that a client chooses stands behind that.
 var (
-	connectedLine = regexp.MustCompile(`^(?:\d+: )?New client connected from \S+ as (.*) \(p\d+, c\d+, k\d+(?:, u'.*')?\)\.$`)
+	connectedLine = regexp.MustCompile(`^(?:\S+: )?New client connected from \S+ as (.*) \(p\d+, c\d+, k\d+(?:, u'.*')?\)\.$`)
 
-	// Of 2.0.
-	replacedLine = regexp.MustCompile(`^(?:\d+: )?Client (.*) already connected, closing old connection\.$`)
-	goneLine     = regexp.MustCompile(`^(?:\d+: )?Client (.*)(?:` + strings.Join([]string{
+	// Of 2.0, and of 2.1.0.
+	goneLine = regexp.MustCompile(`^(?:\S+: )?Client (.*)(?:` + strings.Join([]string{
 		` closed its connection\.`,
 		` disconnected\.`,
-		` disconnected, not authorised\.`,
 		` has exceeded timeout, disconnecting\.`,
 		` been disconnected by administrative action\.`,
 		` disconnected due to (?:malformed packet|protocol error|oversize packet|oversize payload|out of memory|QoS too high or retain not supported)\.`,
-		` disconnected: [^:]*\.`, // what the operating system says
+		` disconnected due to using not allowed feature \([^()]*\)\.`,
 	}, "|") + `)$`)
-	brokenLine = regexp.MustCompile(`^(?:\d+: )?Bad socket read/write on client (.*): [^:]*$`)
+	// What the operating system says, of 2.0. In 2.1 there is an address before it.
+	failedLine = regexp.MustCompile(`^(?:\S+: )?(?:Client (.*) disconnected: [^:]*\.|Bad socket read/write on client (.*): [^:]*)$`)
+	// A login that failed, under the name of a client that may well be there. In 2.0 it has no name, as a rule.
+	refusedLine = regexp.MustCompile(`^(?:\S+: )?Client .* disconnected[:,] (?:not authorised|bad username or password|banned|.*authenti).*$`)
 
-	// Of 2.1, which puts the address between the client id and what happened.
-	takenOverLine = regexp.MustCompile(`^(?:\d+: )?Client (.*) \[\S+\] disconnected: session taken over\.$`)
-	endedLine     = regexp.MustCompile(`^(?:\d+: )?Client (.*) \[\S+\] disconnected: .*\.$`)
+	// Of 2.1.1 and later, which put the address between the client id and what happened.
+	takenOverLine = regexp.MustCompile(`^(?:\S+: )?Client (.*)(?: \[\S+\] disconnected:| disconnected,) session taken over\.$`)
+	endedLine     = regexp.MustCompile(`^(?:\S+: )?Client (.*) \[\S+\] disconnected(?:: .*|\.)$`)
 )
 
 type line struct {
@@ -73,16 +74,18 @@ type line struct {
 
 // readLog reads a line of the log, of a broker that is known to be older than 2.1 or not.
 func readLog(text string, old bool) (presence.Event, bool) {
-	lines := []line{{connectedLine, presence.Connected}, {takenOverLine, presence.TakenOver}, {endedLine, presence.Disconnected}}
+	const none = presence.Kind(0)
+	lines := []line{{connectedLine, presence.Connected}, {refusedLine, none}, {takenOverLine, presence.TakenOver}, {endedLine, presence.Disconnected}, {goneLine, presence.Disconnected}}
 	if old {
-		lines = []line{
-			{connectedLine, presence.Connected}, {replacedLine, presence.TakenOver}, {goneLine, presence.Disconnected}, {brokenLine, presence.Disconnected},
-		}
+		lines = []line{{connectedLine, presence.Connected}, {refusedLine, none}, {goneLine, presence.Disconnected}, {failedLine, presence.Disconnected}}
 	}
 	for _, l := range lines {
-		if found := l.pattern.FindStringSubmatch(strings.TrimRight(text, "\r\n")); found != nil && found[1] != "<unknown>" {
-			return presence.Event{Kind: l.kind, ClientID: found[1]}, true
+		found := l.pattern.FindStringSubmatch(strings.TrimRight(text, "\r\n"))
+		if found == nil {
+			continue
 		}
+		clientID := strings.Join(found[1:], "") // of alternatives one is there
+		return presence.Event{Kind: l.kind, ClientID: clientID}, l.kind != none && clientID != "<unknown>"
 	}
 	return presence.Event{}, false
 }

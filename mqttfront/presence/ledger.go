@@ -65,7 +65,7 @@ func (l *ledger) event(e Event, now int64) {
 			l.absent[e.ClientID] = now + confirmAfter
 		}
 	case Started:
-		l.brokerStarted(now - e.Ago.Milliseconds())
+		l.brokerStarted(l.after - e.Ago.Milliseconds()) // it was told after that, and perhaps waited since
 	}
 }
 

@@ -78,9 +78,12 @@ func TestSessionLost(t *testing.T) {
 // A broker says again and again when it started: that is news once, and when it starts again.
 func TestBrokerStarted(t *testing.T) {
 	l, departures := told()
-	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_000)
-	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_400)
-	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 200_000)
+	l.marker(100_000)
+	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)
+	l.marker(110_400)
+	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_500)
+	l.marker(200_000)
+	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000) // it has waited for this node for a minute
 	want := []mqttfront.Departure{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
 	if !slices.Equal(*departures, want) {
 		t.Errorf("%+v", *departures)

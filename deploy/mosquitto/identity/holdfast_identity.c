@@ -1,11 +1,14 @@
 /*
  * A plugin for Mosquitto 2.0 and later that tells Holdfast who publishes, and keeps clients from what only Holdfast's nodes may do.
  *
- *   - Requests: what a client put into the identity properties itself is taken out, and its client id and user name are put in.
+ *   - Requests: what a client put into the identity properties itself is taken out, and its client id and user name are put in. A will is
+ *     no request: the broker does not show it to plugins, so nobody vouches for it.
  *   - Notifications: only nodes publish them, and a client receives its own only.
+ *   - Under clients/ a client receives what is under its own client id only.
  *   - Requests are delivered to nodes only, and nobody else publishes or sees the probes of the nodes.
  *   - What the broker tells of connections, by its log topic for instance, only nodes see: an acl_file does not guard $SYS.
- *   - The client ids under which nodes connect are for the nodes' user only.
+ *   - The client ids under which nodes connect are for the nodes' user only. A user's clients are called as the user, or as the user, a
+ *     hyphen, and anything; or the broker gives them a name (auto-). No client id holds '/', '+' or '#'.
  *
  * Everything else is left to the broker's other access control (acl_file, dynamic security): this plugin only ever denies. It has to
  * stand before other plugins in the configuration, because Mosquitto takes the first answer.
@@ -15,6 +18,9 @@
  *   plugin_opt_node_username holdfast                     # broker.username of the nodes
  *   plugin_opt_client_id_property $holdfast-client-id     # identity.clientIdProperty of the nodes
  *   plugin_opt_username_property $holdfast-username       # identity.usernameProperty of the nodes
+ *   plugin_opt_bind_client_id true                        # false: any user's clients may have any id, and be anybody
+ *
+ * Where a listener takes the user name from a certificate (use_identity_as_username), Mosquitto asks no plugin about logins: do not use that.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +35,8 @@
 
 #define SERVICE "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 #define INVOKE_TOPIC "statestore/v1/" SERVICE "/command/invoke"
-#define NOTIFICATIONS "clients/statestore/v1/" SERVICE "/"
+#define CLIENTS "clients/"
+#define NOTIFICATIONS CLIENTS "statestore/v1/" SERVICE "/"
 #define PROBES "holdfast/"
 #define LOG "$SYS/broker/log/"
 #define CONNECTIONS "$SYS/broker/connection/client/"
@@ -40,6 +47,9 @@ struct identity {
 	char *node_username;
 	char *client_id_property;
 	char *username_property;
+	char *bind_client_id;
+	/* The latest message on the request topic was stamped, and is being delivered now. Mosquitto has one thread. */
+	bool stamped;
 };
 
 int mosquitto_plugin_version(int supported_version_count, const int *supported_versions)
@@ -106,18 +116,47 @@ static bool is_own(const char *topic, const char *client_id)
 	return *level == '/' && *client_id != '\0';
 }
 
+/* is_under reports whether a topic is under clients/{client id}/. */
+static bool is_under(const char *topic, const char *client_id)
+{
+	size_t length = strlen(client_id);
+	const char *level = topic + strlen(CLIENTS);
+	return length > 0 && strncmp(level, client_id, length) == 0 && (level[length] == '/' || level[length] == '\0');
+}
+
+/* is_bound reports whether a user's client may have a client id. */
+static bool is_bound(const char *client_id, const char *username)
+{
+	size_t length;
+
+	if(strpbrk(client_id, "/+#") != NULL){
+		return false;
+	}
+	if(username == NULL || has_prefix(client_id, "auto-")){
+		return true;
+	}
+	length = strlen(username);
+	return strncmp(client_id, username, length) == 0 && (client_id[length] == '-' || client_id[length] == '\0');
+}
+
 static int on_basic_auth(int event, void *event_data, void *userdata)
 {
 	const struct mosquitto_evt_basic_auth *login = event_data;
 	const struct identity *identity = userdata;
 	const char *client_id = mosquitto_client_id(login->client);
 
-	(void)event;
-	if(client_id != NULL && is_reserved(identity, client_id)
-			&& (login->username == NULL || strcmp(login->username, identity->node_username) != 0)){
+	const char *user = login->username == NULL ? "nobody" : login->username;
 
-		mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: %s is the client id of a node, and %s is not the nodes' user",
-				client_id, login->username == NULL ? "nobody" : login->username);
+	(void)event;
+	if(client_id == NULL || strcmp(user, identity->node_username) == 0){
+		return MOSQ_ERR_PLUGIN_DEFER;
+	}
+	if(is_reserved(identity, client_id)){
+		mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: %s is the client id of a node, and %s is not the nodes' user", client_id, user);
+		return MOSQ_ERR_AUTH;
+	}
+	if(strcmp(identity->bind_client_id, "true") == 0 && !is_bound(client_id, login->username)){
+		mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: %s is no client id for a client of %s", client_id, user);
 		return MOSQ_ERR_AUTH;
 	}
 	return MOSQ_ERR_PLUGIN_DEFER;
@@ -126,15 +165,27 @@ static int on_basic_auth(int event, void *event_data, void *userdata)
 static int on_acl_check(int event, void *event_data, void *userdata)
 {
 	const struct mosquitto_evt_acl_check *check = event_data;
-	const struct identity *identity = userdata;
+	struct identity *identity = userdata;
 	const char *client_id = mosquitto_client_id(check->client);
 
 	(void)event;
+	if(strcmp(check->topic, INVOKE_TOPIC) == 0){
+		/* Each message is checked for writing, then stamped, then checked for reading by each of its receivers. A will is not stamped. */
+		if(check->access == MOSQ_ACL_WRITE){
+			identity->stamped = false;
+		}else if(check->access == MOSQ_ACL_READ && !identity->stamped){
+			return MOSQ_ERR_ACL_DENIED;
+		}
+	}
 	if(check->access == MOSQ_ACL_UNSUBSCRIBE || is_node(identity, check->client)){
 		return MOSQ_ERR_PLUGIN_DEFER;
 	}
 	if(has_prefix(check->topic, NOTIFICATIONS)){
 		if(check->access == MOSQ_ACL_WRITE || client_id == NULL || !is_own(check->topic, client_id)){
+			return MOSQ_ERR_ACL_DENIED;
+		}
+	}else if(has_prefix(check->topic, CLIENTS)){
+		if(check->access == MOSQ_ACL_READ && (client_id == NULL || !is_under(check->topic, client_id))){
 			return MOSQ_ERR_ACL_DENIED;
 		}
 	}else if(has_prefix(check->topic, PROBES) || has_prefix(check->topic, LOG) || has_prefix(check->topic, CONNECTIONS)){
@@ -197,7 +248,7 @@ static int copy_property(mosquitto_property **list, const mosquitto_property *pr
 static int on_message(int event, void *event_data, void *userdata)
 {
 	struct mosquitto_evt_message *message = event_data;
-	const struct identity *identity = userdata;
+	struct identity *identity = userdata;
 	const char *client_id = mosquitto_client_id(message->client);
 	const char *username = mosquitto_client_username(message->client);
 	mosquitto_property *stamped = NULL;
@@ -225,6 +276,7 @@ static int on_message(int event, void *event_data, void *userdata)
 	}
 	mosquitto_property_free_all(&message->properties);
 	message->properties = stamped;
+	identity->stamped = true;
 	return MOSQ_ERR_SUCCESS;
 }
 
@@ -251,6 +303,7 @@ static void destroy(struct identity *identity)
 	mosquitto_free(identity->node_username);
 	mosquitto_free(identity->client_id_property);
 	mosquitto_free(identity->username_property);
+	mosquitto_free(identity->bind_client_id);
 	mosquitto_free(identity);
 }
 
@@ -267,12 +320,14 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 	identity->node_username = mosquitto_strdup("holdfast");
 	identity->client_id_property = mosquitto_strdup("$holdfast-client-id");
 	identity->username_property = mosquitto_strdup("$holdfast-username");
+	identity->bind_client_id = mosquitto_strdup("true");
 	for(int i = 0; i < option_count; i++){
 		int known = 0;
 		if((known = option(&identity->cluster, "cluster", &options[i])) == 0
 				&& (known = option(&identity->node_username, "node_username", &options[i])) == 0
 				&& (known = option(&identity->client_id_property, "client_id_property", &options[i])) == 0
-				&& (known = option(&identity->username_property, "username_property", &options[i])) == 0){
+				&& (known = option(&identity->username_property, "username_property", &options[i])) == 0
+				&& (known = option(&identity->bind_client_id, "bind_client_id", &options[i])) == 0){
 
 			mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: unknown option %s", options[i].key);
 			known = -1;
@@ -282,9 +337,16 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 			return MOSQ_ERR_INVAL;
 		}
 	}
-	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL || identity->username_property == NULL){
+	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL
+			|| identity->username_property == NULL || identity->bind_client_id == NULL){
+
 		destroy(identity);
 		return MOSQ_ERR_NOMEM;
+	}
+	if(strcmp(identity->bind_client_id, "true") != 0 && strcmp(identity->bind_client_id, "false") != 0){
+		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: bind_client_id is %s: must be true or false", identity->bind_client_id);
+		destroy(identity);
+		return MOSQ_ERR_INVAL;
 	}
 	if((rc = mosquitto_callback_register(id, MOSQ_EVT_BASIC_AUTH, on_basic_auth, NULL, identity)) != MOSQ_ERR_SUCCESS
 			|| (rc = mosquitto_callback_register(id, MOSQ_EVT_ACL_CHECK, on_acl_check, NULL, identity)) != MOSQ_ERR_SUCCESS

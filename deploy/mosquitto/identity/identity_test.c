@@ -82,10 +82,16 @@ static void test_logins(void)
 {
 	CHECK(login("holdfast-n1-in", "holdfast") == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(login("press-17", "press") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("press", "press") == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(login("press-17", NULL) == MOSQ_ERR_PLUGIN_DEFER);
-	CHECK(login("holdfast-press", "press") == MOSQ_ERR_PLUGIN_DEFER);
-	CHECK(login("holdfaster-out-0", "press") == MOSQ_ERR_PLUGIN_DEFER);
-	CHECK(login("holdfast", "press") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("auto-0123", "press") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("anything/at+all", "holdfast") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("press-1", "robot") == MOSQ_ERR_AUTH);
+	CHECK(login("pressure", "press") == MOSQ_ERR_AUTH);
+	CHECK(login("press-1/services", "press") == MOSQ_ERR_AUTH);
+	CHECK(login("press/services", NULL) == MOSQ_ERR_AUTH);
+	CHECK(login("holdfast-press", "holdfast-press") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("holdfaster-out-0", "holdfaster") == MOSQ_ERR_PLUGIN_DEFER);
 	const char *reserved[] = {"holdfast-n1-in", "holdfast-n1-in-0123abcd", "holdfast-ingest", "holdfast-out-0", "holdfast-out-17", "holdfast-n1-presence"};
 	for(size_t i = 0; i < sizeof(reserved) / sizeof(*reserved); i++){
 		CHECK(login(reserved[i], "press") == MOSQ_ERR_AUTH);
@@ -120,6 +126,8 @@ static void test_access(void)
 	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, "$SYS/broker/log/N") == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(acl("a", "u", MOSQ_ACL_READ, "$SYS/broker/connection/client/b/state") == MOSQ_ERR_ACL_DENIED);
 	CHECK(acl("a", "u", MOSQ_ACL_READ, "$SYS/broker/uptime") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/b/responses") == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/ab/responses") == MOSQ_ERR_ACL_DENIED);
 	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/a/responses") == MOSQ_ERR_PLUGIN_DEFER);
 }
 
@@ -150,6 +158,14 @@ static void test_stamps(void)
 	free(data);
 	mosquitto_property_free_all(&list);
 
+	/* a will is checked for writing and delivered, without having been shown */
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
+	list = publish("a", "u", INVOKE_TOPIC, NULL);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("m", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	mosquitto_property_free_all(&list);
+
 	/* without a login there is no user name, whatever the client says */
 	mosquitto_property_add_string_pair(&list, MQTT_PROP_USER_PROPERTY, "$holdfast-username", "root");
 	list = publish("a", NULL, INVOKE_TOPIC, list);
@@ -165,16 +181,20 @@ static void test_stamps(void)
 
 static void test_options(void)
 {
-	struct mosquitto_opt good[] = {{(char *)"cluster", (char *)"edge"}, {(char *)"node_username", (char *)"nodes"}, {(char *)"client_id_property", (char *)"c"}};
+	struct mosquitto_opt good[] = {{(char *)"cluster", (char *)"edge"}, {(char *)"node_username", (char *)"nodes"}, {(char *)"client_id_property", (char *)"c"},
+		{(char *)"bind_client_id", (char *)"false"}};
+	struct mosquitto_opt neither[] = {{(char *)"bind_client_id", (char *)"yes"}};
 	struct mosquitto_opt unknown[] = {{(char *)"clustre", (char *)"edge"}};
 	struct mosquitto_opt empty[] = {{(char *)"cluster", (char *)""}};
 	void *data = NULL;
 
 	CHECK(mosquitto_plugin_init(NULL, &data, unknown, 1) == MOSQ_ERR_INVAL);
 	CHECK(mosquitto_plugin_init(NULL, &data, empty, 1) == MOSQ_ERR_INVAL);
-	CHECK(mosquitto_plugin_init(NULL, &data, good, 3) == MOSQ_ERR_SUCCESS);
+	CHECK(mosquitto_plugin_init(NULL, &data, neither, 1) == MOSQ_ERR_INVAL);
+	CHECK(mosquitto_plugin_init(NULL, &data, good, 4) == MOSQ_ERR_SUCCESS);
 	CHECK(login("edge-n1-in", "press") == MOSQ_ERR_AUTH && login("edge-n1-in", "nodes") == MOSQ_ERR_PLUGIN_DEFER);
-	CHECK(login("holdfast-n1-in", "press") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("holdfast-n1-in", "holdfast-n1") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(login("press", "robot") == MOSQ_ERR_PLUGIN_DEFER);
 	mosquitto_property *list = publish("a", NULL, INVOKE_TOPIC, NULL);
 	CHECK(strcmp(described(list), "c=a;") == 0);
 	mosquitto_property_free_all(&list);
