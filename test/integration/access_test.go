@@ -207,7 +207,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 	for _, command := range []string{array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP")} {
 		tried++
 		g.die(t, "robot-3", "robot", &paho.WillMessage{Topic: invokeTopic, QoS: 1, Payload: []byte(command)}, &paho.WillProperties{
-			ResponseTopic: "clients/robot-1/will", CorrelationData: []byte("0123456789abcdef"),
+			ResponseTopic: "clients/press-1/will", CorrelationData: []byte("0123456789abcdef"),
 			User: paho.UserProperties{{Key: stampedID, Value: "press-1"}, {Key: stampedUser, Value: "press"}, {Key: "__ts", Value: now()}},
 		})
 	}
