@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/testcert"
@@ -103,23 +102,28 @@ func (g *guarded) as(t *testing.T, id, user string) *peer {
 	return p
 }
 
-// die lets a client with a will lose its connection, and waits until the broker has noticed.
-func (g *guarded) die(t *testing.T, id, user string, will *paho.WillMessage, properties *paho.WillProperties) {
+// die lets a client with a will lose its connection, and waits until the broker has noticed. The properties of a will are those of a request
+// on another client's key. (paho.golang leaves the properties of wills out.)
+func (g *guarded) die(t *testing.T, payload string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", g.address)
-	if err != nil {
-		t.Fatal(err)
+	const id = "robot-3"
+	_, port, _ := net.SplitHostPort(g.address)
+	arguments := []string{
+		"-V", "5", "-p", port, "-i", id, "-u", "robot", "-P", password, "-t", "clients/" + id + "/x",
+		"--will-topic", invokeTopic, "--will-qos", "1", "--will-payload", payload,
 	}
-	client := paho.NewClient(paho.ClientConfig{Conn: packets.NewThreadSafeConn(conn)})
-	if _, err := client.Connect(t.Context(), &paho.Connect{
-		ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: true, Password: []byte(password), PasswordFlag: true,
-		WillMessage: will, WillProperties: properties,
-	}); err != nil {
-		t.Fatal(err)
+	for _, property := range [][]string{
+		{"response-topic", "clients/press-1/will"}, {"correlation-data", "0123456789abcdef"}, {"user-property", "$holdfast-client-id", "press-1"},
+		{"user-property", "$holdfast-username", "press"}, {"user-property", "__ts", now()},
+	} {
+		arguments = append(append(arguments, "-D", "will"), property...)
 	}
-	before := strings.Count(g.output.String(), "Client "+id+" closed its connection")
-	_ = conn.Close()
-	eventually(t, "the broker notices", func() bool { return strings.Count(g.output.String(), "Client "+id+" closed its connection") > before })
+	connected, gone := "as "+id+" ", "Client "+id+" closed its connection"
+	before := [2]int{strings.Count(g.output.String(), connected), strings.Count(g.output.String(), gone)}
+	p := start(t, need(t, "mosquitto_sub"), arguments...)
+	eventually(t, "the client is connected", func() bool { return strings.Count(g.output.String(), connected) > before[0] })
+	p.kill()
+	eventually(t, "the broker notices its end", func() bool { return strings.Count(g.output.String(), gone) > before[1] })
 }
 
 // startGuardedServer starts a node behind the broker, with a policy that gives each client its own keys.
@@ -206,10 +210,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 	// A will is no request, whatever it says.
 	for _, command := range []string{array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP")} {
 		tried++
-		g.die(t, "robot-3", "robot", &paho.WillMessage{Topic: invokeTopic, QoS: 1, Payload: []byte(command)}, &paho.WillProperties{
-			ResponseTopic: "clients/press-1/will", CorrelationData: []byte("0123456789abcdef"),
-			User: paho.UserProperties{{Key: stampedID, Value: "press-1"}, {Key: stampedUser, Value: "press"}, {Key: "__ts", Value: now()}},
-		})
+		g.die(t, command)
 	}
 
 	if reply := attacker.call(request{payload: array("GET", "own/robot-1")}); string(reply.Payload) != "$-1\r\n" {
