@@ -8,8 +8,8 @@ IMAGE    ?= holdfast:$(VERSION)
 ARCH     := $(shell go env GOARCH)
 
 ARCHITECTURES := amd64 arm64
-# A version of Debian begins with a digit.
-DEBVERSION    := $(shell echo "$(VERSION)" | sed -e 's/^v//' -e 's/^[^0-9]/0~&/' -e 's/-/~/g')
+# Debian's order: 1.0.0~rc1 is before 1.0.0, and 1.0.0+3.gabc, three commits later, behind it. Without a tag it is before all.
+DEBVERSION    := $(shell echo "$(VERSION)" | sed -E -e 's/^v([0-9])/\1/' -e '/^[0-9]+\.[0-9]/!s/^/0~git./' -e 's/-(rc|beta|alpha)/~\1/' -e 's/-/+/; s/-/./g')
 
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
 NFPM        := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4

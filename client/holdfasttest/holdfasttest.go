@@ -1,4 +1,5 @@
-// Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test: what a test sees is what the product does.
+// Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test, on Unix: what a test sees is what the
+// product does.
 //
 //	func TestPress(t *testing.T) {
 //		store := holdfasttest.Start(t)
@@ -10,6 +11,7 @@ package holdfasttest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -59,6 +61,11 @@ func Start(t testing.TB, options ...Option) *Store {
 		t.Fatalf("start holdfast: %v", err)
 	}
 	t.Cleanup(func() {
+		select {
+		case err := <-running.Exits():
+			t.Errorf("holdfast has stopped: %v", err)
+		default:
+		}
 		if err := running.Close(); err != nil {
 			t.Errorf("stop holdfast: %v", err)
 		}
@@ -66,7 +73,7 @@ func Start(t testing.TB, options ...Option) *Store {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	if ready, err := running.WaitReady(ctx); !ready {
-		t.Fatalf("holdfast does not serve: %v", err)
+		t.Fatalf("holdfast does not serve: %v", errors.Join(ctx.Err(), err))
 	}
 	return &Store{running}
 }

@@ -1,12 +1,15 @@
 package holdfasttest
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"holdfast/client"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,7 +49,7 @@ func TestOptions(t *testing.T) {
 	if _, err := open.Client(t).Set(t.Context(), "k", nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := closed.Client(t).Set(t.Context(), "k", nil); err == nil {
-		t.Error("the policy is not obeyed")
+	if _, err := closed.Client(t).Set(t.Context(), "k", nil); !errors.Is(err, client.ErrNotAuthorized) {
+		t.Errorf("the policy is not obeyed: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ const (
 	exitUnknown     = 4 // timeout: the outcome is unknown
 	exitNoLock      = 5 // the lock was not to be had
 	exitLockLost    = 6
+	exitRemoved     = 7 // this node was removed from its cluster
 )
 
 const exitHelp = `

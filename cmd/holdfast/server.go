@@ -105,6 +105,9 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	}
 	config.Exit = func(err error) {
 		log.Error("stopping at once", "error", err)
+		if errors.Is(err, cluster.ErrRemoved) {
+			os.Exit(exitRemoved)
+		}
 		os.Exit(exitServerError)
 	}
 	identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
@@ -301,6 +304,9 @@ func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log
 		if secure, err = tlsconfig.NewMutual(tlsconfig.Files{CA: tls.CAFile, Certificate: tls.CertFile, Key: tls.KeyFile}, log); err != nil {
 			return servers, &usageError{fmt.Errorf("admin.tls: %w", err)}
 		}
+	}
+	if secure == nil {
+		handler = httpapi.Local(handler)
 	}
 	server, err := httpapi.Listen(s.Admin.Listen, handler, secure, log)
 	if err != nil {

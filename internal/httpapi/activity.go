@@ -126,6 +126,9 @@ type Overview struct {
 
 const (
 	overviewSize = 200 // keys, locks, and watches
+	// overviewBytes bounds the names in it, about, and overviewWatchers those who are named with a key.
+	overviewBytes    = 256 << 10
+	overviewWatchers = 10
 	// expiringSize is how many of the keys that expire are looked through.
 	expiringSize = 10_000
 	// holderSize is how long, in bytes, the name of a lock's holder may be to be shown.
@@ -141,10 +144,24 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 
 func (a *admin) overviewOf(prefix string) *Overview {
 	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}}
+	room := overviewBytes
+	// fits reports whether there is room for a key, and leaves watchers out where there are many.
+	fits := func(key *Key) bool {
+		if len(key.Watchers) > overviewWatchers {
+			key.Watchers = append(key.Watchers[:overviewWatchers:overviewWatchers], "…")
+		}
+		for _, watcher := range key.Watchers {
+			room -= len(watcher)
+		}
+		room -= 2 * len(key.Key.Base64)
+		return room > 0
+	}
 	a.Node.View(func(m *fsm.Machine) {
 		keys := m.ListKeys(prefix, "", overviewSize)
 		for i := range keys {
-			answer.Keys = append(answer.Keys, toKey(&keys[i]))
+			if key := toKey(&keys[i]); fits(&key) {
+				answer.Keys = append(answer.Keys, key)
+			}
 		}
 		expiring, all := m.ListExpiring(prefix, overviewSize, expiringSize)
 		for i := range expiring {
@@ -152,14 +169,18 @@ func (a *admin) overviewOf(prefix string) *Overview {
 				value := toBytes(expiring[i].Value)
 				lock := toKey(&expiring[i])
 				lock.Value = &value
-				answer.Locks = append(answer.Locks, lock)
+				if fits(&lock) {
+					answer.Locks = append(answer.Locks, lock)
+				}
 			}
 		}
 		watches := m.ListWatches(prefix, "", fsm.WatchInfo{}, overviewSize)
 		for i := range watches {
-			answer.Watches = append(answer.Watches, toWatch(&watches[i]))
+			if room -= 2*len(watches[i].Key) + len(watches[i].ClientID); room > 0 {
+				answer.Watches = append(answer.Watches, toWatch(&watches[i]))
+			}
 		}
-		answer.More = len(keys) == overviewSize || len(watches) == overviewSize || !all
+		answer.More = len(keys) == overviewSize || len(watches) == overviewSize || !all || room <= 0
 	})
 	return answer
 }

@@ -111,6 +111,22 @@ func Admin(config AdminConfig) http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
+// Local refuses requests that name another host than this machine: a name of somebody else's that leads here would let a web page in, where
+// nothing but the loopback interface stands between it and the cluster.
+func Local(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if host != "localhost" && net.ParseIP(strings.Trim(host, "[]")) == nil {
+			writeError(w, http.StatusMisdirectedRequest, Error{"ask for localhost, or for an address", "not done"})
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
 // checkQuery refuses parameters that would be passed over: an operation must not do more than what was asked for.
 func checkQuery(r *http.Request, allowed string) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)

@@ -41,7 +41,7 @@ type Key struct {
 	Token    string   `json:"token,omitempty"` // the fencing token
 	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
 	Watchers []string `json:"watchers"`        // client ids
-	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key only
+	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key, and of locks in GET /v1/overview
 }
 
 func toKey(info *fsm.KeyInfo) Key {

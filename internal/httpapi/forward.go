@@ -105,6 +105,11 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 			a.fail(w, err)
 			return
 		}
+		// A leader that nobody confirms does not know yet that it leads no more: at once it would say the same again.
+		select {
+		case <-r.Context().Done():
+		case <-time.After(time.Duration(attempt+1) * 100 * time.Millisecond):
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -161,5 +162,6 @@ func (a *admin) ask(ctx context.Context, member raft.Server, path string, into a
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}
-	return json.NewDecoder(response.Body).Decode(into)
+	const most = 4 << 20 // more than any answer
+	return json.NewDecoder(io.LimitReader(response.Body, most)).Decode(into)
 }

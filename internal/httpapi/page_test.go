@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -143,5 +144,43 @@ func TestPage(t *testing.T) {
 			!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("%s: %s %v", path, response.Status, response.Header)
 		}
+	}
+}
+
+// Over loopback in the clear only those who ask for this machine are answered: not a web page whose host's name leads here.
+func TestLocal(t *testing.T) {
+	handler := Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	for host, code := range map[string]int{
+		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent, "[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,
+		"evil.example": http.StatusMisdirectedRequest, "evil.example:7401": http.StatusMisdirectedRequest, "127.0.0.1.evil.example": http.StatusMisdirectedRequest,
+	} {
+		request := httptest.NewRequest(http.MethodGet, "/v1/status", http.NoBody)
+		request.Host = host
+		recorder := httptest.NewRecorder()
+		if handler.ServeHTTP(recorder, request); recorder.Code != code {
+			t.Errorf("%s: %d", host, recorder.Code)
+		}
+	}
+}
+
+// However long keys are, and however many watch them, a picture is of limited size.
+func TestOverviewIsBounded(t *testing.T) {
+	leader, _ := startAPIs(t)
+	for i := range 20 {
+		key := strings.Repeat(string(rune('a'+i)), 30_000)
+		leader.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"), TTL: 600_000, Principal: policy.Principal{ClientID: "c"}, Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}})
+	}
+	leader.set("A", "v")
+	for i := range 30 {
+		watch := fsm.Command{Kind: fsm.KindKeyNotify, Key: []byte("A"), Principal: policy.Principal{ClientID: fmt.Sprint("watcher-", i)}}
+		if _, err := leader.node.Execute(t.Context(), watch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var overview Overview
+	leader.call(http.MethodGet, "/v1/overview", nil, &overview)
+	encoded, err := json.Marshal(overview)
+	if most := 1 << 20; err != nil || len(encoded) > most || !overview.More || len(overview.Keys) == 0 || len(overview.Keys[0].Watchers) != overviewWatchers+1 {
+		t.Errorf("%d bytes, %d keys, the first with %d watchers, more: %v, %v", len(encoded), len(overview.Keys), len(overview.Keys[0].Watchers), overview.More, err)
 	}
 }

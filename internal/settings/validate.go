@@ -38,6 +38,9 @@ func (s *Settings) validateNames() error {
 			return &Error{"identity", property, "is a property of the protocol, which clients set themselves"}
 		}
 	}
+	if s.Broker.Driver == "mosquitto" && len(s.Identity.AttributeProperties) > 0 {
+		return &Error{"identity.attributeProperties", strings.Join(s.Identity.AttributeProperties, ","), "with Mosquitto nobody stamps attributes: they would be the clients' own word"}
+	}
 	const leastAudit = 64 << 10
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
 		return &Error{"audit.maxBytes", s.Audit.MaxBytes.String(), "must be at least 64KiB"}

@@ -112,7 +112,7 @@ func (c *Cluster) start() (err error) {
 	}
 	first := c.nodes[0]
 	if config.Admin != "" {
-		if c.admin, err = httpapi.Listen(config.Admin, c.handlers[0], nil, config.Log); err != nil {
+		if c.admin, err = httpapi.Listen(config.Admin, httpapi.Local(c.handlers[0]), nil, config.Log); err != nil {
 			return err
 		}
 	}

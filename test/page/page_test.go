@@ -181,7 +181,8 @@ func TestStatusPage(t *testing.T) {
 		log.Enable(), runtime.Enable(),
 		chromedp.Navigate("http://"+d.admin+"/"),
 		chromedp.Poll(`document.querySelectorAll('#members tbody tr').length === 3 && document.querySelectorAll('#watches tbody td:not(.none)').length > 0 &&
-			document.querySelectorAll('#locks tbody td:not(.none)').length === 8 && document.querySelector('#rates dd').textContent > '0'`, nil, chromedp.WithPollingTimeout(30*time.Second)),
+			document.querySelectorAll('#locks tbody td:not(.none)').length === 8 && parseInt(document.querySelector('#rates dd').textContent) > 50 &&
+			[...document.querySelectorAll('#rates dd')].filter(dd => dd.textContent.includes('p99 ≤')).length === 3 && document.querySelector('#members tbody').textContent.includes('≤')`, nil, chromedp.WithPollingTimeout(30*time.Second)),
 		chromedp.Title(&title),
 		chromedp.Text("body", &body, chromedp.ByQuery),
 		chromedp.Poll(`document.querySelector('#chart polyline').getAttribute('points').split(' ').length > 3`, nil, chromedp.WithPollingTimeout(30*time.Second)),

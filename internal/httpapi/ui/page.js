@@ -6,6 +6,7 @@ const many = 120; // pictures in the chart
 const history = [];
 let before = null; // the last picture
 let source = null;
+let retry = 0;
 
 const text = bytes => bytes.text !== undefined ? bytes.text : bytes.base64 ? `base64 ${bytes.base64}` : '';
 const number = value => value.toLocaleString('en');
@@ -97,7 +98,7 @@ function showMembers(picture) {
     const activity = activityOf(picture, member.node), was = activityOf(before, member.node);
     if (!activity) return [member.node, [member.state, 'bad'], '', '', '', '', '', ['does not answer', 'bad']];
     const role = member.state === 'leader' && !activity.serving ? 'leader, not serving yet' : member.voter ? member.state : `${member.state}, does not vote`;
-    const probe = quantile(timesOf(activity, 'probe'), timesOf(was, 'probe'), 1);
+    const probe = was ? quantile(timesOf(activity, 'probe'), timesOf(was, 'probe'), 1) : null;
     const says = activity.ready === 'ok' ? activity.notes : [activity.ready, ...activity.notes];
     return [
       member.node, [role, member.state === 'leader' ? 'good' : ''], `${number(member.trailsLeaderBy)} entries`, `${activity.clockOffset > 0 ? '+' : ''}${activity.clockOffset} ms`,
@@ -140,8 +141,19 @@ function listen() {
   source.onerror = () => {
     element('state').textContent = `the node does not answer${before ? `, last at ${new Date(before.time).toLocaleTimeString()}` : ''}; trying again`;
     element('state').className = 'bad';
+    if (source.readyState === EventSource.CLOSED) { // refused: too many pages are open, perhaps. The browser does not try again by itself.
+      clearTimeout(retry);
+      retry = setTimeout(listen, 5000);
+    }
   };
 }
+
+// A page that nobody looks at costs nothing.
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(retry);
+  if (!document.hidden) listen();
+  else if (source) source.close();
+});
 
 let typing = 0;
 element('prefix').addEventListener('input', () => {
