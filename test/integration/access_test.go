@@ -113,8 +113,11 @@ func (g *guarded) die(t *testing.T, payload string) {
 		"--will-topic", invokeTopic, "--will-qos", "1", "--will-payload", payload,
 	}
 	for _, property := range [][]string{
-		{"response-topic", "clients/press-1/will"}, {"correlation-data", "0123456789abcdef"}, {"user-property", "$holdfast-client-id", "press-1"},
-		{"user-property", "$holdfast-username", "press"}, {"user-property", "__ts", now()},
+		{"response-topic", "clients/press-1/will"},
+		{"correlation-data", "0123456789abcdef"},
+		{"user-property", "$holdfast-client-id", "press-1"},
+		{"user-property", "$holdfast-username", "press"},
+		{"user-property", "__ts", now()},
 	} {
 		arguments = append(append(arguments, "-D", "will"), property...)
 	}
