@@ -117,6 +117,7 @@ deb: binaries ## Debian packages for amd64 and arm64, in report
 	for arch in $(ARCHITECTURES); do ARCH=$$arch VERSION=$(DEBVERSION) $(NFPM) package --config deploy/debian/nfpm.yaml --packager deb --target report/holdfast_$$arch.deb || exit 1; done
 
 test-deb: deb ## what is in the package, and that systemd would isolate it well
+	@$(MAKE) --no-print-directory packages PACKAGES=systemd
 	deploy/debian/check report/holdfast_$(ARCH).deb
 
 k8s-api: ## build Helm, kubectl, etcd and the Kubernetes API server once (6 minutes)
