@@ -100,6 +100,18 @@ func (p *peer) trySubscribe(topic string) error {
 	return err
 }
 
+// end waits until the broker has ended the connection, and returns the reason that it gave.
+func (p *peer) end() byte {
+	p.t.Helper()
+	select {
+	case reason := <-p.ended:
+		return reason
+	case <-time.After(wait):
+		p.t.Fatal("the connection does not end")
+		return 0
+	}
+}
+
 // request is what a client publishes.
 type request struct {
 	payload     string
