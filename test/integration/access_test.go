@@ -316,6 +316,7 @@ func TestSendAwayOnMosquitto(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	bystander, offender := g.as(t, "press-1", "press"), g.as(t, "robot-1", "robot")
+	bystander.call(request{payload: array("GET", "own/press-1")}) // somebody leads
 	offender.publish(request{payload: array("GET", "k"), topic: invokeTopic, properties: []string{"__srcId", "press-1", "$holdfast-client-id", "press-1", "$holdfast-username", "press"}})
 	if reason := offender.end(); reason != 0x98 {
 		t.Errorf("sent away with reason 0x%02X, want 0x98 (administrative action)", reason)
