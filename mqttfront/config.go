@@ -14,6 +14,8 @@ type Identity struct {
 	ClientIDProperty    string // empty: the request's own word is taken
 	UsernameProperty    string
 	AttributeProperties []string
+	// OwnResponses refuses response topics under clients/ and another's client id, of those whom the broker vouches for.
+	OwnResponses bool
 }
 
 // Config is what a Front needs to know. DefaultConfig gives the rest a value.

@@ -188,7 +188,7 @@ func validResponseTopic(topic string) bool {
 // client's id: who reads there takes what comes for the store's answer to its own request.
 func (f *Front) isOwnResponseTopic(topic, clientID string) bool {
 	rest, ok := strings.CutPrefix(topic, "clients/")
-	if !ok || f.config.Identity.ClientIDProperty == "" {
+	if !ok || !f.config.Identity.OwnResponses || f.config.Identity.ClientIDProperty == "" || clientID == "" { // who is nobody gets to know that he is not authorized
 		return true
 	}
 	owner, _, _ := strings.Cut(rest, "/")

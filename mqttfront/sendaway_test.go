@@ -65,7 +65,7 @@ func TestResponseTopicsOfOthers(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		f, _ := newTestFront(t, func(c *Config) {
 			if trusted {
-				c.Identity.ClientIDProperty = "id"
+				c.Identity.ClientIDProperty, c.Identity.OwnResponses = "id", true
 			}
 		})
 		for topic, ours := range map[string]bool{

@@ -226,7 +226,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	front.FollowLeader = s.Cluster.Ingest == "leader"
 	front.Identity = mqttfront.Identity{
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
-		AttributeProperties: s.Identity.AttributeProperties,
+		AttributeProperties: s.Identity.AttributeProperties, OwnResponses: true,
 	}
 	offer, err := node.NewOffer(s)
 	if err != nil {
