@@ -86,7 +86,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	}
 	watch(t, broker.address, "restart")
 	eventually(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
-	<-time.After(5 * time.Second) // when a broker started is known to some seconds
+	<-time.After(8 * time.Second) // when a broker started is known to some seconds
 	broker.kill()
 	broker.start(t)
 	eventually(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
