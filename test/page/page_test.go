@@ -167,10 +167,10 @@ func TestStatusPage(t *testing.T) {
 	ctx := browser(t)
 	d := startDev(t)
 	for i := range 5 {
-		d.do(t, "set", fmt.Sprintf("press/%d", i), strings.Repeat("x", 10*i+1))
+		d.do(t, "set", fmt.Sprintf("a-press/%d", i), strings.Repeat("x", 10*i+1))
 	}
 	d.do(t, "set", "<img src=x onerror=console.log(1)>", "evil", "--px", "10m")
-	d.hold(t, "watch", "press/1")
+	d.hold(t, "watch", "a-press/1")
 	d.hold(t, "lock", "line-4", "--", "sleep", "100")
 	d.hold(t, "bench", "--clients", "2", "--rate", "200", "--duration", "2m")
 	said := &complaints{}
@@ -196,7 +196,7 @@ func TestStatusPage(t *testing.T) {
 		t.Fatalf("%v; the page says: %s", err, body)
 	}
 	for _, want := range []string{
-		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "for ever", "ago",
+		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "for ever", "ago",
 		"Requests", "Members", "Keys", "Locks", "Watches",
 	} {
 		if !strings.Contains(body, want) {
@@ -209,7 +209,7 @@ func TestStatusPage(t *testing.T) {
 
 	// Only what begins with the prefix, and again when the node has been away.
 	err = chromedp.Run(ctx,
-		chromedp.SendKeys("#prefix", "press/", chromedp.ByQuery),
+		chromedp.SendKeys("#prefix", "a-press/", chromedp.ByQuery),
 		chromedp.Poll(`document.querySelectorAll('#keys tbody tr').length === 5`, nil, chromedp.WithPollingTimeout(20*time.Second)),
 	)
 	if err != nil {
