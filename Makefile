@@ -23,7 +23,7 @@ K8STOOLS    := containernetworking-plugins conntrack iptables iproute2 openssl p
 
 # Fuzz targets, as package:name.
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
-	mqttfront:FuzzParsePayload internal/mqttconn:FuzzParsePublish mqttfront/mosquitto:FuzzReadLog
+	mqttfront:FuzzParsePayload internal/mqttconn:FuzzParsePublish
 
 # The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1.
 SEEDS    ?= 200

@@ -103,7 +103,7 @@ func FuzzReadLog(f *testing.F) {
 				return // Mosquitto refuses control characters
 			}
 		}
-		if id == "" || id == "<unknown>" || strings.Contains(id, " disconnected") {
+		if id == "" || len(id) > 256 || id == "<unknown>" || strings.Contains(id, " disconnected") {
 			return // such an id may look like a login that was refused, and then nothing is told
 		}
 		for _, line := range []struct {
