@@ -22,19 +22,18 @@ func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.D
 	config := presence.Config{
 		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,
 		Dialer: &mqttconn.Dialer{Addresses: dialer.Addresses, Renew: dialer.Renew, Timeout: dialer.Timeout},
-		Wall:   cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log,
+		Wall:   cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log, Trusted: s.Identity.ClientIDProperty != "",
 		KeepAlive: front.KeepAlive, ConnectTime: front.ConnectTime, SessionAge: front.SessionAge, Interval: front.ProbeInterval,
 	}
-	trusted := s.Identity.ClientIDProperty != ""
 	switch s.Broker.Driver {
 	case "mosquitto":
-		return mosquitto.New(config, trusted), nil
+		return mosquitto.New(config), nil
 	case "emqx":
 		api, err := emqxAPI(&s.Broker.API, log)
 		if err != nil {
 			return nil, err
 		}
-		return emqx.New(config, api, trusted), nil
+		return emqx.New(config, api), nil
 	default:
 		return mqttfront.NoDriver{}, nil
 	}

@@ -12,8 +12,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/presence"
 )
@@ -31,22 +29,13 @@ type API struct {
 // Driver implements mqttfront.Driver.
 type Driver struct {
 	*presence.Watcher
-	api     API
-	trusted bool
+	api API
 }
 
-// New returns a driver. Trusted says that the broker stamps the publisher's client id on requests.
-func New(config presence.Config, api API, trusted bool) *Driver {
-	return &Driver{Watcher: presence.New(config, source{}), api: api, trusted: trusted}
+// New returns a driver.
+func New(config presence.Config, api API) *Driver {
+	return &Driver{Watcher: presence.New(config, source{}), api: api}
 }
-
-// Origin implements mqttfront.Driver.
-func (d *Driver) Origin(*paho.Publish) mqttfront.Origin {
-	return mqttfront.Origin{Time: d.Arrival()}
-}
-
-// TrustedIdentity implements mqttfront.Driver.
-func (d *Driver) TrustedIdentity() bool { return d.trusted }
 
 // Disconnect implements mqttfront.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected any more is no error.
 func (d *Driver) Disconnect(ctx context.Context, publisher mqttfront.Publisher) error {

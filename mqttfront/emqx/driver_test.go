@@ -158,7 +158,7 @@ func newDriver(s *standIn, key string) *Driver {
 		Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second},
 		KeepAlive: 30 * time.Second, ConnectTime: 5 * time.Second, SessionAge: time.Minute, Interval: 100 * time.Millisecond,
 	}
-	return New(config, API{URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") }, Client: s.api.Client()}, true)
+	return New(config, API{URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") }, Client: s.api.Client()})
 }
 
 // listen runs the driver, and returns what it tells.
@@ -256,7 +256,7 @@ func TestDisconnect(t *testing.T) {
 	if err := newDriver(s, "key:wrong").Disconnect(t.Context(), mqttfront.Publisher{ClientID: "x"}); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("a wrong secret: %v", err)
 	}
-	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}, true).Disconnect(t.Context(), mqttfront.Publisher{}); !errors.Is(err, mqttfront.ErrUnsupported) {
+	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}).Disconnect(t.Context(), mqttfront.Publisher{}); !errors.Is(err, mqttfront.ErrUnsupported) {
 		t.Errorf("without an API: %v", err)
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/presence"
 )
@@ -26,7 +24,6 @@ const (
 type Driver struct {
 	*presence.Watcher
 	username string
-	trusted  bool
 	old      atomic.Bool // the broker is older than 2.1, whose log has other lines
 
 	mu      sync.Mutex
@@ -34,20 +31,12 @@ type Driver struct {
 	waiting map[string]chan error // for the answers to commands, by correlation data
 }
 
-// New returns a driver. Trusted says that the broker stamps the publisher's client id and user name on requests.
-func New(config presence.Config, trusted bool) *Driver {
-	d := &Driver{username: config.Username, trusted: trusted, waiting: make(map[string]chan error)}
+// New returns a driver.
+func New(config presence.Config) *Driver {
+	d := &Driver{username: config.Username, waiting: make(map[string]chan error)}
 	d.Watcher = presence.New(config, d)
 	return d
 }
-
-// Origin implements mqttfront.Driver.
-func (d *Driver) Origin(*paho.Publish) mqttfront.Origin {
-	return mqttfront.Origin{Time: d.Arrival()}
-}
-
-// TrustedIdentity implements mqttfront.Driver.
-func (d *Driver) TrustedIdentity() bool { return d.trusted }
 
 // ErrRefused says that the dynamic security plugin did not do as it was told.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
@@ -101,7 +90,7 @@ func (d *Driver) expect() (correlation string, answer <-chan error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.number++
-	correlation = "holdfast-" + strconv.FormatInt(d.Arrival(), 36) + "-" + strconv.FormatUint(d.number, 36)
+	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" + strconv.FormatUint(d.number, 36)
 	channel := make(chan error, 1)
 	d.waiting[correlation] = channel
 	return correlation, channel

@@ -70,7 +70,7 @@ func TestIsOld(t *testing.T) {
 }
 
 func TestReadTopics(t *testing.T) {
-	d := New(presence.Config{Wall: func() int64 { return 0 }}, true)
+	d := New(presence.Config{Wall: func() int64 { return 0 }})
 	for _, test := range []struct {
 		topic, payload string
 		retained       bool

@@ -28,6 +28,8 @@ type Config struct {
 	// Boot tells the markers of this process from those of an earlier one.
 	Boot uint64
 	Log  *slog.Logger
+	// Trusted says that the broker stamps on requests who published them.
+	Trusted bool
 
 	KeepAlive   time.Duration
 	ConnectTime time.Duration
@@ -63,8 +65,13 @@ func New(config Config, source Source) *Watcher {
 // now returns the time of the steady clock in milliseconds.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Arrival returns the time for a request that arrives now, to be compared with departures.
-func (w *Watcher) Arrival() int64 { return w.now() + int64(Slack/time.Millisecond) }
+// Origin implements mqttfront.Driver: the time is that of the request's arrival, to be compared with departures.
+func (w *Watcher) Origin(*paho.Publish) mqttfront.Origin {
+	return mqttfront.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
+}
+
+// TrustedIdentity implements mqttfront.Driver.
+func (w *Watcher) TrustedIdentity() bool { return w.config.Trusted }
 
 func (w *Watcher) topic() string {
 	return fmt.Sprintf("holdfast/%s/%s/presence", w.config.Cluster, w.config.Node)

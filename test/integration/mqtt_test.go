@@ -23,6 +23,7 @@ const (
 type peer struct {
 	t      *testing.T
 	client *paho.Client
+	conn   net.Conn // below it
 	id     string
 	topic  string // for responses
 	inbox  chan *paho.Publish
@@ -64,7 +65,7 @@ func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 		return nil, err
 	}
 	p := &peer{
-		t: t, id: id, topic: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
+		t: t, conn: conn, id: id, topic: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
 		inbox: make(chan *paho.Publish, 10_000), ended: make(chan byte, 10),
 	}
 	p.client = paho.NewClient(paho.ClientConfig{

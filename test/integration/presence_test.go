@@ -2,12 +2,10 @@ package integration
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 )
 
@@ -25,38 +23,17 @@ func watchesOf(t *testing.T, s *server, client string) int {
 	return len(answer.Watches)
 }
 
-// onlooker is a connection of a client that watches a key.
-type onlooker struct {
-	*peer
-	conn net.Conn
-}
-
-func watch(t *testing.T, address, id string) *onlooker {
+// watch connects a client that watches a key.
+func watch(t *testing.T, target *target, id string) *peer {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &onlooker{&peer{t: t, id: id, topic: "clients/" + id + "/responses", inbox: make(chan *paho.Publish, 100), ended: make(chan byte, 10)}, conn}
-	o.client = paho.NewClient(paho.ClientConfig{
-		Conn: packets.NewThreadSafeConn(conn),
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
-			o.inbox <- r.Packet
-			return true, nil
-		}},
-		OnServerDisconnect: func(d *paho.Disconnect) { o.ended <- d.ReasonCode },
-	})
-	if _, err := o.client.Connect(t.Context(), &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30}); err != nil {
-		t.Fatal(err)
-	}
-	o.subscribe(o.topic)
-	if reply := o.call(request{payload: array("KEYNOTIFY", "k")}); string(reply.Payload) != "+OK\r\n" {
+	p := connect(t, target, id, false)
+	if reply := p.call(request{payload: array("KEYNOTIFY", "k")}); string(reply.Payload) != "+OK\r\n" {
 		t.Fatalf("%q", reply.Payload)
 	}
-	return o
+	return p
 }
 
-func (o *onlooker) leave() { _ = o.client.Disconnect(&paho.Disconnect{}) }
+func (p *peer) leave() { _ = p.client.Disconnect(&paho.Disconnect{}) }
 
 // A client's watches end when Mosquitto says that it has gone: by itself, with its connection, or with the broker. The time that it takes is
 // logged: a watch of a few seconds ends at the next round, a younger one when it is old enough to be told from a later one.
@@ -65,13 +42,13 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
 	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
-	for name, leave := range map[string]func(*onlooker){
-		"disconnect": (*onlooker).leave,
-		"cut":        func(o *onlooker) { _ = o.conn.Close() },
+	for name, leave := range map[string]func(*peer){
+		"disconnect": (*peer).leave,
+		"cut":        func(p *peer) { _ = p.conn.Close() },
 	} {
 		for _, age := range []time.Duration{0, 4 * time.Second} {
 			id := fmt.Sprintf("%s-%v", name, age)
-			o := watch(t, broker.address, id)
+			o := watch(t, &target{address: broker.address}, id)
 			eventually(t, "the watch is there", func() bool { return watchesOf(t, s, id) == 1 })
 			<-time.After(age) // what is measured depends on it
 			left := time.Now()
@@ -84,7 +61,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 			}
 		}
 	}
-	watch(t, broker.address, "restart")
+	watch(t, &target{address: broker.address}, "restart")
 	eventually(t, "the watch is there", func() bool { return watchesOf(t, s, "restart") == 1 })
 	<-time.After(8 * time.Second) // when a broker started is known to some seconds
 	broker.kill()
@@ -103,11 +80,11 @@ func TestLateDepartureOnMosquitto(t *testing.T) {
 	for round := range 3 {
 		for i := range clients {
 			id := fmt.Sprintf("c%d", i)
-			before := watch(t, broker.address, id)
+			before := watch(t, &target{address: broker.address}, id)
 			if i%2 == 0 {
 				before.leave()
 			}
-			watch(t, broker.address, id) // else it takes the first one's connection over
+			watch(t, &target{address: broker.address}, id) // else it takes the first one's connection over
 		}
 		// The last look at a client that has gone is after two and a half seconds, with the next marker.
 		<-time.After(4 * time.Second)
