@@ -50,7 +50,7 @@ type Conn struct {
 	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
 	receiver Receiver
 	reader   *bufio.Reader
-	rest     *rest
+	coalesce *coalescer
 	passing  int   // bytes of a packet for paho's client that are still to come; the reader's own
 	broken   error // what was read before cannot be followed
 
@@ -84,9 +84,10 @@ const (
 
 // NewConn takes over a connection.
 func NewConn(conn net.Conn, receiver Receiver) *Conn {
-	c := &Conn{Conn: conn, receiver: receiver, flushed: make(chan struct{})}
-	c.rest = newRest(conn)
-	c.reader = bufio.NewReaderSize(restedReader{c}, readBuffer)
+	c := &Conn{receiver: receiver, flushed: make(chan struct{})}
+	c.coalesce, c.Conn = coalescerOf(conn)
+	c.coalesce.beforeRead = c.beforeRead
+	c.reader = bufio.NewReaderSize(c.Conn, readBuffer)
 	c.more.L, c.room.L = &c.mu, &c.mu
 	go c.flush()
 	return c
@@ -155,23 +156,17 @@ func (c *Conn) flush() {
 	}
 }
 
-// restedReader is the connection, with a rest before each read.
-type restedReader struct{ *Conn }
-
-// Read implements io.Reader.
-func (r restedReader) Read(p []byte) (int, error) {
-	c := r.Conn
+// beforeRead runs before each read of the network.
+func (c *Conn) beforeRead() {
 	c.idle()
-	if c.receiver.Rest != nil {
-		if most := c.receiver.Rest(); most > 0 {
-			c.setResting(true)
-			c.rest.take(most)
-			c.setResting(false)
-		}
+	if c.receiver.Rest == nil {
+		return
 	}
-	n, err := c.Conn.Read(p)
-	c.rest.note(n, n == len(p))
-	return n, err
+	if most := c.receiver.Rest(); most > 0 {
+		c.setResting(true)
+		c.coalesce.wait(most)
+		c.setResting(false)
+	}
 }
 
 func (c *Conn) idle() {

@@ -104,18 +104,54 @@ func (d *Dialer) dial(ctx context.Context, address Address, left int) (net.Conn,
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if d.Network != nil {
-		return d.Network(ctx, address.Host)
-	}
-	if address.TLS {
-		config := d.TLS
-		if d.Renew != nil {
-			var err error
-			if config, err = d.Renew(); err != nil {
-				return nil, err
-			}
+	network := d.Network
+	if network == nil {
+		network = func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		}
-		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address.Host)
 	}
-	return (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
+	config, err := d.config(address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := network(ctx, address.Host)
+	if err != nil {
+		return nil, err
+	}
+	plain := newCoalescer(conn)
+	if !address.TLS {
+		return plain, nil
+	}
+	secure := plain.underTLS(config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("TLS handshake with %s: %w", address.Host, err), conn.Close())
+	}
+	return secure, nil
+}
+
+// config returns the TLS configuration for an address, with the host's name as the one to verify where none is set; nil without TLS.
+func (d *Dialer) config(address Address) (*tls.Config, error) {
+	if !address.TLS {
+		return nil, nil
+	}
+	config := d.TLS
+	if d.Renew != nil {
+		var err error
+		if config, err = d.Renew(); err != nil {
+			return nil, err
+		}
+	}
+	if config == nil {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if config.ServerName != "" {
+		return config, nil
+	}
+	host, _, err := net.SplitHostPort(address.Host)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrAddress, err)
+	}
+	config = config.Clone()
+	config.ServerName = host
+	return config, nil
 }

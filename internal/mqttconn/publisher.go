@@ -44,17 +44,17 @@ const (
 	maxIncoming = 64 << 10
 	// flushAt is how much is not held back for a Flush.
 	flushAt = 64 << 10
-	// ackRest lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
+	// ackDelay lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
 	// is told of a PUBACK, never a message.
-	ackRest = 5 * time.Millisecond
+	ackDelay = 5 * time.Millisecond
 )
 
 // Publisher is a connection that only publishes, at QoS 1, and tells what becomes of each message. It has no session: what is
 // in flight when it ends is reported as such, and the caller decides. It is safe for concurrent use.
 type Publisher struct {
 	conn      net.Conn
-	rest      *rest
-	restsNext bool // before the next read, for PUBACKs to gather: read's own
+	coalesce  *coalescer
+	waitsNext bool // before the next read, for PUBACKs to gather: owned by the goroutine that reads
 	reader    *bufio.Reader
 	maxPacket int
 	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
@@ -79,10 +79,11 @@ type Publisher struct {
 // *Refusal.
 func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
 	p := &Publisher{
-		conn: conn, maxPacket: math.MaxInt, down: make(chan struct{}), ended: make(chan struct{}),
+		maxPacket: math.MaxInt, down: make(chan struct{}), ended: make(chan struct{}),
 	}
-	p.rest = newRest(conn)
-	p.reader = bufio.NewReaderSize(restedPublisher{p}, 32<<10)
+	p.coalesce, p.conn = coalescerOf(conn)
+	p.coalesce.beforeRead = p.beforeRead
+	p.reader = bufio.NewReaderSize(p.conn, 32<<10)
 	p.more.L, p.room.L = &p.mu, &p.mu
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	keepAlive, err := p.handshake(connect, window)
@@ -268,18 +269,12 @@ type puback struct {
 	done   func(byte, error)
 }
 
-// restedPublisher is the connection, with a rest before it is read when PUBACKs were there before.
-type restedPublisher struct{ *Publisher }
-
-// Read implements io.Reader.
-func (p restedPublisher) Read(b []byte) (int, error) {
-	if p.restsNext && len(p.ids) > 0 { // else there are messages that wait for PUBACKs
-		p.rest.take(ackRest)
+// beforeRead runs before each read of the network. PUBACKs gather when the last read had some and no message waits for a packet id.
+func (p *Publisher) beforeRead() {
+	if p.waitsNext && len(p.ids) > 0 {
+		p.coalesce.wait(ackDelay)
 	}
-	p.restsNext = false
-	n, err := p.conn.Read(b)
-	p.rest.note(n, n == len(b))
-	return n, err
+	p.waitsNext = false
 }
 
 func (p *Publisher) read() {
@@ -287,10 +282,10 @@ func (p *Publisher) read() {
 	for {
 		if acks = p.bufferedAcks(acks[:0]); len(acks) > 0 {
 			p.acknowledged(acks)
-			p.restsNext = true
+			p.waitsNext = true
 			continue
 		}
-		p.restsNext = false
+		p.waitsNext = false
 		packet, err := ReadPacket(p.reader, maxIncoming)
 		if err != nil {
 			p.fail(err, false)

@@ -24,13 +24,21 @@ type compareOptions struct {
 	nodes       int
 	warmup      time.Duration
 	duration    time.Duration
+
+	systems func(nodes int) []system
 }
 
 func newCompare() *cobra.Command {
-	var o compareOptions
+	o := compareOptions{systems: compared}
 	command := &cobra.Command{
 		Use: "compare", Short: "The same load on Holdfast, etcd, NATS JetStream KV, bare raft and the broker alone, in one run",
-		RunE: func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
+		RunE: func(command *cobra.Command, _ []string) error {
+			measured, err := o.run(command.Context())
+			if len(measured.Points) > 0 { // what was measured is not lost
+				err = errors.Join(err, measured.write(o.output))
+			}
+			return err
+		},
 	}
 	o.add(command)
 	flags := command.Flags()
@@ -50,10 +58,10 @@ func (o *compareOptions) add(command *cobra.Command) {
 	flags.DurationVar(&o.duration, "duration", 3*time.Second, "length of each measurement")
 }
 
-// systems returns everything that is compared.
-func systems(nodes int) []system {
+// compared returns everything that is compared.
+func compared(nodes int) []system {
 	all := []line{sets(), reads(), mixed()}
-	return []system{
+	return append([]system{
 		echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, []line{sets(), reads()}),
 		holdfastSystem("Holdfast", nodes, all),
 		etcdSystem(),
@@ -63,7 +71,7 @@ func systems(nodes int) []system {
 		holdfastSystem("Holdfast, logStore: wal", nodes, []line{sets()}, "--cluster.logStore", "wal"),
 		holdfastSystem("Holdfast, ingest: leader, logStore: wal", nodes, []line{sets()}, "--cluster.ingest", "leader", "--cluster.logStore", "wal"),
 		raftSystem(),
-	}
+	}, secureSystems(nodes, []line{sets()})...)
 }
 
 // point is what was measured of one line at one number of requests under way.
@@ -83,31 +91,28 @@ type pointKey struct {
 	outstanding  int
 }
 
-func (o *compareOptions) run(ctx context.Context) error {
+// run measures all systems in interleaved rounds. It returns what was measured, also with an error.
+func (o *compareOptions) run(ctx context.Context) (*comparison, error) {
+	measured := &comparison{Machine: describeMachine(), Nodes: o.nodes, Rounds: o.rounds, Duration: o.duration, points: map[pointKey]*point{}}
 	if err := o.validate(); err != nil {
-		return err
+		return measured, err
 	}
 	w, clean, err := o.world()
 	if err != nil {
-		return err
+		return measured, err
 	}
 	defer clean()
-	measured := &comparison{Machine: describeMachine(), Nodes: o.nodes, Rounds: o.rounds, Duration: o.duration, points: map[pointKey]*point{}}
 	for round := range o.rounds {
-		for _, s := range systems(o.nodes) {
+		for _, s := range o.systems(o.nodes) {
 			if len(o.only) > 0 && !slices.Contains(o.only, s.name) {
 				continue
 			}
 			if err := o.measure(ctx, w, s, round, measured); err != nil {
-				err = fmt.Errorf("%s: %w", s.name, err)
-				if len(measured.Points) > 0 { // what was measured is not lost
-					err = errors.Join(err, measured.write(o.output))
-				}
-				return err
+				return measured, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
 	}
-	return measured.write(o.output)
+	return measured, nil
 }
 
 // validate reports the first flag that makes no sense.
@@ -116,7 +121,7 @@ func (o *compareOptions) validate() error {
 		return errors.New("--rounds and --outstanding must be positive")
 	}
 	for _, name := range o.only {
-		if !slices.ContainsFunc(systems(o.nodes), func(s system) bool { return s.name == name }) {
+		if !slices.ContainsFunc(o.systems(o.nodes), func(s system) bool { return s.name == name }) {
 			return fmt.Errorf("--only: there is no %q", name)
 		}
 	}

@@ -44,7 +44,7 @@ func (o *loadOptions) load() load.Options {
 
 // newLoadRole puts load on a system, and prints the result as JSON.
 func newLoadRole() *cobra.Command {
-	var kind, addresses, text string
+	var kind, addresses, authority, text string
 	command := &cobra.Command{Use: "load", RunE: func(command *cobra.Command, _ []string) error {
 		var o loadOptions
 		if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -52,7 +52,7 @@ func newLoadRole() *cobra.Command {
 		}
 		o.Connections = min(o.Connections, o.Outstanding)
 		open := map[string]func(context.Context, []string, int) (store, error){
-			"holdfast": openHoldfast, "echo": openEchoed, "etcd": openEtcd, "nats": openNATS,
+			"holdfast": openOn(authority, ""), "echo": openOn(authority, echoTopic), "etcd": openEtcd, "nats": openNATS,
 		}[kind]
 		if open == nil {
 			return fmt.Errorf("unknown system %q", kind)
@@ -67,6 +67,7 @@ func newLoadRole() *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&kind, "system", "", "")
 	flags.StringVar(&addresses, "addresses", "", "")
+	flags.StringVar(&authority, "authority", "", "")
 	flags.StringVar(&text, "options", "", "")
 	return command
 }
@@ -130,25 +131,24 @@ func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
 
 type holdfastStore struct{ clients []*client.Client }
 
-func openHoldfast(ctx context.Context, addresses []string, connections int) (store, error) {
-	return openOn(ctx, addresses, connections, "")
-}
-
-// openEchoed is for those who answer in the store's place.
-func openEchoed(ctx context.Context, addresses []string, connections int) (store, error) {
-	return openOn(ctx, addresses, connections, echoTopic)
-}
-
-func openOn(ctx context.Context, addresses []string, connections int, topic string) (store, error) {
-	s := &holdfastStore{}
-	for range connections {
-		c, err := client.Connect(ctx, client.Config{Addresses: addresses, InvokeTopic: topic, Timeout: requestTimeout})
+// openOn returns a function that opens connections to the store, or to a stand-in that answers on another topic; brokers with TLS are
+// verified by the authority in a file.
+func openOn(authority, topic string) func(ctx context.Context, addresses []string, connections int) (store, error) {
+	return func(ctx context.Context, addresses []string, connections int) (store, error) {
+		config, err := trust(authority)
 		if err != nil {
 			return nil, err
 		}
-		s.clients = append(s.clients, c)
+		s := &holdfastStore{}
+		for range connections {
+			c, err := client.Connect(ctx, client.Config{Addresses: addresses, TLS: config, InvokeTopic: topic, Timeout: requestTimeout})
+			if err != nil {
+				return nil, err
+			}
+			s.clients = append(s.clients, c)
+		}
+		return s, nil
 	}
-	return s, nil
 }
 
 func (s *holdfastStore) Set(ctx context.Context, connection int, key string, value []byte) error {

@@ -44,8 +44,10 @@ type world struct {
 
 // running is a system that runs.
 type running struct {
-	kind      string // of load
-	addresses []string
+	kind      string   // of load
+	addresses []string // for the load
+	broker    string   // address of the MQTT broker for the nodes
+	authority string   // file of the certificate authority for mqtts addresses
 	processes []*process
 	raft      string   // HTTP address of the leader of a bare raft
 	health    []string // addresses of nodes, and of their admin API
@@ -92,34 +94,55 @@ func lastLines(text string, count int) string {
 	return strings.Join(lines[max(0, len(lines)-count):], "\n")
 }
 
-// mosquitto starts the broker with the settings that the documentation gives.
-func (r *running) mosquitto(ctx context.Context, w *world) error {
+// mosquitto starts the broker with the settings that the documentation gives, on a listener without and one with TLS.
+func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 	program, err := find("mosquitto")
 	if err != nil {
 		return err
 	}
-	address := w.ports.take()
-	host, number, _ := strings.Cut(address, ":")
+	if r.authority, err = issueCertificate(w.dir); err != nil {
+		return err
+	}
+	plain, secure := w.ports.take(), w.ports.take()
+	listener := func(address string) string {
+		host, number, _ := strings.Cut(address, ":")
+		return fmt.Sprintf("listener %s %s\n", number, host)
+	}
 	config := filepath.Join(w.dir, "mosquitto.conf")
-	text := fmt.Sprintf("listener %s %s\nallow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 0\nmax_queued_messages 0\n", number, host)
+	text := "allow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 0\n" + listener(plain) +
+		listener(secure) + fmt.Sprintf("certfile %s\nkeyfile %s\n", r.authority, filepath.Join(w.dir, keyFile))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	r.addresses = []string{"mqtt://" + address}
+	address := func(tls bool) string {
+		if tls {
+			return "mqtts://" + secure
+		}
+		return "mqtt://" + plain
+	}
+	r.addresses, r.broker = []string{address(links.clientsTLS)}, address(links.nodesTLS)
 	if err := r.add(w, "broker", program, "-c", config); err != nil {
 		return err
 	}
-	return r.settled(ctx, "mosquitto listens", func() bool { return listens(address) })
+	return r.settled(ctx, "mosquitto listens", func() bool { return listens(plain) && listens(secure) })
 }
+
+// links says which connections to the broker use TLS.
+type links struct{ nodesTLS, clientsTLS bool }
 
 // holdfastSystem is the product with a number of nodes, and settings beyond its defaults.
 func holdfastSystem(name string, nodes int, lines []line, settings ...string) system {
+	return linkedSystem(name, nodes, lines, links{}, settings...)
+}
+
+// linkedSystem is holdfastSystem with a choice of TLS.
+func linkedSystem(name string, nodes int, lines []line, links links, settings ...string) system {
 	return system{name: name, lines: lines, start: func(ctx context.Context, w *world) (*running, error) {
 		r := &running{kind: "holdfast"}
-		if err := r.mosquitto(ctx, w); err != nil {
+		if err := r.mosquitto(ctx, w, links); err != nil {
 			return r, err
 		}
-		return r, r.holdfast(ctx, w, nodes, settings)
+		return r, r.holdfast(ctx, w, nodes, append(settings, "--broker.tls.caFile", r.authority))
 	}}
 }
 
@@ -151,7 +174,7 @@ func (r *running) node(w *world, i int, address string, peers, settings []string
 	id := fmt.Sprintf("n%d", i+1)
 	arguments := append([]string{
 		"server", "--node.id", id, "--node.dataDir", filepath.Join(w.dir, id), "--node.minFreeDisk", "0", "--log.level", "warn",
-		"--broker.addresses", r.addresses[0], "--health.listen", r.health[i], "--admin.listen", r.admin[i], "--admin.pprof",
+		"--broker.addresses", r.broker, "--health.listen", r.health[i], "--admin.listen", r.admin[i], "--admin.pprof",
 	}, settings...)
 	if len(peers) > 1 {
 		arguments = append(arguments, "--cluster.listen", address, "--cluster.advertise", address, "--cluster.peers", strings.Join(peers, ","), "--cluster.tls.insecure")
@@ -172,10 +195,10 @@ func answers(url string) bool {
 func echoSystem(name string, subscribers int, lines []line) system {
 	return system{name: name, lines: lines, start: func(ctx context.Context, w *world) (*running, error) {
 		r := &running{kind: "echo"}
-		if err := r.mosquitto(ctx, w); err != nil {
+		if err := r.mosquitto(ctx, w, links{}); err != nil {
 			return r, err
 		}
-		address := strings.TrimPrefix(r.addresses[0], "mqtt://")
+		address := strings.TrimPrefix(r.broker, "mqtt://")
 		for i := range subscribers {
 			name := fmt.Sprintf("echo%d", i+1)
 			if err := r.add(w, name, w.self, "role", "echo", "--broker", address, "--id", name, fmt.Sprintf("--answer=%v", i == 0)); err != nil {
@@ -290,7 +313,7 @@ func (r *running) measure(ctx context.Context, w *world, o loadOptions) (*measur
 	if r.raft != "" {
 		output, err = post(ctx, r.raft, text)
 	} else {
-		command := exec.CommandContext(ctx, w.self, "role", "load", "--system", r.kind, "--addresses", strings.Join(r.addresses, ","), "--options", string(text))
+		command := exec.CommandContext(ctx, w.self, "role", "load", "--system", r.kind, "--addresses", strings.Join(r.addresses, ","), "--authority", r.authority, "--options", string(text))
 		command.Stderr = loader
 		output, err = command.Output()
 		if command.ProcessState != nil {

@@ -1,0 +1,121 @@
+package mqttconn
+
+import (
+	"bufio"
+	"crypto/tls"
+	"net"
+	"syscall"
+	"time"
+)
+
+// coalescer is a network connection that lets incoming bytes gather before it reads them. Brokers write each message by itself, and a
+// wake-up of another process costs more than all work on one message. The delay adapts to the traffic, within bounds, so that one read
+// finds about gatherBytes.
+//
+// It is the lowest layer: TLS stands on top of it. tls.Conn returns one record for each Read, so a delay above TLS would be paid for each
+// message. It is not safe for concurrent reads.
+type coalescer struct {
+	net.Conn
+	reader *bufio.Reader // under TLS, which reads in small pieces; nil without TLS
+	// beforeRead is called before each read of the network: everything that had arrived is consumed then. It may call wait. It is set
+	// before the first read that it applies to.
+	beforeRead func()
+
+	socket  syscall.RawConn // nil where there is none
+	delay   time.Duration   // the coalescing delay
+	waited  bool            // before the last read
+	level   int             // the latest low-water mark of the socket, in bytes
+	setMark func(fd uintptr)
+	more    bool // the last read filled its buffer: there is more to read already
+}
+
+const (
+	minCoalescingDelay = 250 * time.Microsecond
+	maxCoalescingDelay = time.Second // callers set a lower bound for each wait
+	// gatherBytes is about forty requests with small values.
+	gatherBytes = 16 << 10
+)
+
+func newCoalescer(conn net.Conn) *coalescer {
+	c := &coalescer{Conn: conn, delay: minCoalescingDelay}
+	c.setMark = func(fd uintptr) { setLowWater(fd, c.level) }
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		c.socket, _ = tcp.SyscallConn() // without it the delay is only a sleep
+	}
+	return c
+}
+
+// underTLS returns a TLS client connection over the coalescer.
+func (c *coalescer) underTLS(config *tls.Config) *tls.Conn {
+	c.reader = bufio.NewReaderSize(coalescedReads{c}, readBuffer)
+	return tls.Client(c, config)
+}
+
+// coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets one, unless it is
+// TLS: then nothing is coalesced.
+func coalescerOf(conn net.Conn) (*coalescer, net.Conn) {
+	switch known := conn.(type) {
+	case *coalescer:
+		return known, conn
+	case *tls.Conn:
+		if c, ok := known.NetConn().(*coalescer); ok {
+			return c, conn
+		}
+		return newCoalescer(nil), conn
+	}
+	c := newCoalescer(conn)
+	return c, c
+}
+
+// Read implements net.Conn.
+func (c *coalescer) Read(p []byte) (int, error) {
+	if c.reader != nil {
+		return c.reader.Read(p)
+	}
+	return coalescedReads{c}.Read(p)
+}
+
+// coalescedReads reads from the network.
+type coalescedReads struct{ *coalescer }
+
+// Read implements io.Reader.
+func (r coalescedReads) Read(p []byte) (int, error) {
+	if r.beforeRead != nil {
+		r.beforeRead()
+	}
+	n, err := r.Conn.Read(p)
+	r.adapt(n, n == len(p))
+	return n, err
+}
+
+// wait waits for bytes to gather, at most for as long as given. It returns at once when there is more to read already.
+func (c *coalescer) wait(most time.Duration) {
+	if c.waited = !c.more; !c.waited {
+		return
+	}
+	// A sleep alone would not do: the runtime wakes up for each arrival, whether or not a goroutine waits for it.
+	c.setLowWater(readBuffer)
+	time.Sleep(min(c.delay, most))
+	c.setLowWater(1)
+}
+
+// adapt changes the delay by how much a read found.
+func (c *coalescer) adapt(n int, filled bool) {
+	c.more = filled
+	switch {
+	case !c.waited:
+	case n > 2*gatherBytes:
+		c.delay = max(c.delay/2, minCoalescingDelay)
+	case n < gatherBytes/2:
+		c.delay = min(2*c.delay, maxCoalescingDelay)
+	}
+	c.waited = false
+}
+
+// setLowWater sets how many bytes have to be there for the connection to count as readable.
+func (c *coalescer) setLowWater(bytes int) {
+	if c.socket != nil {
+		c.level = bytes
+		_ = c.socket.Control(c.setMark) // an error means that the connection has ended; the next read returns it
+	}
+}
