@@ -174,10 +174,6 @@ func (c *Client) Close() error {
 func (c *Client) keepConnected(ctx context.Context, s *session) {
 	defer close(c.stopped)
 	defer c.giveUp()
-	const (
-		firstDelay = 50 * time.Millisecond
-		lastDelay  = 5 * time.Second
-	)
 	delay := firstDelay
 	for {
 		if s != nil {
@@ -185,11 +181,11 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			c.setSession(nil, err)
 			s.close()
 			c.config.Log.Warn("connection lost", "error", err)
-			if time.Since(s.began) > lastDelay { // one that dies young counts as an attempt that failed
+			if time.Since(s.began) > steady { // a session that ends sooner counts as an attempt that failed
 				delay = firstDelay
 			}
 			if isTakenOver(err) {
-				delay = lastDelay // two clients of one id would throw each other out all the time
+				delay = takenOverDelay
 			}
 			s = nil
 		} else {
@@ -207,6 +203,18 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		delay = min(2*delay, lastDelay)
 	}
 }
+
+// The delays between attempts to connect, each with jitter down to its half.
+const (
+	firstDelay = 50 * time.Millisecond
+	// lastDelay is far below the default Timeout: a broker may be down for 8 s while it restarts, and what is left of the time must
+	// suffice for the requests that wait.
+	lastDelay = 500 * time.Millisecond
+	// takenOverDelay follows a session takeover: two clients under one id would end each other's connection all the time.
+	takenOverDelay = 5 * time.Second
+	// steady is how long a session lasts that is no failed attempt.
+	steady = 5 * time.Second
+)
 
 // isTakenOver reports whether a connection ended because somebody else connected under its client id.
 func isTakenOver(err error) bool {

@@ -33,6 +33,7 @@ type proxy struct {
 	mu       sync.Mutex
 	open     []net.Conn
 	closed   bool
+	attempts []time.Time // of clients to connect
 	work     sync.WaitGroup
 }
 
@@ -60,6 +61,7 @@ func (p *proxy) accept() {
 		}
 		far, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
 		p.mu.Lock()
+		p.attempts = append(p.attempts, time.Now())
 		if err != nil || p.closed {
 			_ = near.Close()
 			p.mu.Unlock()
@@ -232,6 +234,31 @@ func TestReconnect(t *testing.T) {
 	}
 	if err := lock.Unlock(t.Context()); err != nil {
 		t.Errorf("the lock: %v", err)
+	}
+}
+
+// A broker that is back after 7 s is found soon: most of the default timeout of 10 s is over by then.
+func TestReconnectAttemptsStayFrequent(t *testing.T) {
+	const most = 1500 * time.Millisecond
+	p := startProxy(t)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	p.cut(true)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.Set(t.Context(), "outage", []byte("survived"))
+		answered <- err
+	}()
+	<-time.After(7 * time.Second) // the outage
+	p.cut(false)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := 1; i < len(p.attempts); i++ {
+		if gap := p.attempts[i].Sub(p.attempts[i-1]); gap > most {
+			t.Errorf("no attempt for %v, want at most %v", gap, most)
+		}
 	}
 }
 
