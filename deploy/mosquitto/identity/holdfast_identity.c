@@ -1,17 +1,23 @@
 /*
- * A plugin for Mosquitto 2.0 and later that tells Holdfast who publishes, and keeps clients from what only Holdfast's nodes may do.
+ * A plugin for Mosquitto 2.0 and 2.1 that tells Holdfast who publishes, keeps clients from what only Holdfast's nodes may do, and delivers
+ * notifications to clients whose library never subscribes to them.
  *
- *   - Requests: what a client put into the identity properties itself is taken out, and its client id and user name are put in. A will is
- *     no request: the broker does not show it to plugins, so nobody vouches for it.
- *   - Notifications: only nodes publish them, and a client receives its own only.
- *   - Under clients/ a client receives what is under its own client id only.
- *   - Requests are delivered to nodes only, and nobody else publishes or sees the probes of the nodes.
+ *   - Requests: the client id and the user name of the publisher are appended as user properties. A client may have put properties of the
+ *     same names in; nodes take the last one of each. A will is no request: the broker does not show wills to plugins, so nobody vouches for
+ *     them. A request with too many user properties is denied.
+ *   - Notifications: only nodes publish them, and a client receives its own only. A connected client that has sent a request and has not
+ *     subscribed gets a copy, as the libraries for Go and .NET expect. The node's PUBACK then says that the notification was delivered.
+ *   - Under clients/ a client receives what is under its own client id only, or on its own response topic of the Go library, which has the
+ *     client id in Base16. Only nodes publish on the latter.
+ *   - Requests are delivered to nodes only, and only nodes publish or see the probes of the nodes.
+ *   - No filter of an ordinary client matches requests or the notifications of others: a filter such as '#' would make the broker tell nodes
+ *     that a notification found a subscriber.
  *   - What the broker tells of connections, by its log topic for instance, only nodes see: an acl_file does not guard $SYS.
  *   - The client ids under which nodes connect are for the nodes' user only. A user's clients are called as the user, or as the user, a
  *     hyphen, and anything; or the broker gives them a name (auto-). No client id holds '/', '+' or '#'.
  *
- * Everything else is left to the broker's other access control (acl_file, dynamic security): this plugin only ever denies. It has to
- * stand before other plugins in the configuration, because Mosquitto takes the first answer.
+ * Everything else is left to the broker's other access control (acl_file, dynamic security): this plugin never allows what that denies. It
+ * has to stand before other plugins in the configuration, because Mosquitto takes the first answer.
  *
  *   plugin /usr/lib/x86_64-linux-gnu/holdfast_identity.so
  *   plugin_opt_cluster holdfast                           # cluster.name of the nodes
@@ -19,27 +25,25 @@
  *   plugin_opt_client_id_property $holdfast-client-id     # identity.clientIdProperty of the nodes
  *   plugin_opt_username_property $holdfast-username       # identity.usernameProperty of the nodes
  *   plugin_opt_bind_client_id true                        # false: any user's clients may have any id, and be anybody
+ *   plugin_opt_max_user_properties 64                     # of a request, as its client sends it
  *
  * Where a listener takes the user name from a certificate (use_identity_as_username), Mosquitto asks no plugin about logins: do not use that.
+ *
+ * Mosquitto has one thread: no function here runs beside another.
  */
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <mosquitto.h>
-#include <mosquitto_broker.h>
-#include <mosquitto_plugin.h>
-#include <mqtt_protocol.h>
+#include "broker.h"
+#include "clients.h"
+#include "topics.h"
 
-#define SERVICE "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-#define INVOKE_TOPIC "statestore/v1/" SERVICE "/command/invoke"
-#define CLIENTS "clients/"
-#define NOTIFICATIONS CLIENTS "statestore/v1/" SERVICE "/"
-#define PROBES "holdfast/"
-#define LOG "$SYS/broker/log/"
-#define CONNECTIONS "$SYS/broker/connection/client/"
+/* MQTT limits a client id to this many bytes. */
+#define MAX_CLIENT_ID 65535
 
 struct identity {
 	mosquitto_plugin_id_t *id;
@@ -48,8 +52,13 @@ struct identity {
 	char *client_id_property;
 	char *username_property;
 	char *bind_client_id;
-	/* The latest message on the request topic was stamped, and is being delivered now. Mosquitto has one thread. */
-	bool stamped;
+	char *max_user_properties;
+	long property_limit;
+	/* The message on the request topic that the broker delivers at the moment is no stamped request: it must not reach any node. Invariant:
+	 * false outside of a delivery, so that requests that wait in a session pass when the session is resumed. */
+	bool blocked;
+	struct clients clients;
+	char receiver[MAX_CLIENT_ID + 1];
 };
 
 int mosquitto_plugin_version(int supported_version_count, const int *supported_versions)
@@ -60,17 +69,6 @@ int mosquitto_plugin_version(int supported_version_count, const int *supported_v
 		}
 	}
 	return -1;
-}
-
-static bool has_prefix(const char *text, const char *prefix)
-{
-	return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
-static bool has_suffix(const char *text, const char *suffix)
-{
-	size_t length = strlen(text), end = strlen(suffix);
-	return length >= end && strcmp(text + length - end, suffix) == 0;
 }
 
 /* is_node reports whether a client has logged in as one of Holdfast's nodes. */
@@ -98,32 +96,6 @@ static bool is_reserved(const struct identity *identity, const char *client_id)
 	return length > 12 && memcmp(rest + length - 12, "-in-", 4) == 0;
 }
 
-/* is_own reports whether a topic of notifications, or a filter for such, is a client's own: the level after the prefix is its client id in
- * upper-case Base16. */
-static bool is_own(const char *topic, const char *client_id)
-{
-	static const char digits[] = "0123456789ABCDEF";
-	const char *level = topic + strlen(NOTIFICATIONS);
-
-	for(const unsigned char *c = (const unsigned char *)client_id; *c != '\0'; c++){
-		if(*level++ != digits[*c >> 4]){
-			return false;
-		}
-		if(*level++ != digits[*c & 15]){
-			return false;
-		}
-	}
-	return *level == '/' && *client_id != '\0';
-}
-
-/* is_under reports whether a topic is under clients/{client id}/. */
-static bool is_under(const char *topic, const char *client_id)
-{
-	size_t length = strlen(client_id);
-	const char *level = topic + strlen(CLIENTS);
-	return length > 0 && strncmp(level, client_id, length) == 0 && (level[length] == '/' || level[length] == '\0');
-}
-
 /* is_bound reports whether a user's client may have a client id. */
 static bool is_bound(const char *client_id, const char *username)
 {
@@ -142,12 +114,12 @@ static bool is_bound(const char *client_id, const char *username)
 static int on_basic_auth(int event, void *event_data, void *userdata)
 {
 	const struct mosquitto_evt_basic_auth *login = event_data;
-	const struct identity *identity = userdata;
+	struct identity *identity = userdata;
 	const char *client_id = mosquitto_client_id(login->client);
-
-	const char *user = login->username == NULL ? "nobody" : login->username;
+	const char *user = login->username == NULL ? "(none)" : login->username;
 
 	(void)event;
+	identity->blocked = false;
 	if(client_id == NULL || strcmp(user, identity->node_username) == 0){
 		return MOSQ_ERR_PLUGIN_DEFER;
 	}
@@ -162,121 +134,218 @@ static int on_basic_auth(int event, void *event_data, void *userdata)
 	return MOSQ_ERR_PLUGIN_DEFER;
 }
 
+static int on_disconnect(int event, void *event_data, void *userdata)
+{
+	const struct mosquitto_evt_disconnect *disconnect = event_data;
+	struct identity *identity = userdata;
+	const char *client_id = mosquitto_client_id(disconnect->client);
+
+	(void)event;
+	if(client_id != NULL){
+		clients_remove(&identity->clients, client_id);
+	}
+	return MOSQ_ERR_SUCCESS;
+}
+
+/* on_tick is called once in each round of the broker's main loop. Copies that were queued in a round are delivered before the broker reads
+ * another packet in the next. */
+static int on_tick(int event, void *event_data, void *userdata)
+{
+	struct identity *identity = userdata;
+
+	(void)event;
+	(void)event_data;
+	identity->blocked = false;
+	identity->clients.round++;
+	return MOSQ_ERR_SUCCESS;
+}
+
+/* may_subscribe judges a filter of an ordinary client. */
+static bool may_subscribe(const char *filter, const char *client_id)
+{
+	filter = without_share(filter);
+	if(topics_overlap(filter, INVOKE_TOPIC) || has_prefix(filter, PROBES) || has_prefix(filter, LOG) || has_prefix(filter, CONNECTIONS)){
+		return false;
+	}
+	return !topics_overlap(filter, NOTIFICATIONS "#") || is_own_notification(filter, client_id) || is_dotnet_filter(filter, client_id);
+}
+
+/* may_receive judges a topic of a message for an ordinary client. */
+static bool may_receive(const char *topic, const char *client_id)
+{
+	if(has_prefix(topic, NOTIFICATIONS)){
+		return is_own_notification(topic, client_id);
+	}
+	if(is_go_response(topic)){
+		return is_own_go_response(topic, client_id);
+	}
+	if(has_prefix(topic, CLIENTS)){
+		return is_under(topic, client_id);
+	}
+	return !has_prefix(topic, PROBES) && !has_prefix(topic, LOG) && !has_prefix(topic, CONNECTIONS) && strcmp(topic, INVOKE_TOPIC) != 0;
+}
+
+/* may_publish judges a topic of a message from an ordinary client. */
+static bool may_publish(const char *topic)
+{
+	return !has_prefix(topic, NOTIFICATIONS) && !is_go_response(topic) && !has_prefix(topic, PROBES) && !has_prefix(topic, LOG) && !has_prefix(topic, CONNECTIONS);
+}
+
+/* track takes note of who subscribes to its notifications. */
+static void track(struct identity *identity, const struct mosquitto_evt_acl_check *check, const char *client_id)
+{
+	struct client *client;
+
+	switch(check->access){
+		case MOSQ_ACL_SUBSCRIBE:
+			if(is_own_notification(check->topic, client_id) && (client = clients_add(&identity->clients, client_id)) != NULL){
+				client_subscribe(client, check->topic);
+			}
+			break;
+		case MOSQ_ACL_UNSUBSCRIBE:
+			if((client = clients_find(&identity->clients, client_id)) != NULL){
+				client_unsubscribe(client, check->topic);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
 static int on_acl_check(int event, void *event_data, void *userdata)
 {
 	const struct mosquitto_evt_acl_check *check = event_data;
 	struct identity *identity = userdata;
 	const char *client_id = mosquitto_client_id(check->client);
+	bool allowed = true;
 
 	(void)event;
-	if(strcmp(check->topic, INVOKE_TOPIC) == 0){
-		/* Each message is checked for writing, then stamped, then checked for reading by each of its receivers. A will is not stamped. */
-		if(check->access == MOSQ_ACL_WRITE){
-			identity->stamped = false;
-		}else if(check->access == MOSQ_ACL_READ && !identity->stamped){
-			return MOSQ_ERR_ACL_DENIED;
-		}
+	if(client_id == NULL){
+		return MOSQ_ERR_ACL_DENIED;
 	}
-	if(check->access == MOSQ_ACL_UNSUBSCRIBE || is_node(identity, check->client)){
+	/* Each message is checked for writing, then shown to on_message, then checked for reading by each receiver. A will is not shown. */
+	if(check->access == MOSQ_ACL_WRITE){
+		identity->blocked = strcmp(check->topic, INVOKE_TOPIC) == 0;
+	}else if(check->access == MOSQ_ACL_READ && identity->blocked && strcmp(check->topic, INVOKE_TOPIC) == 0){
+		return MOSQ_ERR_ACL_DENIED;
+	}
+	if(is_node(identity, check->client)){
 		return MOSQ_ERR_PLUGIN_DEFER;
 	}
-	if(has_prefix(check->topic, NOTIFICATIONS)){
-		if(check->access == MOSQ_ACL_WRITE || client_id == NULL || !is_own(check->topic, client_id)){
-			return MOSQ_ERR_ACL_DENIED;
-		}
-	}else if(has_prefix(check->topic, CLIENTS)){
-		if(check->access == MOSQ_ACL_READ && (client_id == NULL || !is_under(check->topic, client_id))){
-			return MOSQ_ERR_ACL_DENIED;
-		}
-	}else if(has_prefix(check->topic, PROBES) || has_prefix(check->topic, LOG) || has_prefix(check->topic, CONNECTIONS)){
-		return MOSQ_ERR_ACL_DENIED;
-	}else if(strcmp(check->topic, INVOKE_TOPIC) == 0 && check->access != MOSQ_ACL_WRITE){
+	switch(check->access){
+		case MOSQ_ACL_SUBSCRIBE:
+			allowed = may_subscribe(check->topic, client_id);
+			break;
+		case MOSQ_ACL_READ:
+			allowed = may_receive(check->topic, client_id);
+			break;
+		case MOSQ_ACL_WRITE:
+			allowed = may_publish(check->topic);
+			break;
+		default:
+			break;
+	}
+	if(!allowed){
 		return MOSQ_ERR_ACL_DENIED;
 	}
+	track(identity, check, client_id);
 	return MOSQ_ERR_PLUGIN_DEFER;
 }
 
-/* copy_property adds a property to a list, unless it is one of identity. */
-static int copy_property(mosquitto_property **list, const mosquitto_property *property, const struct identity *identity)
+/* stamp appends the publisher's client id and user name to a request, the user name empty where there is none. The list is changed in place:
+ * whether the plugin or the broker frees a list that was replaced depends on the broker's version. */
+static int stamp(struct identity *identity, struct mosquitto_evt_message *message)
 {
-	int id = mosquitto_property_identifier(property);
-	int rc = MOSQ_ERR_SUCCESS;
-	char *name = NULL, *value = NULL;
-	void *data = NULL;
-	uint16_t length;
-	uint32_t number;
-	uint8_t byte;
+	const char *client_id = mosquitto_client_id(message->client);
+	const char *username = mosquitto_client_username(message->client);
+	long count = 0;
+	int rc;
 
-	switch(id){
-		case MQTT_PROP_PAYLOAD_FORMAT_INDICATOR:
-			mosquitto_property_read_byte(property, id, &byte, false);
-			return mosquitto_property_add_byte(list, id, byte);
-		case MQTT_PROP_MESSAGE_EXPIRY_INTERVAL:
-			mosquitto_property_read_int32(property, id, &number, false);
-			return mosquitto_property_add_int32(list, id, number);
-		case MQTT_PROP_CONTENT_TYPE:
-		case MQTT_PROP_RESPONSE_TOPIC:
-			if(mosquitto_property_read_string(property, id, &value, false) == NULL){
-				return MOSQ_ERR_NOMEM;
-			}
-			rc = mosquitto_property_add_string(list, id, value);
-			break;
-		case MQTT_PROP_CORRELATION_DATA:
-			if(mosquitto_property_read_binary(property, id, &data, &length, false) == NULL){
-				return MOSQ_ERR_NOMEM;
-			}
-			rc = mosquitto_property_add_binary(list, id, data, length);
-			break;
-		case MQTT_PROP_USER_PROPERTY:
-			if(mosquitto_property_read_string_pair(property, id, &name, &value, false) == NULL){
-				return MOSQ_ERR_NOMEM;
-			}
-			if(strcmp(name, identity->client_id_property) != 0 && strcmp(name, identity->username_property) != 0){
-				rc = mosquitto_property_add_string_pair(list, id, name, value);
-			}
-			break;
-		default: /* no other property goes with a PUBLISH from a client to subscribers */
-			break;
+	if(client_id == NULL){
+		return MOSQ_ERR_ACL_DENIED;
 	}
-	free(name);
-	free(value);
-	free(data);
-	return rc;
+	for(const mosquitto_property *p = message->properties; p != NULL; p = mosquitto_property_next(p)){
+		if(mosquitto_property_identifier(p) == MQTT_PROP_USER_PROPERTY && ++count > identity->property_limit){
+			mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: a request of %s has more than %ld user properties: denied", client_id, identity->property_limit);
+			return MOSQ_ERR_ACL_DENIED;
+		}
+	}
+	rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->client_id_property, client_id);
+	if(rc == MOSQ_ERR_SUCCESS){
+		rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->username_property, username == NULL ? "" : username);
+	}
+	if(rc != MOSQ_ERR_SUCCESS){ /* a client id or user name that is no UTF-8, or no memory */
+		return MOSQ_ERR_ACL_DENIED;
+	}
+	identity->blocked = false;
+	clients_add(&identity->clients, client_id); /* here, not at the check: a will is checked when its client is gone */
+	return MOSQ_ERR_SUCCESS;
 }
 
-/* on_message takes out of a request what its client says of itself, and says who it is. What cannot be stamped is not delivered. */
+/* queue_copy queues a copy of a message for one client, whatever the client subscribed. */
+static bool queue_copy(const char *client_id, const struct mosquitto_evt_message *message)
+{
+	mosquitto_property *properties = NULL;
+
+	if(message->payloadlen == 0 || mosquitto_property_copy_all(&properties, message->properties) != MOSQ_ERR_SUCCESS){
+		return false;
+	}
+	if(mosquitto_broker_publish_copy(client_id, message->topic, (int)message->payloadlen, message->payload, message->qos, false, properties) != MOSQ_ERR_SUCCESS){
+		mosquitto_property_free_all(&properties);
+		return false;
+	}
+	return true;
+}
+
+/* swallow ends a message that was delivered by a copy. The topic becomes the request topic, in place: nodes subscribe to it, so the PUBACK says
+ * that there is a subscriber, and nobody receives it. A topic that is too short for that is denied instead, which a node takes for the end of a
+ * reply as well. */
+static int swallow(struct identity *identity, struct mosquitto_evt_message *message)
+{
+	if(strlen(message->topic) < strlen(INVOKE_TOPIC)){
+		return MOSQ_ERR_ACL_DENIED;
+	}
+	memcpy(message->topic, INVOKE_TOPIC, sizeof(INVOKE_TOPIC));
+	identity->blocked = true;
+	return MOSQ_ERR_SUCCESS;
+}
+
+/* deliver delivers what a node publishes to a client. A notification that the client did not subscribe goes to it as a copy. The broker delivers
+ * copies at the end of a round, so everything for that client follows as a copy until then: a client receives everything in order. */
+static int deliver(struct identity *identity, struct mosquitto_evt_message *message)
+{
+	struct clients *clients = &identity->clients;
+	bool notification = notification_receiver(message->topic, identity->receiver, sizeof(identity->receiver));
+	struct client *client;
+
+	if(!notification && !response_receiver(message->topic, identity->receiver, sizeof(identity->receiver))){
+		return MOSQ_ERR_SUCCESS;
+	}
+	client = clients_find(clients, identity->receiver);
+	if(!clients_has_copies(clients, client) && (!notification || client == NULL || client_is_subscribed(client, message->topic))){
+		return MOSQ_ERR_SUCCESS;
+	}
+	if(!queue_copy(identity->receiver, message)){
+		return MOSQ_ERR_SUCCESS;
+	}
+	if(client != NULL){
+		client->copied_in = clients->round;
+	}
+	return swallow(identity, message);
+}
+
 static int on_message(int event, void *event_data, void *userdata)
 {
 	struct mosquitto_evt_message *message = event_data;
 	struct identity *identity = userdata;
-	const char *client_id = mosquitto_client_id(message->client);
-	const char *username = mosquitto_client_username(message->client);
-	mosquitto_property *stamped = NULL;
-	int rc = MOSQ_ERR_SUCCESS;
 
 	(void)event;
-	if(strcmp(message->topic, INVOKE_TOPIC) != 0){
-		return MOSQ_ERR_SUCCESS;
+	if(strcmp(message->topic, INVOKE_TOPIC) == 0){
+		return stamp(identity, message);
 	}
-	if(client_id == NULL){
-		return MOSQ_ERR_ACL_DENIED;
+	if(has_prefix(message->topic, CLIENTS) && is_node(identity, message->client)){
+		return deliver(identity, message);
 	}
-	for(const mosquitto_property *p = message->properties; p != NULL && rc == MOSQ_ERR_SUCCESS; p = mosquitto_property_next(p)){
-		rc = copy_property(&stamped, p, identity);
-	}
-	if(rc == MOSQ_ERR_SUCCESS){
-		rc = mosquitto_property_add_string_pair(&stamped, MQTT_PROP_USER_PROPERTY, identity->client_id_property, client_id);
-	}
-	if(rc == MOSQ_ERR_SUCCESS && username != NULL){
-		rc = mosquitto_property_add_string_pair(&stamped, MQTT_PROP_USER_PROPERTY, identity->username_property, username);
-	}
-	if(rc != MOSQ_ERR_SUCCESS){
-		mosquitto_property_free_all(&stamped);
-		return rc;
-	}
-	mosquitto_property_free_all(&message->properties);
-	message->properties = stamped;
-	identity->stamped = true;
 	return MOSQ_ERR_SUCCESS;
 }
 
@@ -304,7 +373,49 @@ static void destroy(struct identity *identity)
 	mosquitto_free(identity->client_id_property);
 	mosquitto_free(identity->username_property);
 	mosquitto_free(identity->bind_client_id);
+	mosquitto_free(identity->max_user_properties);
+	clients_free(&identity->clients);
 	mosquitto_free(identity);
+}
+
+/* validate reports the first option that makes no sense. */
+static int validate(struct identity *identity)
+{
+	char *end = NULL;
+
+	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL || identity->username_property == NULL
+			|| identity->bind_client_id == NULL || identity->max_user_properties == NULL){
+		return MOSQ_ERR_NOMEM;
+	}
+	if(strcmp(identity->bind_client_id, "true") != 0 && strcmp(identity->bind_client_id, "false") != 0){
+		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: bind_client_id is %s: must be true or false", identity->bind_client_id);
+		return MOSQ_ERR_INVAL;
+	}
+	errno = 0;
+	identity->property_limit = strtol(identity->max_user_properties, &end, 10);
+	if(errno != 0 || *end != '\0' || identity->property_limit < 1 || identity->property_limit > 10000){
+		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: max_user_properties is %s: must be a number from 1 to 10000", identity->max_user_properties);
+		return MOSQ_ERR_INVAL;
+	}
+	return MOSQ_ERR_SUCCESS;
+}
+
+struct callback {
+	int event;
+	MOSQ_FUNC_generic_callback function;
+};
+
+static const struct callback plugin_callbacks[] = {
+	{MOSQ_EVT_BASIC_AUTH, on_basic_auth}, {MOSQ_EVT_ACL_CHECK, on_acl_check}, {MOSQ_EVT_MESSAGE, on_message},
+	{MOSQ_EVT_DISCONNECT, on_disconnect}, {MOSQ_EVT_TICK, on_tick},
+};
+#define PLUGIN_CALLBACKS (sizeof(plugin_callbacks) / sizeof(*plugin_callbacks))
+
+static void unregister(struct identity *identity, size_t count)
+{
+	for(size_t i = 0; i < count; i++){
+		mosquitto_callback_unregister(identity->id, plugin_callbacks[i].event, plugin_callbacks[i].function, NULL);
+	}
 }
 
 int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mosquitto_opt *options, int option_count)
@@ -321,14 +432,16 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 	identity->client_id_property = mosquitto_strdup("$holdfast-client-id");
 	identity->username_property = mosquitto_strdup("$holdfast-username");
 	identity->bind_client_id = mosquitto_strdup("true");
+	identity->max_user_properties = mosquitto_strdup("64");
+	identity->clients.round = 1;
 	for(int i = 0; i < option_count; i++){
 		int known = 0;
 		if((known = option(&identity->cluster, "cluster", &options[i])) == 0
 				&& (known = option(&identity->node_username, "node_username", &options[i])) == 0
 				&& (known = option(&identity->client_id_property, "client_id_property", &options[i])) == 0
 				&& (known = option(&identity->username_property, "username_property", &options[i])) == 0
-				&& (known = option(&identity->bind_client_id, "bind_client_id", &options[i])) == 0){
-
+				&& (known = option(&identity->bind_client_id, "bind_client_id", &options[i])) == 0
+				&& (known = option(&identity->max_user_properties, "max_user_properties", &options[i])) == 0){
 			mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: unknown option %s", options[i].key);
 			known = -1;
 		}
@@ -337,25 +450,16 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 			return MOSQ_ERR_INVAL;
 		}
 	}
-	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL
-			|| identity->username_property == NULL || identity->bind_client_id == NULL){
-
-		destroy(identity);
-		return MOSQ_ERR_NOMEM;
-	}
-	if(strcmp(identity->bind_client_id, "true") != 0 && strcmp(identity->bind_client_id, "false") != 0){
-		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: bind_client_id is %s: must be true or false", identity->bind_client_id);
-		destroy(identity);
-		return MOSQ_ERR_INVAL;
-	}
-	if((rc = mosquitto_callback_register(id, MOSQ_EVT_BASIC_AUTH, on_basic_auth, NULL, identity)) != MOSQ_ERR_SUCCESS
-			|| (rc = mosquitto_callback_register(id, MOSQ_EVT_ACL_CHECK, on_acl_check, NULL, identity)) != MOSQ_ERR_SUCCESS
-			|| (rc = mosquitto_callback_register(id, MOSQ_EVT_MESSAGE, on_message, NULL, identity)) != MOSQ_ERR_SUCCESS){
-
-		mosquitto_callback_unregister(id, MOSQ_EVT_BASIC_AUTH, on_basic_auth, NULL);
-		mosquitto_callback_unregister(id, MOSQ_EVT_ACL_CHECK, on_acl_check, NULL);
+	if((rc = validate(identity)) != MOSQ_ERR_SUCCESS){
 		destroy(identity);
 		return rc;
+	}
+	for(size_t i = 0; i < PLUGIN_CALLBACKS; i++){
+		if((rc = mosquitto_callback_register(id, plugin_callbacks[i].event, plugin_callbacks[i].function, NULL, identity)) != MOSQ_ERR_SUCCESS){
+			unregister(identity, i);
+			destroy(identity);
+			return rc;
+		}
 	}
 	*userdata = identity;
 	return MOSQ_ERR_SUCCESS;
@@ -368,9 +472,7 @@ int mosquitto_plugin_cleanup(void *userdata, struct mosquitto_opt *options, int 
 	(void)options;
 	(void)option_count;
 	if(identity != NULL){
-		mosquitto_callback_unregister(identity->id, MOSQ_EVT_BASIC_AUTH, on_basic_auth, NULL);
-		mosquitto_callback_unregister(identity->id, MOSQ_EVT_ACL_CHECK, on_acl_check, NULL);
-		mosquitto_callback_unregister(identity->id, MOSQ_EVT_MESSAGE, on_message, NULL);
+		unregister(identity, PLUGIN_CALLBACKS);
 		destroy(identity);
 	}
 	return MOSQ_ERR_SUCCESS;

@@ -1,63 +1,12 @@
-/* Tests of the plugin without a broker: what the broker would provide is here, but for the lists of properties, which are libmosquitto's. */
-#include "holdfast_identity.c"
-
-#include <stdarg.h>
-
-struct mosquitto {
-	const char *id, *username;
-};
-
-static MOSQ_FUNC_generic_callback callbacks[32];
-static void *plugin_data;
-static int failures;
-
-#define CHECK(condition) do{ if(!(condition)){ failures++; fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); } }while(0)
-
-const char *mosquitto_client_id(const struct mosquitto *client) { return client->id; }
-const char *mosquitto_client_username(const struct mosquitto *client) { return client->username; }
-void *mosquitto_calloc(size_t count, size_t size) { return calloc(count, size); }
-void mosquitto_free(void *memory) { free(memory); }
-char *mosquitto_strdup(const char *text) { return strdup(text); }
-void mosquitto_log_printf(int level, const char *format, ...) { (void)level; (void)format; }
-
-int mosquitto_callback_register(mosquitto_plugin_id_t *id, int event, MOSQ_FUNC_generic_callback callback, const void *data, void *userdata)
-{
-	(void)id;
-	(void)data;
-	callbacks[event] = callback;
-	plugin_data = userdata;
-	return MOSQ_ERR_SUCCESS;
-}
-
-int mosquitto_callback_unregister(mosquitto_plugin_id_t *id, int event, MOSQ_FUNC_generic_callback callback, const void *data)
-{
-	(void)id;
-	(void)callback;
-	(void)data;
-	callbacks[event] = NULL;
-	return MOSQ_ERR_SUCCESS;
-}
-
-static int login(const char *client_id, const char *username)
-{
-	struct mosquitto client = {client_id, username};
-	struct mosquitto_evt_basic_auth event = {.client = &client, .username = (char *)username};
-	return callbacks[MOSQ_EVT_BASIC_AUTH](MOSQ_EVT_BASIC_AUTH, &event, plugin_data);
-}
-
-static int acl(const char *client_id, const char *username, int access, const char *topic)
-{
-	struct mosquitto client = {client_id, username};
-	struct mosquitto_evt_acl_check event = {.client = &client, .topic = topic, .access = access};
-	return callbacks[MOSQ_EVT_ACL_CHECK](MOSQ_EVT_ACL_CHECK, &event, plugin_data);
-}
+/* Tests of the plugin's rules, one by one. */
+#include "broker_mock.h"
 
 static mosquitto_property *publish(const char *client_id, const char *username, const char *topic, mosquitto_property *properties)
 {
-	struct mosquitto client = {client_id, username};
-	struct mosquitto_evt_message event = {.client = &client, .topic = (char *)topic, .properties = properties};
-	CHECK(callbacks[MOSQ_EVT_MESSAGE](MOSQ_EVT_MESSAGE, &event, plugin_data) == MOSQ_ERR_SUCCESS);
-	return event.properties;
+	char *changed = strdup(topic);
+	CHECK(shown(client_id, username, changed, "x", &properties) == MOSQ_ERR_SUCCESS);
+	free(changed);
+	return properties;
 }
 
 /* described puts the user properties of a list into one text. */
@@ -71,7 +20,7 @@ static const char *described(const mosquitto_property *list)
 			continue;
 		}
 		mosquitto_property_read_string_pair(p, MQTT_PROP_USER_PROPERTY, &name, &value, false);
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s=%s;", name, value);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s=%s;", name, value == NULL ? "" : value); /* libmosquitto 2.1 has NULL for an empty text */
 		free(name);
 		free(value);
 	}
@@ -131,6 +80,51 @@ static void test_access(void)
 	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/a/responses") == MOSQ_ERR_PLUGIN_DEFER);
 }
 
+/* The Go library's response topic has the client id in Base16, which may be the id of another client. */
+static void test_go_responses(void)
+{
+	const char *go = "clients/61" GO_RESPONSE_LEVELS;
+
+	CHECK(acl("a", "u", MOSQ_ACL_SUBSCRIBE, go) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("a", "u", MOSQ_ACL_READ, go) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("61", "u", MOSQ_ACL_READ, go) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, go) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("61", "u", MOSQ_ACL_WRITE, go) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_WRITE, go) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/61/other") == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("61", "u", MOSQ_ACL_READ, "clients/61/other") == MOSQ_ERR_PLUGIN_DEFER);
+}
+
+/* No filter of an ordinary client may make the broker find a subscriber for what is not the client's. */
+static void test_filters(void)
+{
+	static const char *const denied[] = {
+		"#", "+/#", "clients/#", "+/statestore/#", "clients/+/#", "clients/statestore/#", "clients/statestore/v1/+/62/command/notify/#",
+		NOTIFICATIONS "+/command/notify/6B", NOTIFICATIONS "62/#", NOTIFICATIONS "6/#", "+/+/+/+/+/+/+/+",
+		"statestore/#", "+/v1/+/command/invoke", "+/+/+/+/+", INVOKE_TOPIC "/#", "$share/g/#", "$share/g/" INVOKE_TOPIC, "$share/g/clients/#",
+		"$share/g/" NOTIFICATIONS "62/command/notify/#", NOTIFICATIONS "b/command/notify",
+	};
+	static const char *const granted[] = {
+		NOTIFICATIONS "61/command/notify/#", NOTIFICATIONS "61/#", NOTIFICATIONS "61/command/notify/6B", NOTIFICATIONS "a/command/notify",
+		"$share/g/" NOTIFICATIONS "61/command/notify/#", "clients/a/#", "clients/+/statestore/v1/" SERVICE "/command/invoke", "plant/#", "plant/+/state",
+		"+/+/state", "$SYS/broker/uptime", "statestore/v2/#", "",
+	};
+
+	for(size_t i = 0; i < sizeof(denied) / sizeof(*denied); i++){
+		if(acl("a", "u", MOSQ_ACL_SUBSCRIBE, denied[i]) != MOSQ_ERR_ACL_DENIED){
+			failures++;
+			fprintf(stderr, "granted: %s\n", denied[i]);
+		}
+	}
+	for(size_t i = 0; i < sizeof(granted) / sizeof(*granted); i++){
+		if(acl("a", "u", MOSQ_ACL_SUBSCRIBE, granted[i]) != MOSQ_ERR_PLUGIN_DEFER){
+			failures++;
+			fprintf(stderr, "denied: %s\n", granted[i]);
+		}
+	}
+	CHECK(acl("n", "holdfast", MOSQ_ACL_SUBSCRIBE, "#") == MOSQ_ERR_PLUGIN_DEFER);
+}
+
 static void test_stamps(void)
 {
 	mosquitto_property *list = NULL;
@@ -149,7 +143,7 @@ static void test_stamps(void)
 	mosquitto_property_add_string_pair(&list, MQTT_PROP_USER_PROPERTY, "$holdfast-username", "root");
 	mosquitto_property_add_string_pair(&list, MQTT_PROP_USER_PROPERTY, "$holdfast-client-id", "forged again");
 	list = publish("a", "u", INVOKE_TOPIC, list);
-	CHECK(strcmp(described(list), "__ts=1;$holdfast-client-id=a;$holdfast-username=u;") == 0);
+	CHECK(strcmp(described(list), "$holdfast-client-id=forged;__ts=1;$holdfast-username=root;$holdfast-client-id=forged again;$holdfast-client-id=a;$holdfast-username=u;") == 0);
 	CHECK(mosquitto_property_read_byte(list, MQTT_PROP_PAYLOAD_FORMAT_INDICATOR, &byte, false) != NULL && byte == 1);
 	CHECK(mosquitto_property_read_int32(list, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &number, false) != NULL && number == 77);
 	CHECK(mosquitto_property_read_string(list, MQTT_PROP_RESPONSE_TOPIC, &text, false) != NULL && strcmp(text, "r") == 0);
@@ -158,9 +152,14 @@ static void test_stamps(void)
 	free(data);
 	mosquitto_property_free_all(&list);
 
-	/* a will is checked for writing and delivered, without having been shown */
+	/* a will is checked for writing and delivered, without having been shown; what waits in a session that is resumed later is not blocked */
 	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
+	CHECK(login("holdfast-n1-in", "holdfast") == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	tick();
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
 	list = publish("a", "u", INVOKE_TOPIC, NULL);
 	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(acl("m", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
@@ -169,7 +168,17 @@ static void test_stamps(void)
 	/* without a login there is no user name, whatever the client says */
 	mosquitto_property_add_string_pair(&list, MQTT_PROP_USER_PROPERTY, "$holdfast-username", "root");
 	list = publish("a", NULL, INVOKE_TOPIC, list);
-	CHECK(strcmp(described(list), "$holdfast-client-id=a;") == 0);
+	CHECK(strcmp(described(list), "$holdfast-username=root;$holdfast-client-id=a;$holdfast-username=;") == 0);
+	mosquitto_property_free_all(&list);
+
+	/* many user properties are denied */
+	for(int i = 0; i < 65; i++){
+		mosquitto_property_add_string_pair(&list, MQTT_PROP_USER_PROPERTY, "k", "v");
+	}
+	char invoke[] = INVOKE_TOPIC;
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(shown("a", "u", invoke, "x", &list) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
 	mosquitto_property_free_all(&list);
 
 	/* what is no request is left alone */
@@ -179,24 +188,65 @@ static void test_stamps(void)
 	mosquitto_property_free_all(&list);
 }
 
+static int notify(char *topic, mosquitto_property **properties)
+{
+	CHECK(acl("out", "holdfast", MOSQ_ACL_WRITE, topic) == MOSQ_ERR_PLUGIN_DEFER);
+	return shown("out", "holdfast", topic, "x", properties);
+}
+
+/* A notification that its connected client has not subscribed is delivered by a copy, and what follows for that client in the same round. */
+static void test_copies(void)
+{
+	char first[] = NOTIFICATIONS "61/command/notify/6B", second[] = NOTIFICATIONS "61/command/notify/6B";
+	char response[] = "clients/a/statestore/v1/" SERVICE "/command/invoke", brief[] = "clients/a/r";
+	mosquitto_property *list = NULL;
+	uint32_t expiry = 0;
+
+	mosquitto_property_add_int32(&list, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, 30);
+	CHECK(event_of(MOSQ_EVT_DISCONNECT, "a", "u") == MOSQ_ERR_SUCCESS);
+	CHECK(notify(first, &list) == MOSQ_ERR_SUCCESS && copy_count == 0); /* who has sent no request is not known */
+
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	CHECK(notify(first, &list) == MOSQ_ERR_SUCCESS && copy_count == 0); /* that was its will */
+	mosquitto_property *stamps = publish("a", "u", INVOKE_TOPIC, NULL);
+	mosquitto_property_free_all(&stamps);
+	CHECK(notify(first, &list) == MOSQ_ERR_SUCCESS && copy_count == 1 && strcmp(first, INVOKE_TOPIC) == 0);
+	CHECK(strcmp(copies[0].client_id, "a") == 0 && strcmp(copies[0].topic, second) == 0);
+	CHECK(mosquitto_property_read_int32(copies[0].properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &expiry, false) != NULL && expiry == 30);
+	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, first) == MOSQ_ERR_ACL_DENIED); /* it is no request */
+
+	/* replies stay behind the copy, also on a topic that is too short to be swallowed */
+	CHECK(notify(response, &list) == MOSQ_ERR_SUCCESS && copy_count == 2 && strcmp(response, INVOKE_TOPIC) == 0);
+	CHECK(notify(brief, &list) == MOSQ_ERR_ACL_DENIED && copy_count == 3);
+	drop_copies(copy_count);
+	tick();
+	CHECK(notify(brief, &list) == MOSQ_ERR_SUCCESS && copy_count == 0);
+
+	CHECK(acl("a", "u", MOSQ_ACL_SUBSCRIBE, second) == MOSQ_ERR_PLUGIN_DEFER); /* a single key */
+	CHECK(notify(second, &list) == MOSQ_ERR_SUCCESS && copy_count == 0);
+	mosquitto_property_free_all(&list);
+}
+
 static void test_options(void)
 {
 	struct mosquitto_opt good[] = {{(char *)"cluster", (char *)"edge"}, {(char *)"node_username", (char *)"nodes"}, {(char *)"client_id_property", (char *)"c"},
 		{(char *)"bind_client_id", (char *)"false"}};
 	struct mosquitto_opt neither[] = {{(char *)"bind_client_id", (char *)"yes"}};
 	struct mosquitto_opt unknown[] = {{(char *)"clustre", (char *)"edge"}};
+	struct mosquitto_opt many[] = {{(char *)"max_user_properties", (char *)"64 or so"}};
 	struct mosquitto_opt empty[] = {{(char *)"cluster", (char *)""}};
 	void *data = NULL;
 
 	CHECK(mosquitto_plugin_init(NULL, &data, unknown, 1) == MOSQ_ERR_INVAL);
 	CHECK(mosquitto_plugin_init(NULL, &data, empty, 1) == MOSQ_ERR_INVAL);
 	CHECK(mosquitto_plugin_init(NULL, &data, neither, 1) == MOSQ_ERR_INVAL);
+	CHECK(mosquitto_plugin_init(NULL, &data, many, 1) == MOSQ_ERR_INVAL);
 	CHECK(mosquitto_plugin_init(NULL, &data, good, 4) == MOSQ_ERR_SUCCESS);
 	CHECK(login("edge-n1-in", "press") == MOSQ_ERR_AUTH && login("edge-n1-in", "nodes") == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(login("holdfast-n1-in", "holdfast-n1") == MOSQ_ERR_PLUGIN_DEFER);
 	CHECK(login("press", "robot") == MOSQ_ERR_PLUGIN_DEFER);
 	mosquitto_property *list = publish("a", NULL, INVOKE_TOPIC, NULL);
-	CHECK(strcmp(described(list), "c=a;") == 0);
+	CHECK(strcmp(described(list), "c=a;$holdfast-username=;") == 0);
 	mosquitto_property_free_all(&list);
 	CHECK(mosquitto_plugin_cleanup(data, NULL, 0) == MOSQ_ERR_SUCCESS);
 }
@@ -210,7 +260,10 @@ int main(void)
 	CHECK(mosquitto_plugin_init(NULL, &data, NULL, 0) == MOSQ_ERR_SUCCESS);
 	test_logins();
 	test_access();
+	test_go_responses();
+	test_filters();
 	test_stamps();
+	test_copies();
 	CHECK(mosquitto_plugin_cleanup(data, NULL, 0) == MOSQ_ERR_SUCCESS);
 	test_options();
 	if(failures == 0){
