@@ -353,6 +353,32 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	}
 }
 
+// What a new version of the log adds to the settings is offered when it is in force, and nothing else of older settings with it.
+func TestNewSettingsAreOfferedAlone(t *testing.T) {
+	stores := memoryStores()
+	offered := func(keys, watchesPerClient int64) func(*Config, *World) {
+		return func(c *Config, _ *World) {
+			c.Offer.Settings.Limits.Keys, c.Offer.Settings.Limits.WatchesPerClient = keys, watchesPerClient
+		}
+	}
+	inForce := func(n *member) (limits fsm.Limits) {
+		n.View(func(m *fsm.Machine) { s, _ := m.Settings(); limits = s.Limits })
+		return limits
+	}
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, offered(5, 0)) // as a binary that knows no shares
+	n := leader(t, m)
+	other := fsm.DefaultSettings()
+	other.Limits.Keys = 7 // as another node has set it since
+	n.must(t, fsm.Command{Kind: fsm.KindConfigure, Settings: &other})
+	_ = m.Close(t.Context())
+	m = startMember(t, NewNetwork(), "n1", nil, stores, offered(5, 100))
+	n = leader(t, m)
+	waitFor(t, "the share is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
+	if keys := inForce(n).Keys; keys != 7 {
+		t.Errorf("older settings came back: keys %d", keys)
+	}
+}
+
 func TestIdentity(t *testing.T) {
 	dir := t.TempDir()
 	first, err := LoadIdentity(dir, "holdfast", "n1", 7)

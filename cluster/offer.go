@@ -41,6 +41,12 @@ func (o *Offer) fingerprint() []byte {
 	return append(first[:], second[:]...)
 }
 
+// before returns the offer as a cluster can apply it in which a version of the log is in force.
+func (o Offer) before(version uint32) *Offer {
+	o.Settings = o.Settings.Before(version)
+	return &o
+}
+
 // offers holds what this node offers now.
 type offers struct {
 	mu      sync.Mutex
@@ -69,8 +75,9 @@ func (n *Node) SetOffer(offer Offer) {
 // lost its disk.
 func (n *Node) offer(ctx context.Context) error {
 	n.offers.mu.Lock()
-	current := n.offers.current
+	wanted := n.offers.current
 	n.offers.mu.Unlock()
+	current := wanted.before(n.replica.status().Version)
 	now := current.fingerprint()
 	last, err := n.world.Stores.Offered.Load()
 	if err != nil {
@@ -82,6 +89,17 @@ func (n *Node) offer(ctx context.Context) error {
 	switch {
 	case configured && bytes.Equal(last, now):
 		return nil
+	case configured && bytes.Equal(last, wanted.before(fsm.VersionClientShares-1).fingerprint()):
+		// The settings are as this node offered them, and a newer version of the log came into force: only what that brings is new.
+		added := Offer{Settings: inForce, KeepPolicy: true}
+		added.Settings.Limits.WatchesPerClient = current.Settings.Limits.WatchesPerClient
+		added.Settings.Limits.DedupPerClient = current.Settings.Limits.DedupPerClient
+		if bytes.Equal(added.encode(), (&Offer{Settings: inForce, KeepPolicy: true}).encode()) {
+			break // another node has
+		}
+		if err := n.proposeOffer(ctx, &added); err != nil {
+			return err
+		}
 	case configured && len(last) != len(now):
 		same := Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}
 		if !bytes.Equal(same.fingerprint(), now) {
@@ -132,9 +150,13 @@ func (n *Node) watchOffers(ctx context.Context) {
 	const retry = 500 * time.Millisecond
 	ticker := time.NewTicker(retry)
 	defer ticker.Stop()
+	version := uint32(0) // of the log, at the last offer
 	for pending := true; ; {
 		configured := false
 		n.View(func(m *fsm.Machine) { _, configured = m.Settings() })
+		if now := n.replica.status().Version; now != version {
+			pending, version = true, now
+		}
 		// The leader of a new cluster puts its settings into force before it serves; the others wait for that.
 		if pending && configured {
 			offering, cancel := context.WithTimeout(ctx, 10*retry)

@@ -54,9 +54,18 @@ func newDedup() dedup {
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
 
+// dedupShare returns how many outcomes of one client are remembered, its refusals included: never more than half of the table.
+func (l *Limits) dedupShare() int64 {
+	half := l.DedupEntries / 2
+	if l.DedupPerClient > 0 {
+		return min(l.DedupPerClient, half)
+	}
+	return half
+}
+
 // reserveRoom reports whether a refusal of the client may be remembered.
-func (d *dedup) reserveRoom(client uint64, limit int64) bool {
-	return d.reserve < limit/10 && d.clients[client] < limit/2
+func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
+	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
 func (d *dedup) put(m memory) {

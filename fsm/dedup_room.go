@@ -2,9 +2,9 @@
 
 package fsm
 
-// room reports whether an outcome of the client may be added without touching the reserve. No client fills more than half of
-// the table, its refusals included.
-func (d *dedup) room(client uint64, limit int64) bool {
-	main := limit - limit/10
-	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < limit/2-limit/20
+// room reports whether an outcome of the client may be added without touching the reserve.
+func (d *dedup) room(client uint64, limits *Limits) bool {
+	main := limits.DedupEntries - limits.DedupEntries/10
+	share := limits.dedupShare()
+	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < share-share/10
 }

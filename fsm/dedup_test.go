@@ -62,6 +62,26 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 	l.want("after the lifetime there is room again", l.do(l.set("k", "later", id(l.newID()))), CodeOK, NoError)
 }
 
+// A client that fills its share of the outcomes is refused, and no other client notices.
+func TestDedupShareOfAClient(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.DedupEntries, s.Limits.DedupPerClient = 100, 10 })
+	results := map[Code]int{}
+	for range 20 {
+		results[l.do(l.set("k", "flood", id(l.newID()))).Code]++
+	}
+	if results[CodeOK] != 9 || results[CodeError] != 1 || results[CodeDropped] != 10 {
+		t.Errorf("results %v", results)
+	}
+	for range 9 {
+		l.want("another client", l.do(l.set("k", "v", id(l.newID()), from("other"))), CodeOK, NoError)
+	}
+	limits := Limits{DedupEntries: 100, DedupPerClient: 80}
+	if share := limits.dedupShare(); share != 50 {
+		t.Errorf("a share of %d outcomes is more than half of the table", share)
+	}
+}
+
 // Which outcomes are forgotten when there are too many for one entry does not depend on whether a replica has come by them one
 // by one or from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {

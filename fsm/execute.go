@@ -49,7 +49,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 		return
 	}
 	client := clientHash(command.Principal.ClientID)
-	if !m.dedup.room(client, m.settings.Limits.DedupEntries) {
+	if !m.dedup.room(client, &m.settings.Limits) {
 		*result = m.refuse(command.ID, client, command.Lifetime, m.settings.dialect(command.Dialect))
 		return
 	}
@@ -60,7 +60,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 // refuse remembers that a request gets the overload error, in the reserve of the table. Where even that is full, the request
 // stays unanswered: an answer that nobody remembers could be followed by the effect.
 func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, dialect Dialect) Result {
-	if !m.dedup.reserveRoom(client, m.settings.Limits.DedupEntries) {
+	if !m.dedup.reserveRoom(client, &m.settings.Limits) {
 		return Result{Code: CodeDropped}
 	}
 	result := Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
@@ -273,14 +273,15 @@ func NotificationTopicSize[T ~string | ~[]byte](clientID string, key T) int {
 
 func (m *Machine) keyNotify(command *Command, result *Result) {
 	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)
-	if !renewed && m.watches.full(&m.settings.Limits, len(command.Key)+len(command.Principal.ClientID)) {
+	added := &watch{
+		key: string(command.Key), clientID: command.Principal.ClientID, dialect: result.Dialect,
+		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
+	}
+	if !renewed && m.watches.full(&m.settings.Limits, added) {
 		result.fail(ErrorQuota)
 		return
 	}
-	m.watches.put(&watch{
-		key: string(command.Key), clientID: command.Principal.ClientID, dialect: result.Dialect,
-		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
-	})
+	m.watches.put(added)
 	m.note('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
 	result.Code = CodeOK
 }

@@ -6,10 +6,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Versions that a cluster must have in force before a kind is proposed.
+// Versions that a cluster must have in force before a kind, or a setting, is proposed.
 const (
 	VersionKeepNonVoter = 2 // KindKeepNonVoter, KindLetVote
 	VersionRestore      = 2 // KindStage, KindRestore
+	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
 )
 
 // maxKept bounds the members that stay non-voters: more are no cluster any more.

@@ -8,7 +8,8 @@ import (
 )
 
 // room makes room by forgetting what would be forgotten first.
-func (d *dedup) room(_ uint64, limit int64) bool {
+func (d *dedup) room(_ uint64, limits *Limits) bool {
+	limit := limits.DedupEntries
 	for int64(d.byID.Len()) >= limit-limit/10 {
 		_, ids, ok := d.byExpiry.Min()
 		if !ok {

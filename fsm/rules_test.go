@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -264,6 +265,41 @@ func TestQuota(t *testing.T) {
 	l.want("low storage: growing", low.Results[0], CodeError, ErrorQuota)
 	l.want("low storage: renewing", low.Results[1], CodeOK, NoError)
 	l.want("low storage: deleting", low.Results[2], CodeDeleted, NoError)
+}
+
+// A client that has its share of the watches gets no more; renewing and ending count, also after a snapshot.
+func TestWatchShareOfAClient(t *testing.T) {
+	l := newLeader(t)
+	l.configure(func(s *Settings) { s.Limits.WatchesPerClient = 2 })
+	watch := func(client, key string) Result {
+		return l.do(Command{Kind: KindKeyNotify, Key: []byte(key), Principal: policy.Principal{ClientID: client}})
+	}
+	l.want("first", watch("greedy", "a"), CodeOK, NoError)
+	l.want("second", watch("greedy", "b"), CodeOK, NoError)
+	l.want("third", watch("greedy", "c"), CodeError, ErrorQuota)
+	l.want("renewed", watch("greedy", "b"), CodeOK, NoError)
+	l.want("another client", watch("modest", "c"), CodeOK, NoError)
+	restored := New()
+	if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
+		t.Fatal(err)
+	}
+	if share := restored.watches.perClient["greedy"]; share != 2 {
+		t.Errorf("%d watches after a snapshot", share)
+	}
+	l.want("ended", l.do(Command{Kind: KindKeyNotifyStop, Key: []byte("a"), Principal: policy.Principal{ClientID: "greedy"}}), CodeOK, NoError)
+	l.want("room again", watch("greedy", "c"), CodeOK, NoError)
+}
+
+// Members that are older know nothing of shares: the log must not hold them.
+func TestSettingsBeforeClientShares(t *testing.T) {
+	settings := DefaultSettings()
+	settings.Limits.WatchesPerClient, settings.Limits.DedupPerClient = 1, 2
+	if older := settings.Before(VersionClientShares - 1); older.Limits != DefaultSettings().Limits {
+		t.Errorf("%+v", older.Limits)
+	}
+	if same := settings.Before(VersionClientShares); same.Limits != settings.Limits {
+		t.Errorf("%+v", same.Limits)
+	}
 }
 
 func TestDialects(t *testing.T) {

@@ -35,6 +35,10 @@ type Limits struct {
 	Watches      int64
 	WatchBytes   int64 // of the keys and client ids of all watches
 	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
+	// WatchesPerClient and DedupPerClient bound the share of one client id; 0 is no share of its own, but half of DedupEntries always. They
+	// are in force from VersionClientShares on.
+	WatchesPerClient int64
+	DedupPerClient   int64
 	// UnpublishedNotifications and UnpublishedBytes bound what is kept of changes that no client has been told of yet.
 	// Beyond it the oldest are given up.
 	UnpublishedNotifications int64
@@ -88,7 +92,17 @@ func appendSettings(b []byte, s *Settings) []byte {
 			b = appendMessage(b, 14, func(b []byte) []byte { return appendRule(b, &rule) })
 		}
 	}
-	return appendUint(b, 15, uint64(s.Limits.WatchBytes))
+	b = appendUint(b, 15, uint64(s.Limits.WatchBytes))
+	b = appendUint(b, 16, uint64(s.Limits.WatchesPerClient))
+	return appendUint(b, 17, uint64(s.Limits.DedupPerClient))
+}
+
+// Before returns the settings as a cluster can apply them in which an older version of the log is in force.
+func (s Settings) Before(version uint32) Settings {
+	if version < VersionClientShares {
+		s.Limits.WatchesPerClient, s.Limits.DedupPerClient = 0, 0
+	}
+	return s
 }
 
 func (r *reader) settings() *Settings {
@@ -126,6 +140,10 @@ func (r *reader) settings() *Settings {
 			hasPolicy = inner.bool()
 		case 15:
 			s.Limits.WatchBytes = inner.int()
+		case 16:
+			s.Limits.WatchesPerClient = inner.int()
+		case 17:
+			s.Limits.DedupPerClient = inner.int()
 		case 14:
 			rules = append(rules, inner.rule())
 		default:

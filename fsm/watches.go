@@ -21,7 +21,8 @@ type watches struct {
 	byKey     *btree.BTreeG[*watch]
 	byClient  *btree.BTreeG[*watch]
 	byRenewal *btree.BTreeG[*watch]
-	bytes     int64 // of all keys and client ids
+	bytes     int64            // of all keys and client ids
+	perClient map[string]int64 // watches by client id; derived
 
 	// The receivers of the key that changed last, for a key that changes often and has many.
 	latestKey string
@@ -30,9 +31,10 @@ type watches struct {
 
 func (w *watch) size() int64 { return int64(len(w.key) + len(w.clientID)) }
 
-// full reports whether a watch of so many bytes would be one too many.
-func (w *watches) full(limits *Limits, bytes int) bool {
-	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+int64(bytes) > limits.WatchBytes
+// full reports whether another watch of a client would be one too many.
+func (w *watches) full(limits *Limits, added *watch) bool {
+	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+added.size() > limits.WatchBytes ||
+		(limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient)
 }
 
 func newWatches() watches {
@@ -48,6 +50,7 @@ func newWatches() watches {
 			return cmp.Or(cmp.Compare(a.clientID, b.clientID), cmp.Compare(a.key, b.key))
 		}),
 		byRenewal: tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.renewed, b.renewed), byKey(a, b)) }),
+		perClient: make(map[string]int64),
 	}
 }
 
@@ -61,7 +64,9 @@ func (w *watches) put(added *watch) {
 	if old, replaced := w.byKey.Set(added); replaced {
 		w.byRenewal.Delete(old)
 		w.bytes -= old.size()
+		w.perClient[added.clientID]--
 	}
+	w.perClient[added.clientID]++
 	w.bytes += added.size()
 	w.latest = nil
 	w.byClient.Set(added)
@@ -70,6 +75,9 @@ func (w *watches) put(added *watch) {
 
 func (w *watches) delete(ended *watch) {
 	w.bytes -= ended.size()
+	if w.perClient[ended.clientID]--; w.perClient[ended.clientID] == 0 {
+		delete(w.perClient, ended.clientID)
+	}
 	w.latest = nil
 	w.byKey.Delete(ended)
 	w.byClient.Delete(ended)

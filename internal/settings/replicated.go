@@ -16,6 +16,7 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	limits := &replicated.Limits
 	limits.KeyBytes, limits.ValueBytes, limits.Keys = int64(s.Limits.KeyBytes), int64(s.Limits.ValueBytes), s.Limits.Keys
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
+	limits.WatchesPerClient, limits.DedupPerClient = s.Limits.WatchesPerClient, s.Limits.DedupEntriesPerClient
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
 		const grain = 64 << 20 // so that nodes of one kind agree although their memories differ by a little
 		// Each key costs some 75 bytes beyond its own, remembered outcomes come beside, and while a snapshot is taken over there are two

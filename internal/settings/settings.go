@@ -127,6 +127,10 @@ type Limits struct {
 	TotalBytes   Size // Auto: a quarter of the memory that the process may use
 	Watches      int64
 	DedupEntries int64
+	// The shares of one client id.
+	WatchesPerClient      int64
+	DedupEntriesPerClient int64
+	RequestsPerClient     int64 // under way
 }
 
 // Identity names the user properties by which the broker tells who published.
@@ -168,7 +172,7 @@ func Default() Settings {
 		Admin:    Admin{Listen: "127.0.0.1:7401"},
 		Health:   Endpoint{Listen: "127.0.0.1:7402"},
 		Protocol: Protocol{Dialect: "auto"},
-		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000},
+		Limits:   Limits{KeyBytes: 64 << 10, ValueBytes: 4 << 20, TotalBytes: Auto, Watches: 100_000, DedupEntries: 8_000_000, WatchesPerClient: 10_000, DedupEntriesPerClient: 2_000_000, RequestsPerClient: 4096},
 		Watch:    Watch{NotificationExpiry: 30 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
 		Audit:    Audit{MaxBytes: 64 << 20, Files: 8},

@@ -318,6 +318,9 @@ func (s *Settings) validateLimits() error {
 		{"limits.valueBytes", int64(s.Limits.ValueBytes), s.Limits.ValueBytes.String(), 0, mostBytes},
 		{"limits.watches", s.Limits.Watches, strconv.FormatInt(s.Limits.Watches, 10), 0, 1 << 40},
 		{"limits.dedupEntries", s.Limits.DedupEntries, strconv.FormatInt(s.Limits.DedupEntries, 10), 100, 1 << 40},
+		{"limits.watchesPerClient", s.Limits.WatchesPerClient, strconv.FormatInt(s.Limits.WatchesPerClient, 10), 0, 1 << 40},
+		{"limits.dedupEntriesPerClient", s.Limits.DedupEntriesPerClient, strconv.FormatInt(s.Limits.DedupEntriesPerClient, 10), 0, 1 << 40},
+		{"limits.requestsPerClient", s.Limits.RequestsPerClient, strconv.FormatInt(s.Limits.RequestsPerClient, 10), 1, 1 << 20},
 		{"node.minFreeDisk", int64(s.Node.MinFreeDisk), s.Node.MinFreeDisk.String(), 0, 1 << 60},
 	} {
 		if limit.value < limit.least || limit.value > limit.end {
