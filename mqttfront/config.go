@@ -54,6 +54,8 @@ type Config struct {
 	Executing    int // requests in the hands of the store at once
 	HoldBytes    int // requests kept until they are known to be answered
 	HoldMessages int
+	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
+	RequestsPerClient int
 	// OverloadAge is how long a request may wait to be taken up before it is refused.
 	OverloadAge time.Duration
 	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
@@ -80,7 +82,7 @@ func DefaultConfig() Config {
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Lanes: 2, Window: 4096, Executing: 16384,
-		HoldBytes: 256 << 20, HoldMessages: 200_000, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
+		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
 	}
 }
 
@@ -108,6 +110,7 @@ func (c *Config) Validate() error {
 		{"Executing", int64(c.Executing)},
 		{"HoldBytes", int64(c.HoldBytes)},
 		{"HoldMessages", int64(c.HoldMessages)},
+		{"RequestsPerClient", int64(c.RequestsPerClient)},
 		{"OverloadAge", int64(c.OverloadAge)},
 		{"LaneNotifications", int64(c.LaneNotifications)},
 		{"LaneBytes", int64(c.LaneBytes)},

@@ -178,11 +178,19 @@ func (f *Front) clientID(p *properties, responseTopic string) string {
 	return ""
 }
 
+// maxTopicLevels is what the brokers that were looked at carry: EMQX 128 levels by default, Mosquitto 200. Mosquitto ends a connection that
+// publishes on more.
+const maxTopicLevels = 128
+
 // validResponseTopic reports whether the store may publish there.
 func validResponseTopic(topic string) bool {
-	return topic != InvokeTopic && !strings.HasPrefix(topic, notificationPrefix) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
+	return strings.Count(topic, "/") < maxTopicLevels && topic != InvokeTopic && !strings.HasPrefix(topic, notificationPrefix) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
 		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
 }
+
+// goResponse ends the response topics of the protocol's Go library, clients/{client id in upper-case Base16}/…. The id in Base16 may be the id
+// of another client, which has no right to such a topic.
+const goResponse = InvokeTopic + "/response"
 
 // isOwnResponseTopic reports whether a client may have replies there. Who is known beyond doubt may not have the store write under another
 // client's id: who reads there takes what comes for the store's answer to its own request.
@@ -191,7 +199,10 @@ func (f *Front) isOwnResponseTopic(topic, clientID string) bool {
 	if !ok || !f.config.Identity.OwnResponses || f.config.Identity.ClientIDProperty == "" || clientID == "" { // who is nobody gets to know that he is not authorized
 		return true
 	}
-	owner, _, _ := strings.Cut(rest, "/")
+	owner, below, _ := strings.Cut(rest, "/")
+	if below == goResponse {
+		return owner == base16(clientID)
+	}
 	return owner == clientID
 }
 

@@ -17,10 +17,10 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		return
 	}
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
-	overloaded := mayRefuse && now.Sub(r.arrived) > f.config.OverloadAge
+	overloaded := mayRefuse && f.overloadedLocked(r, now)
 	r.state = stateExecuting
 	r.began = now
-	f.busy++
+	f.beginWorkLocked(r)
 	command := r.command
 	switch {
 	case r.version != "" || command.Kind == 0:
@@ -46,6 +46,19 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	if !f.store.Propose(command, r) {
 		f.putBack(r)
 	}
+}
+
+// overloadedLocked reports whether a request is refused: it waited for too long, or its client has too much under way.
+func (f *Front) overloadedLocked(r *request, now time.Time) bool {
+	switch {
+	case now.Sub(r.arrived) > f.config.OverloadAge:
+		f.world.Metrics.refused.WithLabelValues("age").Inc()
+	case f.shares.full(r.ordering(), r.size):
+		f.world.Metrics.refused.WithLabelValues("client_share").Inc()
+	default:
+		return false
+	}
+	return true
 }
 
 // mayReadBeside reports whether no write that the GET has to see can be under way. Without an identity any of them may be its
@@ -79,7 +92,7 @@ func (f *Front) leave(r *request) {
 func (f *Front) putBack(r *request) {
 	f.leave(r)
 	r.state = stateHeld
-	f.busy--
+	f.endWorkLocked(r)
 	if f.config.FollowLeader && f.serving == nil {
 		f.letGo(r)
 		return

@@ -37,6 +37,8 @@ type Front struct {
 	applied   uint64         // index of the last entry that the store told of
 	unlooked  bool           // something is held that nobody has looked at: it may be a copy of what has had its effect
 	busy      int            // requests executing or answering
+	shares    clientShares   // of the same, by client
+	penalties penalties      // for replies on which the broker ends a connection
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround time.Duration
 	serving    *serving
@@ -78,7 +80,7 @@ func New(config Config, world World) (*Front, error) {
 	settings := fsm.DefaultSettings()
 	f := &Front{
 		config: config, world: world, pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders),
-		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
+		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},
 	}

@@ -275,41 +275,6 @@ func TestLaneGivesUpTheOldest(t *testing.T) {
 	}
 }
 
-// † What was in flight at two losses in a row goes alone, and at the third counts as published.
-func TestLaneAbandonsWhatBreaksConnections(t *testing.T) {
-	f, _ := newTestFront(t)
-	l := newLane(f, "x")
-	poison, innocent := &outgoing{request: &request{}}, &outgoing{request: &request{}}
-	l.push(poison)
-	l.push(innocent)
-	lose := func() {
-		for _, o := range l.flight {
-			l.acked(o, 0, mqttconn.ErrClosed)
-		}
-		l.requeue()
-	}
-	for loss := range 2 {
-		if _, wait := l.next(); wait {
-			t.Fatal("nothing to send")
-		}
-		if _, wait := l.next(); wait {
-			t.Fatalf("after %d losses the second waits", loss)
-		}
-		lose()
-	}
-	if o, _ := l.next(); o != poison {
-		t.Fatal("not the first")
-	}
-	if _, wait := l.next(); !wait {
-		t.Error("after two losses it does not go alone")
-	}
-	lose()
-	o, wait := l.next()
-	if wait || o != innocent {
-		t.Error("the other one is stalled")
-	}
-}
-
 // † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
 func TestStaleSessionStaysClean(t *testing.T) {
 	f, _ := newTestFront(t)

@@ -29,7 +29,8 @@ type outgoing struct {
 	worth    time.Duration // how long after queued it is worth delivering
 
 	// The fields below are guarded by lane.mu.
-	losses  int // connections that ended while it was in flight
+	lost    bool // its connection ended before the broker acknowledged it
+	losses  int  // connections that the broker ended while it was in flight, and the broker was there
 	acked   bool
 	givenUp bool // while it was in the queue
 }
@@ -37,11 +38,12 @@ type outgoing struct {
 // size returns the bytes that a notification keeps in memory.
 func (o *outgoing) size() int { return len(o.event.Key) + len(o.event.Value) }
 
-// How often an output may be in flight when its connection ends: at aloneAt losses in a row it is sent alone, and at
-// abandonedAt it counts as published. A reply on which the broker hangs up must not stall the rest.
+// How often an output may be in flight when the broker ends the connection and is there itself: at aloneAt losses it is sent alone, and at
+// abandonedAt it counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
+// a single output: something between node and broker may have ended the connection.
 const (
-	aloneAt     = 2
-	abandonedAt = 3
+	aloneAt     = 1
+	abandonedAt = 2
 )
 
 // lane is one outgoing connection. What one client receives goes through one lane, in order.
@@ -104,13 +106,19 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	delay := l.front.config.BackoffMin
 	var began time.Time // of the connection before
 	var lived time.Duration
+	var lostBy error
 	for {
 		if publisher != nil {
+			blamed := false
 			if !began.IsZero() {
 				l.front.laneLost(began, lived)
+				blamed = l.front.brokerEnded(began, lostBy)
 			}
 			began = time.Now()
 			l.downSince.Store(0)
+			if l.requeue(blamed) {
+				delay = l.front.config.BackoffMin // one less that can end a connection
+			}
 			l.pump(ctx, publisher)
 			l.downSince.Store(time.Now().UnixMilli())
 			publisher.Abort()
@@ -119,8 +127,8 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			l.front.world.Metrics.laneLosses.Inc()
 			lived = time.Since(began)
-			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", publisher.Err(), "taken_over", isTakenOver(publisher.Err()))
-			l.requeue()
+			lostBy = publisher.Err()
+			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", lostBy, "taken_over", isTakenOver(lostBy))
 			if lived > steady {
 				delay = l.front.config.BackoffMin
 			} else { // it may be contested: not at once, and not at the pace of the other
@@ -228,7 +236,7 @@ func (l *lane) encode(o *outgoing) *packets.Publish {
 func (l *lane) acked(o *outgoing, reason byte, err error) {
 	if err != nil {
 		l.mu.Lock()
-		o.losses++
+		o.lost = true
 		l.mu.Unlock()
 		return
 	}
@@ -253,11 +261,15 @@ func (l *lane) acknowledge(o *outgoing) {
 	l.front.published(o)
 }
 
-// requeue puts what was in flight on a connection that has ended before the rest of the queue, in order.
-func (l *lane) requeue() {
+// requeue puts what was in flight on a connection that has ended before the rest of the queue, in order. When the connection's end is blamed on
+// what was in flight, an output that was lost too often is abandoned, with all replies to the same culprit. It reports whether there was one.
+func (l *lane) requeue(blamed bool) bool {
 	var again, abandoned []*outgoing
 	l.mu.Lock()
 	for _, o := range l.flight {
+		if o.lost && blamed {
+			o.losses++
+		}
 		switch {
 		case o.acked:
 		case o.losses >= abandonedAt:
@@ -265,9 +277,21 @@ func (l *lane) requeue() {
 		default:
 			again = append(again, o)
 		}
+		o.lost = false
 	}
 	l.flight = nil
 	l.queue = append(again, l.queue...)
+	for _, offender := range abandoned {
+		if offender.request != nil {
+			l.queue = slices.DeleteFunc(l.queue, func(o *outgoing) bool {
+				same := o.request != nil && l.front.culprit(o.request) == l.front.culprit(offender.request)
+				if same {
+					abandoned = append(abandoned, o)
+				}
+				return same
+			})
+		}
+	}
 	l.notifications, l.bytes = nil, 0
 	for _, o := range l.queue {
 		if o.event != nil && !o.givenUp {
@@ -277,13 +301,9 @@ func (l *lane) requeue() {
 	}
 	l.mu.Unlock()
 	for _, o := range abandoned {
-		kind := "reply"
-		if o.event != nil {
-			kind = "notification"
-		}
-		l.front.world.Metrics.abandoned.WithLabelValues(kind).Inc()
-		l.front.published(o)
+		l.front.abandon(o)
 	}
+	return len(abandoned) > 0
 }
 
 // notified takes note of the broker's answer to a notification. One that finds no subscriber ends its watch, if that is older

@@ -2,6 +2,7 @@ package mqttfront
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,7 +71,8 @@ func TestResponseTopicsOfOthers(t *testing.T) {
 		})
 		for topic, ours := range map[string]bool{
 			"clients/a/r": true, "elsewhere": true, "clients": true, "clients/b/r": !trusted, "clients/b": !trusted, "clients/": !trusted, "clients/ab/r": !trusted,
-			"holdfast/holdfast/n1/probe": false,
+			"holdfast/holdfast/n1/probe": false, "clients/61/" + goResponse: true, "clients/62/" + goResponse: !trusted, "clients/a/" + goResponse: !trusted,
+			strings.Repeat("l/", 127) + "l": true, strings.Repeat("l/", 128) + "l": false,
 		} {
 			if got := validResponseTopic(topic) && f.isOwnResponseTopic(topic, "a"); got != ours {
 				t.Errorf("trusted: %v, %s: %v", trusted, topic, got)

@@ -168,7 +168,7 @@ func (f *Front) stopServing() (answered []fsm.RequestID) {
 // answer sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log. f.mu is held.
 func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 	if r.state == stateHeld {
-		f.busy++ // the outcome was known before anybody executed it here
+		f.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
 	f.leave(r)
 	r.state = stateAnswering
@@ -181,7 +181,7 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 	f.world.Metrics.stage("commit", time.Since(r.began))
 	f.world.Metrics.answered(r, result)
 	if result.Code == fsm.CodeDropped {
-		f.busy--
+		f.endWorkLocked(r)
 		f.end(r)
 		return
 	}
@@ -205,6 +205,11 @@ func (f *Front) notify(event *fsm.Event, age time.Duration) {
 // send queues an output on the connection on which its client receives everything. f.mu is held.
 func (f *Front) send(client string, o *outgoing) {
 	o.serving = f.serving
+	if o.request != nil && f.penalties.any() && f.penalties.has(f.culprit(o.request), time.Now()) {
+		f.world.Metrics.abandoned.WithLabelValues("reply").Inc()
+		f.settle(o)
+		return
+	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
 	lane := f.serving.lanes[hash.Sum32()%uint32(len(f.serving.lanes))]
@@ -327,7 +332,7 @@ func (f *Front) settle(o *outgoing) {
 		f.world.Metrics.stage("publish", now.Sub(o.queued))
 		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
 		f.noteAnswered(o)
-		f.busy--
+		f.endWorkLocked(r)
 		f.end(r)
 	}
 }

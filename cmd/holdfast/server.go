@@ -224,6 +224,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 		front.Password = password
 	}
 	front.FollowLeader = s.Cluster.Ingest == "leader"
+	front.RequestsPerClient = int(s.Limits.RequestsPerClient)
 	front.Identity = mqttfront.Identity{
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
 		AttributeProperties: s.Identity.AttributeProperties, OwnResponses: true,
