@@ -2,17 +2,20 @@
 //
 // Every member writes what it applies, in the order of the log, and each line has the place in the log: the files of the members say the
 // same, and can be put together. What a member got by a snapshot only is not in its file.
+//
+// What the policy denied is in a file of its own, FILE.denied: a client that is denied a thousand times a second must not push changes out.
 package audit
 
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -21,15 +24,17 @@ import (
 
 // Config says where and how much.
 type Config struct {
-	File     string
-	MaxBytes int64 // of a file, before the next one is begun
-	Files    int   // that are kept beside it, as FILE.1 (the latest) to FILE.n
+	File     string // of changes; denials are in FILE.denied
+	MaxBytes int64  // of a file, before the next one is begun
+	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n
 	// Member is who writes. One that begins anew without its data has another id, and what it applies is no repetition.
 	Member string
 	Wall   func() time.Time
 	Log    *slog.Logger
 	// Lost is told how many lines could not be written.
 	Lost func(lines int)
+	// Dropped is told how many denials were left out because too many waited to be written.
+	Dropped func(lines int)
 	// Deadline is how long the state machine may wait for the log; then Exit is called, which does not return. Without an end to it a
 	// node whose disk hangs would lead and do nothing.
 	Deadline time.Duration
@@ -52,23 +57,20 @@ type Record struct {
 	Username string    `json:"username,omitempty"`
 	Key      string    `json:"key,omitempty"`
 	KeyBytes string    `json:"keyBase64,omitempty"` // of a key that is no text
+	KeyHash  string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
 	Outcome  string    `json:"outcome"`
 	Rule     uint16    `json:"rule,omitempty"`    // of the policy, from 1 on
 	Version  string    `json:"version,omitempty"` // of the value that was written or deleted
 }
 
-// maxQueue bounds the records that wait to be written, with keys of up to 64 KiB each as a rule. When it is full, the state machine waits: an
-// audit log with holes is worth little. What cannot be written at all is another matter: a full disk must not stop the store.
-const maxQueue = 4096
+// maxName is how many bytes of a key, client id or user name are written; longer ones are written by their SHA-256, so that no client decides
+// how long a line is.
+const maxName = 256
 
 // Log is an audit log. It is safe for concurrent use.
 type Log struct {
-	config Config
-	files  *files
-	last   place // that was written, in this run or an earlier one
-	queue  chan Record
-	done   sync.WaitGroup
-	closed sync.Once
+	config           Config
+	changes, denials *journal
 }
 
 // place orders records. The log after a restore of old data repeats indexes, in a later term.
@@ -81,23 +83,26 @@ func (p place) before(other place) bool {
 	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position)) < 0
 }
 
-// Open opens the log, and goes on behind its last line.
+// Open opens the log, and goes on behind its last lines.
 func Open(config Config) (*Log, error) {
-	opened, last, err := openFiles(config)
+	changes, err := openJournal(config)
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	l := &Log{config: config, files: opened, last: last, queue: make(chan Record, maxQueue)}
-	l.done.Go(l.write)
-	return l, nil
+	denied := config
+	denied.File += deniedSuffix
+	denials, err := openJournal(denied)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("audit log: %w", err), changes.close())
+	}
+	return &Log{config: config, changes: changes, denials: denials}, nil
 }
 
-// Close writes what waits, and closes the file. Nothing may be added any more.
-func (l *Log) Close() error {
-	l.closed.Do(func() { close(l.queue) })
-	l.done.Wait()
-	return l.files.close()
-}
+// deniedSuffix is what the name of the file of denials ends with.
+const deniedSuffix = ".denied"
+
+// Close writes what waits, and closes the files. Nothing may be added any more.
+func (l *Log) Close() error { return errors.Join(l.changes.close(), l.denials.close()) }
 
 // Applied takes the changes of a log entry. It is called for one entry after the other.
 func (l *Log) Applied(outcome *fsm.Outcome) {
@@ -105,31 +110,56 @@ func (l *Log) Applied(outcome *fsm.Outcome) {
 		return
 	}
 	for i := range outcome.Commands {
-		if !l.last.before(place{outcome.Term, outcome.Index, i}) { // the log is applied again after a restart
+		record, ok := recordOf(&outcome.Commands[i], &outcome.Results[i])
+		if !ok {
 			continue
 		}
-		if record, ok := recordOf(&outcome.Commands[i], &outcome.Results[i]); ok {
-			record.Term, record.Index, record.Position, record.Member, record.Time = outcome.Term, outcome.Index, i, l.config.Member, l.config.Wall()
+		journal := l.changes
+		if record.Outcome == outcomeDenied {
+			journal = l.denials
+		}
+		if !journal.last.before(place{outcome.Term, outcome.Index, i}) { // the log is applied again after a restart
+			continue
+		}
+		record.Term, record.Index, record.Position, record.Member, record.Time = outcome.Term, outcome.Index, i, l.config.Member, l.config.Wall()
+		if journal == l.denials {
+			l.tryAdd(record)
+		} else {
 			l.add(record)
 		}
 	}
 }
 
-// add queues a record. It waits for room, up to a point.
+// add queues a change. It waits for room, up to a point.
 func (l *Log) add(record Record) {
 	select {
-	case l.queue <- record:
+	case l.changes.queue <- record:
 		return
 	default:
 	}
 	timer := time.NewTimer(l.config.Deadline)
 	defer timer.Stop()
 	select {
-	case l.queue <- record:
+	case l.changes.queue <- record:
 	case <-timer.C:
 		l.config.Exit(fmt.Errorf("%w: nothing was written for %v", ErrHangs, l.config.Deadline))
 	}
 }
+
+// tryAdd queues a denial if there is room: who is denied must not be able to stall the state machine.
+func (l *Log) tryAdd(record Record) {
+	select {
+	case l.denials.queue <- record:
+	default:
+		l.config.Dropped(1)
+	}
+}
+
+// The outcomes that are written.
+const (
+	outcomeDone   = "done"
+	outcomeDenied = "not authorized"
+)
 
 // recordOf returns the record of a command that changed something, or was not allowed to.
 func recordOf(command *fsm.Command, result *fsm.Result) (record Record, ok bool) {
@@ -149,51 +179,38 @@ func recordOf(command *fsm.Command, result *fsm.Result) (record Record, ok bool)
 	case result.Repeat:
 		return record, false
 	case result.Code == fsm.CodeOK, result.Code == fsm.CodeDeleted:
-		record.Outcome = "done"
+		record.Outcome = outcomeDone
 	case result.Code == fsm.CodeError && result.Error == fsm.ErrorNotAuthorized:
-		record.Outcome = "not authorized"
+		record.Outcome = outcomeDenied
 	default:
 		return record, false
 	}
 	if command.Kind == fsm.KindRestore {
 		return record, true
 	}
-	record.ClientID, record.Username, record.Rule = command.Principal.ClientID, command.Principal.Username, result.Rule
-	if utf8.Valid(command.Key) {
+	record.ClientID, record.Username, record.Rule = bounded(command.Principal.ClientID), bounded(command.Principal.Username), result.Rule
+	switch {
+	case len(command.Key) > maxName:
+		sum := sha256.Sum256(command.Key)
+		record.KeyHash = hex.EncodeToString(sum[:])
+	case utf8.Valid(command.Key):
 		record.Key = string(command.Key)
-	} else {
+	default:
 		record.KeyBytes = base64.StdEncoding.EncodeToString(command.Key)
 	}
-	if version, has := result.Version(); has && record.Outcome == "done" {
+	if version, has := result.Version(); has && record.Outcome == outcomeDone {
 		record.Version = version.String()
 	}
 	return record, true
 }
 
-// maxBatch is how many bytes are gathered to be written at once, and a quarter of a file at most.
-const maxBatch = 256 << 10
-
-// write writes records until the queue is closed.
-func (l *Log) write() {
-	var batch []byte
-	most := min(maxBatch, int(l.config.MaxBytes/4))
-	lines, failing := 0, false
-	for record := range l.queue {
-		batch = append(batch, encode(&record)...)
-		lines++
-		if len(l.queue) > 0 && len(batch) < most {
-			continue
-		}
-		err := l.files.append(batch)
-		if err != nil {
-			l.config.Lost(lines)
-		}
-		if (err != nil) != failing {
-			failing = err != nil
-			l.config.Log.Error("the audit log", "file", l.config.File, "lines_are_lost", failing, "error", err)
-		}
-		batch, lines = batch[:0], 0
+// bounded returns a name, or its hash when it is too long.
+func bounded(name string) string {
+	if len(name) <= maxName {
+		return name
 	}
+	sum := sha256.Sum256([]byte(name))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // encode returns the line of a record.

@@ -25,7 +25,7 @@ func config(t *testing.T) Config {
 	t.Helper()
 	return Config{
 		File: filepath.Join(t.TempDir(), "log", "audit.jsonl"), MaxBytes: 64 << 10, Files: 2, Member: "n1.1", Wall: func() time.Time { return time.UnixMilli(1_000).UTC() },
-		Log: slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") },
+		Log: slog.New(slog.DiscardHandler), Lost: func(int) { t.Error("a line is lost") }, Dropped: func(int) { t.Error("a denial is dropped") },
 		Deadline: time.Minute, Exit: func(err error) { t.Error(err) },
 	}
 }
@@ -95,12 +95,43 @@ func TestWhatIsWrittenDown(t *testing.T) {
 	want := []Record{
 		{Term: 1, Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "k", Outcome: "done", Rule: 3},
 		{Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBytes: "/w==", Outcome: "done", Rule: 3},
-		{Term: 1, Index: 4, Member: "n1.1", Time: at, Command: "VDEL", ClientID: "robot", Key: "k", Outcome: "not authorized"},
 		{Term: 1, Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press", Key: "k", Outcome: "done"},
 		{Term: 1, Index: 7, Member: "n1.1", Time: at, Command: "RESTORE", Outcome: "done"},
 	}
 	if found := records(t, c.File); !slices.Equal(found, want) {
 		t.Errorf("%+v", found)
+	}
+	denials := []Record{{Term: 1, Index: 4, Member: "n1.1", Time: at, Command: "VDEL", ClientID: "robot", Key: "k", Outcome: "not authorized"}}
+	if found := records(t, c.File+".denied"); !slices.Equal(found, denials) {
+		t.Errorf("%+v", found)
+	}
+}
+
+// Denials, however many and however long their keys, push no change out, and never hold the state machine up.
+func TestDenialsPushNoChangeOut(t *testing.T) {
+	c := config(t)
+	c.MaxBytes, c.Files = 4000, 1
+	dropped := 0
+	c.Dropped = func(lines int) { dropped += lines }
+	l := open(t, c)
+	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("precious")))
+	long := set(strings.Repeat("\x01", 64<<10))
+	long.Principal = policy.Principal{ClientID: strings.Repeat("c", 60<<10), Username: strings.Repeat("u", 60<<10)}
+	denied := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized}
+	const many = 3 * maxQueue
+	for index := range uint64(many) {
+		l.Applied(outcome(index+2, denied, long))
+	}
+	closeLog(t, l)
+	if found := records(t, c.File); len(found) != 1 || found[0].Key != "precious" {
+		t.Errorf("%d changes are left", len(found))
+	}
+	found := records(t, c.File+".denied")
+	if len(found) == 0 || found[0].Key != "" || len(found[0].KeyHash) != 64 || !strings.HasPrefix(found[0].ClientID, "sha256:") || !strings.HasPrefix(found[0].Username, "sha256:") {
+		t.Errorf("%d denials, the first %+v", len(found), found[:min(1, len(found))])
+	}
+	if line := encode(&found[0]); len(line) > 1000 {
+		t.Errorf("a line of %d bytes", len(line))
 	}
 }
 
@@ -163,8 +194,8 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, c)
-	if l.last != (place{1, 100, 0}) {
-		t.Errorf("the last place is %+v", l.last)
+	if l.changes.last != (place{1, 100, 0}) {
+		t.Errorf("the last place is %+v", l.changes.last)
 	}
 	closeLog(t, l)
 }
@@ -206,8 +237,8 @@ func TestBrokenLines(t *testing.T) {
 		}
 		_ = file.Close()
 		l = open(t, c)
-		if l.last != (place{1, 1, 0}) {
-			t.Errorf("%s: %+v", name, l.last)
+		if l.changes.last != (place{1, 1, 0}) {
+			t.Errorf("%s: %+v", name, l.changes.last)
 		}
 		closeLog(t, l)
 	}
@@ -242,7 +273,7 @@ func TestLostLines(t *testing.T) {
 	if opened.file, err = os.Open(c.File); err != nil { // it cannot be written to
 		t.Fatal(err)
 	}
-	l := &Log{config: c, files: opened, queue: make(chan Record, 10)}
+	l := &journal{config: c, files: opened, queue: make(chan Record, 10)}
 	for range 3 {
 		l.queue <- Record{Index: 1}
 	}
@@ -273,7 +304,7 @@ func TestHangingDiskEndsTheProcess(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l := &Log{config: c, queue: make(chan Record)} // nobody writes
+	l := &Log{config: c, changes: &journal{queue: make(chan Record)}, denials: &journal{}} // nothing writes
 	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
 	if exits != 1 {
 		t.Errorf("%d exits", exits)

@@ -28,10 +28,12 @@ func openAudit(config *Config, member string) (*audit.Log, error) {
 		return nil, nil
 	}
 	lost := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_lost_total", Help: "Lines of the audit log that could not be written."})
-	config.Registry.MustRegister(lost)
+	dropped := prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_audit_denials_dropped_total", Help: "Lines about denied commands that were left out of the audit log because too many waited."})
+	config.Registry.MustRegister(lost, dropped)
 	log := config.Audit
 	log.Member = member
 	log.Wall, log.Log, log.Lost = time.Now, config.Log, func(lines int) { lost.Add(float64(lines)) }
+	log.Dropped = func(lines int) { dropped.Add(float64(lines)) }
 	log.Deadline, log.Exit = config.Timing.DiskDeadline, config.Exit
 	return audit.Open(log)
 }

@@ -1,0 +1,61 @@
+package audit
+
+import "sync"
+
+// maxQueue bounds the records that wait to be written to a journal. When the one of changes is full, the state machine waits: an audit log with
+// holes is worth little. What cannot be written at all is another matter: a full disk must not stop the store.
+const maxQueue = 4096
+
+// maxBatch is how many bytes are gathered to be written at once, and a quarter of a file at most.
+const maxBatch = 256 << 10
+
+// journal is one file with the earlier ones beside it, and the goroutine that writes it.
+type journal struct {
+	config Config
+	files  *files
+	last   place // that was written in an earlier run
+	queue  chan Record
+	done   sync.WaitGroup
+	closed sync.Once
+}
+
+// openJournal opens the file of a configuration, and goes on behind its last line.
+func openJournal(config Config) (*journal, error) {
+	opened, last, err := openFiles(config)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{config: config, files: opened, last: last, queue: make(chan Record, maxQueue)}
+	j.done.Go(j.write)
+	return j, nil
+}
+
+// close writes what waits, and closes the file.
+func (j *journal) close() error {
+	j.closed.Do(func() { close(j.queue) })
+	j.done.Wait()
+	return j.files.close()
+}
+
+// write writes records until the queue is closed.
+func (j *journal) write() {
+	var batch []byte
+	most := min(maxBatch, int(j.config.MaxBytes/4))
+	lines, failing := 0, false
+	for record := range j.queue {
+		batch = append(batch, encode(&record)...)
+		lines++
+		if len(j.queue) > 0 && len(batch) < most {
+			continue
+		}
+		err := j.files.append(batch)
+		if err != nil {
+			j.config.Lost(lines)
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			j.config.Log.Error("the audit log", "file", j.config.File, "lines_are_lost", failing, "error", err)
+		}
+		batch, lines = batch[:0], 0
+	}
+}
