@@ -24,6 +24,8 @@ type brokerSession struct {
 	follows  bool // the leader
 	requests bool // it brings them
 	probes   *prober
+	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
+	cleanStart bool
 }
 
 // ownSession is the node's own. It brings requests, unless the cluster has a session for them; then it only tells how the broker is.
@@ -140,6 +142,12 @@ func (f *Front) setSession(up bool, text string) (wasUp bool) {
 func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (broker string, err error) {
 	dialing, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
 	defer cancel()
+	resume := session.resumes()
+	if !resume && session.requests && !session.cleanStart {
+		if err := f.endSession(dialing, session.clientID); err != nil {
+			return "", err
+		}
+	}
 	network, err := f.world.Dialer.Dial(dialing)
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
@@ -152,7 +160,6 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 		OnClientError:      in.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { in.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
-	resume := session.resumes()
 	connack, err := in.client.Connect(dialing, in.connect(resume))
 	if err != nil {
 		_ = in.conn.Close() // the error that counts is the other
@@ -160,6 +167,11 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
 		}
 		return "", fmt.Errorf("connect as %s: %w", session.clientID, err)
+	}
+	if connack.SessionPresent && !resume {
+		session.cleanStart = true
+		_ = in.conn.Close() // the error that counts is the other
+		return "", errSessionKept
 	}
 	in.probes.connected(resume)
 	if !connack.SessionPresent && session.requests {
@@ -181,6 +193,20 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 	return network.RemoteAddr().String(), err
 }
 
+// errSessionKept says that the broker still had a session that was ended.
+var errSessionKept = errors.New("the broker kept a session that was ended: asking for a clean start")
+
+// endSession ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
+// follows it: Mosquitto writes no session to its disk that a clean start began, so what waits in it would be lost when the broker restarts.
+func (f *Front) endSession(ctx context.Context, clientID string) error {
+	publisher, err := f.connectPublisher(ctx, clientID)
+	if err != nil {
+		return err
+	}
+	publisher.Close()
+	return nil
+}
+
 // forgetEarly forgets what is known of requests that have not come: with a new session they will not come any more. What does
 // is sent anew, by clients that had no answer.
 func (f *Front) forgetEarly() {
@@ -194,7 +220,7 @@ func (in *ingest) connect(resume bool) *paho.Connect {
 	password := config.password()
 	age, receive, packet := in.probes.sessionExpiry(), uint16(65535), uint32(maxPacket)
 	return &paho.Connect{
-		ClientID: in.session.clientID, CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
+		ClientID: in.session.clientID, CleanStart: !resume && (in.session.cleanStart || !in.session.requests), KeepAlive: uint16(config.KeepAlive / time.Second),
 		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
 		Properties: &paho.ConnectProperties{
 			SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,
