@@ -56,6 +56,11 @@ func notificationsOf(id string) string {
 	return "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/" + fmt.Sprintf("%X", id) + "/command/notify/#"
 }
 
+// goResponseOf returns the response topic of the protocol's Go library.
+func goResponseOf(id string) string {
+	return fmt.Sprintf("clients/%X/", id) + invokeTopic + "/response"
+}
+
 // login connects a client that has not subscribed to anything.
 func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 	t.Helper()

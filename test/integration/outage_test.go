@@ -210,9 +210,9 @@ func TestTwoClustersOfOneName(t *testing.T) {
 }
 
 // rss returns the memory of a process in bytes, without what is mapped from files.
-func (s *server) rss(t testing.TB) int {
+func (p *process) rss(t testing.TB) int {
 	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.command.Process.Pid))
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.command.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}

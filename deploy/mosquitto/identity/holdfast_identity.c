@@ -26,6 +26,7 @@
  *   plugin_opt_username_property $holdfast-username       # identity.usernameProperty of the nodes
  *   plugin_opt_bind_client_id true                        # false: any user's clients may have any id, and be anybody
  *   plugin_opt_max_user_properties 64                     # of a request, as its client sends it
+ *   plugin_opt_notification_expiry 30                     # watch.notificationExpiry of the nodes, in seconds
  *
  * Where a listener takes the user name from a certificate (use_identity_as_username), Mosquitto asks no plugin about logins: do not use that.
  *
@@ -53,7 +54,8 @@ struct identity {
 	char *username_property;
 	char *bind_client_id;
 	char *max_user_properties;
-	long property_limit;
+	char *notification_expiry;
+	long property_limit, expiry_seconds; /* the last two, as numbers */
 	/* The message on the request topic that the broker delivers at the moment is no stamped request: it must not reach any node. Invariant:
 	 * false outside of a delivery, so that requests that wait in a session pass when the session is resumed. */
 	bool blocked;
@@ -282,12 +284,18 @@ static int stamp(struct identity *identity, struct mosquitto_evt_message *messag
 	return MOSQ_ERR_SUCCESS;
 }
 
-/* queue_copy queues a copy of a message for one client, whatever the client subscribed. */
-static bool queue_copy(const char *client_id, const struct mosquitto_evt_message *message)
+/* queue_copy queues a copy of a message for one client, whatever the client subscribed. The broker takes the message expiry out of the
+ * properties before it shows a message to plugins: a notification gets the one that all begin with. */
+static bool queue_copy(const struct identity *identity, const char *client_id, const struct mosquitto_evt_message *message)
 {
 	mosquitto_property *properties = NULL;
 
 	if(message->payloadlen == 0 || mosquitto_property_copy_all(&properties, message->properties) != MOSQ_ERR_SUCCESS){
+		return false;
+	}
+	if(has_prefix(message->topic, NOTIFICATIONS)
+			&& mosquitto_property_add_int32(&properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, (uint32_t)identity->expiry_seconds) != MOSQ_ERR_SUCCESS){
+		mosquitto_property_free_all(&properties);
 		return false;
 	}
 	if(mosquitto_broker_publish_copy(client_id, message->topic, (int)message->payloadlen, message->payload, message->qos, false, properties) != MOSQ_ERR_SUCCESS){
@@ -325,7 +333,7 @@ static int deliver(struct identity *identity, struct mosquitto_evt_message *mess
 	if(!clients_has_copies(clients, client) && (!notification || client == NULL || client_is_subscribed(client, message->topic))){
 		return MOSQ_ERR_SUCCESS;
 	}
-	if(!queue_copy(identity->receiver, message)){
+	if(!queue_copy(identity, identity->receiver, message)){
 		return MOSQ_ERR_SUCCESS;
 	}
 	if(client != NULL){
@@ -374,30 +382,41 @@ static void destroy(struct identity *identity)
 	mosquitto_free(identity->username_property);
 	mosquitto_free(identity->bind_client_id);
 	mosquitto_free(identity->max_user_properties);
+	mosquitto_free(identity->notification_expiry);
 	clients_free(&identity->clients);
 	mosquitto_free(identity);
+}
+
+/* number reads an option from 1 to a limit. It returns -1 and says so when the option is something else. */
+static long number(const char *name, const char *text, long limit)
+{
+	char *end = NULL;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if(errno != 0 || *end != '\0' || value < 1 || value > limit){
+		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: %s is %s: must be a number from 1 to %ld", name, text, limit);
+		return -1;
+	}
+	return value;
 }
 
 /* validate reports the first option that makes no sense. */
 static int validate(struct identity *identity)
 {
-	char *end = NULL;
-
 	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL || identity->username_property == NULL
-			|| identity->bind_client_id == NULL || identity->max_user_properties == NULL){
+			|| identity->bind_client_id == NULL || identity->max_user_properties == NULL || identity->notification_expiry == NULL){
+
 		return MOSQ_ERR_NOMEM;
 	}
 	if(strcmp(identity->bind_client_id, "true") != 0 && strcmp(identity->bind_client_id, "false") != 0){
 		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: bind_client_id is %s: must be true or false", identity->bind_client_id);
 		return MOSQ_ERR_INVAL;
 	}
-	errno = 0;
-	identity->property_limit = strtol(identity->max_user_properties, &end, 10);
-	if(errno != 0 || *end != '\0' || identity->property_limit < 1 || identity->property_limit > 10000){
-		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: max_user_properties is %s: must be a number from 1 to 10000", identity->max_user_properties);
-		return MOSQ_ERR_INVAL;
-	}
-	return MOSQ_ERR_SUCCESS;
+	identity->property_limit = number("max_user_properties", identity->max_user_properties, 10000);
+	identity->expiry_seconds = number("notification_expiry", identity->notification_expiry, INT32_MAX);
+	return identity->property_limit < 0 || identity->expiry_seconds < 0 ? MOSQ_ERR_INVAL : MOSQ_ERR_SUCCESS;
 }
 
 struct callback {
@@ -433,6 +452,7 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 	identity->username_property = mosquitto_strdup("$holdfast-username");
 	identity->bind_client_id = mosquitto_strdup("true");
 	identity->max_user_properties = mosquitto_strdup("64");
+	identity->notification_expiry = mosquitto_strdup("30");
 	identity->clients.round = 1;
 	for(int i = 0; i < option_count; i++){
 		int known = 0;
@@ -441,7 +461,8 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 				&& (known = option(&identity->client_id_property, "client_id_property", &options[i])) == 0
 				&& (known = option(&identity->username_property, "username_property", &options[i])) == 0
 				&& (known = option(&identity->bind_client_id, "bind_client_id", &options[i])) == 0
-				&& (known = option(&identity->max_user_properties, "max_user_properties", &options[i])) == 0){
+				&& (known = option(&identity->max_user_properties, "max_user_properties", &options[i])) == 0
+				&& (known = option(&identity->notification_expiry, "notification_expiry", &options[i])) == 0){
 			mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: unknown option %s", options[i].key);
 			known = -1;
 		}

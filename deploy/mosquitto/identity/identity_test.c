@@ -202,7 +202,6 @@ static void test_copies(void)
 	mosquitto_property *list = NULL;
 	uint32_t expiry = 0;
 
-	mosquitto_property_add_int32(&list, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, 30);
 	CHECK(event_of(MOSQ_EVT_DISCONNECT, "a", "u") == MOSQ_ERR_SUCCESS);
 	CHECK(notify(first, &list) == MOSQ_ERR_SUCCESS && copy_count == 0); /* who has sent no request is not known */
 
@@ -214,6 +213,8 @@ static void test_copies(void)
 	CHECK(strcmp(copies[0].client_id, "a") == 0 && strcmp(copies[0].topic, second) == 0);
 	CHECK(mosquitto_property_read_int32(copies[0].properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &expiry, false) != NULL && expiry == 30);
 	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, first) == MOSQ_ERR_ACL_DENIED); /* it is no request */
+
+	CHECK(mosquitto_property_read_int32(copies[0].properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &expiry, true) == NULL); /* once */
 
 	/* replies stay behind the copy, also on a topic that is too short to be swallowed */
 	CHECK(notify(response, &list) == MOSQ_ERR_SUCCESS && copy_count == 2 && strcmp(response, INVOKE_TOPIC) == 0);

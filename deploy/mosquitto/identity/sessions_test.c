@@ -77,9 +77,7 @@ static void drain(void)
 	for(int i = 0; i < copy_count; i++){
 		for(int c = 0; c < MODEL_CLIENTS; c++){
 			if(strcmp(ids[c], copies[i].client_id) == 0 && sessions[c].connected){
-				uint32_t expiry = 0;
 				receive(&sessions[c], copies[i].client_id, atoi(copies[i].payload));
-				CHECK(mosquitto_property_read_int32(copies[i].properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &expiry, false) != NULL && expiry == 30);
 			}
 		}
 	}
@@ -95,7 +93,6 @@ static bool node_publishes(struct session *to, const char *topic)
 	bool delivered = false;
 
 	snprintf(payload, sizeof(payload), "%d", ++sequence);
-	mosquitto_property_add_int32(&properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, 30);
 	CHECK(acl("holdfast-out-0", "holdfast", MOSQ_ACL_WRITE, topic) == MOSQ_ERR_PLUGIN_DEFER);
 	rc = shown("holdfast-out-0", "holdfast", changed, payload, &properties);
 	delivered = copy_count > before;
@@ -184,7 +181,7 @@ static void forget_filters(struct session *s)
 static void request(struct session *s)
 {
 	char topic[] = INVOKE_TOPIC;
-	mosquitto_property *properties = NULL, *last = NULL;
+	mosquitto_property *properties = NULL;
 	unsigned forged = draw(3) == 0 ? draw(100) : draw(4);
 	char *name = NULL, *value = NULL;
 	const mosquitto_property *found, *stamped = NULL;
@@ -214,7 +211,6 @@ static void request(struct session *s)
 		free(value);
 	}
 	mosquitto_property_free_all(&properties);
-	mosquitto_property_free_all(&last);
 }
 
 static void will(const struct session *s)
