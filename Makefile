@@ -69,8 +69,9 @@ packages: ## install the Debian packages that the tests need, or name them
 test-go: ## unit, property and integration tests
 	go test -race -count=1 -timeout 12m ./...
 
-test-sdk: ## the protocol's Go client library, unmodified, against holdfast dev (a module of its own)
+test-sdk: packages ## the protocol's Go client library, unmodified, with holdfast dev and with Mosquitto: open, in production, and with leaders killed
 	cd test/sdk && go test -count=1 -timeout 5m ./...
+	HOLDFAST_LIBRARIES=1 go test -count=1 -timeout 15m -run TestGoLibrary -v ./test/integration | grep -v level=
 
 test-page: ## the status page in Debian's Chromium; its pictures are in report/page (a module of its own)
 	@$(MAKE) --no-print-directory packages PACKAGES=chromium

@@ -60,10 +60,35 @@ type lane struct {
 	bytes         int         // of their keys and values
 	dead          int         // given up, and still in the queue
 	wake          chan struct{}
+
+	// notified are clients with a notification since the last boundary on the connection. Owned by the goroutine that publishes.
+	notified map[string]struct{}
+}
+
+// maxNotified bounds lane.notified; beyond it a boundary is made.
+const maxNotified = 1024
+
+// separate begins a new record of the connection before an output to a client that has a notification in this one. The plugin for Mosquitto
+// delivers notifications to clients that did not subscribe when the broker has handled a whole record: a reply in the same record would have to
+// be delivered in the same way.
+func (l *lane) separate(publisher *mqttconn.Publisher, o *outgoing) {
+	var client string
+	if o.event != nil {
+		client = o.receiver.ClientID
+	} else {
+		client = o.request.command.Principal.ClientID
+	}
+	if _, again := l.notified[client]; again || len(l.notified) >= maxNotified {
+		publisher.Boundary()
+		clear(l.notified)
+	}
+	if o.event != nil {
+		l.notified[client] = struct{}{}
+	}
 }
 
 func newLane(front *Front, clientID string) *lane {
-	l := &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1)}
+	l := &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1), notified: make(map[string]struct{})}
 	l.downSince.Store(time.Now().UnixMilli())
 	return l
 }
@@ -201,6 +226,7 @@ func (l *lane) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgo
 		l.acknowledge(o)
 		return true
 	}
+	l.separate(publisher, o)
 	done := func(reason byte, err error) { l.acked(o, reason, err) }
 	err := publisher.Publish(ctx, packet, done)
 	if errors.Is(err, mqttconn.ErrTooLarge) && o.request != nil && o.result.Code == fsm.CodeValue {

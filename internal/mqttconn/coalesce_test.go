@@ -1,6 +1,7 @@
 package mqttconn
 
 import (
+	"bytes"
 	"crypto/tls"
 	"net"
 	"testing"
@@ -11,15 +12,67 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// The delay is paid for each read of the network, not for each TLS record: a broker writes one record for each message.
-func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
-	const messages = 1000
+// selfSigned returns the configuration of a server that clients of this file's tests do not verify.
+func selfSigned(t *testing.T) *tls.Config {
+	t.Helper()
 	authority := testcert.NewAuthority(t)
 	authority.Issue("broker", "127.0.0.1")
 	certificate, err := tls.LoadX509KeyPair(authority.File("broker.crt"), authority.File("broker.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}}
+}
+
+// What follows a boundary is in another TLS record than what was published before it.
+func TestBoundaryBeginsARecord(t *testing.T) {
+	near, far := net.Pipe()
+	records := make(chan []byte, 10)
+	config := selfSigned(t)
+	go func() {
+		conn := tls.Server(far, config)
+		defer func() { _ = conn.Close() }()
+		if _, err := packets.ReadPacket(conn); err != nil {
+			return
+		}
+		if _, err := (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn); err != nil {
+			return
+		}
+		for buffer := make([]byte, 64<<10); ; {
+			n, err := conn.Read(buffer) // one record
+			if err != nil {
+				return
+			}
+			records <- append([]byte(nil), buffer[:n]...)
+		}
+	}()
+	p, err := NewPublisher(t.Context(), tls.Client(near, &tls.Config{InsecureSkipVerify: true}), &packets.Connect{ClientID: "c"}, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(topic string) {
+		t.Helper()
+		if err := p.Publish(t.Context(), &packets.Publish{Topic: topic}, func(byte, error) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Boundary() // of nothing
+	publish("a")
+	publish("b")
+	p.Boundary()
+	publish("c")
+	p.Flush()
+	if first, second := <-records, <-records; !bytes.Contains(first, []byte("b")) || bytes.Contains(first, []byte("c")) || !bytes.Contains(second, []byte("c")) {
+		t.Errorf("%q, then %q", first, second)
+	}
+	p.Abort()
+	_ = far.Close()
+}
+
+// The delay is paid for each read of the network, not for each TLS record: a broker writes one record for each message.
+func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
+	const messages = 1000
+	config := selfSigned(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +85,7 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			conn := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{certificate}})
+			conn := tls.Server(raw, config)
 			defer func() { _ = conn.Close() }()
 			packet := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1, Payload: []byte("v")})
 			for range messages {

@@ -3,6 +3,7 @@ package mqttconn
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -57,6 +58,7 @@ type Publisher struct {
 	waitsNext bool // before the next read, for PUBACKs to gather: owned by the goroutine that reads
 	reader    *bufio.Reader
 	maxPacket int
+	records   bool        // the connection is TLS: each write begins a record
 	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
 	received  atomic.Uint64
 
@@ -64,6 +66,7 @@ type Publisher struct {
 	more   sync.Cond // the writer waits for bytes
 	room   sync.Cond // Publish waits for room
 	out    []byte
+	bounds []int // positions in out at which a new record begins
 	spare  []byte
 	flight []func(reason byte, err error) // by packet id
 	err    error
@@ -82,6 +85,7 @@ func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, 
 		maxPacket: math.MaxInt, down: make(chan struct{}), ended: make(chan struct{}),
 	}
 	p.coalesce, p.conn = coalescerOf(conn)
+	_, p.records = conn.(*tls.Conn)
 	p.coalesce.beforeRead = p.beforeRead
 	p.reader = bufio.NewReaderSize(p.conn, 32<<10)
 	p.more.L, p.room.L = &p.mu, &p.mu
@@ -175,6 +179,16 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	return nil
 }
 
+// Boundary makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything
+// else. Without TLS it does nothing: the network keeps no boundaries.
+func (p *Publisher) Boundary() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.records && len(p.out) > 0 {
+		p.bounds = append(p.bounds, len(p.out))
+	}
+}
+
 // Flush sends what was published. Without it that is sent when there is much of it.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
@@ -245,11 +259,11 @@ func (p *Publisher) write() {
 		if p.err != nil && (!p.polite || len(p.out) == 0) {
 			return
 		}
-		sending := p.out
-		p.out, p.spare = p.spare[:0], nil
+		sending, bounds := p.out, p.bounds
+		p.out, p.spare, p.bounds = p.spare[:0], nil, nil
 		p.room.Broadcast()
 		p.mu.Unlock()
-		_, err := p.conn.Write(sending)
+		err := p.writeRecords(sending, bounds)
 		if err != nil {
 			p.fail(err, false)
 		}
@@ -261,6 +275,21 @@ func (p *Publisher) write() {
 			p.spare = sending
 		}
 	}
+}
+
+// writeRecords writes bytes in one call for each part between bounds.
+func (p *Publisher) writeRecords(sending []byte, bounds []int) error {
+	from := 0
+	for _, to := range append(bounds, len(sending)) {
+		if to == from {
+			continue
+		}
+		if _, err := p.conn.Write(sending[from:to]); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
 }
 
 type puback struct {

@@ -193,24 +193,24 @@ func startOpen(t *testing.T) *guarded {
 	if err := os.WriteFile(acl, []byte("topic readwrite #\ntopic read $SYS/#\nuser holdfast\ntopic readwrite #\ntopic read $SYS/#\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &guarded{mosquitto: startMosquitto(t, "user root", "plugin "+buildPlugin(t), "plugin_opt_bind_client_id false", "password_file "+passwords, "acl_file "+acl)}
+	g := &guarded{authorities: testcert.NewAuthority(t)}
+	g.authorities.Issue("broker", "127.0.0.1")
+	secure := freePort(t)
+	g.secure = fmt.Sprintf("127.0.0.1:%d", secure)
+	g.mosquitto = startMosquitto(t, "user root", "plugin "+buildPlugin(t), "plugin_opt_bind_client_id false", "password_file "+passwords, "acl_file "+acl,
+		fmt.Sprintf("listener %d 127.0.0.1", secure), "certfile "+g.authorities.File("broker.crt"), "keyfile "+g.authorities.File("broker.key"))
+	return g
 }
 
-// startMembersBehind starts a cluster of three nodes behind a broker with the plugin, by TLS where the broker has it.
+// startMembersBehind starts a cluster of three nodes behind a broker with the plugin, which they reach by TLS.
 func startMembersBehind(t *testing.T, g *guarded) members {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	broker := "mqtt://" + g.address
-	settings := []string{
+	return startMembers(t, 3, "mqtts://"+g.secure,
+		"--broker.tls.caFile", g.authorities.File("ca.crt"),
 		"--broker.driver", "mosquitto", "--broker.username", "holdfast", "--broker.passwordFile", secret,
-		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username",
-	}
-	if g.secure != "" {
-		broker = "mqtts://" + g.secure
-		settings = append(settings, "--broker.tls.caFile", g.authorities.File("ca.crt"))
-	}
-	return startMembers(t, 3, broker, settings...)
+		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username")
 }

@@ -303,9 +303,9 @@ func TestGoLibrary(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	run := func(t *testing.T, environment ...string) {
+	run := func(t *testing.T, times string, environment ...string) {
 		t.Helper()
-		command := exec.CommandContext(t.Context(), suite, "-test.v", "-test.timeout", "10m")
+		command := exec.CommandContext(t.Context(), suite, "-test.v", "-test.timeout", "10m", "-test.count", times)
 		command.Dir = build.Dir
 		command.Env = append(os.Environ(), environment...)
 		output, err := command.CombinedOutput()
@@ -324,12 +324,12 @@ func TestGoLibrary(t *testing.T) {
 	t.Run("open", func(t *testing.T) {
 		g := startOpen(t)
 		startMembersBehind(t, g)
-		run(t, "HOLDFAST_BROKER="+g.address)
+		run(t, "1", "HOLDFAST_BROKER="+g.address)
 	})
 	t.Run("production", func(t *testing.T) {
 		g := startGuarded(t)
 		startMembersBehind(t, g)
-		run(t, production(g)...)
+		run(t, "1", production(g)...)
 	})
 	t.Run("production, leader killed every 10 s", func(t *testing.T) {
 		g := startGuarded(t)
@@ -337,9 +337,13 @@ func TestGoLibrary(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		killed := make(chan int, 1)
 		go func() { killed <- killLeaders(ctx, t, m, 10*time.Second) }()
-		run(t, append(production(g), "HOLDFAST_TIMEOUT=3m")...)
+		run(t, "5", append(production(g), "HOLDFAST_TIMEOUT=3m")...)
 		stop()
-		t.Logf("the leader was killed %d times", <-killed)
+		count := <-killed
+		t.Logf("the leader was killed %d times", count)
+		if count == 0 {
+			t.Error("the suite was over before the leader was killed")
+		}
 	})
 }
 

@@ -34,7 +34,12 @@ const (
 
 // Environment:
 //
-//	HOLDFAST_BROKER     mqtt://host:port, tcp://host:port or host:port; when empty, TestMain starts `holdfast dev`
+//	HOLDFAST_BROKER     mqtt://host:port, mqtts://host:port or host:port; when empty, TestMain starts `holdfast dev`
+//	HOLDFAST_CA         file of the authority that vouches for a broker with TLS
+//	HOLDFAST_USERNAME, HOLDFAST_PASSWORD
+//	                    the login, when there is one
+//	HOLDFAST_CLIENT_PREFIX
+//	                    what client ids begin with, for brokers that tie them to user names
 //	HOLDFAST_SUBSCRIBE  1: the harness subscribes to the notification topic on the SDK's behalf
 //	                    (the SDK never does); for brokers without implicit delivery
 //	HOLDFAST_TIMEOUT    limit for each single test, default 60s
@@ -73,6 +78,23 @@ func testCtx(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// provider returns how to connect, and the login as options.
+func provider(t *testing.T) (mqtt.ConnectionProvider, []mqtt.SessionClientOption) {
+	t.Helper()
+	host, port := broker(t)
+	connect := mqtt.TCPConnection(host, port)
+	if strings.HasPrefix(os.Getenv("HOLDFAST_BROKER"), "mqtts://") {
+		connect = mqtt.TLSConnection(host, port, mqtt.WithCA(os.Getenv("HOLDFAST_CA")))
+	}
+	user := os.Getenv("HOLDFAST_USERNAME")
+	if user == "" {
+		return connect, nil
+	}
+	return connect, []mqtt.SessionClientOption{
+		mqtt.WithUsername(mqtt.ConstantUsername(user)), mqtt.WithPassword(mqtt.ConstantPassword([]byte(os.Getenv("HOLDFAST_PASSWORD")))),
+	}
 }
 
 // unique makes a name that no other test and no other run uses.
@@ -310,17 +332,17 @@ type peerOptions struct {
 // dial connects a session client and starts a state store client on it.
 func dial(ctx context.Context, t *testing.T, o peerOptions) *peer {
 	t.Helper()
-	host, port := broker(t)
 	if o.id == "" {
 		o.id = unique("sdk")
 	}
+	o.id = os.Getenv("HOLDFAST_CLIENT_PREFIX") + o.id
 	p := &peer{
 		t: t, id: o.id,
 		wire: &wire{changed: make(chan struct{})},
 		up:   make(chan struct{}, 64),
 		down: make(chan struct{}, 64),
 	}
-	tcp := mqtt.TCPConnection(host, port)
+	connect, login := provider(t)
 	sess, err := mqtt.NewSessionClient(o.id, func(ctx context.Context) (net.Conn, error) {
 		p.mu.Lock()
 		dialing := p.dialing
@@ -332,7 +354,7 @@ func dial(ctx context.Context, t *testing.T, o peerOptions) *peer {
 				return nil, ctx.Err()
 			}
 		}
-		conn, err := tcp(ctx)
+		conn, err := connect(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -341,7 +363,7 @@ func dial(ctx context.Context, t *testing.T, o peerOptions) *peer {
 		p.conn = c
 		p.mu.Unlock()
 		return c, nil
-	}, o.sess...)
+	}, append(login, o.sess...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,8 @@
 #include "clients.h"
 #include "topics.h"
 
+/* How long the reply to a request of the Go and .NET libraries is worth delivering, in seconds: they send requests with this expiry. */
+#define REPLY_EXPIRY 10
 /* MQTT limits a client id to this many bytes. */
 #define MAX_CLIENT_ID 65535
 
@@ -285,16 +287,17 @@ static int stamp(struct identity *identity, struct mosquitto_evt_message *messag
 }
 
 /* queue_copy queues a copy of a message for one client, whatever the client subscribed. The broker takes the message expiry out of the
- * properties before it shows a message to plugins: a notification gets the one that all begin with. */
+ * properties before it shows a message to plugins: a notification gets the one that all begin with, and a reply that of the libraries that need
+ * copies. */
 static bool queue_copy(const struct identity *identity, const char *client_id, const struct mosquitto_evt_message *message)
 {
 	mosquitto_property *properties = NULL;
+	long expiry = has_prefix(message->topic, NOTIFICATIONS) ? identity->expiry_seconds : REPLY_EXPIRY;
 
 	if(message->payloadlen == 0 || mosquitto_property_copy_all(&properties, message->properties) != MOSQ_ERR_SUCCESS){
 		return false;
 	}
-	if(has_prefix(message->topic, NOTIFICATIONS)
-			&& mosquitto_property_add_int32(&properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, (uint32_t)identity->expiry_seconds) != MOSQ_ERR_SUCCESS){
+	if(mosquitto_property_add_int32(&properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, (uint32_t)expiry) != MOSQ_ERR_SUCCESS){
 		mosquitto_property_free_all(&properties);
 		return false;
 	}
