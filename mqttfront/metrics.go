@@ -21,6 +21,7 @@ type Metrics struct {
 	laneLosses    prometheus.Counter
 	abandoned     *prometheus.CounterVec // kind
 	refused       *prometheus.CounterVec // reason
+	subscribed    *prometheus.CounterVec // result
 	probe         prometheus.Histogram
 	sentAway      *prometheus.CounterVec // result
 	ingestTaken   prometheus.Counter
@@ -51,6 +52,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		laneLosses:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_losses_total", Help: "How often a publishing connection was lost."}),
 		abandoned:     vector("holdfast_publish_abandoned_total", "Replies and notifications that no connection survived, or that do not fit into a packet.", "kind"),
 		refused:       vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), or their client has too many under way (client_share).", "reason"),
+		subscribed:    vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
 		probe:         prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: buckets}),
 		sentAway:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
 		ingestTaken:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
@@ -59,7 +61,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		takenUp:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
 	m.departures = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
-	registry.MustRegister(m.departures, m.refused, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
+	registry.MustRegister(m.departures, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
 		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for vector, values := range map[*prometheus.CounterVec][]string{
@@ -68,6 +70,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		m.heldDropped:   {"full", "expired", "stale", "outcome_unknown"},
 		m.abandoned:     {"reply", "notification"},
 		m.refused:       {"age", "client_share"},
+		m.subscribed:    {"made", "present", "failed", "unsupported", "dropped"},
 		m.departures:    {"logged", "no_watches", "dropped"},
 		m.sentAway:      {"done", "untrusted", "unsupported", "failed", "dropped"},
 	} {

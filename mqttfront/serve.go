@@ -185,6 +185,7 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 		f.end(r)
 		return
 	}
+	f.subscribeLocked(r, result)
 	f.serving.tracker.add(index)
 	f.send(r.ordering(), &outgoing{index: index, request: r, deadline: r.deadline, result: *result, queued: time.Now()})
 }

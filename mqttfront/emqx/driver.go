@@ -39,34 +39,83 @@ func New(config presence.Config, api API) *Driver {
 
 // Disconnect implements mqttfront.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected any more is no error.
 func (d *Driver) Disconnect(ctx context.Context, publisher mqttfront.Publisher) error {
-	if d.api.URL == "" {
-		return fmt.Errorf("%w: broker.api.url is not set", mqttfront.ErrUnsupported)
-	}
-	if publisher.ClientID == "." || publisher.ClientID == ".." { // what is left of it in a path is another path
-		return fmt.Errorf("%w: the client id is %q", mqttfront.ErrUnsupported, publisher.ClientID)
-	}
-	address := strings.TrimSuffix(d.api.URL, "/") + "/api/v5/clients/" + url.PathEscape(publisher.ClientID)
-	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, address, http.NoBody)
+	_, err := d.call(ctx, http.MethodDelete, publisher.ClientID, "", nil, nil)
 	if err != nil {
-		return fmt.Errorf("send a client away: %w", err)
+		return fmt.Errorf("disconnect a client: %w", err)
 	}
+	return nil
+}
+
+// subscription is one of a client's, as EMQX's API has it.
+type subscription struct {
+	Topic string `json:"topic"`
+	QoS   byte   `json:"qos"`
+}
+
+// SubscribeNotifications implements mqttfront.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and where none of these is
+// below the filter's topics POST /api/v5/clients/{clientid}/subscribe. EMQX makes the subscription after it has answered, without asking its
+// access control, and keeps it as long as the client's session.
+func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error) {
+	var present []subscription
+	found, err := d.call(ctx, http.MethodGet, clientID, "/subscriptions", nil, &present)
+	if err != nil || !found { // a client that has disconnected needs none
+		return false, err
+	}
+	topics := strings.TrimSuffix(filter, "+")
+	for _, s := range present {
+		if strings.HasPrefix(s.Topic, topics) {
+			return false, nil
+		}
+	}
+	return d.call(ctx, http.MethodPost, clientID, "/subscribe", subscription{Topic: filter, QoS: 1}, nil)
+}
+
+// call calls the API about one client. It reports whether EMQX knows the client.
+func (d *Driver) call(ctx context.Context, method, clientID, path string, body, into any) (found bool, err error) {
+	if d.api.URL == "" {
+		return false, fmt.Errorf("%w: broker.api.url is not set", mqttfront.ErrUnsupported)
+	}
+	if clientID == "." || clientID == ".." { // what is left of it in a path is another path
+		return false, fmt.Errorf("%w: the client id is %q", mqttfront.ErrUnsupported, clientID)
+	}
+	content := io.Reader(http.NoBody)
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return false, err
+		}
+		content = bytes.NewReader(encoded)
+	}
+	address := strings.TrimSuffix(d.api.URL, "/") + "/api/v5/clients/" + url.PathEscape(clientID) + path
+	request, err := http.NewRequestWithContext(ctx, method, address, content)
+	if err != nil {
+		return false, err
+	}
+	request.Header.Set("Content-Type", "application/json")
 	if d.api.Key != nil {
 		key, secret, _ := strings.Cut(string(bytes.TrimSpace(d.api.Key())), ":")
 		request.SetBasicAuth(key, secret)
 	}
 	response, err := d.api.Client.Do(request)
 	if err != nil {
-		return fmt.Errorf("send a client away: %w", err)
+		return false, err
 	}
 	defer func() { _ = response.Body.Close() }() // it was read as far as it is of interest
-	switch response.StatusCode {
-	case http.StatusOK, http.StatusNoContent, http.StatusNotFound:
-		return nil
-	default:
+	switch {
+	case response.StatusCode == http.StatusNotFound:
+		return false, nil
+	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNoContent:
 		const most = 512
 		text, _ := io.ReadAll(io.LimitReader(response.Body, most)) // as much as there is
-		return fmt.Errorf("send a client away: the broker's API answers %s: %s", response.Status, bytes.TrimSpace(text))
+		return false, fmt.Errorf("the broker's API answers %s: %s", response.Status, bytes.TrimSpace(text))
+	case into == nil:
+		return true, nil
 	}
+	const most = 1 << 20 // of a client with thousands of subscriptions; more is an error
+	if err := json.NewDecoder(io.LimitReader(response.Body, most)).Decode(into); err != nil {
+		return false, fmt.Errorf("the broker's API: %w", err)
+	}
+	return true, nil
 }
 
 // source reads EMQX's system topics $SYS/brokers/{node}/clients/{clientid}/connected and …/disconnected.

@@ -122,18 +122,79 @@ func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"code":"BAD_API_KEY_OR_SECRET","message":"Check api_key/api_secret"}`, http.StatusUnauthorized)
 		return
 	}
-	id, ok := strings.CutPrefix(r.URL.Path, "/api/v5/clients/")
-	if !ok || r.Method != http.MethodDelete {
+	path, ok := strings.CutPrefix(r.URL.Path, "/api/v5/clients/")
+	if !ok {
 		http.Error(w, `{"code":"NOT_FOUND"}`, http.StatusMethodNotAllowed)
 		return
 	}
-	client, ok := s.server.Clients.Get(id)
+	what := ""
+	if at := strings.LastIndex(path, "/"); at >= 0 && (path[at:] == "/subscriptions" || path[at:] == "/subscribe") {
+		path, what = path[:at], path[at:]
+	}
+	client, ok := s.server.Clients.Get(path)
 	if !ok || client.Closed() {
 		http.Error(w, `{"code":"CLIENTID_NOT_FOUND","message":"Client ID not found"}`, http.StatusNotFound)
 		return
 	}
-	_ = s.server.DisconnectClient(client, packets.ErrAdministrativeAction) // it may have gone just now
-	w.WriteHeader(http.StatusNoContent)
+	switch r.Method + what {
+	case "DELETE":
+		_ = s.server.DisconnectClient(client, packets.ErrAdministrativeAction) // it may have gone just now
+		w.WriteHeader(http.StatusNoContent)
+	case "GET/subscriptions":
+		list := []subscription{}
+		for _, present := range client.State.Subscriptions.GetAll() {
+			list = append(list, subscription{Topic: present.Filter, QoS: present.Qos})
+		}
+		_ = json.NewEncoder(w).Encode(list) // the driver sees what it gets
+	case "POST/subscribe":
+		var wanted subscription
+		if err := json.NewDecoder(r.Body).Decode(&wanted); err != nil || wanted.QoS != 1 {
+			http.Error(w, `{"code":"INVALID_PARAMETER"}`, http.StatusBadRequest)
+			return
+		}
+		added := packets.Subscription{Filter: wanted.Topic, Qos: wanted.QoS}
+		s.server.Topics.Subscribe(client.ID, added)
+		client.State.Subscriptions.Add(wanted.Topic, added)
+		_ = json.NewEncoder(w).Encode(wanted)
+	default:
+		http.Error(w, `{"code":"NOT_FOUND"}`, http.StatusMethodNotAllowed)
+	}
+}
+
+// withAPI returns a driver that only calls the API.
+func withAPI(api API) *Driver { return &Driver{api: api} }
+
+// A client that watches and does not subscribe is subscribed to its notifications, once; one that does subscribe is left alone.
+func TestSubscribesOnBehalfOfClients(t *testing.T) {
+	s := startStandIn(t)
+	d := withAPI(API{URL: s.api.URL, Key: func() []byte { return []byte(apiKey + ":" + apiSecret) }, Client: s.api.Client()})
+	const prefix = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
+	defer s.connect(t, "go").Abort()
+	defer s.connect(t, "rust").Abort()
+	rust, _ := s.server.Clients.Get("rust")
+	own := packets.Subscription{Filter: prefix + "72757374/command/notify/#", Qos: 1}
+	rust.State.Subscriptions.Add(own.Filter, own)
+	for _, test := range []struct {
+		client, hex string
+		made        bool
+	}{{"go", "676F", true}, {"go", "676F", false}, {"rust", "72757374", false}, {"gone", "676F6E65", false}} {
+		made, err := d.SubscribeNotifications(t.Context(), test.client, prefix+test.hex+"/command/notify/+")
+		if err != nil || made != test.made {
+			t.Errorf("%s: made %v, %v", test.client, made, err)
+		}
+	}
+	client, _ := s.server.Clients.Get("go")
+	if got, ok := client.State.Subscriptions.Get(prefix + "676F/command/notify/+"); !ok || got.Qos != 1 {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	wrong := withAPI(API{URL: s.api.URL, Client: s.api.Client()})
+	if _, err := wrong.SubscribeNotifications(t.Context(), "go", "x"); err == nil {
+		t.Error("no error without a key")
+	}
+	unset := withAPI(API{})
+	if _, err := unset.SubscribeNotifications(t.Context(), "go", "x"); !errors.Is(err, mqttfront.ErrUnsupported) {
+		t.Errorf("without broker.api.url: %v", err)
+	}
 }
 
 // connect connects a client, and returns what ends it.

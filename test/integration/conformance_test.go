@@ -182,6 +182,7 @@ func TestConformanceTable(t *testing.T) {
 		for _, payload := range syntaxErrors() {
 			list = append(list, row{name: fmt.Sprintf("syntax error %.30q", payload), payload: payload, want: errSyntax, ts: "none"})
 		}
+		t.Logf("%d cases", len(list))
 		stored, last := "", ""
 		for _, r := range list {
 			properties := r.properties
@@ -337,6 +338,9 @@ func TestRequests(t *testing.T) {
 			t.Errorf("expiry %v", m.Properties.MessageExpiry)
 		}
 
+		if p.most < 2 {
+			return // the broker ends the connection of a client that publishes with QoS 2
+		}
 		r = set("qos2")
 		r.qos = 2
 		want := "+OK\r\n"

@@ -77,7 +77,7 @@ func startGuarded(t *testing.T, extra ...string) *guarded {
 func (g *guarded) control(t *testing.T, arguments ...string) string {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(g.address)
-	arguments = append([]string{"-p", port, "-u", "admin", "-P", password, "dynsec"}, arguments...)
+	arguments = append([]string{"-h", "127.0.0.1", "-p", port, "-u", "admin", "-P", password, "dynsec"}, arguments...)
 	output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_ctrl"), arguments...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, output)
@@ -103,7 +103,7 @@ func (g *guarded) die(t *testing.T, payload string) {
 	const id = "robot-3"
 	_, port, _ := net.SplitHostPort(g.address)
 	arguments := []string{
-		"-V", "5", "-p", port, "-i", id, "-u", "robot", "-P", password, "-t", "clients/" + id + "/x",
+		"-V", "5", "-h", "127.0.0.1", "-p", port, "-i", id, "-u", "robot", "-P", password, "-t", "clients/" + id + "/x",
 		"--will-topic", invokeTopic, "--will-qos", "1", "--will-payload", payload,
 	}
 	for _, property := range [][]string{
@@ -115,12 +115,13 @@ func (g *guarded) die(t *testing.T, payload string) {
 	} {
 		arguments = append(append(arguments, "-D", "will"), property...)
 	}
-	connected, gone := "as "+id+" ", "Client "+id+" closed its connection"
-	before := [2]int{strings.Count(g.output.String(), connected), strings.Count(g.output.String(), gone)}
+	connected, gone := regexp.MustCompile("as "+id+" "), regexp.MustCompile("Client "+id+`( \[.*\])? (closed its connection|disconnected: connection closed)`)
+	count := func(line *regexp.Regexp) int { return len(line.FindAllString(g.output.String(), -1)) }
+	before := [2]int{count(connected), count(gone)}
 	p := start(t, need(t, "mosquitto_sub"), arguments...)
-	eventually(t, "the client is connected", func() bool { return strings.Count(g.output.String(), connected) > before[0] })
+	eventually(t, "the client is connected", func() bool { return count(connected) > before[0] })
 	p.kill()
-	eventually(t, "the broker notices its end", func() bool { return strings.Count(g.output.String(), gone) > before[1] })
+	eventually(t, "the broker notices its end", func() bool { return count(gone) > before[1] })
 }
 
 // startGuardedServer starts a node behind the broker, with a policy that gives each client its own keys.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ type peer struct {
 	conn   net.Conn // below it
 	id     string
 	topic  string // for responses
+	most   byte   // QoS that the broker accepts
 	inbox  chan *paho.Publish
 	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
 }
@@ -40,7 +42,10 @@ var answered sync.Map
 // connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
 func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	t.Helper()
-	p, err := login(t, target.address, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30})
+	user := os.Getenv("HOLDFAST_TEST_USERNAME") // some brokers let nobody in without a login
+	p, err := login(t, target.address, &paho.Connect{
+		ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: user != "", Password: []byte(user), PasswordFlag: user != "",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +89,13 @@ func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
-	if _, err := p.client.Connect(ctx, connect); err != nil {
+	connack, err := p.client.Connect(ctx, connect)
+	if err != nil {
 		return nil, err
+	}
+	p.most = 2
+	if most := connack.Properties.MaximumQoS; most != nil {
+		p.most = *most
 	}
 	t.Cleanup(func() { _ = p.client.Disconnect(&paho.Disconnect{}) })
 	return p, nil

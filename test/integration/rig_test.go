@@ -279,8 +279,15 @@ func startBehindMosquitto(t testing.TB, extra ...string) *target {
 	return &target{name: "mosquitto", address: broker.address}
 }
 
-// onBoth runs a test over the embedded broker and over Mosquitto.
+// onBoth runs a test over the embedded broker and over Mosquitto; or over a store that test/brokers has started behind another broker.
 func onBoth(t *testing.T, extra []string, test func(t *testing.T, target *target)) {
+	if address := os.Getenv("HOLDFAST_TEST_BROKER"); address != "" {
+		if extra != nil {
+			t.Skip("needs a store with settings of its own")
+		}
+		test(t, &target{name: "external", address: address})
+		return
+	}
 	t.Run("embedded", func(t *testing.T) { test(t, startEmbedded(t, extra...)) })
 	t.Run("mosquitto", func(t *testing.T) { test(t, startBehindMosquitto(t, extra...)) })
 }

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/client"
+	"holdfast/internal/load"
+)
+
+// result is what was found of one broker.
+type result struct {
+	name, version string
+	conformance   string
+	attacks       string
+	modes         map[string]*mode // by ingest
+	watchEnds     time.Duration
+	rates         []string
+	problems      []error
+}
+
+// mode is what was found in one ingest mode.
+type mode struct{ kill, stop, restart outage }
+
+// outage is what load felt of one failure.
+type outage struct {
+	gap    time.Duration
+	failed int
+}
+
+func (o outage) String() string { return fmt.Sprintf("%.1f s, %d", o.gap.Seconds(), o.failed) }
+
+var ingests = []string{"everywhere", "leader"}
+
+func check(ctx context.Context, t *tools, b broker) *result {
+	began := time.Now()
+	r := &result{name: b.name, modes: map[string]*mode{}}
+	problem := func(what string, err error) {
+		if err != nil {
+			r.problems = append(r.problems, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	i, err := launch(ctx, t, b)
+	if err != nil {
+		problem("start", err)
+		return r
+	}
+	defer i.close()
+	r.version = i.version
+	for _, ingest := range ingests {
+		c, err := startCluster(ctx, t, i, ingest)
+		if err == nil && ingest == ingests[0] {
+			problem("conformance", r.conform(ctx, t, i))
+			problem("watches", r.watches(ctx, i, c))
+			problem("rates", r.measure(ctx, i))
+		}
+		if err == nil {
+			r.modes[ingest], err = failures(ctx, t, i, c)
+		}
+		problem("ingest "+ingest, err)
+		c.close()
+	}
+	if b.plugin {
+		problem("attacks", r.attack(ctx, t, i))
+	}
+	fmt.Printf("%s: %s in %.0f s\n", b.name, i.version, time.Since(began).Seconds())
+	return r
+}
+
+// failures kills the leader, stops it, and restarts the broker, under load.
+func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, error) {
+	l, err := startLoad(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	m := &mode{}
+	end := func(stop func(n *node) error) func() error {
+		return func() error {
+			leader, err := c.leader()
+			if err != nil {
+				return err
+			}
+			if err := stop(leader); err != nil {
+				return err
+			}
+			if err := l.progress(200); err != nil {
+				return err
+			}
+			return errors.Join(leader.start(), c.waitReady())
+		}
+	}
+	for _, step := range []struct {
+		what string
+		into *outage
+		do   func() error
+	}{
+		{"kill -9 of the leader", &m.kill, end(func(n *node) error { n.process.kill(); return nil })},
+		{"SIGTERM of the leader", &m.stop, end(func(n *node) error { return n.process.stop() })},
+		{"a restart of the broker", &m.restart, func() error {
+			if err := i.process.stop(); err != nil {
+				return err
+			}
+			return i.start(t)
+		}},
+	} {
+		if step.into.gap, step.into.failed, err = l.during(step.what, step.do); err != nil {
+			l.stop()
+			l.work.Wait()
+			return m, err
+		}
+	}
+	if m.kill.failed+m.stop.failed > 0 {
+		err = fmt.Errorf("requests failed: %v", l.failed)
+	}
+	return m, errors.Join(err, l.end(ctx, i))
+}
+
+var verdicts = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL): (\S+)`)
+
+// conform runs the conformance tests of test/integration against the cluster.
+func (r *result) conform(ctx context.Context, t *tools, i *instance) error {
+	text, err := integration(ctx, t, i, "TestConformanceTable|TestRequests|TestInvalidResponseTopics|TestExactlyOnce|TestNotifications|TestExpiry",
+		"HOLDFAST_TEST_BROKER="+i.address, "HOLDFAST_TEST_USERNAME="+i.user)
+	passed, failed := tally(text)
+	cases := 0
+	if found := regexp.MustCompile(`(\d+) cases`).FindStringSubmatch(text); found != nil {
+		cases, _ = strconv.Atoi(found[1]) // always a number
+	}
+	r.conformance = fmt.Sprintf("%d cases, %d of %d tests", cases, passed, passed+failed)
+	if err == nil && cases == 0 {
+		err = errors.New("no case was run")
+	}
+	return err
+}
+
+// attack runs the tests of the plugin and the driver, with the broker's own programs.
+func (r *result) attack(ctx context.Context, t *tools, i *instance) error {
+	shims, err := shims(t, i)
+	if err != nil {
+		return err
+	}
+	text, err := integration(ctx, t, i,
+		"TestAttacks|TestSendAwayOnMosquitto|TestLibrariesOnTheWire|TestCopiesStayInOrder|TestQueuedRequests|TestDeafClient|TestWatchesEndWithTheirClientOnMosquitto|TestGoLibrary",
+		"PATH="+shims+":"+os.Getenv("PATH"), "HOLDFAST_LIBRARIES=1")
+	passed, failed := tally(text)
+	r.attacks = fmt.Sprintf("%d of %d tests", passed, passed+failed)
+	return err
+}
+
+// shims returns a folder with the broker's programs, and make, as they are in its root.
+func shims(t *tools, i *instance) (string, error) {
+	folder := filepath.Join(i.folder, "shims")
+	if err := os.MkdirAll(folder, 0o755); err != nil || i.root == "" {
+		return folder, err
+	}
+	var failures []error
+	for program, path := range map[string]string{
+		"mosquitto": "/usr/sbin/mosquitto", "mosquitto_ctrl": "/usr/bin/mosquitto_ctrl", "mosquitto_passwd": "/usr/bin/mosquitto_passwd",
+		"mosquitto_sub": "/usr/bin/mosquitto_sub", "make": "/usr/bin/make",
+	} {
+		script := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind /tmp %[1]s/tmp && mount --bind /dev %[1]s/dev && mount -t proc proc %[1]s/proc && cd / && exec chroot %[1]s %[2]s \"$@\"' sh \"$@\"\n", i.root, path)
+		failures = append(failures, os.WriteFile(filepath.Join(folder, program), []byte(script), 0o755))
+	}
+	return folder, errors.Join(failures...)
+}
+
+// integration runs tests of test/integration and returns what they printed.
+func integration(ctx context.Context, t *tools, i *instance, tests string, environment ...string) (string, error) {
+	command := exec.CommandContext(ctx, t.integration, "-test.v", "-test.timeout", "10m", "-test.run", tests)
+	command.Dir = filepath.Join(t.repository, "test/integration")
+	command.Env = append(append(os.Environ(), "TMPDIR=/tmp"), environment...)
+	output, err := command.CombinedOutput()
+	log := filepath.Join(t.output, i.name+"-tests.log")
+	if file, failure := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); failure == nil {
+		_, _ = file.Write(output) // it is for people
+		_ = file.Close()
+	}
+	if err != nil {
+		err = fmt.Errorf("%w, see %s: %s", err, log, last(failedLines(string(output)), 12))
+	}
+	return string(output), err
+}
+
+func tally(text string) (passed, failed int) {
+	for _, verdict := range verdicts.FindAllStringSubmatch(text, -1) {
+		if verdict[1] == "PASS" {
+			passed++
+		} else {
+			failed++
+		}
+	}
+	return passed, failed
+}
+
+// failedLines returns the lines of tests that say what failed.
+func failedLines(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "_test.go:") || strings.Contains(line, "--- FAIL") {
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// watches finds how long a watch lasts whose client has disconnected, while its key changes twice a second.
+func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
+	const key, watchers = "watched", "watcher"
+	watcher, err := connect(ctx, i, watchers)
+	if err != nil {
+		return err
+	}
+	events, err := watcher.Watch(ctx, key)
+	if err != nil {
+		return err
+	}
+	writer, err := connect(ctx, i, "writer")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = writer.Close() }()
+	if _, err := writer.Set(ctx, key, []byte("seen")); err != nil {
+		return err
+	}
+	select {
+	case e := <-events.Events():
+		if e.Kind == client.EventGap || string(e.Value) != "seen" {
+			return fmt.Errorf("the watcher got %+v", e)
+		}
+	case <-time.After(10 * time.Second):
+		return errors.New("no notification came")
+	}
+	<-time.After(6 * time.Second) // a younger watch does not end by PUBACK 0x10
+	left := time.Now()
+	if err := watcher.Close(); err != nil {
+		return err
+	}
+	for time.Since(left) < 30*time.Second {
+		if _, err := writer.Set(ctx, key, []byte("unseen")); err != nil {
+			return err
+		}
+		if count, err := c.watches(watchers); err == nil && count == 0 {
+			r.watchEnds = time.Since(left)
+			return nil
+		}
+		<-time.After(500 * time.Millisecond)
+	}
+	if i.watchesStay {
+		return nil
+	}
+	return errors.New("the watch of a client that has disconnected does not end")
+}
+
+// measure puts SETs on the store, in closed loops.
+func (r *result) measure(ctx context.Context, i *instance) error {
+	const connections = 4
+	var clients []*client.Client
+	defer func() {
+		for _, c := range clients {
+			_ = c.Close() // everything is answered
+		}
+	}()
+	for number := range connections {
+		c, err := connect(ctx, i, fmt.Sprintf("rate-%d", number))
+		if err != nil {
+			return err
+		}
+		clients = append(clients, c)
+	}
+	value := make([]byte, 100)
+	for _, outstanding := range []int{1, 64, 256} {
+		measured, err := load.Run(ctx, load.Options{Outstanding: outstanding, Warmup: 500 * time.Millisecond, Duration: 1500 * time.Millisecond},
+			func(ctx context.Context, worker int) error {
+				_, err := clients[worker%connections].Set(ctx, fmt.Sprintf("rate/%d", worker), value)
+				return err
+			})
+		if err != nil {
+			return err
+		}
+		r.rates = append(r.rates, fmt.Sprintf("%.0f", measured.Rate))
+	}
+	return nil
+}

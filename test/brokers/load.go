@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast/client"
+)
+
+const (
+	loadClients = 16
+	loadPause   = 10 * time.Millisecond // of each client between two requests
+)
+
+// pressure is clients that each write a counter under a key of their own, again and again.
+type pressure struct {
+	stop func()
+	work sync.WaitGroup
+
+	mu           sync.Mutex
+	answered     int
+	failed       []error
+	longest      time.Duration // a request took, since mark
+	acknowledged [loadClients]int
+}
+
+func connect(ctx context.Context, i *instance, id string) (*client.Client, error) {
+	config := client.Config{Addresses: []string{"mqtt://" + i.address}, ClientID: id}
+	if i.user != "" {
+		config.Username, config.Password = i.user, []byte(i.user)
+	}
+	return client.Connect(ctx, config)
+}
+
+func loadKey(number int) string { return fmt.Sprintf("load/%d", number) }
+
+func startLoad(ctx context.Context, i *instance) (*pressure, error) {
+	ctx, stop := context.WithCancel(ctx)
+	l := &pressure{stop: stop}
+	for number := range loadClients {
+		c, err := connect(ctx, i, fmt.Sprintf("load-%d", number))
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		l.work.Go(func() {
+			defer func() { _ = c.Close() }()
+			l.run(ctx, c, number)
+		})
+	}
+	return l, nil
+}
+
+func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
+	for counter := 1; ctx.Err() == nil; counter++ {
+		began := time.Now()
+		_, err := c.Set(ctx, loadKey(number), fmt.Append(nil, counter))
+		took := time.Since(began)
+		l.mu.Lock()
+		switch {
+		case err == nil:
+			l.answered++
+			l.acknowledged[number] = counter
+			l.longest = max(l.longest, took)
+		case ctx.Err() == nil:
+			l.failed = append(l.failed, err)
+		}
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(loadPause):
+		}
+	}
+}
+
+// during does something under load, waits until the load goes on, and returns how long the longest request took and how many failed.
+func (l *pressure) during(what string, do func() error) (gap time.Duration, failed int, err error) {
+	if err := l.progress(200); err != nil {
+		return 0, 0, fmt.Errorf("before %s: %w", what, err)
+	}
+	l.mu.Lock()
+	l.longest = 0
+	before := len(l.failed)
+	l.mu.Unlock()
+	if err := do(); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := l.progress(400); err != nil {
+		return 0, 0, fmt.Errorf("after %s: %w", what, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest, len(l.failed) - before, nil
+}
+
+// progress waits until more requests were answered.
+func (l *pressure) progress(more int) error {
+	l.mu.Lock()
+	goal := l.answered + more
+	l.mu.Unlock()
+	return until(fmt.Sprintf("%d more requests are answered", more), time.Minute, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.answered >= goal
+	})
+}
+
+// end stops the load and reports every acknowledged write that is lost.
+func (l *pressure) end(ctx context.Context, i *instance) error {
+	l.stop()
+	l.work.Wait()
+	reader, err := connect(ctx, i, "load-reader")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reader.Close() }()
+	var lost []error
+	for number, counter := range l.acknowledged {
+		value, _, err := reader.Get(ctx, loadKey(number))
+		if err != nil {
+			return err
+		}
+		var stored int
+		if _, err := fmt.Sscan(string(value), &stored); err != nil || stored < counter {
+			lost = append(lost, fmt.Errorf("%s is %q, and %d was acknowledged", loadKey(number), value, counter))
+		}
+	}
+	return errors.Join(lost...)
+}

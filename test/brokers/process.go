@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a program that runs, with its output in a file.
+type process struct {
+	command *exec.Cmd
+	log     string
+	exited  chan struct{}
+}
+
+func start(command *exec.Cmd, log string) (*process, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // the child has its own
+	command.Stdout, command.Stderr = file, file
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(command.Path), err)
+	}
+	p := &process{command: command, log: log, exited: make(chan struct{})}
+	go func() {
+		_ = command.Wait() // that it has ended is what counts
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) kill() {
+	_ = p.command.Process.Kill() // it may have ended already
+	<-p.exited
+}
+
+// stop ends a process as an operator would. Of a namespace it is the first process that gets the signal.
+func (p *process) stop() error {
+	pid := p.command.Process.Pid
+	if filepath.Base(p.command.Path) == "unshare" {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			return err
+		}
+		if pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
+			return fmt.Errorf("%s has no child: %w", p.log, err)
+		}
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(time.Minute):
+		p.kill()
+		return errors.New("SIGTERM does not end " + p.log)
+	}
+}
+
+// tail returns the end of what the process printed.
+func (p *process) tail() string {
+	text, _ := os.ReadFile(p.log) // what there is
+	return last(string(text), 12)
+}
+
+// until waits for a condition.
+func until(what string, limit time.Duration, condition func() bool) error {
+	for deadline := time.Now().Add(limit); !condition(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("did not happen within %v: %s", limit, what)
+		}
+	}
+	return nil
+}
+
+func listens(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	return err == nil && conn.Close() == nil
+}
+
+var nextPort = 20_000 + os.Getpid()%500*20
+
+// freePort returns a port on which nothing listens, below the range that the system takes its own from.
+func freePort() int {
+	for {
+		nextPort++
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", nextPort))
+		if err == nil && listener.Close() == nil {
+			return nextPort
+		}
+	}
+}
