@@ -17,6 +17,8 @@ STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := mosquitto mosquitto-clients python3-paho-mqtt mosquitto-dev libmosquitto-dev
 # The chaos harness also needs Docker Engine and these.
 CHAOSTOOLS  := docker-compose nftables iproute2 procps
+# The broker matrix also needs these: brokers of this release, and what makes folders with those of others.
+BROKERTOOLS := ejabberd debootstrap openssl
 # And these are what the nodes of a Kubernetes cluster consist of, beside what test/k8s builds, and containerd and runc, which come with Docker
 # Engine where that is not Debian's.
 K8STOOLS    := containernetworking-plugins conntrack iptables iproute2 openssl procps
@@ -37,12 +39,14 @@ SIMULATE := go run ./test/sim/simulate
 # The chaos harness: make chaos SEED=7 NODES=5 DURATION=5m INGEST=leader, and perhaps FAULTS=kind,kind or MUTANT=name; SEED=0 draws one.
 SEED     ?= 0
 DIR      ?= report/chaos
+# Brokers of the matrix; empty is all.
+ONLY     ?=
 FAULTS   ?=
 MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
 .PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-mutants-recorded chaos chaos-smoke chaos-check chaos-selftest \
-	chaos-packages test-chaos soak figures lint fmt fuzz bench-build bench bench-growth bench-smoke bench-tls bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
+	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-tls bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -111,6 +115,10 @@ figures: ## measure: a million keys, one node beside three, 20 repetitions of ea
 	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput|TestWear' -v ./test/integration | grep -v level=
 	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailover -v ./test/integration | grep -v level=
 
+brokers: ## real brokers, of this Debian and of newer ones in folders that debootstrap makes (2 minutes once), and the page about Mosquitto: ONLY=name,name; needs root (15 minutes)
+	@$(MAKE) --no-print-directory packages PACKAGES="$(PACKAGES) $(BROKERTOOLS)"
+	mkdir -p report && cd test/brokers && go build -o ../../bin/brokers . && cd ../.. && bin/brokers --output report/brokers --only "$(ONLY)"
+
 K8S := $(CURDIR)/test/k8s
 
 deb: binaries ## Debian packages for amd64 and arm64, in report
@@ -153,6 +161,7 @@ lint: ## formatting, vet and staticcheck; fails when something is to be said
 	cd test/bench && go vet ./... && $(STATICCHECK) ./...
 	cd test/k8s && go vet ./... && $(STATICCHECK) ./...
 	cd test/page && go vet ./... && $(STATICCHECK) ./...
+	cd test/brokers && go vet ./... && $(STATICCHECK) ./...
 	go vet -tags skewed_clock ./cluster
 
 fmt: ## format all Go code

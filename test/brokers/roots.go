@@ -16,6 +16,7 @@ type suite string
 
 const (
 	thisMachine suite = ""
+	debian12    suite = "bookworm"
 	debian13    suite = "trixie"
 	testing     suite = "forky"
 )
@@ -58,6 +59,9 @@ func root(ctx context.Context, s suite) (string, error) {
 		os.WriteFile(filepath.Join(folder, "etc/hosts"), []byte("127.0.0.1 localhost\n"), 0o644),
 	); err != nil {
 		return "", err
+	}
+	if len(packages[s]) == 0 {
+		return folder, os.WriteFile(filepath.Join(folder, ".complete"), nil, 0o644)
 	}
 	install := inside(ctx, folder, "env", append([]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "--no-install-recommends"}, packages[s]...)...)
 	if text, err := install.CombinedOutput(); err != nil {
