@@ -53,20 +53,13 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop ends a process as an operator would. Of a namespace it is the first process that gets the signal.
+// stop ends a process as an operator would. In a namespace all processes get the signal: the first may be a shell that waits for the broker.
 func (p *process) stop() error {
-	pid := p.command.Process.Pid
-	if filepath.Base(p.command.Path) == "unshare" {
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-		if err != nil {
-			return err
+	for _, pid := range descendants(p.command.Process.Pid) {
+		if pid == p.command.Process.Pid && filepath.Base(p.command.Path) == "unshare" {
+			continue
 		}
-		if pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
-			return fmt.Errorf("%s has no child: %w", p.log, err)
-		}
-	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return err
+		_ = syscall.Kill(pid, syscall.SIGTERM) // it may have ended already
 	}
 	select {
 	case <-p.exited:
@@ -75,6 +68,24 @@ func (p *process) stop() error {
 		p.kill()
 		return errors.New("SIGTERM does not end " + p.log)
 	}
+}
+
+// descendants returns a process and all that it has started.
+func descendants(pid int) []int {
+	all := []int{pid}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well-formed
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, child := range strings.Fields(string(children)) {
+			if number, err := strconv.Atoi(child); err == nil {
+				all = append(all, descendants(number)...)
+			}
+		}
+	}
+	return all
 }
 
 // tail returns the end of what the process printed.

@@ -2,7 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +184,8 @@ func TestConformanceTable(t *testing.T) {
 		for _, payload := range syntaxErrors() {
 			list = append(list, row{name: fmt.Sprintf("syntax error %.30q", payload), payload: payload, want: errSyntax, ts: "none"})
 		}
+		const properties = 1000                                                                          // at most, around the payload
+		list = slices.DeleteFunc(list, func(r row) bool { return len(r.payload)+properties > p.packet }) // it never gets to the store
 		t.Logf("%d cases", len(list))
 		stored, last := "", ""
 		for _, r := range list {
@@ -249,7 +253,12 @@ func checkReply(t *testing.T, name string, m *paho.Publish) {
 	if _, count := property(m, "__ts"); count > 1 || len(m.Properties.User) != 2+count {
 		t.Errorf("%s: user properties %v", name, m.Properties.User)
 	}
-	if m.Properties.ContentType != "application/octet-stream" || m.Properties.PayloadFormat == nil || *m.Properties.PayloadFormat != 0 || m.QoS != 1 || m.Retain {
+	// Some brokers leave out a payload format of 0, which means the same.
+	format := m.Properties.PayloadFormat
+	if format == nil && os.Getenv("HOLDFAST_TEST_BROKER") != "" {
+		format = new(byte)
+	}
+	if m.Properties.ContentType != "application/octet-stream" || format == nil || *format != 0 || m.QoS != 1 || m.Retain {
 		t.Errorf("%s: content type %q, payload format %v, QoS %d, retain %v", name, m.Properties.ContentType, m.Properties.PayloadFormat, m.QoS, m.Retain)
 	}
 }

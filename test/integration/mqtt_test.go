@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -28,6 +29,7 @@ type peer struct {
 	id     string
 	topic  string // for responses
 	most   byte   // QoS that the broker accepts
+	packet int    // largest that the broker accepts
 	inbox  chan *paho.Publish
 	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
 }
@@ -93,7 +95,10 @@ func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.most = 2
+	p.most, p.packet = 2, math.MaxInt
+	if packet := connack.Properties.MaximumPacketSize; packet != nil {
+		p.packet = int(*packet)
+	}
 	if most := connack.Properties.MaximumQoS; most != nil {
 		p.most = *most
 	}
