@@ -31,7 +31,11 @@ func matrix(results []*result) string {
 		if r.watchEnds > 0 {
 			ends = fmt.Sprintf("%.1f s", r.watchEnds.Seconds())
 		}
-		cells = append(cells, ends, orDash(strings.Join(r.rates, ", ")), orDash(r.attacks))
+		attacks := orDash(r.attacks)
+		if r.plugin && r.attacks == "" {
+			attacks = "by `make test`, `make test-sdk`"
+		}
+		cells = append(cells, ends, orDash(strings.Join(r.rates, ", ")), attacks)
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
 	return b.String()

@@ -371,7 +371,7 @@ func TestInvalidResponseTopics(t *testing.T) {
 			invokeTopic,
 			"clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8",
 			"clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/6B",
-			"$SYS/x", "a/+/b", "a/#",
+			"$SYS/x", "a/+/b", "a/#", strings.Repeat("l/", 128) + "l",
 		} {
 			p := connect(t, target, fmt.Sprintf("forger%d", i), false)
 			key := fmt.Sprintf("forged%d", i)

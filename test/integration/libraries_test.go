@@ -91,7 +91,7 @@ func (p *peer) suback(filter string) byte {
 // What each library sends is understood, and what each needs comes, on the embedded broker and on Mosquitto in its production configuration.
 func TestLibrariesOnTheWire(t *testing.T) {
 	g := startGuarded(t)
-	startGuardedServer(t, g)
+	s, _ := startGuardedServer(t, g)
 	embedded := startEmbedded(t)
 	for _, l := range libraries() {
 		t.Run(l.name+"/mosquitto", func(t *testing.T) {
@@ -110,6 +110,10 @@ func TestLibrariesOnTheWire(t *testing.T) {
 			}
 			l.drive(t, p)
 		})
+	}
+	// A node is told that a copy was delivered, else its watch would end.
+	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_notifications_total{result="no_subscriber"} 0`) {
+		t.Error("the broker found no subscriber for a notification that was delivered")
 	}
 }
 
