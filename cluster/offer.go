@@ -87,17 +87,11 @@ func (n *Node) offer(ctx context.Context) error {
 	configured := false
 	n.View(func(m *fsm.Machine) { inForce, configured = m.Settings() })
 	switch {
-	case configured && bytes.Equal(last, now):
-		return nil
+	case configured && (bytes.Equal(last, now) || bytes.Equal(last, wanted.fingerprint())):
+		return nil // the second, while an old log is applied again in which an older version is in force
 	case configured && bytes.Equal(last, wanted.before(fsm.VersionClientShares-1).fingerprint()):
 		// The settings are as this node offered them, and a newer version of the log came into force: only what that brings is new.
-		added := Offer{Settings: inForce, KeepPolicy: true}
-		added.Settings.Limits.WatchesPerClient = current.Settings.Limits.WatchesPerClient
-		added.Settings.Limits.DedupPerClient = current.Settings.Limits.DedupPerClient
-		if bytes.Equal(added.encode(), (&Offer{Settings: inForce, KeepPolicy: true}).encode()) {
-			break // another node has
-		}
-		if err := n.proposeOffer(ctx, &added); err != nil {
+		if err := n.addShares(ctx, inForce, current.Settings.Limits); err != nil {
 			return err
 		}
 	case configured && len(last) != len(now):
@@ -115,6 +109,22 @@ func (n *Node) offer(ctx context.Context) error {
 		return fmt.Errorf("remember the settings offered: %w", err)
 	}
 	return nil
+}
+
+// errSharesPending says that the leader has not yet proposed what a new version of the log adds to the settings.
+var errSharesPending = errors.New("the leader has not proposed the shares of clients yet")
+
+// addShares adds the shares of clients to the settings in force. Only a leader does, whose state is the newest: another node would put older
+// settings into force with them.
+func (n *Node) addShares(ctx context.Context, inForce fsm.Settings, wanted fsm.Limits) error {
+	if inForce.Limits.WatchesPerClient != 0 || inForce.Limits.DedupPerClient != 0 {
+		return nil // a leader has
+	}
+	if n.leadership.Load() == nil {
+		return errSharesPending
+	}
+	inForce.Limits.WatchesPerClient, inForce.Limits.DedupPerClient = wanted.WatchesPerClient, wanted.DedupPerClient
+	return n.proposeOffer(ctx, &Offer{Settings: inForce, KeepPolicy: true})
 }
 
 // changed returns the offer with only that which is not as it was: the other half stays in force.

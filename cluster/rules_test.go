@@ -366,7 +366,8 @@ func TestRefusedChanges(t *testing.T) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
 	fresh.raft.Shutdown()
-	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotLeader) { // it may have noticed by now
+	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
+	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
 	}
 }

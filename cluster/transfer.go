@@ -32,7 +32,11 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 		return fmt.Errorf("transfer leadership: %w", err)
 	}
 	if status.Serving {
-		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}); err != nil {
+		_, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+		switch {
+		case errors.Is(err, ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
+			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", ErrNotDone, err)
+		case err != nil:
 			return fmt.Errorf("transfer leadership: %w", err)
 		}
 	}

@@ -29,16 +29,32 @@ func notificationFilter(clientID string) string {
 	return notificationPrefix + "/" + base16(clientID) + "/command/notify/+"
 }
 
+// subscribing is a client to be subscribed.
+type subscribing struct {
+	clientID string
+	// end is proposed when no subscription was made: the broker found no subscriber for a notification of this watch. It is nil for a client that
+	// has just begun to watch.
+	end *fsm.Command
+}
+
 // subscribeLocked has a client subscribed that watches a key. It does not wait for that.
 func (f *Front) subscribeLocked(r *request, result *fsm.Result) {
-	if _, able := f.world.Driver.(NotificationSubscriber); !able || r.command.Kind != fsm.KindKeyNotify || result.Code != fsm.CodeOK {
-		return
+	if r.command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
+		f.trySubscribe(subscribing{clientID: r.command.Principal.ClientID})
+	}
+}
+
+// trySubscribe queues a client to be subscribed. It returns false where the driver cannot do that.
+func (f *Front) trySubscribe(s subscribing) bool {
+	if _, able := f.world.Driver.(NotificationSubscriber); !able {
+		return false
 	}
 	select {
-	case f.subscribing <- r.command.Principal.ClientID:
+	case f.subscribing <- s:
 	default:
-		f.world.Metrics.subscribed.WithLabelValues("dropped").Inc()
+		f.world.Metrics.subscribed.WithLabelValues("dropped").Inc() // the next notification without a subscriber tries again
 	}
+	return true
 }
 
 // subscribeClients subscribes clients to their notifications, one after the other.
@@ -51,8 +67,13 @@ func (f *Front) subscribeClients(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case clientID := <-f.subscribing:
-			f.world.Metrics.subscribed.WithLabelValues(f.subscribe(ctx, driver, clientID)).Inc()
+		case s := <-f.subscribing:
+			result := f.subscribe(ctx, driver, s.clientID)
+			f.world.Metrics.subscribed.WithLabelValues(result).Inc()
+			if s.end != nil && (result == "present" || result == "unsupported") {
+				f.store.Propose(*s.end, nil)
+				f.store.Flush()
+			}
 		}
 	}
 }

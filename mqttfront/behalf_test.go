@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
 )
 
 // subscribingDriver notes for whom it is asked.
@@ -37,8 +38,15 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 	if got, want := <-driver.asked, "a clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/61/command/notify/+"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	// A notification that found no subscriber does not end the watch of a client that could be subscribed.
+	proposed := len(s.proposed)
+	f.notified(&outgoing{event: &fsm.Event{Key: "k"}, receiver: &fsm.Receiver{ClientID: "b"}}, mqttconn.ReasonNoMatchingSubscriber)
+	<-driver.asked
 	cancel()
 	<-done
+	if len(s.proposed) != proposed {
+		t.Errorf("proposed: %+v", s.proposed[proposed:])
+	}
 	if len(driver.asked) != 0 {
 		t.Errorf("asked for %s, too", <-driver.asked)
 	}

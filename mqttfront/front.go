@@ -26,7 +26,7 @@ type Front struct {
 	pending   chan Departure // for a leader
 	offenders chan Publisher // to be sent away
 	// subscribing are clients to be subscribed to their notifications.
-	subscribing chan string
+	subscribing chan subscribing
 
 	mu        sync.Mutex
 	room      sync.Cond  // somebody waits to hand a request to the store
@@ -81,7 +81,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan string, maxSubscribing),
+		config: config, world: world, pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},

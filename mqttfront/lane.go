@@ -188,6 +188,7 @@ func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
+		publisher.Expedite(o.losses >= aloneAt) // the next one waits for its PUBACK
 		if !l.send(ctx, publisher, o) {
 			return
 		}
@@ -338,10 +339,14 @@ func (f *Front) notified(o *outgoing, reason byte) {
 	switch {
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
 		f.world.Metrics.notifications.WithLabelValues("no_subscriber").Inc()
-		f.store.Propose(fsm.Command{
+		end := fsm.Command{
 			Kind: fsm.KindWatchEnd, Principal: principal(o.receiver.ClientID), Key: []byte(o.event.Key),
 			NotificationIndex: o.event.Index, PublishedAt: o.event.At,
-		}, nil)
+		}
+		if f.trySubscribe(subscribing{o.receiver.ClientID, &end}) {
+			return
+		}
+		f.store.Propose(end, nil)
 		f.store.Flush()
 	case reason >= 0x80:
 		f.world.Metrics.notifications.WithLabelValues("refused").Inc()

@@ -61,6 +61,7 @@ type Publisher struct {
 	records   bool        // the connection is TLS: each write begins a record
 	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
 	received  atomic.Uint64
+	expedited atomic.Bool // PUBACKs do not gather
 
 	mu     sync.Mutex
 	more   sync.Cond // the writer waits for bytes
@@ -178,6 +179,9 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	}
 	return nil
 }
+
+// Expedite says whether each PUBACK is told at once: for a caller that sends one message after the other, and waits for each.
+func (p *Publisher) Expedite(yes bool) { p.expedited.Store(yes) }
 
 // Boundary makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything
 // else. Without TLS it does nothing: the network keeps no boundaries.
@@ -300,7 +304,7 @@ type puback struct {
 
 // beforeRead runs before each read of the network. PUBACKs gather when the last read had some and no message waits for a packet id.
 func (p *Publisher) beforeRead() {
-	if p.waitsNext && len(p.ids) > 0 {
+	if p.waitsNext && len(p.ids) > 0 && !p.expedited.Load() {
 		p.coalesce.wait(ackDelay)
 	}
 	p.waitsNext = false

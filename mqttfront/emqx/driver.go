@@ -62,8 +62,8 @@ func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter st
 		return false, err
 	}
 	topics := strings.TrimSuffix(filter, "+")
-	for _, s := range present {
-		if strings.HasPrefix(s.Topic, topics) {
+	for _, s := range present { // one for a single key is not enough
+		if strings.HasPrefix(s.Topic, topics) && strings.HasSuffix(s.Topic, "#") || s.Topic == filter {
 			return false, nil
 		}
 	}

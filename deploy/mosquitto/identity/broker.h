@@ -10,6 +10,8 @@
 #include <mosquitto_broker.h>
 #include <mosquitto_plugin.h>
 #include <mqtt_protocol.h>
+#else
+#define HAS_CLIENT_OFFLINE
 #endif
 
 #endif

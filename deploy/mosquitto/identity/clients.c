@@ -32,19 +32,24 @@ struct client *clients_find(struct clients *clients, const char *id)
 	return *slot(clients, id);
 }
 
-struct client *clients_add(struct clients *clients, const char *id)
+struct client *clients_add(struct clients *clients, const char *id, const struct mosquitto *connection)
 {
 	struct client **at = slot(clients, id);
-	struct client *added;
+	struct client *added = *at;
 
-	if(*at != NULL){
-		return *at;
+	if(added != NULL){
+		if(added->connection != connection){ /* the copies of this round stay before what follows */
+			added->connection = connection;
+			added->filter_count = 0;
+		}
+		return added;
 	}
 	added = mosquitto_calloc(1, sizeof(*added));
 	if(added == NULL || (added->id = mosquitto_strdup(id)) == NULL){
 		mosquitto_free(added);
 		return NULL;
 	}
+	added->connection = connection;
 	*at = added;
 	return added;
 }
@@ -58,11 +63,11 @@ static void remove_at(struct client **at)
 	mosquitto_free(removed);
 }
 
-void clients_remove(struct clients *clients, const char *id)
+void clients_remove(struct clients *clients, const char *id, const struct mosquitto *connection)
 {
 	struct client **at = slot(clients, id);
 
-	if(*at != NULL){
+	if(*at != NULL && (*at)->connection == connection){
 		if((*at)->copied_in == clients->round){
 			clients->removed_in = clients->round;
 		}

@@ -14,9 +14,12 @@ struct client_filter {
 	bool all; /* it matches every notification of the client */
 };
 
+struct mosquitto;
+
 struct client {
 	char *id;
 	struct client *next;
+	const struct mosquitto *connection; /* only compared: the broker refuses logins under the ids of others, and says that those disconnect */
 	uint64_t copied_in; /* the latest round in which a copy for the client was queued */
 	int filter_count;
 	struct client_filter filters[CLIENT_FILTERS];
@@ -32,13 +35,14 @@ struct clients {
 /* clients_find returns a client, or NULL. */
 struct client *clients_find(struct clients *clients, const char *id);
 
-/* clients_add returns a client, which is added when it is new, or NULL without memory. */
-struct client *clients_add(struct clients *clients, const char *id);
+/* clients_add returns the client of a connection, or NULL without memory. A client that has another connection now begins anew. */
+struct client *clients_add(struct clients *clients, const char *id, const struct mosquitto *connection);
 
 /* clients_has_copies reports whether copies of this round may wait for a client, which is NULL when it is not known (any more). */
 bool clients_has_copies(const struct clients *clients, const struct client *client);
 
-void clients_remove(struct clients *clients, const char *id);
+/* clients_remove removes a client when the connection is its own. */
+void clients_remove(struct clients *clients, const char *id, const struct mosquitto *connection);
 void clients_free(struct clients *clients);
 
 /* client_subscribe and client_unsubscribe take note of a filter below the client's own notification topic. */

@@ -5,6 +5,7 @@
  *   - Requests: the client id and the user name of the publisher are appended as user properties. A client may have put properties of the
  *     same names in; nodes take the last one of each. A will is no request: the broker does not show wills to plugins, so nobody vouches for
  *     them. A request with too many user properties is denied.
+ *     Nor is one that is retained, or published with QoS 2.
  *   - Notifications: only nodes publish them, and a client receives its own only. A connected client that has sent a request and has not
  *     subscribed gets a copy, as the libraries for Go and .NET expect. The node's PUBACK then says that the notification was delivered.
  *   - Under clients/ a client receives what is under its own client id only, or on its own response topic of the Go library, which has the
@@ -138,18 +139,35 @@ static int on_basic_auth(int event, void *event_data, void *userdata)
 	return MOSQ_ERR_PLUGIN_DEFER;
 }
 
+static void forget(struct identity *identity, const struct mosquitto *connection)
+{
+	const char *client_id = mosquitto_client_id(connection);
+
+	if(client_id != NULL){
+		clients_remove(&identity->clients, client_id, connection);
+	}
+}
+
 static int on_disconnect(int event, void *event_data, void *userdata)
 {
 	const struct mosquitto_evt_disconnect *disconnect = event_data;
-	struct identity *identity = userdata;
-	const char *client_id = mosquitto_client_id(disconnect->client);
 
 	(void)event;
-	if(client_id != NULL){
-		clients_remove(&identity->clients, client_id);
-	}
+	forget(userdata, disconnect->client);
 	return MOSQ_ERR_SUCCESS;
 }
+
+#ifdef HAS_CLIENT_OFFLINE
+/* on_offline is called instead of on_disconnect by Mosquitto 2.1 when the client's session goes on. */
+static int on_offline(int event, void *event_data, void *userdata)
+{
+	const struct mosquitto_evt_client_offline *offline = event_data;
+
+	(void)event;
+	forget(userdata, offline->client);
+	return MOSQ_ERR_SUCCESS;
+}
+#endif
 
 /* on_tick is called once in each round of the broker's main loop. Copies that were queued in a round are delivered before the broker reads
  * another packet in the next. */
@@ -189,9 +207,13 @@ static bool may_receive(const char *topic, const char *client_id)
 	return !has_prefix(topic, PROBES) && !has_prefix(topic, LOG) && !has_prefix(topic, CONNECTIONS) && strcmp(topic, INVOKE_TOPIC) != 0;
 }
 
-/* may_publish judges a topic of a message from an ordinary client. */
-static bool may_publish(const char *topic)
+/* may_publish judges a message from an ordinary client. Requests are neither retained, else a retained will would wait for whoever subscribes, nor
+ * published with QoS 2, whose messages the broker delivers without checking them for writing once more. */
+static bool may_publish(const char *topic, uint8_t qos, bool retain)
 {
+	if(strcmp(topic, INVOKE_TOPIC) == 0 && (qos == 2 || retain)){
+		return false;
+	}
 	return !has_prefix(topic, NOTIFICATIONS) && !is_go_response(topic) && !has_prefix(topic, PROBES) && !has_prefix(topic, LOG) && !has_prefix(topic, CONNECTIONS);
 }
 
@@ -202,7 +224,7 @@ static void track(struct identity *identity, const struct mosquitto_evt_acl_chec
 
 	switch(check->access){
 		case MOSQ_ACL_SUBSCRIBE:
-			if(is_own_notification(check->topic, client_id) && (client = clients_add(&identity->clients, client_id)) != NULL){
+			if(is_own_notification(check->topic, client_id) && (client = clients_add(&identity->clients, client_id, check->client)) != NULL){
 				client_subscribe(client, check->topic);
 			}
 			break;
@@ -244,7 +266,7 @@ static int on_acl_check(int event, void *event_data, void *userdata)
 			allowed = may_receive(check->topic, client_id);
 			break;
 		case MOSQ_ACL_WRITE:
-			allowed = may_publish(check->topic);
+			allowed = may_publish(check->topic, check->qos, check->retain);
 			break;
 		default:
 			break;
@@ -282,7 +304,7 @@ static int stamp(struct identity *identity, struct mosquitto_evt_message *messag
 		return MOSQ_ERR_ACL_DENIED;
 	}
 	identity->blocked = false;
-	clients_add(&identity->clients, client_id); /* here, not at the check: a will is checked when its client is gone */
+	clients_add(&identity->clients, client_id, message->client); /* here, not at the check: a will is checked when its client is gone */
 	return MOSQ_ERR_SUCCESS;
 }
 
@@ -430,6 +452,9 @@ struct callback {
 static const struct callback plugin_callbacks[] = {
 	{MOSQ_EVT_BASIC_AUTH, on_basic_auth}, {MOSQ_EVT_ACL_CHECK, on_acl_check}, {MOSQ_EVT_MESSAGE, on_message},
 	{MOSQ_EVT_DISCONNECT, on_disconnect}, {MOSQ_EVT_TICK, on_tick},
+#ifdef HAS_CLIENT_OFFLINE
+	{MOSQ_EVT_CLIENT_OFFLINE, on_offline},
+#endif
 };
 #define PLUGIN_CALLBACKS (sizeof(plugin_callbacks) / sizeof(*plugin_callbacks))
 

@@ -80,6 +80,20 @@ static void test_access(void)
 	CHECK(acl("a", "u", MOSQ_ACL_READ, "clients/a/responses") == MOSQ_ERR_PLUGIN_DEFER);
 }
 
+/* A request is neither retained nor of QoS 2, from a client or as its will. */
+static void test_requests(void)
+{
+	acl_qos = 2;
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, "plant/a") == MOSQ_ERR_PLUGIN_DEFER);
+	acl_qos = 1;
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
+	acl_retain = true;
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_ACL_DENIED);
+	CHECK(acl("a", "u", MOSQ_ACL_WRITE, "plant/a") == MOSQ_ERR_PLUGIN_DEFER);
+	acl_retain = false;
+}
+
 /* The Go library's response topic has the client id in Base16, which may be the id of another client. */
 static void test_go_responses(void)
 {
@@ -203,6 +217,7 @@ static void test_copies(void)
 	uint32_t expiry = 0;
 
 	CHECK(event_of(MOSQ_EVT_DISCONNECT, "a", "u") == MOSQ_ERR_SUCCESS);
+	tick();
 	CHECK(notify(first, &list) == MOSQ_ERR_SUCCESS && copy_count == 0); /* who has sent no request is not known */
 
 	CHECK(acl("a", "u", MOSQ_ACL_WRITE, INVOKE_TOPIC) == MOSQ_ERR_PLUGIN_DEFER);
@@ -215,6 +230,8 @@ static void test_copies(void)
 	CHECK(acl("n", "holdfast", MOSQ_ACL_READ, first) == MOSQ_ERR_ACL_DENIED); /* it is no request */
 
 	CHECK(mosquitto_property_read_int32(copies[0].properties, MQTT_PROP_MESSAGE_EXPIRY_INTERVAL, &expiry, true) == NULL); /* once */
+
+	refuse("a"); /* whose login is refused is not the client */
 
 	/* replies stay behind the copy, also on a topic that is too short to be swallowed */
 	CHECK(notify(response, &list) == MOSQ_ERR_SUCCESS && copy_count == 2 && strcmp(response, INVOKE_TOPIC) == 0);
@@ -261,6 +278,7 @@ int main(void)
 	CHECK(mosquitto_plugin_init(NULL, &data, NULL, 0) == MOSQ_ERR_SUCCESS);
 	test_logins();
 	test_access();
+	test_requests();
 	test_go_responses();
 	test_filters();
 	test_stamps();

@@ -234,6 +234,7 @@ static void begin(struct session *s)
 {
 	end(s);
 	CHECK(login(s->id, NULL) == MOSQ_ERR_PLUGIN_DEFER);
+	reconnect(s->id);
 	if(draw(2) == 0){
 		forget_filters(s); /* a clean start */
 	}
@@ -262,7 +263,8 @@ static void run(uint64_t seed)
 	}
 	for(int step = 0; step < STEPS && failures == 0; step++){
 		struct session *s = &sessions[draw(MODEL_CLIENTS)];
-		switch(draw(12)){
+		switch(draw(13)){
+			case 12: refuse(s->id); break; /* a login under the id of a client, by somebody else */
 			case 0: begin(s); break;
 			case 1: end(s); break;
 			case 2: case 3: if(s->connected){ subscribe(s); } break;
