@@ -172,6 +172,29 @@ func (l *library) drive(t *testing.T, p *peer) {
 	l.call(p, ":1\r\n", "DEL", key)
 }
 
+// A login under the id of a connected client, with a wrong password, ends nothing of that client's: from 2.0.13 on Mosquitto tells plugins that a
+// client of that id disconnects.
+func TestAttacksByRefusedLogins(t *testing.T) {
+	g := startGuarded(t)
+	startGuardedServer(t, g)
+	l := libraries()[2]
+	p, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, KeepAlive: 30, Username: "press", UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.suback(l.response(p.id))
+	l.call(p, "+OK\r\n", "KEYNOTIFY", "own/press-go")
+	for _, user := range []string{"press", "robot", "nobody"} {
+		if _, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, Username: user, UsernameFlag: true, Password: []byte("wrong"), PasswordFlag: true}); err == nil {
+			t.Fatalf("%s is let in with a wrong password", user)
+		}
+	}
+	l.send(p, "SET", "own/press-go", "v")
+	if note := p.receive(); !strings.HasPrefix(string(note.Payload), "*4") {
+		t.Errorf("%q came instead of the notification", note.Payload)
+	}
+}
+
 // Notifications to clients that never subscribe stay in order with their replies when many packets arrive together, as over TLS.
 func TestCopiesStayInOrder(t *testing.T) {
 	g := startGuarded(t)
