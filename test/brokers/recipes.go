@@ -37,9 +37,9 @@ func brokers() []broker {
 	}
 	return []broker{
 		{name: "embedded", prepare: prepareEmbedded, version: []string{"echo", "embedded: mochi 2.7.9"}, watchesStay: true},
-		named(mosquitto, "mosquitto-2.0.11", thisMachine), named(mosquitto, "mosquitto-2.0.21", debian13), named(mosquitto, "mosquitto-2.1", testing),
-		named(rabbitmq, "rabbitmq-4.0", debian13), named(rabbitmq, "rabbitmq-4.3", testing),
-		named(ejabberd, "ejabberd-23", thisMachine), named(ejabberd, "ejabberd-26", testing),
+		named(mosquitto, "mosquitto-2.0.11", thisMachine), named(mosquitto, "mosquitto-2.0.21", debian13), named(mosquitto, "mosquitto-2.1", debianTesting),
+		named(rabbitmq, "rabbitmq-4.0", debian13), named(rabbitmq, "rabbitmq-4.3", debianTesting),
+		named(ejabberd, "ejabberd-23", thisMachine), named(ejabberd, "ejabberd-26", debianTesting),
 	}
 }
 

@@ -15,16 +15,16 @@ import (
 type suite string
 
 const (
-	thisMachine suite = ""
-	debian12    suite = "bookworm"
-	debian13    suite = "trixie"
-	testing     suite = "forky"
+	thisMachine   suite = ""
+	debian12      suite = "bookworm"
+	debian13      suite = "trixie"
+	debianTesting suite = "forky"
 )
 
 // packages are what a suite provides: brokers, and what builds the plugin for Mosquitto.
 var packages = map[suite][]string{
-	debian13: {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "gcc", "libc6-dev", "make"},
-	testing:  {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make"},
+	debian13:      {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "gcc", "libc6-dev", "make"},
+	debianTesting: {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make"},
 }
 
 // root returns the folder with a suite, which is made when it is not there: 2 minutes for both suites. It is used again by later runs.

@@ -41,24 +41,7 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	// What the page takes for granted: a clone of the repository, certificates, passwords, and systemd, for which a broker in the background stands.
-	prelude := `set -eu
-export ADMIN_PASSWORD=admin-secret NODES_PASSWORD=nodes-secret PRESS_PASSWORD=press-secret DEBIAN_FRONTEND=noninteractive
-systemctl() { install -d -o mosquitto /run/mosquitto; mosquitto -c /etc/mosquitto/mosquitto.conf & for i in $(seq 50); do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/8883) 2>/dev/null && return; done; return 1; }
-cd ` + folder + `/clone
-`
-	// And what it promises: a client publishes requests and reads its own topics, and no others'.
-	epilogue := `
-as() { user=$1 secret=$2; shift 2; mosquitto_rr -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u $user -P $secret -W 2 "$@"; }
-mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u holdfast -P "$NODES_PASSWORD" -i holdfast-n1-in -W 4 -F '%P' -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke > seen &
-sleep 1
-as press "$PRESS_PASSWORD" -i press-1 -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke -e clients/press-1/r -D publish user-property '$holdfast-client-id' forged -m x || true
-wait %2 || true
-grep -q 'holdfast-client-id:press-1' seen
-if mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -u press -P "$PRESS_PASSWORD" -i holdfast-out-0 -t x -W 2; then exit 1; fi
-echo followed
-`
-	if err := os.WriteFile(filepath.Join(folder, "script"), []byte(prelude+script+epilogue), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "script"), []byte(fmt.Sprintf(setupPrelude, folder)+script+setupEpilogue), 0o755); err != nil {
 		return err
 	}
 	clone := filepath.Join(folder, "clone")
@@ -84,6 +67,26 @@ echo followed
 	}
 	return nil
 }
+
+// setupPrelude is what the page takes for granted: a clone of the repository, certificates, passwords, and systemd, for which a broker in the
+// background stands. It needs the folder.
+const setupPrelude = `set -eu
+export ADMIN_PASSWORD=admin-secret NODES_PASSWORD=nodes-secret PRESS_PASSWORD=press-secret DEBIAN_FRONTEND=noninteractive
+systemctl() { install -d -o mosquitto /run/mosquitto; mosquitto -c /etc/mosquitto/mosquitto.conf & for i in $(seq 50); do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/8883) 2>/dev/null && return; done; return 1; }
+cd %s/clone
+`
+
+// setupEpilogue is what the page promises: a client publishes requests, which say who it is, and does not become a node.
+const setupEpilogue = `
+as() { user=$1 secret=$2; shift 2; mosquitto_rr -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u $user -P $secret -W 2 "$@"; }
+mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u holdfast -P "$NODES_PASSWORD" -i holdfast-n1-in -W 4 -F '%P' -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke > seen &
+sleep 1
+as press "$PRESS_PASSWORD" -i press-1 -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke -e clients/press-1/r -D publish user-property '$holdfast-client-id' forged -m x || true
+wait %2 || true
+grep -q 'holdfast-client-id:press-1' seen
+if mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -u press -P "$PRESS_PASSWORD" -i holdfast-out-0 -t x -W 2; then exit 1; fi
+echo followed
+`
 
 // cleanRoot returns a folder with Debian 12 and nothing beside, made by debootstrap when it is not there.
 func cleanRoot(ctx context.Context) (string, error) { return root(ctx, debian12) }

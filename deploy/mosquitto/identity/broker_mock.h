@@ -5,6 +5,8 @@
 #include "holdfast_identity.c"
 
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 struct mosquitto {
 	const char *id, *username;

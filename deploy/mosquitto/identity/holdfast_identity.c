@@ -33,15 +33,13 @@
  *
  * Mosquitto has one thread: no function here runs beside another.
  */
-#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker.h"
 #include "clients.h"
+#include "options.h"
 #include "topics.h"
 
 /* How long the reply to a request of the Go and .NET libraries is worth delivering, in seconds: they send requests with this expiry. */
@@ -51,14 +49,7 @@
 
 struct identity {
 	mosquitto_plugin_id_t *id;
-	char *cluster;
-	char *node_username;
-	char *client_id_property;
-	char *username_property;
-	char *bind_client_id;
-	char *max_user_properties;
-	char *notification_expiry;
-	long property_limit, expiry_seconds; /* the last two, as numbers */
+	struct options options;
 	/* The message on the request topic that the broker delivers at the moment is no stamped request: it must not reach any node. Invariant:
 	 * false outside of a delivery, so that requests that wait in a session pass when the session is resumed. */
 	bool blocked;
@@ -80,7 +71,7 @@ int mosquitto_plugin_version(int supported_version_count, const int *supported_v
 static bool is_node(const struct identity *identity, const struct mosquitto *client)
 {
 	const char *username = mosquitto_client_username(client);
-	return username != NULL && strcmp(username, identity->node_username) == 0;
+	return username != NULL && strcmp(username, identity->options.node_username) == 0;
 }
 
 /* is_reserved reports whether nodes connect under a client id: {cluster}-ingest, {cluster}-out-N, {cluster}-{node}-in, the same with eight
@@ -90,10 +81,10 @@ static bool is_reserved(const struct identity *identity, const char *client_id)
 	const char *rest;
 	size_t length;
 
-	if(!has_prefix(client_id, identity->cluster) || client_id[strlen(identity->cluster)] != '-'){
+	if(!has_prefix(client_id, identity->options.cluster) || client_id[strlen(identity->options.cluster)] != '-'){
 		return false;
 	}
-	rest = client_id + strlen(identity->cluster) + 1;
+	rest = client_id + strlen(identity->options.cluster) + 1;
 	if(strcmp(rest, "ingest") == 0 || has_prefix(rest, "out-") || has_suffix(rest, "-in") || has_suffix(rest, "-presence")){
 		return true;
 	}
@@ -125,14 +116,14 @@ static int on_basic_auth(int event, void *event_data, void *userdata)
 
 	(void)event;
 	identity->blocked = false;
-	if(client_id == NULL || strcmp(user, identity->node_username) == 0){
+	if(client_id == NULL || strcmp(user, identity->options.node_username) == 0){
 		return MOSQ_ERR_PLUGIN_DEFER;
 	}
 	if(is_reserved(identity, client_id)){
 		mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: %s is the client id of a node, and %s is not the nodes' user", client_id, user);
 		return MOSQ_ERR_AUTH;
 	}
-	if(strcmp(identity->bind_client_id, "true") == 0 && !is_bound(client_id, login->username)){
+	if(identity->options.bound && !is_bound(client_id, login->username)){
 		mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: %s is no client id for a client of %s", client_id, user);
 		return MOSQ_ERR_AUTH;
 	}
@@ -291,14 +282,14 @@ static int stamp(struct identity *identity, struct mosquitto_evt_message *messag
 		return MOSQ_ERR_ACL_DENIED;
 	}
 	for(const mosquitto_property *p = message->properties; p != NULL; p = mosquitto_property_next(p)){
-		if(mosquitto_property_identifier(p) == MQTT_PROP_USER_PROPERTY && ++count > identity->property_limit){
-			mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: a request of %s has more than %ld user properties: denied", client_id, identity->property_limit);
+		if(mosquitto_property_identifier(p) == MQTT_PROP_USER_PROPERTY && ++count > identity->options.property_limit){
+			mosquitto_log_printf(MOSQ_LOG_WARNING, "holdfast_identity: a request of %s has more than %ld user properties: denied", client_id, identity->options.property_limit);
 			return MOSQ_ERR_ACL_DENIED;
 		}
 	}
-	rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->client_id_property, client_id);
+	rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->options.client_id_property, client_id);
 	if(rc == MOSQ_ERR_SUCCESS){
-		rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->username_property, username == NULL ? "" : username);
+		rc = mosquitto_property_add_string_pair(&message->properties, MQTT_PROP_USER_PROPERTY, identity->options.username_property, username == NULL ? "" : username);
 	}
 	if(rc != MOSQ_ERR_SUCCESS){ /* a client id or user name that is no UTF-8, or no memory */
 		return MOSQ_ERR_ACL_DENIED;
@@ -314,7 +305,7 @@ static int stamp(struct identity *identity, struct mosquitto_evt_message *messag
 static bool queue_copy(const struct identity *identity, const char *client_id, const struct mosquitto_evt_message *message)
 {
 	mosquitto_property *properties = NULL;
-	long expiry = has_prefix(message->topic, NOTIFICATIONS) ? identity->expiry_seconds : REPLY_EXPIRY;
+	long expiry = has_prefix(message->topic, NOTIFICATIONS) ? identity->options.expiry_seconds : REPLY_EXPIRY;
 
 	if(message->payloadlen == 0 || mosquitto_property_copy_all(&properties, message->properties) != MOSQ_ERR_SUCCESS){
 		return false;
@@ -382,66 +373,11 @@ static int on_message(int event, void *event_data, void *userdata)
 	return MOSQ_ERR_SUCCESS;
 }
 
-/* option replaces a setting by the value of an option, when it is its. */
-static int option(char **setting, const char *name, const struct mosquitto_opt *given)
-{
-	char *value;
-
-	if(strcmp(given->key, name) != 0){
-		return 0;
-	}
-	if(given->value[0] == '\0' || (value = mosquitto_strdup(given->value)) == NULL){
-		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: %s must not be empty", name);
-		return -1;
-	}
-	mosquitto_free(*setting);
-	*setting = value;
-	return 1;
-}
-
 static void destroy(struct identity *identity)
 {
-	mosquitto_free(identity->cluster);
-	mosquitto_free(identity->node_username);
-	mosquitto_free(identity->client_id_property);
-	mosquitto_free(identity->username_property);
-	mosquitto_free(identity->bind_client_id);
-	mosquitto_free(identity->max_user_properties);
-	mosquitto_free(identity->notification_expiry);
+	options_free(&identity->options);
 	clients_free(&identity->clients);
 	mosquitto_free(identity);
-}
-
-/* number reads an option from 1 to a limit. It returns -1 and says so when the option is something else. */
-static long number(const char *name, const char *text, long limit)
-{
-	char *end = NULL;
-	long value;
-
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if(errno != 0 || *end != '\0' || value < 1 || value > limit){
-		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: %s is %s: must be a number from 1 to %ld", name, text, limit);
-		return -1;
-	}
-	return value;
-}
-
-/* validate reports the first option that makes no sense. */
-static int validate(struct identity *identity)
-{
-	if(identity->cluster == NULL || identity->node_username == NULL || identity->client_id_property == NULL || identity->username_property == NULL
-			|| identity->bind_client_id == NULL || identity->max_user_properties == NULL || identity->notification_expiry == NULL){
-
-		return MOSQ_ERR_NOMEM;
-	}
-	if(strcmp(identity->bind_client_id, "true") != 0 && strcmp(identity->bind_client_id, "false") != 0){
-		mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: bind_client_id is %s: must be true or false", identity->bind_client_id);
-		return MOSQ_ERR_INVAL;
-	}
-	identity->property_limit = number("max_user_properties", identity->max_user_properties, 10000);
-	identity->expiry_seconds = number("notification_expiry", identity->notification_expiry, INT32_MAX);
-	return identity->property_limit < 0 || identity->expiry_seconds < 0 ? MOSQ_ERR_INVAL : MOSQ_ERR_SUCCESS;
 }
 
 struct callback {
@@ -474,32 +410,8 @@ int mosquitto_plugin_init(mosquitto_plugin_id_t *id, void **userdata, struct mos
 		return MOSQ_ERR_NOMEM;
 	}
 	identity->id = id;
-	identity->cluster = mosquitto_strdup("holdfast");
-	identity->node_username = mosquitto_strdup("holdfast");
-	identity->client_id_property = mosquitto_strdup("$holdfast-client-id");
-	identity->username_property = mosquitto_strdup("$holdfast-username");
-	identity->bind_client_id = mosquitto_strdup("true");
-	identity->max_user_properties = mosquitto_strdup("64");
-	identity->notification_expiry = mosquitto_strdup("30");
 	identity->clients.round = 1;
-	for(int i = 0; i < option_count; i++){
-		int known = 0;
-		if((known = option(&identity->cluster, "cluster", &options[i])) == 0
-				&& (known = option(&identity->node_username, "node_username", &options[i])) == 0
-				&& (known = option(&identity->client_id_property, "client_id_property", &options[i])) == 0
-				&& (known = option(&identity->username_property, "username_property", &options[i])) == 0
-				&& (known = option(&identity->bind_client_id, "bind_client_id", &options[i])) == 0
-				&& (known = option(&identity->max_user_properties, "max_user_properties", &options[i])) == 0
-				&& (known = option(&identity->notification_expiry, "notification_expiry", &options[i])) == 0){
-			mosquitto_log_printf(MOSQ_LOG_ERR, "holdfast_identity: unknown option %s", options[i].key);
-			known = -1;
-		}
-		if(known < 0){
-			destroy(identity);
-			return MOSQ_ERR_INVAL;
-		}
-	}
-	if((rc = validate(identity)) != MOSQ_ERR_SUCCESS){
+	if((rc = options_read(&identity->options, options, option_count)) != MOSQ_ERR_SUCCESS){
 		destroy(identity);
 		return rc;
 	}
