@@ -1,5 +1,5 @@
 // Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Watch and Lock against a Holdfast cluster,
-// through any MQTT 5 broker.
+// through an MQTT 5 broker.
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
 // again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not

@@ -32,8 +32,8 @@ func notificationFilter(clientID string) string {
 // subscribing is a client to be subscribed.
 type subscribing struct {
 	clientID string
-	// end is proposed when no subscription was made: the broker found no subscriber for a notification of this watch. It is nil for a client that
-	// has just begun to watch.
+	// end is proposed when the driver need not, or cannot, make a subscription: the broker found no subscriber for a notification of this watch.
+	// When the driver fails, the next notification tries again. It is nil for a client that has just begun to watch.
 	end *fsm.Command
 }
 

@@ -41,8 +41,8 @@ func (p *penalties) add(culprit string, now time.Time) {
 	}
 }
 
-// culprit names who is to blame for a reply: its client where the broker vouches for it, else the response topic alone. A client that gives
-// another's name must not get that one punished.
+// culprit returns the key under which a client is penalized: its client id if the broker vouches for it, else the response topic. A client that
+// gives another's id must not get that one penalized.
 func (f *Front) culprit(r *request) string {
 	if id := r.command.Principal.ClientID; id != "" && f.world.Driver.TrustedIdentity() {
 		return "client " + id
@@ -50,7 +50,7 @@ func (f *Front) culprit(r *request) string {
 	return "topic " + r.responseTopic
 }
 
-// abandon counts an output as published that the broker will not take, and lets the client of a reply pay for it.
+// abandon counts an output as published that the broker does not take. For a reply it starts the penalty of its client.
 func (f *Front) abandon(o *outgoing) {
 	kind := "notification"
 	if o.request != nil {
@@ -66,8 +66,8 @@ func (f *Front) abandon(o *outgoing) {
 	f.published(o)
 }
 
-// brokerEnded reports whether it was the broker that ended a publishing connection that began at a time, and because of what came over it: this
-// node's own session with the broker has lasted since before, and nobody took the connection over.
+// brokerEnded reports whether the broker ended a publishing connection because of a message on it. It assumes so if the node's own session is older
+// than the connection and still up, and no other client took the connection over.
 func (f *Front) brokerEnded(began time.Time, by error) bool {
 	if errors.Is(by, mqttconn.ErrSilent) || errors.Is(by, mqttconn.ErrClosed) || isTakenOver(by) {
 		return false

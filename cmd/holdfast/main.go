@@ -39,7 +39,7 @@ func newRoot() *cobra.Command {
 		Use:   "holdfast",
 		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
 		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY over MQTT 5 request/response) as a Raft cluster\n" +
-			"behind any MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
+			"behind an MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
 		Example:       "  holdfast dev\n  holdfast set greeting hello",
 		Version:       version,
 		SilenceErrors: true,

@@ -33,7 +33,7 @@ type Config struct {
 	Log    *slog.Logger
 	// Lost is told how many lines could not be written.
 	Lost func(lines int)
-	// Dropped is told how many denials were left out because too many waited to be written.
+	// Dropped is called with the number of denials that were dropped because the queue was full.
 	Dropped func(lines int)
 	// Deadline is how long the state machine may wait for the log; then Exit is called, which does not return. Without an end to it a
 	// node whose disk hangs would lead and do nothing.
@@ -146,7 +146,7 @@ func (l *Log) add(record Record) {
 	}
 }
 
-// tryAdd queues a denial if there is room: who is denied must not be able to stall the state machine.
+// tryAdd queues a denial. A full queue drops it: it must not block the state machine.
 func (l *Log) tryAdd(record Record) {
 	select {
 	case l.denials.queue <- record:

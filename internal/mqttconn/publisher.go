@@ -180,7 +180,7 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	return nil
 }
 
-// Expedite says whether each PUBACK is told at once: for a caller that sends one message after the other, and waits for each.
+// Expedite turns the coalescing delay for PUBACKs off or on. Off is for a caller that waits for the PUBACK of each message.
 func (p *Publisher) Expedite(yes bool) { p.expedited.Store(yes) }
 
 // Boundary makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything

@@ -15,6 +15,10 @@ func matrix(results []*result) string {
 		if version == "" {
 			version = r.name
 		}
+		if r.skipped {
+			fmt.Fprintf(&b, "| %s | left out: its release could not be had here | | | | | | | |\n", version)
+			continue
+		}
 		everywhere, leader := r.modes[ingests[0]], r.modes[ingests[1]]
 		cells := []string{version, orDash(r.conformance)}
 		if everywhere != nil {

@@ -65,7 +65,7 @@ func prepareMosquitto(ctx context.Context, t *tools, root, folder string, port i
 
 func prepareRabbitMQ(ctx context.Context, _ *tools, root, folder string, port int) (func() *exec.Cmd, error) {
 	config, plugins := filepath.Join(folder, "rabbitmq.conf"), filepath.Join(folder, "enabled_plugins")
-	// With the default prefetch of 10 it delivers a tenth as much. It stamps no client id, and wants a login or a user for everybody.
+	// With the default prefetch of 10 it delivers a quarter as much. It stamps no client id, and wants a login or a user for everybody.
 	text := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 mqtt.listeners.tcp.default = 127.0.0.1:%d
 mqtt.prefetch = 1000

@@ -31,6 +31,10 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 	if end < 0 {
 		return errors.New("the page has another form")
 	}
+	settings, err := nodeSettings(lines[end:])
+	if err != nil {
+		return err
+	}
 	script := strings.ReplaceAll(strings.Join(lines[:end], "\n"), "BROKER=broker.example", "BROKER=127.0.0.1")
 	clean, err := cleanRoot(ctx)
 	if err != nil {
@@ -44,12 +48,16 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 	if err := os.WriteFile(filepath.Join(folder, "script"), []byte(fmt.Sprintf(setupPrelude, folder)+script+setupEpilogue), 0o755); err != nil {
 		return err
 	}
+	if err := os.WriteFile(filepath.Join(folder, "node.yaml"), []byte(settings), 0o644); err != nil {
+		return err
+	}
 	clone := filepath.Join(folder, "clone")
 	for _, step := range [][]string{
 		{"mkdir", "-p", clone + "/deploy"},
 		{"cp", "-r", filepath.Join(t.repository, "deploy/mosquitto"), clone + "/deploy/"},
 		{"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", clone + "/broker.key", "-out", clone + "/broker.crt"},
 		{"cp", clone + "/broker.crt", clone + "/ca.crt"},
+		{"cp", t.holdfast, folder + "/holdfast"},
 	} {
 		if err := quiet(ctx, step[0], step[1:]...); err != nil {
 			return err
@@ -85,8 +93,29 @@ as press "$PRESS_PASSWORD" -i press-1 -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-0
 wait %2 || true
 grep -q 'holdfast-client-id:press-1' seen
 if mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -u press -P "$PRESS_PASSWORD" -i holdfast-out-0 -t x -W 2; then exit 1; fi
+install -d /etc/holdfast
+printf %s "$NODES_PASSWORD" > /etc/holdfast/broker-password
+printf %s "$PRESS_PASSWORD" > /etc/holdfast/press-password
+cp ca.crt /etc/holdfast/broker-ca.crt
+../holdfast server --config ../node.yaml > node.log 2>&1 &
+store() { ../holdfast "$@" --broker mqtts://127.0.0.1:8883 --ca-file ca.crt --username press --password-file /etc/holdfast/press-password --client-id press-1 --timeout 20s; }
+store set greeting hello
+test "$(store get greeting)" = hello
 echo followed
 `
+
+// nodeSettings returns the settings of a node, as the page has them, for this machine.
+func nodeSettings(lines []string) (string, error) {
+	var settings []string
+	for _, line := range lines {
+		settings = append(settings, strings.TrimPrefix(line, "    "))
+		if strings.Contains(line, "identity:") {
+			text := strings.Join(settings, "\n") + "\nnode: {id: n1, dataDir: /var/lib/holdfast, minFreeDisk: 0}\n"
+			return strings.ReplaceAll(text, "broker.example", "127.0.0.1"), nil
+		}
+	}
+	return "", errors.New("the page has no settings of the nodes")
+}
 
 // cleanRoot returns a folder with Debian 12 and nothing beside, made by debootstrap when it is not there.
 func cleanRoot(ctx context.Context) (string, error) { return root(ctx, debian12) }

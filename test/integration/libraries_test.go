@@ -160,7 +160,7 @@ func (l *library) drive(t *testing.T, p *peer) {
 			t.Errorf("%q, want %q", answer.Payload, reply)
 		}
 	}
-	for i := range 20 { // also when they come thick and fast
+	for i := range 20 { // also in quick succession
 		value := fmt.Sprintf("v%02d", i)
 		notified("*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\n"+value+"\r\n", "+OK\r\n", "SET", key, value)
 	}

@@ -5,7 +5,7 @@
  *   - Requests: the client id and the user name of the publisher are appended as user properties. A client may have put properties of the
  *     same names in; nodes take the last one of each. A will is no request: the broker does not show wills to plugins, so nobody vouches for
  *     them. A request with too many user properties is denied.
- *     Nor is one that is retained, or published with QoS 2.
+ *     Retained requests, and requests with QoS 2, are denied as well.
  *   - Notifications: only nodes publish them, and a client receives its own only. A connected client that has sent a request and has not
  *     subscribed gets a copy, as the libraries for Go and .NET expect. The node's PUBACK then says that the notification was delivered.
  *   - Under clients/ a client receives what is under its own client id only, or on its own response topic of the Go library, which has the
@@ -20,7 +20,7 @@
  * Everything else is left to the broker's other access control (acl_file, dynamic security): this plugin never allows what that denies. It
  * has to stand before other plugins in the configuration, because Mosquitto takes the first answer.
  *
- *   plugin /usr/lib/x86_64-linux-gnu/holdfast_identity.so
+ *   plugin holdfast_identity.so
  *   plugin_opt_cluster holdfast                           # cluster.name of the nodes
  *   plugin_opt_node_username holdfast                     # broker.username of the nodes
  *   plugin_opt_client_id_property $holdfast-client-id     # identity.clientIdProperty of the nodes
