@@ -62,8 +62,14 @@ func TestBoundaryBeginsARecord(t *testing.T) {
 	p.Boundary()
 	publish("c")
 	p.Flush()
-	if first, second := <-records, <-records; !bytes.Contains(first, []byte("b")) || bytes.Contains(first, []byte("c")) || !bytes.Contains(second, []byte("c")) {
-		t.Errorf("%q, then %q", first, second)
+	for record := range records { // how many there are before is the writer's business
+		if !bytes.Contains(record, []byte("c")) {
+			continue
+		}
+		if bytes.ContainsAny(record, "ab") {
+			t.Errorf("what was published before the boundary is in one record with what came after: %q", record)
+		}
+		break
 	}
 	p.Abort()
 	_ = far.Close()
