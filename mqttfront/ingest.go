@@ -160,6 +160,7 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 		OnClientError:      in.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { in.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
+	in.stale.Store(!resume) // until it is known that the broker has nothing of an old session
 	connack, err := in.client.Connect(dialing, in.connect(resume))
 	if err != nil {
 		_ = in.conn.Close() // the error that counts is the other
@@ -170,8 +171,14 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 	}
 	if connack.SessionPresent && !resume {
 		session.cleanStart = true
-		_ = in.conn.Close() // the error that counts is the other
+		in.conn.Hurry()
+		_ = in.client.Disconnect(&paho.Disconnect{}) // the error that counts is the other
+		<-in.client.Done()
+		_ = in.conn.Close()
 		return "", errSessionKept
+	}
+	if !resume {
+		in.stale.Store(false)
 	}
 	in.probes.connected(resume)
 	if !connack.SessionPresent && session.requests {
