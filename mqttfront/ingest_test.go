@@ -34,15 +34,15 @@ func (b *keepingBroker) serve(conn net.Conn) {
 			continue
 		}
 		b.connects <- *connect
+		// Before the CONNACK: no broker does that, but what comes right behind it may be read before the node has looked at the CONNACK.
 		var sent bytes.Buffer
+		if !connect.CleanStart {
+			sent.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: InvokeTopic, QoS: 1, PacketID: 1, Payload: []byte(del), Properties: &packets.Properties{
+				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
+			}}))
+		}
 		if _, err := (&packets.Connack{SessionPresent: !connect.CleanStart, Properties: &packets.Properties{}}).WriteTo(&sent); err != nil {
 			return
-		}
-		old := mqttconn.AppendPublish(nil, &packets.Publish{Topic: InvokeTopic, QoS: 1, PacketID: 1, Payload: []byte(del), Properties: &packets.Properties{
-			ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
-		}})
-		if !connect.CleanStart {
-			sent.Write(old)
 		}
 		if _, err := conn.Write(sent.Bytes()); err != nil {
 			return
