@@ -339,7 +339,7 @@ func TestGoLibrary(t *testing.T) {
 		passed := strings.Count("\n"+string(output), "\n--- PASS: ")
 		t.Logf("%d tests of the suite passed, %d failed", passed, strings.Count("\n"+string(output), "\n--- FAIL: "))
 		if err != nil || passed == 0 {
-			t.Errorf("%v: %s", err, tail(string(output), 6000))
+			t.Errorf("%v:\n%s\n%s", err, failures(string(output)), tail(string(output), 2000))
 		}
 	}
 	production := func(g *guarded) []string {
@@ -364,7 +364,7 @@ func TestGoLibrary(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		killed := make(chan int, 1)
 		go func() { killed <- killLeaders(ctx, t, m, 10*time.Second) }()
-		run(t, "5", append(production(g), "HOLDFAST_TIMEOUT=3m")...)
+		run(t, "5", append(production(g), "HOLDFAST_TIMEOUT=3m", "HOLDFAST_REPEATS=1")...)
 		stop()
 		count := <-killed
 		t.Logf("the leader was killed %d times", count)
@@ -372,6 +372,21 @@ func TestGoLibrary(t *testing.T) {
 			t.Error("the suite was over before the leader was killed")
 		}
 	})
+}
+
+// failures returns what a run of tests says of those that failed.
+func failures(output string) string {
+	var lines []string
+	name := ""
+	for line := range strings.Lines(output) {
+		if _, test, ok := strings.Cut(line, "=== CONT  "); ok {
+			name = strings.TrimSpace(test)
+		}
+		if strings.Contains(line, "--- FAIL") || strings.Contains(line, "_test.go:") && !strings.Contains(line, "wire_test.go") {
+			lines = append(lines, name+": "+strings.TrimRight(line, "\n"))
+		}
+	}
+	return tail(strings.Join(lines, "\n"), 8000)
 }
 
 // killLeaders kills the leader again and again, and starts it again, until the context ends. It returns how often.

@@ -42,6 +42,8 @@ const (
 //	                    what client ids begin with, for brokers that tie them to user names
 //	HOLDFAST_SUBSCRIBE  1: the harness subscribes to the notification topic on the SDK's behalf
 //	                    (the SDK never does); for brokers without implicit delivery
+//	HOLDFAST_REPEATS    1: leaders are killed meanwhile, and the store may repeat the latest notifications
+//	                    (at least once): repetitions are left out
 //	HOLDFAST_TIMEOUT    limit for each single test, default 60s
 func broker(t *testing.T) (string, uint16) {
 	t.Helper()
@@ -140,6 +142,27 @@ type wire struct {
 	connects []*packets.Connect
 	connacks []*packets.Connack
 	subs     []*packets.Subscribe
+	seen     map[string]bool // notifications, where they may be repeated
+}
+
+// repeats reports whether the store may repeat notifications.
+func repeats() bool { return os.Getenv("HOLDFAST_REPEATS") == "1" }
+
+// repeated reports whether a notification has come before, where that may be.
+func (w *wire) repeated(p *packets.Publish) bool {
+	if !repeats() || !strings.HasPrefix(p.Topic, "clients/statestore/") {
+		return false
+	}
+	key := p.Topic + " " + string(p.Payload)
+	for _, u := range p.Properties.User {
+		key += " " + u.Value
+	}
+	again := w.seen[key]
+	if w.seen == nil {
+		w.seen = map[string]bool{}
+	}
+	w.seen[key] = true
+	return again
 }
 
 // stream cuts one direction of a connection into packets.
@@ -171,9 +194,10 @@ func (w *wire) add(cp *packets.ControlPacket, out bool) {
 	defer w.mu.Unlock()
 	switch p := cp.Content.(type) {
 	case *packets.Publish:
-		if out {
+		switch {
+		case out:
 			w.out = append(w.out, p)
-		} else {
+		case !w.repeated(p):
 			w.in = append(w.in, p)
 		}
 	case *packets.Connect:
@@ -494,8 +518,13 @@ func (p *peer) notes(key string) <-chan note {
 	ch, stop := p.kv.Notify(key)
 	p.t.Cleanup(stop)
 	go func() {
+		seen := map[string]bool{}
 		for n := range ch {
-			q <- n
+			change := fmt.Sprint(n.Operation, n.Version, n.Value)
+			if !repeats() || !seen[change] {
+				q <- n
+			}
+			seen[change] = true
 		}
 	}()
 	return q
