@@ -85,13 +85,20 @@ func (g *guarded) control(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// as connects a client with a login.
-func (g *guarded) as(t *testing.T, id, user string) *peer {
+// login connects a client of a user that has not subscribed to anything.
+func (g *guarded) login(t *testing.T, id, user string) *peer {
 	t.Helper()
 	p, err := login(t, g.address, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// as connects a client of a user that receives what comes to its response topic.
+func (g *guarded) as(t *testing.T, id, user string) *peer {
+	t.Helper()
+	p := g.login(t, id, user)
 	p.subscribe(p.topic)
 	return p
 }

@@ -95,12 +95,7 @@ func TestLibrariesOnTheWire(t *testing.T) {
 	embedded := startEmbedded(t)
 	for _, l := range libraries() {
 		t.Run(l.name+"/mosquitto", func(t *testing.T) {
-			p, err := login(t, g.address, &paho.Connect{
-				ClientID: "press-" + l.name, CleanStart: true, KeepAlive: 30, Username: "press", UsernameFlag: true, Password: []byte(password), PasswordFlag: true,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := g.login(t, "press-"+l.name, "press")
 			l.drive(t, p)
 		})
 		t.Run(l.name+"/embedded", func(t *testing.T) {
@@ -111,7 +106,7 @@ func TestLibrariesOnTheWire(t *testing.T) {
 			l.drive(t, p)
 		})
 	}
-	// A node is told that a copy was delivered, else its watch would end.
+	// The broker answers the node that a copy was delivered; else the node would end the watch.
 	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_notifications_total{result="no_subscriber"} 0`) {
 		t.Error("the broker found no subscriber for a notification that was delivered")
 	}
@@ -178,10 +173,7 @@ func TestAttacksByRefusedLogins(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	l := libraries()[2]
-	p, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, KeepAlive: 30, Username: "press", UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.login(t, "press-go", "press")
 	p.suback(l.response(p.id))
 	l.call(p, "+OK\r\n", "KEYNOTIFY", "own/press-go")
 	for _, user := range []string{"press", "robot", "nobody"} {
@@ -200,10 +192,7 @@ func TestCopiesStayInOrder(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
 	l := libraries()[2]
-	p, err := login(t, g.address, &paho.Connect{ClientID: "press-go", CleanStart: true, KeepAlive: 30, Username: "press", UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.login(t, "press-go", "press")
 	p.suback(l.response(p.id))
 	const key, changes = "own/press-go", 500
 	l.call(p, "+OK\r\n", "KEYNOTIFY", key)
@@ -249,10 +238,7 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	g.start(t)
 	s.start(t)
 	s.waitReady(t)
-	p, err := login(t, g.address, &paho.Connect{ClientID: "press-1", CleanStart: true, KeepAlive: 30, Username: "press", UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p = g.login(t, "press-1", "press")
 	p.topic = "clients/press-1/later" // the replies to what was queued come on the other
 	p.subscribe(p.topic)
 	for i := range 3 {
