@@ -86,7 +86,7 @@ func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	}
 }
 
-// Without an identity that the broker vouches for, nobody is punished but the response topic: the name may be another's.
+// Without an identity that the broker vouches for, the penalty falls on the response topic alone: the client id may be another's.
 func TestForgedNamePunishesNobody(t *testing.T) {
 	f, _ := newTestFront(t)
 	l := newLane(f, "x")

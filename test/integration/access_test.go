@@ -56,7 +56,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 		t.Errorf("the victim's key: %q", reply.Payload)
 	}
 
-	// Very many properties are denied, and stall nobody: an earlier plugin copied them for 35 s.
+	// The plugin denies a packet with very many user properties, without stalling the broker: an earlier one copied them for 35 s.
 	tried++
 	began := time.Now()
 	attacker.publish(request{payload: array("GET", "own/robot-1"), properties: repeated("k", "", 100_000)})

@@ -44,7 +44,7 @@ var answered sync.Map
 // connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
 func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	t.Helper()
-	user := os.Getenv("HOLDFAST_TEST_USERNAME") // some brokers let nobody in without a login
+	user := os.Getenv("HOLDFAST_TEST_USERNAME") // some brokers refuse clients without a login
 	p, err := login(t, target.address, &paho.Connect{
 		ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: user != "", Password: []byte(user), PasswordFlag: user != "",
 	})
