@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -46,20 +45,4 @@ func issueCertificate(dir string) (string, error) {
 	}
 	return filepath.Join(dir, certificateFile), errors.Join(
 		write(certificateFile, "CERTIFICATE", certificate), write(keyFile, "EC PRIVATE KEY", private), os.Chmod(dir, 0o755))
-}
-
-// trust returns a TLS configuration that trusts the authority in a file; nil when there is none.
-func trust(file string) (*tls.Config, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, errors.New("no certificate in " + file)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, nil
 }

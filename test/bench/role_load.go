@@ -16,6 +16,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/load"
+	"holdfast/internal/tlsconfig"
 )
 
 // store is a system under load. Connections have numbers from 0.
@@ -135,7 +136,7 @@ type holdfastStore struct{ clients []*client.Client }
 // verified by the authority in a file.
 func openOn(authority, topic string) func(ctx context.Context, addresses []string, connections int) (store, error) {
 	return func(ctx context.Context, addresses []string, connections int) (store, error) {
-		config, err := trust(authority)
+		config, err := tlsconfig.Files{CA: authority}.Client()
 		if err != nil {
 			return nil, err
 		}
