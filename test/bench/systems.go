@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/load"
+	"holdfast/internal/testcert"
 )
 
 // system is something that can be measured.
@@ -100,9 +101,18 @@ func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 	if err != nil {
 		return err
 	}
-	if r.authority, err = issueCertificate(w.dir); err != nil {
+	const traversable = 0o755 // mosquitto gives up root before it reads its certificate
+	if err := os.Chmod(w.dir, traversable); err != nil {
 		return err
 	}
+	certificates, err := testcert.NewIssuer(w.dir)
+	if err != nil {
+		return err
+	}
+	if err := certificates.Issue("broker", "127.0.0.1"); err != nil {
+		return err
+	}
+	r.authority = certificates.File("ca.crt")
 	plain, secure := w.ports.take(), w.ports.take()
 	listener := func(address string) string {
 		host, number, _ := strings.Cut(address, ":")
@@ -110,7 +120,7 @@ func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 	}
 	config := filepath.Join(w.dir, "mosquitto.conf")
 	text := "allow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 0\n" + listener(plain) +
-		listener(secure) + fmt.Sprintf("certfile %s\nkeyfile %s\n", r.authority, filepath.Join(w.dir, keyFile))
+		listener(secure) + fmt.Sprintf("certfile %s\nkeyfile %s\n", certificates.File("broker.crt"), certificates.File("broker.key"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
