@@ -64,18 +64,21 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	registry.MustRegister(m.departures, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
 		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
-	for vector, values := range map[*prometheus.CounterVec][]string{
-		m.ignored:       {reasonNoResponseTopic, reasonBadResponseTopic, reasonRetained, reasonExpired},
-		m.notifications: {"published", "expired", "given_up", "no_subscriber", "refused"},
-		m.heldDropped:   {"full", "expired", "stale", "outcome_unknown"},
-		m.abandoned:     {"reply", "notification"},
-		m.refused:       {"age", "client_share"},
-		m.subscribed:    {"made", "present", "failed", "unsupported", "dropped"},
-		m.departures:    {"logged", "no_watches", "dropped"},
-		m.sentAway:      {"done", "untrusted", "unsupported", "failed", "dropped"},
+	for _, series := range []struct {
+		vector *prometheus.CounterVec
+		values []string
+	}{
+		{m.ignored, []string{reasonNoResponseTopic, reasonBadResponseTopic, reasonRetained, reasonExpired}},
+		{m.notifications, []string{"published", "expired", "given_up", "no_subscriber", "refused"}},
+		{m.heldDropped, []string{"full", "expired", "stale", "outcome_unknown"}},
+		{m.abandoned, []string{"reply", "notification"}},
+		{m.refused, []string{"age", "client_share"}},
+		{m.subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},
+		{m.departures, []string{"logged", "no_watches", "dropped"}},
+		{m.sentAway, []string{"done", "untrusted", "unsupported", "failed", "dropped"}},
 	} {
-		for _, value := range values {
-			vector.WithLabelValues(value)
+		for _, value := range series.values {
+			series.vector.WithLabelValues(value)
 		}
 	}
 	return m

@@ -109,7 +109,7 @@ func (o *outbound) silentTo(target raft.ServerAddress, patience time.Duration) b
 // Close implements net.Conn.
 func (o *outbound) Close() error {
 	o.transport.mu.Lock()
-	delete(o.transport.outbound, o)
+	o.transport.outbound.Delete(o)
 	o.transport.mu.Unlock()
 	return o.Conn.Close()
 }
@@ -122,7 +122,7 @@ func (t *Transport) keepOutbound(conn net.Conn, target raft.ServerAddress) (net.
 		_ = conn.Close() // nothing was sent on it
 		return nil, net.ErrClosed
 	}
-	t.outbound[kept] = struct{}{}
+	t.outbound.Add(kept)
 	return kept, nil
 }
 
@@ -130,7 +130,7 @@ func (t *Transport) keepOutbound(conn net.Conn, target raft.ServerAddress) (net.
 func (t *Transport) closeOutbound(chosen func(*outbound) bool) {
 	var ending []*outbound
 	t.mu.Lock()
-	for conn := range t.outbound {
+	for conn := range t.outbound.All() {
 		if chosen(conn) {
 			ending = append(ending, conn)
 		}

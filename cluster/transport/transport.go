@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
+	"holdfast/internal/ordered"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -78,8 +78,8 @@ type Transport struct {
 	admitting chan struct{} // one for each connection whose handshake is under way
 
 	mu       sync.Mutex
-	open     map[net.Conn]struct{}  // accepted, until they are closed
-	outbound map[*outbound]struct{} // raft's, dialled
+	open     ordered.Set[net.Conn]  // accepted, until they are closed
+	outbound ordered.Set[*outbound] // raft's, dialled
 }
 
 // maxAdmitting bounds the handshakes that are under way at once.
@@ -98,9 +98,8 @@ func Listen(config Config) (*Transport, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{
-		config: config, listener: listener, ctx: ctx, stop: stop, open: make(map[net.Conn]struct{}),
-		outbound: make(map[*outbound]struct{}), admitting: make(chan struct{}, maxAdmitting),
-		raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
+		config: config, listener: listener, ctx: ctx, stop: stop,
+		admitting: make(chan struct{}, maxAdmitting), raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
 	}
 	t.calls.transport = t
 	return t, nil
@@ -165,7 +164,7 @@ func (t *Transport) Abort() {
 
 func (t *Transport) closeAccepted() {
 	t.mu.Lock()
-	accepted := slices.Collect(maps.Keys(t.open))
+	accepted := slices.Collect(t.open.All())
 	t.mu.Unlock()
 	for _, conn := range accepted {
 		_ = conn.Close() // whoever serves it sees the end
@@ -179,14 +178,14 @@ func (t *Transport) hold(conn net.Conn) bool {
 	if t.ctx.Err() != nil {
 		return false
 	}
-	t.open[conn] = struct{}{}
+	t.open.Add(conn)
 	return true
 }
 
 func (t *Transport) release(conn net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.open, conn)
+	t.open.Delete(conn)
 }
 
 // serve admits one connection and hands it to whom it is for.

@@ -23,6 +23,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"holdfast/internal/ordered"
 	"holdfast/mqttfront"
 )
 
@@ -53,7 +54,7 @@ type Broker struct {
 	closed   error
 
 	mu        sync.Mutex
-	observers map[*func(mqttfront.Departure)]struct{}
+	observers ordered.Set[*func(mqttfront.Departure)]
 }
 
 const (
@@ -82,7 +83,7 @@ func Start(config Config) (*Broker, error) {
 	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
 	capabilities.TopicAliasMaximum = 0 // an alias would survive into the next connection of a session
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
-	b := &Broker{config: config, base: config.Wall() << 20, observers: make(map[*func(mqttfront.Departure)]struct{})}
+	b := &Broker{config: config, base: config.Wall() << 20}
 	b.ordinal.Store(b.base)
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities, Logger: slog.New(slog.DiscardHandler), // mochi logs whole packets, payload and all
@@ -142,19 +143,19 @@ func (b *Broker) TrustedIdentity() bool { return true }
 func (b *Broker) Departures(ctx context.Context, gone func(mqttfront.Departure)) error {
 	gone(mqttfront.Departure{Everyone: true, Time: b.base})
 	b.mu.Lock()
-	b.observers[&gone] = struct{}{}
+	b.observers.Add(&gone)
 	b.mu.Unlock()
 	<-ctx.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.observers, &gone)
+	b.observers.Delete(&gone)
 	return nil
 }
 
 func (b *Broker) departed(clientID string, ordinal int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for observer := range b.observers {
+	for observer := range b.observers.All() {
 		(*observer)(mqttfront.Departure{ClientID: clientID, Time: ordinal})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/listeners"
+
+	"holdfast/internal/ordered"
 )
 
 // acceptPause is how long nobody is let in after that has failed.
@@ -25,11 +27,11 @@ type listener struct {
 
 	mu     sync.Mutex
 	closed bool
-	open   map[*clientConn]struct{}
+	open   ordered.Set[*clientConn]
 }
 
 func newListener(config Config, ended func(net.Conn)) *listener {
-	return &listener{config: config, ended: ended, open: make(map[*clientConn]struct{})}
+	return &listener{config: config, ended: ended}
 }
 
 // Init implements listeners.Listener: it binds.
@@ -82,13 +84,13 @@ func (l *listener) run(conn *clientConn, establish listeners.EstablishFn) bool {
 	if l.closed {
 		return false
 	}
-	l.open[conn] = struct{}{}
+	l.open.Add(conn)
 	l.work.Go(func() {
 		err := establish(l.ID(), conn) // returns when the connection has ended and OnDisconnect has run
 		l.ended(conn)
 		_ = conn.beneath.Close()
 		l.mu.Lock()
-		delete(l.open, conn)
+		l.open.Delete(conn)
 		l.mu.Unlock()
 		l.config.Log.Debug("client connection ended", "remote", conn.RemoteAddr(), "error", err)
 	})
@@ -104,13 +106,13 @@ func (l *listener) Close(closeClients listeners.CloseFn) {
 	}
 	l.closed = true
 	_ = l.network.Close()
-	for conn := range l.open { // nobody holds up the end for longer than this
+	for conn := range l.open.All() { // nobody holds up the end for longer than this
 		conn.shutDown(time.Second)
 	}
 	l.mu.Unlock()
 	closeClients(l.ID()) // DISCONNECT to each
 	l.mu.Lock()
-	for conn := range l.open {
+	for conn := range l.open.All() {
 		_ = conn.beneath.Close()
 	}
 	l.mu.Unlock()

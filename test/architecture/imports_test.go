@@ -38,10 +38,11 @@ func rules() []rule {
 		},
 		{
 			"cluster/transport",
-			[]string{"cluster", "internal/tlsconfig"},
+			[]string{"cluster", "internal/ordered", "internal/tlsconfig"},
 			[]string{"github.com/hashicorp/raft", "golang.org/x/sys/unix"},
 			"the connections between members know who is meant, and nothing of what is said",
 		},
+		{"internal/ordered", nil, nil, "a container that everything else is built on"},
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
 			"internal/httpapi",
@@ -57,7 +58,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/embedded",
-			[]string{"mqttfront"},
+			[]string{"mqttfront", "internal/ordered"},
 			[]string{"github.com/mochi-mqtt/server/v2", "github.com/eclipse/paho.golang"},
 			"the broker serves the front end's Driver",
 		},
