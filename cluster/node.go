@@ -100,8 +100,12 @@ func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots 
 			panic(reason)
 		}
 	}()
-	n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, n.world.Transport)
-	return err
+	guarded := &heartbeatGuard{Transport: n.world.Transport}
+	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, guarded); err != nil {
+		return err
+	}
+	guarded.running.Store(n.raft)
+	return nil
 }
 
 // exit ends the process, because the disk cannot be trusted any more. Where the process lives on for a moment, nothing is applied.
