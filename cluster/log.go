@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -25,7 +27,17 @@ type checkedLog struct {
 	cacheLimit int
 	commands   []uint64 // indexes of commands, ascending; cut at both ends
 	stored     int64    // bytes stored since resetStored
+
+	// snapshot returns the index and the term of the newest snapshot; 0 where this node leads, or has none. Nil before raft has started.
+	snapshot atomic.Pointer[func() (index, term uint64)]
 }
+
+// standIn is the type of the entry that stands for a snapshot at the snapshot's index. It has the term and nothing else, and is never
+// stored.
+const standIn raft.LogType = 255
+
+// ErrStandIn says that a leader has sent what stands for its snapshot in place of an entry.
+var ErrStandIn = errors.New("an entry stands for a snapshot and cannot be stored")
 
 func newCheckedLog(store raft.LogStore, guard guard, cacheLimit int) *checkedLog {
 	return &checkedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit}
@@ -52,6 +64,9 @@ func (l *checkedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.
 
 func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
+		if log.Type == standIn {
+			return fmt.Errorf("%w: index %d", ErrStandIn, log.Index)
+		}
 		if err := verifyLog(log); err != nil {
 			l.guard.exit(err)
 			return err
@@ -120,6 +135,9 @@ func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
 	}
 	l.mu.Unlock()
 	if err := l.LogStore.GetLog(index, log); err != nil {
+		if errors.Is(err, raft.ErrLogNotFound) && l.standsForSnapshot(index, log) {
+			return nil
+		}
 		return err
 	}
 	if err := verifyLog(log); err != nil {
@@ -128,6 +146,23 @@ func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
 		*log = raft.Log{Index: log.Index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil
+}
+
+// standsForSnapshot answers for the entry at the index of the newest snapshot when the log begins behind it. A follower looks there for the
+// entry before those that a leader sends, and raft looks in the log only: a deposed leader whose own entries begin right behind its
+// snapshot would reject all that the new leader has, and drop each older snapshot that it is sent, for ever.
+// A leader gets no stand-in, because it could send it in the entry's place.
+func (l *checkedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
+	snapshot := l.snapshot.Load()
+	if snapshot == nil {
+		return false
+	}
+	at, term := (*snapshot)()
+	if at == 0 || at != index {
+		return false
+	}
+	*log = raft.Log{Index: index, Term: term, Type: standIn}
+	return true
 }
 
 func (l *checkedLog) DeleteRange(first, last uint64) error {

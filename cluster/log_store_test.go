@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -178,3 +179,101 @@ func TestConvertLogWithAGapAndWithTwoLogs(t *testing.T) {
 }
 
 var _ raft.MonotonicLogStore = (*checkedLog)(nil)
+
+// A follower whose log begins behind its snapshot knows the term at the snapshot's index: raft looks for it in the log.
+func TestSnapshotStandsForTheEntryAtItsIndex(t *testing.T) {
+	store := raft.NewInmemStore()
+	log := newCheckedLog(store, guard{deadline: time.Minute, exit: func(err error) { t.Error(err) }}, 0)
+	if err := log.StoreLog(&raft.Log{Index: 11, Term: 4, Type: raft.LogNoop}); err != nil {
+		t.Fatal(err)
+	}
+	var found raft.Log
+	if err := log.GetLog(10, &found); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("before raft runs: %v", err)
+	}
+	leads := false
+	snapshot := func() (index, term uint64) {
+		if leads {
+			return 0, 0
+		}
+		return 10, 3
+	}
+	log.snapshot.Store(&snapshot)
+	if err := log.GetLog(10, &found); err != nil || found.Term != 3 || found.Index != 10 {
+		t.Errorf("at the snapshot: %+v, %v", found, err)
+	}
+	if err := log.StoreLog(&found); !errors.Is(err, ErrStandIn) {
+		t.Errorf("the stand-in was stored: %v", err)
+	}
+	for _, index := range []uint64{9, 12} {
+		if err := log.GetLog(index, &found); !errors.Is(err, raft.ErrLogNotFound) {
+			t.Errorf("at %d: %v", index, err)
+		}
+	}
+	if err := log.GetLog(11, &found); err != nil || found.Term != 4 {
+		t.Errorf("behind the snapshot: %+v, %v", found, err)
+	}
+	leads = true
+	if err := log.GetLog(10, &found); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("where the node leads: %v", err)
+	}
+}
+
+// A deposed leader has a snapshot, entries of its own right behind it, and no log before. It comes back into step with the others.
+func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
+	network := NewNetwork()
+	ids := []raft.ServerID{"n1", "n2", "n3"}
+	stores := map[raft.ServerID]Stores{}
+	members := map[raft.ServerID]*member{}
+	long := func(c *Config, _ *World) { c.TrailingEntries = 1000 }
+	for _, id := range ids {
+		stores[id] = memoryStores()
+		members[id] = startMember(t, network, id, servers(ids...), stores[id], long)
+	}
+	old := leader(t, members["n1"], members["n2"], members["n3"])
+	id := old.ID()
+	for i := range 20 {
+		old.must(t, set(fmt.Sprint("k", i), "v"))
+	}
+	if err := old.TakeSnapshot(); err != nil {
+		t.Fatal(err)
+	}
+	crashed, crash := context.WithCancel(t.Context())
+	crash() // no hand-over, which would log more
+	_ = old.Close(crashed)
+	list, err := stores[id].Snapshots.List()
+	if err != nil || len(list) == 0 {
+		t.Fatal(list, err)
+	}
+	// What it had proposed when it was cut off, and nothing before its snapshot.
+	log := stores[id].Log
+	first, err := log.FirstIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.DeleteRange(first, last); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(4) {
+		if err := log.StoreLog(&raft.Log{Index: list[0].Index + 1 + i, Term: list[0].Term, Type: raft.LogNoop}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(members, id)
+	var others []*member
+	for _, m := range members {
+		others = append(others, m)
+	}
+	next := leader(t, others...)
+	next.must(t, set("after", "v"))
+	back := startMember(t, network, id, nil, stores[id], long)
+	for deadline := time.Now().Add(20 * time.Second); back.replica.status().Index < next.replica.status().Index; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is at %d, the leader at %d", back.replica.status().Index, next.replica.status().Index)
+		}
+	}
+}

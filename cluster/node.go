@@ -84,7 +84,21 @@ func (n *Node) start() error {
 	if err := n.openRaft(config, stable, snapshots); err != nil {
 		return fmt.Errorf("open node: %w", err)
 	}
+	newest := n.newestSnapshot
+	n.log.snapshot.Store(&newest)
 	return nil
+}
+
+// newestSnapshot returns the index and the term of the newest snapshot, or 0 where this node leads, has none or cannot tell.
+func (n *Node) newestSnapshot() (index, term uint64) {
+	if n.raft.State() == raft.Leader {
+		return 0, 0
+	}
+	list, err := n.world.Stores.Snapshots.List()
+	if err != nil || len(list) == 0 || list[0].Index > n.raft.AppliedIndex() { // one that was not restored, because it is damaged, says nothing
+		return 0, 0
+	}
+	return list[0].Index, list[0].Term
 }
 
 // ErrIncomplete says that what a node has on its disk does not make a whole.
