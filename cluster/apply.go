@@ -19,6 +19,7 @@ type replica struct {
 
 	mu      sync.RWMutex
 	machine *fsm.Machine
+	wall    int64         // the state's, after the last entry or the restore
 	changed chan struct{} // closed and replaced after each entry
 
 	hashes hashes
@@ -65,7 +66,12 @@ func (r *replica) apply(log *raft.Log) (*fsm.Outcome, error) {
 		r.node.world.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
 		return nil, err
 	}
-	r.hashes.note(log.Index, r.machine.Status().Hash)
+	status := r.machine.Status()
+	r.hashes.note(log.Index, status.Hash)
+	if status.Wall > r.wall {
+		r.wall = status.Wall
+		r.node.carryClock(r.wall)
+	}
 	r.node.observe(outcome)
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -118,7 +124,7 @@ func (r *replica) Restore(snapshot io.ReadCloser) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.machine = restored
+	r.machine, r.wall = restored, restored.Status().Wall
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -247,6 +249,44 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
+	}
+}
+
+// A leader that can ask one member of two, whose clock is wrong, goes by what the other one said before.
+func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
+	members := startCluster(t, 3)
+	n := leader(t, members...)
+	n.survey.take(n.describeAll(t.Context(), time.Second))
+	for _, wrong := range []int64{120_000, -120_000} {
+		answered := n.describeAll(t.Context(), time.Second)
+		if len(answered) != 2 {
+			t.Fatalf("%d members answered", len(answered))
+		}
+		n.survey.take(answered)
+		ids := slices.Sorted(maps.Keys(answered))
+		delete(answered, ids[0])
+		off := answered[ids[1]]
+		off.Wall += wrong
+		answered[ids[1]] = off
+		n.survey.take(answered)
+		n.setClock()
+		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+			t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
+		}
+	}
+}
+
+func TestLogDecidesBetweenTwoClocks(t *testing.T) {
+	const right, carried = 100_000, 99_000
+	for _, wrong := range []int64{20_000, 180_000} {
+		for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
+			if got := lowerMedian(withCarried(bases, carried)); got != right && got != carried {
+				t.Errorf("of %v and the log's %d: %d", bases, carried, got)
+			}
+		}
+	}
+	if got := lowerMedian(withCarried([]int64{1, 2, 3}, 3)); got != 2 {
+		t.Errorf("of three clocks: %d", got)
 	}
 }
 

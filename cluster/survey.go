@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -22,8 +23,12 @@ type survey struct {
 	current bool   // the state was at the last look where the leader's was at the one before
 	applied uint64 // by the leader, at the last look
 
-	base    int64 // the voters' median clock at monotonic time 0, milliseconds since the Unix epoch
-	hasBase bool
+	// Clocks as what they were at this node's monotonic time 0, in milliseconds since the Unix epoch. They move with the monotonic clock.
+	bases     map[raft.ServerID]int64 // of each member that ever answered this process
+	carried   int64                   // of the cluster, as the entries that moved it told
+	isCarried bool
+	base      int64 // of the cluster
+	hasBase   bool
 }
 
 // surveyInterval is how often the members ask each other.
@@ -114,6 +119,12 @@ func (s *survey) take(answered map[raft.ServerID]Description) {
 	defer s.mu.Unlock()
 	s.answered = answered
 	s.taken = true
+	if s.bases == nil {
+		s.bases = make(map[raft.ServerID]int64)
+	}
+	for id := range answered {
+		s.bases[id] = answered[id].Wall
+	}
 }
 
 // lookAtLeader notes whether the state has come to where the leader's was at the last look.
@@ -170,9 +181,9 @@ func (s *survey) of(id raft.ServerID) (Description, bool) {
 	return description, ok
 }
 
-// wall returns the cluster clock as this node, as the leader, stamps it: the lower median of the wall clocks of the voters in
-// contact, carried on by the monotonic clock, so that one node with a wrong clock changes nothing, leader or not, and neither
-// does a clock that is set. Before a majority was ever asked it is 0, which moves nothing.
+// wall returns the cluster clock as this node, as the leader, stamps it: the lower median of the wall clocks of the members, carried on by
+// the monotonic clock, so that one node with a wrong clock changes nothing, leader or not, and neither does a clock that is set.
+// Before a majority of the voters was ever asked it is 0, which moves nothing.
 func (n *Node) wall() int64 {
 	n.survey.mu.Lock()
 	defer n.survey.mu.Unlock()
@@ -182,28 +193,63 @@ func (n *Node) wall() int64 {
 	return n.survey.base + n.world.Clock.Monotonic().Milliseconds()
 }
 
-// setClock takes the voters' clocks from the last survey, if a majority answered.
+// setClock sets the cluster clock, if a majority of the voters answered the last survey. The clock of a member that did not answer this
+// time counts as it was: else one wrong clock would decide where few members can be asked.
 func (n *Node) setClock() {
 	own := n.world.Clock.Wall() - n.world.Clock.Monotonic().Milliseconds()
-	bases, voters := []int64{own}, 0
-	for _, server := range n.servers() {
-		if server.Suffrage != raft.Voter {
-			continue
-		}
-		voters++
-		if description, ok := n.survey.of(server.ID); ok {
-			bases = append(bases, description.Wall)
-		}
-	}
-	if len(bases) <= voters/2 {
-		return
-	}
-	slices.Sort(bases)
-	base := bases[(len(bases)-1)/2]
-	n.wallOffset.Store(base - own)
+	servers := n.servers()
 	n.survey.mu.Lock()
 	defer n.survey.mu.Unlock()
+	bases, voters, answered := []int64{own}, 0, 1
+	for _, server := range servers {
+		_, now := n.survey.answered[server.ID]
+		if server.Suffrage == raft.Voter {
+			if voters++; now {
+				answered++
+			}
+		}
+		if base, known := n.survey.bases[server.ID]; known && server.ID != n.config.ID {
+			bases = append(bases, base)
+		}
+	}
+	if answered <= voters/2 {
+		return
+	}
+	maps.DeleteFunc(n.survey.bases, func(id raft.ServerID, _ int64) bool {
+		_, member := find(servers, id)
+		return !member
+	})
+	if n.survey.isCarried {
+		bases = withCarried(bases, n.survey.carried)
+	}
+	base := lowerMedian(bases)
+	n.wallOffset.Store(base - own)
 	n.survey.base, n.survey.hasBase = base, true
+}
+
+// withCarried adds the clock that the log carries where the members' own clocks could be two halves that disagree.
+func withCarried(bases []int64, carried int64) []int64 {
+	if len(bases)%2 == 0 {
+		return append(bases, carried)
+	}
+	return bases
+}
+
+// lowerMedian returns the middle of the values, the lower one of two. There is at least one.
+func lowerMedian(values []int64) int64 {
+	values = slices.Sorted(slices.Values(values))
+	return values[(len(values)-1)/2]
+}
+
+// carryClock notes the cluster's clock, in milliseconds since the Unix epoch, of an entry that is applied and moves it. The entry is older
+// than the call, so the estimate that is furthest ahead is the best.
+func (n *Node) carryClock(wall int64) {
+	base := wall - n.world.Clock.Monotonic().Milliseconds()
+	n.survey.mu.Lock()
+	defer n.survey.mu.Unlock()
+	if !n.survey.isCarried || base > n.survey.carried {
+		n.survey.carried, n.survey.isCarried = base, true
+	}
 }
 
 // ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
