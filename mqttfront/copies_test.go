@@ -46,9 +46,9 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 		if f.held.Len() != 0 {
 			t.Fatal("the write is not let go")
 		}
-		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
-		if err != nil || len(held) != 1 {
-			t.Fatal(held, err)
+		held := heldBy(t, other)
+		if len(held) != 1 {
+			t.Fatal(held)
 		}
 		f.mu.Lock()
 		if added := f.takeUpHeld(fsm.New(), map[string][]*request{"other": held}); len(added) != 0 {
@@ -105,10 +105,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 			arrive(other, del, id, "__srcId", "c")
 		}
 		serve(f)
-		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := heldBy(t, other)
 		f.mu.Lock()
 		for _, r := range f.takeUpHeld(s.machine, map[string][]*request{"other": held}) {
 			f.execute(r, false)
@@ -211,9 +208,9 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 		}
 		serve(f)
-		held, err := readHeld(slices.Concat(pages(other)...), time.Now())
-		if err != nil || len(held) != 1 {
-			t.Fatal(held, err)
+		held := heldBy(t, other)
+		if len(held) != 1 {
+			t.Fatal(held)
 		}
 		f.mu.Lock()
 		if added := f.takeUpHeld(s.machine, map[string][]*request{"other": held}); (len(added) == 1) != copied {

@@ -55,7 +55,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	p := f.properties(message.Properties.User)
 	r := &request{
-		responseTopic: topic, correlation: message.Properties.CorrelationData, arrived: arrived,
+		responseTopic: topic, correlation: message.Properties.CorrelationData, arrived: arrived, sent: arrived,
 		size: messageSize(message),
 	}
 	r.command.Principal = policy.Principal{ClientID: f.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
@@ -69,6 +69,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	if message.Properties.MessageExpiry != nil {
 		expiry = time.Duration(*message.Properties.MessageExpiry) * time.Second
 		r.deadline = arrived.Add(expiry)
+		r.sent = r.deadline
 		if expiry == 0 {
 			return nil, verdictIgnore, reasonExpired
 		}

@@ -84,6 +84,7 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
+	body = binary.AppendVarint(body, r.sent.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
 	return appendField(b, body)
 }
 
@@ -155,6 +156,12 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	if body.err != nil {
 		return nil, body.err
 	}
+	if r.sent = r.deadline; r.sent.IsZero() {
+		r.sent = r.arrived
+	}
+	if len(body.rest) > 0 {
+		r.sent = now.Add(body.milliseconds())
+	}
 	entry, err := fsm.DecodeEntry(encoded)
 	if err != nil {
 		return nil, err
@@ -199,8 +206,18 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 // their order. f.mu is held.
 func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added []*request) {
 	published, now := m.Status().Published, time.Now()
+	effective := make(map[fsm.RequestID]bool) // on any node: its copy was recognised
+	for _, requests := range byNode {
+		for _, r := range requests {
+			if r.effective {
+				effective[r.command.ID] = true
+			}
+		}
+	}
+	var elsewhere [][]*request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		missing := slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
+		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
+			r.effective = effective[r.command.ID]
 			if here, held := f.byID[r.command.ID]; held {
 				here.effective = here.effective || r.effective
 				return false
@@ -218,9 +235,15 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 				return true
 			}
 			return false
-		})
-		added = append(added, f.merge(missing)...)
+		}))
 	}
+	added = f.merge(elsewhere, func(r *request) bool {
+		if r.outcome != 0 || r.effective {
+			return false
+		}
+		_, _, known := m.Remembered(r.command.ID)
+		return !known
+	})
 	if len(added) == 0 {
 		return nil
 	}
@@ -231,54 +254,6 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 		element.Value.(*request).sequence = f.sequence
 	}
 	slices.SortFunc(added, func(a, b *request) int { return cmp.Compare(a.sequence, b.sequence) })
-	return added
-}
-
-// merge puts requests that one other node holds, in its order, among those that are held here: behind what came before them
-// from the same client, before what came after them, and otherwise by the time of their arrival. f.mu is held.
-func (f *Front) merge(requests []*request) (added []*request) {
-	following := make([]*request, len(requests)) // by position: what is held here of the same client behind it
-	next := make(map[string]*request)
-	for i := len(requests) - 1; i >= 0; i-- {
-		client := requests[i].ordering()
-		following[i] = next[client]
-		if here, held := f.byID[requests[i].command.ID]; held {
-			next[client] = here
-		}
-	}
-	last := make(map[string]*request) // by client: what came before
-	cursor := f.held.Front()          // only moves on: that node's arrivals ascend
-	for i, r := range requests {
-		client := r.ordering()
-		if here, held := f.byID[r.command.ID]; held {
-			last[client] = here
-			continue
-		}
-		if f.full(r) {
-			f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
-			continue
-		}
-		for cursor != nil && !cursor.Value.(*request).arrived.After(r.arrived) {
-			cursor = cursor.Next()
-		}
-		switch before := last[client]; {
-		case following[i] != nil && before != nil && before.sequence > following[i].sequence: // here it is a copy that came later
-			r.element = f.held.InsertBefore(r, following[i].element)
-		case before != nil:
-			r.element = f.held.InsertAfter(r, before.element)
-		case following[i] != nil:
-			r.element = f.held.InsertBefore(r, following[i].element)
-		case cursor != nil:
-			r.element = f.held.InsertBefore(r, cursor)
-		default:
-			r.element = f.held.PushBack(r)
-		}
-		last[client] = r
-		f.heldBytes += r.size
-		f.byID[r.command.ID] = r
-		added = append(added, r)
-	}
-	f.world.Metrics.held.Set(float64(f.held.Len()))
 	return added
 }
 

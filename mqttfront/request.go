@@ -22,10 +22,12 @@ type request struct {
 	read          bool      // a GET
 	arrived       time.Time // when it was taken from the connection
 	deadline      time.Time // of its message expiry; zero for none
-	holdUntil     time.Time // when it is given up unanswered
-	size          int
-	done          func() // acknowledges the message to the broker
-	redelivered   bool   // the broker has sent it before
+	// sent is the later, the later this copy was sent: its own deadline, or its arrival. Other copies that it absorbs leave it alone.
+	sent        time.Time
+	holdUntil   time.Time // when it is given up unanswered
+	size        int
+	done        func() // acknowledges the message to the broker
+	redelivered bool   // the broker has sent it before
 
 	// The fields below are guarded by Front.mu.
 	state    requestState

@@ -1,0 +1,305 @@
+package mqttfront
+
+import (
+	"cmp"
+	"container/heap"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// merge puts requests that other nodes hold, each list in that node's order, among those that are held here, and returns those that were
+// missing here. f.mu is held.
+//
+// Only an open request, one without an outcome, needs a place among those of its client, and only open requests say where another one
+// belongs: of one that is done, one node may hold the original and the other a copy that its client sent later. All else stands by the
+// time of its arrival.
+func (f *Front) merge(elsewhere [][]*request, open func(*request) bool) (added []*request) {
+	here := make([]*request, 0, f.held.Len())
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		here = append(here, element.Value.(*request))
+	}
+	affected := make(map[string]bool) // clients whose requests were missing here
+	for i, list := range elsewhere {
+		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
+			if _, held := f.byID[r.command.ID]; held {
+				return false
+			}
+			if f.full(r) {
+				f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
+				return true
+			}
+			r.element = f.held.PushBack(r)
+			f.heldBytes += r.size
+			f.byID[r.command.ID] = r
+			affected[r.ordering()] = true
+			added = append(added, r)
+			return false
+		})
+	}
+	f.world.Metrics.held.Set(float64(f.held.Len()))
+	if len(added) > 0 {
+		f.arrange(append(here, added...), append([][]*request{here}, elsewhere...), affected, open)
+	}
+	return added
+}
+
+// arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
+// between clients by the time of arrival. f.mu is held.
+func (f *Front) arrange(all []*request, lists [][]*request, affected map[string]bool, open func(*request) bool) {
+	parts := make(map[string][][]*request) // by client: what each node holds of it
+	for _, list := range lists {
+		part := make(map[string][]*request)
+		for _, r := range list {
+			if client := r.ordering(); affected[client] && open(r) && f.isOpenHere(r, open) {
+				part[client] = append(part[client], r)
+			}
+		}
+		for client, requests := range part {
+			parts[client] = append(parts[client], requests)
+		}
+	}
+	ordered := make([]*request, 0, len(all))
+	rank := make(map[*request]time.Time, len(all)) // ascends along each client's order
+	rankInOrder := func(requests []*request) {
+		var latest time.Time
+		for _, r := range requests {
+			if latest.Before(r.arrived) {
+				latest = r.arrived
+			}
+			rank[r] = latest
+			ordered = append(ordered, r)
+		}
+	}
+	for _, client := range slices.Sorted(maps.Keys(affected)) {
+		rankInOrder(mergeOrder(parts[client]))
+	}
+	var rest []*request
+	for _, r := range all {
+		if _, ranked := rank[r]; !ranked {
+			rest = append(rest, r)
+		}
+	}
+	rankInOrder(rest)
+	slices.SortStableFunc(ordered, func(a, b *request) int { return rank[a].Compare(rank[b]) })
+	for _, r := range ordered {
+		f.held.MoveToBack(r.element)
+	}
+}
+
+// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here. f.mu is held.
+func (f *Front) isOpenHere(r *request, open func(*request) bool) bool {
+	if r.command.ID.IsZero() {
+		return true
+	}
+	here := f.byID[r.command.ID]
+	return here == r || r.element == nil && open(here)
+}
+
+// mergeOrder returns the order in which one client sent its open requests. Each list is what one node holds, in the order of arrival there. A
+// list may lack requests, and may hold a later copy of a request in place of the original. If the client sent two requests once each and
+// one list has both, they keep the order of that list. Where no list orders two requests, the one that arrived first goes first.
+// Of a request that several lists hold, the one of the first list is returned.
+//
+// A copy that was sent later than the one that another node holds says nothing of where its request stands. The broker counts down a message's
+// expiry while it waits, in whole seconds: so deadlines tell which was sent later, to within a second, however much a session lags. What no
+// order explains is taken for the work of the copy that looks latest.
+func mergeOrder(lists [][]*request) []*request {
+	const rounds = 50 // each takes time in proportion to the number of requests; what contradicts itself more often is left as it arrived
+	m := newMerging(lists)
+	m.dropLate()
+	for round := 0; ; round++ {
+		ordered, stuck := m.sort()
+		if len(stuck) == 0 {
+			return ordered
+		}
+		if round == rounds || !m.dropLatest(stuck) {
+			slices.SortStableFunc(stuck, func(a, b *mergeNode) int { return a.arrived.Compare(b.arrived) })
+			for _, n := range stuck {
+				ordered = append(ordered, n.request)
+			}
+			return ordered
+		}
+	}
+}
+
+// merging is a graph of requests, each with an edge to what followed it on some node.
+type merging struct {
+	lists [][]*mergeNode
+	order []*mergeNode // all, as they were found
+}
+
+type mergeNode struct {
+	request *request
+	arrived time.Time    // at the earliest
+	sent    time.Time    // a measure of when the earliest copy was sent
+	copies  []mergeCopy  // one for each list that says where the request stands
+	next    []*mergeNode // rebuilt for each attempt
+	left    int          // how many come before it
+	index   int
+}
+
+// mergeCopy is a request in one of the lists.
+type mergeCopy struct {
+	list int
+	sent time.Time
+}
+
+func newMerging(lists [][]*request) *merging {
+	m := &merging{lists: make([][]*mergeNode, len(lists))}
+	byID := make(map[fsm.RequestID]*mergeNode)
+	for i, list := range lists {
+		for _, r := range list {
+			n := byID[r.command.ID]
+			if n == nil || r.command.ID.IsZero() { // without an id, it is one of its own
+				n = &mergeNode{request: r, arrived: r.arrived, sent: r.sent, index: len(m.order)}
+				byID[r.command.ID] = n
+				m.order = append(m.order, n)
+			}
+			if k := len(n.copies); k > 0 && n.copies[k-1].list == i {
+				continue // the first one says where it stands
+			}
+			if r.arrived.Before(n.arrived) {
+				n.arrived = r.arrived
+			}
+			if r.sent.Before(n.sent) {
+				n.sent = r.sent
+			}
+			n.copies = append(n.copies, mergeCopy{i, r.sent})
+			m.lists[i] = append(m.lists[i], n)
+		}
+	}
+	return m
+}
+
+// sort returns the requests in an order along all edges, and those for which there is none.
+func (m *merging) sort() (ordered []*request, stuck []*mergeNode) {
+	for _, n := range m.order {
+		n.next, n.left = nil, 0
+	}
+	for i, list := range m.lists {
+		var last *mergeNode
+		for _, n := range list {
+			if !n.standsIn(i) {
+				continue
+			}
+			if last != nil {
+				last.next = append(last.next, n)
+				n.left++
+			}
+			last = n
+		}
+	}
+	var ready mergeHeap
+	for _, n := range m.order {
+		if n.left == 0 {
+			ready = append(ready, n)
+		}
+	}
+	heap.Init(&ready)
+	for len(ready) > 0 {
+		n := heap.Pop(&ready).(*mergeNode)
+		ordered = append(ordered, n.request)
+		for _, next := range n.next {
+			if next.left--; next.left == 0 {
+				heap.Push(&ready, next)
+			}
+		}
+	}
+	for _, n := range m.order {
+		if n.left > 0 {
+			stuck = append(stuck, n)
+		}
+	}
+	return ordered, stuck
+}
+
+func (n *mergeNode) standsIn(list int) bool {
+	return slices.ContainsFunc(n.copies, func(c mergeCopy) bool { return c.list == list })
+}
+
+// lateness returns how much later the copies of a list look than the earliest copies of the same requests, in ascending order.
+func (m *merging) lateness(list int) (late []time.Duration) {
+	for _, n := range m.lists[list] {
+		for _, c := range n.copies {
+			if c.list == list && len(n.copies) > 1 {
+				late = append(late, c.sent.Sub(n.sent))
+			}
+		}
+	}
+	slices.Sort(late)
+	return late
+}
+
+// dropLate leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were rounded; what
+// was sent again looks later than the rest.
+func (m *merging) dropLate() {
+	const rounding = 1500 * time.Millisecond
+	for i, list := range m.lists {
+		late := m.lateness(i)
+		if len(late) == 0 {
+			continue
+		}
+		for _, n := range list {
+			n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool {
+				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-late[0] > rounding
+			})
+		}
+	}
+}
+
+// biases returns for each list by how much what it holds looks later than elsewhere, as a rule.
+func (m *merging) biases() []time.Duration {
+	biases := make([]time.Duration, len(m.lists))
+	for i := range m.lists {
+		if late := m.lateness(i); len(late) > 0 {
+			biases[i] = late[(len(late)-1)/2]
+		}
+	}
+	return biases
+}
+
+// dropLatest leaves out the copy that was sent latest after another one of the same request, and reports whether there was any.
+func (m *merging) dropLatest(among []*mergeNode) bool {
+	biases := m.biases()
+	var latest *mergeNode
+	at, by := 0, time.Duration(math.MinInt64)
+	for _, n := range among {
+		for i, c := range n.copies {
+			if after := c.sent.Sub(n.sent) - biases[c.list]; len(n.copies) > 1 && after > by {
+				latest, at, by = n, i, after
+			}
+		}
+	}
+	if latest != nil {
+		latest.copies = slices.Delete(latest.copies, at, at+1)
+	}
+	return latest != nil
+}
+
+// mergeHeap implements heap.Interface: the earliest arrival is first.
+type mergeHeap []*mergeNode
+
+// Len implements heap.Interface.
+func (h mergeHeap) Len() int { return len(h) }
+
+// Less implements heap.Interface.
+func (h mergeHeap) Less(i, j int) bool {
+	return cmp.Or(h[i].arrived.Compare(h[j].arrived), cmp.Compare(h[i].index, h[j].index)) < 0
+}
+
+// Swap implements heap.Interface.
+func (h mergeHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *mergeHeap) Push(n any) { *h = append(*h, n.(*mergeNode)) }
+
+// Pop implements heap.Interface.
+func (h *mergeHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

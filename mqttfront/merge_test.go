@@ -1,0 +1,221 @@
+package mqttfront
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
+func (f *Front) heldOrder(of string) string {
+	var order strings.Builder
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		if name := string(element.Value.(*request).correlation[:1]); strings.Contains(of, name) {
+			order.WriteString(name)
+		}
+	}
+	return order.String()
+}
+
+// The broker's stream of one client: A, then, when A is answered, B, C, a copy of A, D. This node's session lags: it holds A, of whose
+// outcome it did not hear because it led when A was applied, and B. The other node holds B, C, the copy of A, D.
+func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
+	f, s := newTestFront(t)
+	other, others := newTestFront(t)
+	probe, _ := newTestFront(t)
+	name := func(letter string) string { return strings.Repeat(letter, 16) }
+	arrive(probe, del, name("A"), "__srcId", "c")
+	a := probe.held.Front().Value.(*request).command
+	for _, store := range []*fakeStore{s, others} {
+		commit(t, store, fsm.Entry{Commands: []fsm.Command{a}})
+		commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+	}
+	for _, letter := range []string{"A", "B"} {
+		arrive(f, del, name(letter), "__srcId", "c")
+	}
+	for _, letter := range []string{"B", "C", "A", "D"} {
+		arrive(other, del, name(letter), "__srcId", "c")
+	}
+	held := heldBy(t, other)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	if order := f.heldOrder("BCD"); order != "BCD" {
+		t.Errorf("B, C, D are executed in the order %s", order)
+	}
+}
+
+// A node that led holds a request and a copy of it: the first says where it stands.
+func TestMergeGoesByTheFirstCopy(t *testing.T) {
+	f, s := newTestFront(t)
+	other, _ := newTestFront(t)
+	serve(other)
+	for _, letter := range []string{"A", "B", "A", "C"} {
+		arrive(other, del, strings.Repeat(letter, 16), "__srcId", "c")
+	}
+	held := heldBy(t, other)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	if order := f.heldOrder("ABC"); order != "ABC" {
+		t.Errorf("A, B, C are executed in the order %s", order)
+	}
+}
+
+// sending is one publication of a request of a client.
+type sending struct {
+	number int
+	at     time.Duration
+}
+
+// stream draws the publications of a client in order of time: each request once, and later copies of some. again has the copied ones.
+func stream(r *rand.Rand, count int) (sent []sending, again map[int]bool) {
+	again = make(map[int]bool)
+	for number := range count {
+		at := time.Duration(number) * 50 * time.Millisecond
+		sent = append(sent, sending{number, at})
+		if r.IntN(8) == 0 {
+			again[number] = true
+			sent = append(sent, sending{number, at + 1500*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))})
+		}
+	}
+	slices.SortStableFunc(sent, func(a, b sending) int { return int(a.at - b.at) })
+	return sent, again
+}
+
+// receive draws what one node holds of a stream: from some point on, without a part, and up to some point, each with a lag of its own.
+func receive(r *rand.Rand, sent []sending, now time.Time) (held []*request) {
+	const expiry = 20 * time.Second
+	from, to := r.IntN(len(sent)/2+1), len(sent)-r.IntN(len(sent)/2+1)
+	missing := from + r.IntN(len(sent))
+	lag := time.Duration(r.Int64N(int64(2 * time.Second)))
+	seen := make(map[int]*request)
+	for i, s := range sent[:max(to, from)] {
+		if i < from || i >= missing && i < missing+3 {
+			continue
+		}
+		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
+		arrived := now.Add(s.at + lag)
+		q := &request{done: func() {}, arrived: arrived, deadline: arrived.Add(left), sent: arrived.Add(left), holdUntil: arrived.Add(time.Minute), responseTopic: "clients/c/r"}
+		q.correlation = []byte(fmt.Sprintf("%016d", s.number))
+		q.command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.command.ID[0], q.command.ID[1] = 1, byte(s.number)
+		if first := seen[s.number]; first != nil {
+			first.absorb(q) // as a follower does
+			continue
+		}
+		seen[s.number] = q
+		held = append(held, q)
+	}
+	return held
+}
+
+// TestMergedOrderIsTheTrueOne: whatever part of a client's stream each of three nodes holds, with copies that came late to some of them, two
+// requests that were sent once come out in the order in which they were sent, if one of the nodes holds both.
+func TestMergedOrderIsTheTrueOne(t *testing.T) {
+	const runs = 20_000
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		sent, again := stream(r, 16+r.IntN(20))
+		now := time.Now().Add(-10 * time.Second)
+		f, s := newTestFront(t)
+		lists := [][]*request{receive(r, sent, now), receive(r, sent, now), receive(r, sent, now)}
+		f.mu.Lock()
+		for _, q := range lists[0] {
+			f.sequence++
+			q.sequence = f.sequence
+			q.element = f.held.PushBack(q)
+			f.byID[q.command.ID] = q
+		}
+		f.takeUpHeld(s.machine, map[string][]*request{"n2": lists[1], "n3": lists[2]})
+		place := make(map[int]int)
+		for element := f.held.Front(); element != nil; element = element.Next() {
+			place[number(element.Value.(*request))] = len(place)
+		}
+		f.mu.Unlock()
+		for _, list := range lists {
+			for i, a := range list {
+				for _, b := range list[i+1:] {
+					if !again[number(a)] && !again[number(b)] && place[number(a)] > place[number(b)] {
+						t.Fatalf("seed %d: of %v here, and %v and %v elsewhere, %d is behind %d; sent again were %v",
+							seed, numbers(lists[0]), numbers(lists[1]), numbers(lists[2]), number(a), number(b), again)
+					}
+				}
+			}
+		}
+	}
+}
+
+func number(r *request) int { return int(r.command.ID[1]) }
+
+func numbers(requests []*request) (n []int) {
+	for _, r := range requests {
+		n = append(n, number(r))
+	}
+	return n
+}
+
+// Most of what a node holds may be copies: it was started anew just before its client sent everything again. The client sent 1, 2, 3, then 6
+// and 4, then 1, 2, 3 again, and then 5.
+func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
+	f, s := newTestFront(t)
+	now := time.Now()
+	made := func(number byte, sent time.Duration) *request {
+		q := &request{done: func() {}, arrived: now.Add(sent), sent: now.Add(sent), deadline: now.Add(20*time.Second + sent), holdUntil: now.Add(time.Minute), responseTopic: "clients/c/r"}
+		q.sent = q.deadline
+		q.command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.command.ID[0], q.command.ID[1] = 1, number
+		return q
+	}
+	const lag = 300 * time.Millisecond
+	here := []*request{made(1, lag), made(2, lag), made(3, lag), made(6, 2*time.Second+lag), made(4, 2*time.Second+lag)}
+	there := []*request{made(4, 2*time.Second), made(1, 5*time.Second), made(2, 5*time.Second), made(3, 5*time.Second), made(5, 6*time.Second)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range here {
+		q.element = f.held.PushBack(q)
+		f.byID[q.command.ID] = q
+	}
+	f.takeUpHeld(s.machine, map[string][]*request{"n3": there})
+	var order []int
+	for element := f.held.Front(); element != nil; element = element.Next() {
+		order = append(order, number(element.Value.(*request)))
+	}
+	if !slices.Equal(order, []int{1, 2, 3, 6, 4, 5}) {
+		t.Errorf("the order is %v", order)
+	}
+}
+
+// What contradicts itself everywhere takes bounded time, and loses nothing.
+func TestMergeOfContradictionsIsQuick(t *testing.T) {
+	f, s := newTestFront(t)
+	const count = 20_000
+	now := time.Now()
+	made := func(number int) *request {
+		q := &request{done: func() {}, arrived: now, sent: now, holdUntil: now.Add(time.Minute), responseTopic: "clients/c/r"}
+		q.command.Kind, q.command.ID[0], q.command.ID[1], q.command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
+		return q
+	}
+	var there []*request
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range count {
+		q := made(i)
+		q.element = f.held.PushBack(q)
+		f.byID[q.command.ID] = q
+		there = append(there, made(count-i))
+	}
+	began := time.Now()
+	f.takeUpHeld(s.machine, map[string][]*request{"n3": there})
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if f.held.Len() != count+1 {
+		t.Errorf("%d are held, not %d", f.held.Len(), count+1)
+	}
+}
