@@ -161,3 +161,6 @@ type World struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 }
+
+// wallClock reads the machine's wall clock: milliseconds since the Unix epoch.
+func wallClock() int64 { return time.Now().UnixMilli() }

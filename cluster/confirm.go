@@ -1,5 +1,3 @@
-//go:build !mutant_verify_leader && !mutant_leader_state
-
 package cluster
 
 import (

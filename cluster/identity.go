@@ -21,6 +21,9 @@ type Identity struct {
 	Draw    string `json:"draw"`
 }
 
+// RaftID returns the id under which the node is a member.
+func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Draw) }
+
 // NodeName returns the name of the node that a raft id belongs to.
 func NodeName(id raft.ServerID) string {
 	name := string(id)

@@ -302,3 +302,8 @@ func (p *proposer) untilTick() time.Duration {
 	}
 	return wait
 }
+
+// hand gives an entry to raft. What it did is told when it is applied, that is, committed.
+func (p *proposer) hand(data []byte) raft.ApplyFuture {
+	return p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
+}

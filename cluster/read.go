@@ -113,7 +113,7 @@ func (r *reader) answer(waiting []reading) {
 	r.node.replica.view(func(m *fsm.Machine) {
 		index := m.Status().Index
 		for i := range waiting {
-			r.node.readDone(waiting[i].tag, index, r.readOne(m, waiting[i].command))
+			r.node.readDone(waiting[i].tag, index, m.Read(waiting[i].command))
 		}
 	})
 }

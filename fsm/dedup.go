@@ -137,3 +137,13 @@ func (m *memory) result() Result {
 		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&memoryHasTime != 0,
 	}
 }
+
+// find returns the outcome of a request, if it is remembered.
+func (d *dedup) find(id RequestID) (memory, bool) { return d.byID.Get(memory{id: id}) }
+
+// room reports whether an outcome of the client may be added without touching the reserve.
+func (d *dedup) room(client uint64, limits *Limits) bool {
+	main := limits.DedupEntries - limits.DedupEntries/10
+	share := limits.dedupShare()
+	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < share-share/10
+}

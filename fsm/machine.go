@@ -99,6 +99,16 @@ func (m *Machine) lead(term uint64, command *Command) {
 	m.note('L', term, command.Nonce)
 }
 
+// isNext reports whether an entry is the next of the leader that serves: neither one that a leader slipped in before its LeaderStart,
+// nor one behind an entry that was lost.
+func (m *Machine) isNext(term uint64, entry *Entry) bool {
+	return term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1
+}
+
+// timeOf returns the cluster time of an entry: what it was at the LeaderStart, and the leader's monotonic time since. It never goes
+// back, and no wall clock has a part in it.
+func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
+
 // maxExpired bounds how many keys one entry expires. What is due and still there is absent for every command all the same.
 const maxExpired = 10_000
 

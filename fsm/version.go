@@ -1,5 +1,3 @@
-//go:build !holdfast_version1
-
 package fsm
 
 // Version is what this build can apply. It grows with every new kind of command or field of the log format. The members tell

@@ -116,3 +116,7 @@ func (f *Front) setAside(r *request) {
 		f.end(r)
 	}
 }
+
+// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without a word in the log: nobody else holds
+// it, or executing it later has no effect.
+func mayRefuseUnlogged(r *request) bool { return r.read || r.command.ID.IsZero() }

@@ -3,6 +3,7 @@ package mqttfront
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"holdfast/internal/mqttconn"
@@ -25,6 +26,10 @@ func newOutbox(front *Front) *outbox {
 	}
 	return o
 }
+
+// laneID returns the client id of an outgoing connection. It is the same on every node, so that a new leader takes the connection
+// over from the old one.
+func (f *Front) laneID(number int) string { return fmt.Sprintf("%s-out-%d", f.config.Cluster, number) }
 
 // takeOver connects all lanes, and starts them. Leadership is confirmed before the first CONNECT and again after the last
 // CONNACK, and only then is anything published: else a leader that slept just before its CONNECT would throw the true one out
@@ -68,6 +73,10 @@ func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publish
 	}
 	return publishers, o.front.confirmTaken(ctx)
 }
+
+// confirmTaken confirms the leadership once more when outgoing connections were taken over: who slept before that has thrown out the
+// true leader, and must not say anything.
+func (f *Front) confirmTaken(ctx context.Context) error { return f.store.Confirm(ctx) }
 
 // close stops publishing at once, and waits for the end of it.
 func (o *outbox) close() {

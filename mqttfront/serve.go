@@ -117,7 +117,7 @@ func (f *Front) republish(m *fsm.Machine) {
 	}
 	var outputs []output
 	now := m.Status().Now
-	for _, event := range unpublished(m) {
+	for _, event := range m.Unpublished() {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
 	}
@@ -275,6 +275,21 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	}
 	for j := range command.Rejected {
 		f.learn(command.Rejected[j].ID, outcome.Index)
+	}
+}
+
+// learn notes that a request that this node holds has its outcome. f.mu is held.
+func (f *Front) learn(id fsm.RequestID, index uint64) {
+	if id.IsZero() {
+		return
+	}
+	r, held := f.byID[id]
+	switch {
+	case !held:
+		f.early.note(id, index, time.Now())
+	case r.outcome == 0:
+		r.outcome = index
+		f.known = append(f.known, knownOutcome{r, index})
 	}
 }
 

@@ -35,7 +35,7 @@ func (t *tracker) done(index uint64) bool {
 	t.entries[at].left--
 	moved := false
 	for len(t.entries) > 0 && t.entries[0].left == 0 {
-		t.mark, moved = markAfter(t.entries[0].index), true
+		t.mark, moved = t.entries[0].index, true
 		t.entries = t.entries[1:]
 	}
 	return moved

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,12 +44,30 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestSearchNamesKindsOfTheSimulation keeps the command that a report prints after a violation in step with both harnesses.
+func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
+	source, err := os.ReadFile("../sim/plan.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range kinds() {
+		like, known := simulated()[kind]
+		if !known || like != "" && !strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
+			t.Errorf("%s: the simulation has no kind %q", kind, like)
+		}
+	}
+	got := search(3, "leader", []fault{{kind: "clock jump"}, {kind: "clock skew"}, {kind: "flood"}, {kind: "broker pause"}})
+	if want := `make sim SEEDS=1000 NODES=3 INGEST=leader KINDS="broker silent,clock jump"`; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}
+
 // Every kind of fault that may be drawn, or that a mutant asks for, can be injected.
 func TestKinds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	asked := kinds()
-	for _, m := range mutants() {
+	for _, m := range selftests() {
 		for _, kind := range m.faults {
 			if asked[kind] == 0 {
 				t.Errorf("%s asks for %s", m.name, kind)

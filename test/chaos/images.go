@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"holdfast/test/mutants"
 )
 
 // images are the names of what the containers run.
@@ -22,23 +24,31 @@ func buildImages(ctx context.Context, mutant string) (images, error) {
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
 	built := images{node: "holdfast-chaos-node", load: "holdfast-chaos-load", broker: os.Getenv("BROKER_IMAGE")}
-	tags := "skewed_clock"
+	edited := []mutants.Mutant{mutants.SkewedClock()}
 	if mutant != "" {
 		for name := range strings.SplitSeq(mutant, "+") {
-			tags += ",mutant_" + name
+			broken, err := mutants.Find(name)
+			if err != nil {
+				return images{}, err
+			}
+			edited = append(edited, broken)
 		}
 		built.node += "-" + strings.NewReplacer("_", "-", "+", "-").Replace(mutant)
 	}
-	product, err := tool(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "holdfast")
+	product, err := mutants.Root(ctx)
 	if err != nil {
 		return images{}, err
 	}
-	for _, program := range []struct{ image, name, module, source, tags string }{
-		{"node", "holdfast", strings.TrimSpace(product), "./cmd/holdfast", tags},
+	overlay, err := mutants.Overlay(ctx, filepath.Join(folder, "overlay"), edited...)
+	if err != nil {
+		return images{}, err
+	}
+	for _, program := range []struct{ image, name, module, source, overlay string }{
+		{"node", "holdfast", product, "./cmd/holdfast", overlay},
 		{"node", "machine", "", "holdfast/test/chaos/machine", ""},
 		{"load", "load", "", "holdfast/test/chaos/load", ""},
 	} {
-		command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", program.tags, "-o", filepath.Join(folder, program.image, program.name), program.source)
+		command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-overlay", program.overlay, "-o", filepath.Join(folder, program.image, program.name), program.source)
 		command.Dir = program.module
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := command.CombinedOutput(); err != nil {

@@ -18,7 +18,7 @@ type mutant struct {
 	checks       []string
 }
 
-func mutants() []mutant {
+func selftests() []mutant {
 	return []mutant{
 		{"ack_early", "acknowledge before commit", 1, []string{"power failure of the leader", "partition: leader alone", "pause of the leader"}, []string{"linearizability", "acknowledged write lost"}},
 		{"read_cache", "stale reads: from a cache of 100 ms", 2, []string{"power failure of the leader", "pause of the leader"}, []string{"linearizability"}},
@@ -41,7 +41,7 @@ var errUncaught = errors.New("not caught")
 // has to keep it.
 func runSelftest(ctx context.Context, o options) error {
 	var faults error
-	for _, m := range mutants() {
+	for _, m := range selftests() {
 		if o.mutant != "" && o.mutant != m.name {
 			continue
 		}

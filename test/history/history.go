@@ -80,6 +80,14 @@ type Repeat struct {
 	Version hlc.Timestamp
 }
 
+// Correlation returns the correlation data of the operation's requests.
+func (o *Op) Correlation() string {
+	if o.Anonymous {
+		return fmt.Sprintf("%08d", o.Number)
+	}
+	return fmt.Sprintf("%016d", o.Number)
+}
+
 // String describes the operation for people.
 func (o *Op) String() string {
 	text := fmt.Sprintf("#%d %s %s %s", o.Number, o.Client, o.Verb, o.Key)

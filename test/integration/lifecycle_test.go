@@ -14,6 +14,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/testcert"
+	"holdfast/test/mutants"
 )
 
 // list returns the members as the admin API of the node tells.
@@ -209,7 +210,11 @@ func TestBootstrap(t *testing.T) {
 // two kinds of commands, which nobody proposes before all know them.
 func TestRollingUpgrade(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "holdfast-1")
-	build := exec.Command("go", "build", "-tags", "holdfast_version1", "-o", old, "holdfast/cmd/holdfast")
+	overlay, err := mutants.Overlay(t.Context(), t.TempDir(), mutants.Version1())
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-overlay", overlay, "-o", old, "holdfast/cmd/holdfast")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

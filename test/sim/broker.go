@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/test/sim/schedule"
 )
 
 // brokerOptions are what brokers do differently.
@@ -25,7 +27,10 @@ type broker struct {
 	options brokerOptions
 	address string
 
-	mu       sync.Mutex
+	// published is called with each message that a node publishes.
+	published func(*packets.Publish)
+
+	mu       schedule.Mutex
 	up       bool
 	sessions map[string]*session
 	losses   []sessionLoss // of sessions that had something to deliver, or were subscribed

@@ -84,6 +84,7 @@ func (b *broker) take(c *conn, a *attachment, packet *packets.ControlPacket) boo
 		if content.Properties.MessageExpiry != nil {
 			m.expires = time.Now().Add(time.Duration(*content.Properties.MessageExpiry) * time.Second)
 		}
+		b.published(content)
 		var receivers []string
 		if receivers, err = b.publish(m); err != nil {
 			return false

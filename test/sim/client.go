@@ -1,9 +1,9 @@
 package sim
 
 import (
-	"sync"
 	"time"
 
+	"holdfast/test/sim/schedule"
 	"holdfast/test/workload"
 )
 
@@ -15,7 +15,7 @@ type client struct {
 	out        chan outgoing
 	wantsUp    gate // closed while it is to be away
 
-	mu       sync.Mutex
+	mu       schedule.Mutex
 	attached *attachment
 }
 

@@ -5,8 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
+
+	"holdfast/test/sim/schedule"
 )
 
 // conn is one end of a connection. It implements net.Conn. Writing never blocks: what the other side does not read is kept.
@@ -17,7 +18,7 @@ type conn struct {
 	read    *deadline
 	dialled bool
 
-	mu      sync.Mutex
+	mu      schedule.Mutex
 	link    link // of what is written here
 	spoken  bool
 	aborted error
@@ -26,7 +27,7 @@ type conn struct {
 
 // stream is one direction of a connection.
 type stream struct {
-	mu     sync.Mutex
+	mu     schedule.Mutex
 	chunks []chunk
 	ended  error // what the reader gets behind the chunks
 	broken error // what it gets at once
@@ -257,7 +258,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // deadline is a moment that may be moved, at which whoever reads is woken.
 type deadline struct {
-	mu      sync.Mutex
+	mu      schedule.Mutex
 	at      time.Time
 	timer   *time.Timer
 	expired chan struct{}

@@ -11,18 +11,18 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
+	"holdfast/test/sim/schedule"
 )
 
 // disk is what a machine keeps: it outlives the processes that use it. Each write is whole or not there at all, as bbolt's are;
 // the one that is under way when the process dies may be either.
 type disk struct {
-	mu        sync.Mutex
+	mu        schedule.Mutex
 	random    *rand.Rand
 	draw      string // of the identity; empty for a new machine
 	logs      map[uint64]*raft.Log
@@ -128,10 +128,18 @@ func (d *disk) copied() *disk {
 type mount struct {
 	exit func(error)
 
-	mu   sync.Mutex
-	disk *disk
-	dead chan struct{}
-	over bool
+	mu      schedule.Mutex
+	disk    *disk
+	dead    chan struct{}
+	over    bool
+	writing []*diskWrite // in the order in which they began
+}
+
+// diskWrite is a write that is under way. When the process dies meanwhile it lands on the disk then, or never: later another process may
+// have the disk.
+type diskWrite struct {
+	change func(*disk)
+	lands  bool
 }
 
 func newMount(d *disk, exit func(error)) *mount {
@@ -142,6 +150,11 @@ func (m *mount) die() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.over {
+		for _, w := range m.writing {
+			if w.lands {
+				m.disk.locked(w.change)
+			}
+		}
 		m.over, m.disk = true, m.disk.copied()
 		close(m.dead)
 	}
@@ -167,6 +180,10 @@ func (m *mount) write(change func(*disk)) error {
 	if failing {
 		return errDiskFails
 	}
+	w := &diskWrite{change, lands}
+	m.mu.Lock()
+	m.writing = append(m.writing, w)
+	m.mu.Unlock()
 	for opened := d.hanging.wait(); opened != nil && !waited(m, opened); {
 		opened = d.hanging.wait()
 	}
@@ -177,9 +194,7 @@ func (m *mount) write(change func(*disk)) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.disk != d && lands { // it has died meanwhile
-		d.locked(change)
-	}
+	m.writing = slices.DeleteFunc(m.writing, func(other *diskWrite) bool { return other == w })
 	m.disk.locked(change)
 	return nil
 }

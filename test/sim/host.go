@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
+	"holdfast/test/sim/schedule"
 )
 
 // clusterName is the prefix of the nodes' client ids.
@@ -27,10 +29,11 @@ const clusterName = "holdfast"
 type host struct {
 	sim    *simulation
 	name   string
+	group  int // of its node's goroutines: they stop together
 	disk   *disk
 	offset atomic.Int64 // of the wall clock, milliseconds
 
-	mu      sync.Mutex
+	mu      schedule.Mutex
 	process *process
 	stopped bool // for good
 	held    int  // hands that are on its disk: nobody may start it
@@ -95,6 +98,7 @@ func (h *host) start() {
 	h.sim.noteRegistry(p.registry)
 	h.sim.load.Go(func() {
 		defer close(p.gone)
+		schedule.Enter(h.group)
 		if err := p.run(ctx); err != nil {
 			p.exit(err)
 		}
@@ -133,6 +137,7 @@ func (h *host) letGo() {
 
 // die cuts the process off from the world, and lets it come to its end.
 func (p *process) die(silently bool) {
+	p.host.sim.deliveries.end(p.host.name, p.host.sim.trace.now())
 	p.port.die(silently)
 	p.mount.die()
 	p.stop(errKilled)
@@ -172,7 +177,10 @@ func (p *process) exit(err error) {
 		p.die(false)
 		h := p.host
 		h.sim.trace.add(h.name, "process %d ends: %v", p.number, err)
-		h.sim.load.Go(func() { h.recover(p, err) })
+		h.sim.load.Go(func() {
+			schedule.Enter(0)
+			h.recover(p, err)
+		})
 	})
 }
 
@@ -266,7 +274,7 @@ func (p *process) run(ctx context.Context) error {
 		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
 		Random:    random,
 		FreeSpace: h.disk.free, Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
-	}, front)
+	}, observer{front, h})
 	if err != nil {
 		return errors.Join(err, closeLinks()) // a second time does no harm
 	}
@@ -290,12 +298,17 @@ func (p *process) close(ctx context.Context, node *cluster.Node) error {
 	return node.Close(ctx)
 }
 
+func (p *process) dialBroker(ctx context.Context, address string) (net.Conn, error) {
+	p.host.dialsBroker()
+	return p.port.DialBroker(ctx, address)
+}
+
 func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	h, broker := p.host, []mqttconn.Address{{Host: p.host.sim.broker.address}}
 	config := h.sim.tunables.front
 	config.Cluster, config.Node, config.Addresses = clusterName, h.name, broker
 	front, err := mqttfront.New(config, mqttfront.World{
-		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.port.DialBroker},
+		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
 		Driver: mqttfront.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: mqttfront.NewMetrics(p.registry),
 	})
@@ -322,7 +335,7 @@ func (d *disk) free() (uint64, bool) {
 
 // lockedRandom makes a source safe for concurrent use.
 func lockedRandom(r *rand.Rand) func() uint64 {
-	var mu sync.Mutex
+	var mu schedule.Mutex
 	return func() uint64 {
 		mu.Lock()
 		defer mu.Unlock()

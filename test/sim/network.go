@@ -8,6 +8,9 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"holdfast/internal/ordered"
+	"holdfast/test/sim/schedule"
 )
 
 // class says what a connection carries, so that a fault can hit one kind of traffic and not another.
@@ -27,7 +30,7 @@ type link struct {
 
 // gate is open, or closed by one or more faults.
 type gate struct {
-	mu     sync.Mutex
+	mu     schedule.Mutex
 	closed int
 	opened chan struct{}
 }
@@ -61,7 +64,7 @@ func (g *gate) wait() <-chan struct{} {
 // linkState is what faults have made of a link.
 type linkState struct {
 	gate  gate
-	mu    sync.Mutex
+	mu    schedule.Mutex
 	delay time.Duration // added to each piece of data
 }
 
@@ -70,18 +73,18 @@ type linkState struct {
 type network struct {
 	latency time.Duration
 
-	mu        sync.Mutex
+	mu        schedule.Mutex
 	random    *rand.Rand
 	links     map[link]*linkState
 	hosts     map[string]*gate // closed while a host is paused
 	listeners map[string]*listener
-	conns     map[*conn]struct{}
+	conns     ordered.Set[*conn]
 }
 
 func newNetwork(random *rand.Rand, latency time.Duration) *network {
 	return &network{
 		latency: latency, random: random, links: make(map[link]*linkState), hosts: make(map[string]*gate),
-		listeners: make(map[string]*listener), conns: make(map[*conn]struct{}),
+		listeners: make(map[string]*listener),
 	}
 }
 
@@ -90,7 +93,7 @@ func (n *network) link(l link) *linkState { return entry(&n.mu, n.links, l) }
 func (n *network) host(name string) *gate { return entry(&n.mu, n.hosts, name) }
 
 // entry returns what a map has under a key, which is made where it is missing.
-func entry[K comparable, V any](mu *sync.Mutex, of map[K]*V, key K) *V {
+func entry[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
 	mu.Lock()
 	defer mu.Unlock()
 	value := of[key]
@@ -128,7 +131,7 @@ func (n *network) slow(l link, delay time.Duration) {
 func (n *network) reset(chosen func(*conn) bool) {
 	n.mu.Lock()
 	var breaking []*conn
-	for c := range n.conns {
+	for c := range n.conns.All() {
 		if chosen(c) {
 			breaking = append(breaking, c)
 		}
@@ -150,14 +153,14 @@ type port struct {
 	network *network
 	host    string
 
-	mu     sync.Mutex
+	mu     schedule.Mutex
 	dead   bool
-	conns  map[*conn]struct{}
+	conns  ordered.Set[*conn]
 	closes []*listener
 }
 
 func (n *network) port(host string) *port {
-	return &port{network: n, host: host, conns: make(map[*conn]struct{})}
+	return &port{network: n, host: host}
 }
 
 // Listen implements transport.Network.
@@ -249,7 +252,8 @@ func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.conns[near], n.conns[far] = struct{}{}, struct{}{}
+	n.conns.Add(near)
+	n.conns.Add(far)
 	return near, far
 }
 
@@ -259,16 +263,16 @@ func (p *port) keep(c *conn) bool {
 	if p.dead {
 		return false
 	}
-	p.conns[c] = struct{}{}
+	p.conns.Add(c)
 	return true
 }
 
 func (p *port) forget(c *conn) {
 	p.mu.Lock()
-	delete(p.conns, c)
+	p.conns.Delete(c)
 	p.mu.Unlock()
 	p.network.mu.Lock()
-	delete(p.network.conns, c)
+	p.network.conns.Delete(c)
 	p.network.mu.Unlock()
 }
 
@@ -278,12 +282,12 @@ func (p *port) die(silently bool) {
 	p.mu.Lock()
 	p.dead = true
 	conns, listeners := p.conns, p.closes
-	p.conns = make(map[*conn]struct{})
+	p.conns = ordered.Set[*conn]{}
 	p.mu.Unlock()
 	for _, l := range listeners {
 		_ = l.Close()
 	}
-	for c := range conns {
+	for c := range conns.All() {
 		c.abort(errReset)
 		if !silently {
 			c.out.end(errReset)

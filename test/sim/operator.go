@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/internal/policy"
+	"holdfast/test/sim/schedule"
 )
 
 // actOnCluster does what an operator does.
@@ -29,9 +31,13 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 	defer cancel()
 	switch f.kind {
 	case transferLeader:
-		return s.done("transfer", node.HandOver(ctx, ""))
+		return s.transfer(ctx, f, leader, node)
 	case deposeLeader:
-		return s.depose(ctx, f, leader, node)
+		return s.deposeAll(ctx, f)
+	case stopsLeading, stopsDialling:
+		return s.trap(ctx, f, leader)
+	case laggingBroker:
+		s.lag(ctx, f)
 	case flapLeader:
 		s.flap(ctx, f)
 	case snapshotStorm:
@@ -57,15 +63,32 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 	return true
 }
 
-// flap hands the leadership over again and again, at some times straight back.
+// transfer hands the leadership over, at some times to a member that is stopped just then: so the transfer fails, and the leader goes on.
+func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
+	target := s.hosts[f.node]
+	if f.variant%3 > 0 || target == leader {
+		return s.done("transfer", node.HandOver(ctx, ""))
+	}
+	const stopped = 1500 * time.Millisecond
+	schedule.StopAfter(target.group, 1+uint64(f.variant>>4)%512, stopped)
+	s.done("transfer", node.HandOver(ctx, target.name))
+	return true
+}
+
+// flap hands the leadership over again and again, at some times straight back. One goroutine of the leader may be slow meanwhile: what it
+// was about to do comes when the node leads again.
 func (s *simulation) flap(ctx context.Context, f *fault) {
 	const patience = 200 * time.Millisecond
+	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	for until := s.trace.now() + f.lasts; s.trace.now() < until; s.sleep(time.Second / 2) {
 		leader := s.leader()
 		if leader == nil {
 			continue
 		}
 		node := leader.member()
+		if random.IntN(2) == 0 {
+			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
+		}
 		if node == nil || !s.done("transfer", node.HandOver(ctx, "")) || f.variant%2 == 0 {
 			continue
 		}
@@ -77,6 +100,44 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 	}
 }
 
+// lag slows the way from and to the broker, and changes the leader again and again meanwhile: what one has not published yet, and what
+// others have not received yet, is much then.
+func (s *simulation) lag(ctx context.Context, f *fault) {
+	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
+	var slowed []link
+	for _, h := range s.hosts {
+		if f.variant%3 == 0 && h != s.hosts[f.node] {
+			continue // one node alone
+		}
+		slowed = append(slowed, link{h.name, "broker", classBroker}, link{"broker", h.name, classBroker})
+	}
+	for _, l := range slowed {
+		s.network.slow(l, f.delay)
+	}
+	for until := s.trace.now() + f.lasts; s.trace.now() < until; s.sleep(between(random, 300*time.Millisecond, 2*time.Second)) {
+		leader := s.leader()
+		if leader == nil {
+			continue
+		}
+		switch node := leader.member(); random.IntN(3) {
+		case 0:
+			if node != nil {
+				s.done("transfer", node.HandOver(ctx, ""))
+			}
+		case 1:
+			schedule.Stop(leader.group, between(random, time.Second, 2900*time.Millisecond))
+			s.sleep(time.Second)
+		default:
+			leader.kill(f.silently)
+			s.sleep(between(random, 0, 300*time.Millisecond))
+			leader.start()
+		}
+	}
+	for _, l := range slowed {
+		s.network.slow(l, 0)
+	}
+}
+
 // handBack lets whoever leads hand over to a host's node, before it serves perhaps, and reports whether anybody did.
 func (s *simulation) handBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
@@ -85,6 +146,22 @@ func (s *simulation) handBack(ctx context.Context, to *host) bool {
 		}
 	}
 	return false
+}
+
+// deposeAll deposes three leaders, one after the other. Each may confirm a leadership that is over only in a short moment, so one is not enough.
+func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
+	const leaders = 3
+	for range leaders {
+		leader := s.leader()
+		if leader == nil {
+			s.sleep(f.delay)
+			continue
+		}
+		if node := leader.member(); node != nil && s.depose(ctx, f, leader, node) {
+			deposed = true
+		}
+	}
+	return deposed
 }
 
 // depose makes another node the leader, and lets the old one know late: what the others say to it is slow, though not so slow that it

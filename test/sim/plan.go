@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -37,6 +38,9 @@ const (
 	transferLeader kind = "leadership transfer"
 	flapLeader     kind = "flapping leadership"
 	deposeLeader   kind = "leader that is deposed and does not hear of it"
+	laggingBroker  kind = "leaders that change while the broker lags"
+	stopsLeading   kind = "stopped when it begins to lead"
+	stopsDialling  kind = "leader stopped on its way to the broker"
 	snapshotStorm  kind = "snapshots"
 	changeSettings kind = "settings changed"
 	clientsAway    kind = "clients away"
@@ -54,6 +58,7 @@ type fault struct {
 	classes  []class
 	delay    time.Duration
 	offset   time.Duration
+	points   uint64 // synchronisation points before a node stops
 	variant  int
 	silently bool
 }
@@ -94,26 +99,28 @@ func (f *fault) String() string {
 	if f.delay > 0 {
 		fmt.Fprintf(&b, ", by %v", f.delay)
 	}
+	if f.points > 0 {
+		fmt.Fprintf(&b, ", after %d synchronisation points", f.points)
+	}
 	if f.offset != 0 {
 		fmt.Fprintf(&b, ", by %v", f.offset)
 	}
 	return b.String()
 }
 
-// weights says how often each kind is drawn.
-func weights() []struct {
+// weight is how often a kind is drawn.
+type weight struct {
 	kind   kind
 	weight int
-} {
-	return []struct {
-		kind   kind
-		weight int
-	}{
+}
+
+func weights() []weight {
+	return []weight{
 		{killNodes, 10},
 		{powerFailure, 4},
 		{killAll, 2},
 		{stopNode, 5},
-		{pauseNode, 8},
+		{pauseNode, 16},
 		{partition, 12},
 		{slowLinks, 12},
 		{resetLinks, 6},
@@ -129,22 +136,36 @@ func weights() []struct {
 		{diskLow, 1},
 		{flipBit, 3},
 		{clockJump, 8},
-		{wipeNode, 5},
+		{wipeNode, 8},
 		{removeMember, 2},
 		{demoteMember, 2},
 		{transferLeader, 7},
-		{flapLeader, 3},
-		{deposeLeader, 6},
+		{flapLeader, 5},
+		{deposeLeader, 10},
+		{laggingBroker, 12},
+		{stopsLeading, 7},
+		{stopsDialling, 7},
 		{snapshotStorm, 4},
 		{changeSettings, 4},
 		{clientsAway, 4},
 	}
 }
 
-// drawPlan draws what goes wrong, and when.
-func drawPlan(r *rand.Rand, t *tunables, duration time.Duration) (plan []fault) {
-	total := 0
+// Kinds returns the kinds of faults.
+func Kinds() (kinds []string) {
 	for _, w := range weights() {
+		kinds = append(kinds, string(w.kind))
+	}
+	return kinds
+}
+
+// drawPlan draws what goes wrong, and when: of the kinds that are named, or of all.
+func drawPlan(r *rand.Rand, t *tunables, duration time.Duration, kinds []string) (plan []fault) {
+	total, drawn := 0, weights()
+	if len(kinds) > 0 {
+		drawn = slices.DeleteFunc(drawn, func(w weight) bool { return !slices.Contains(kinds, string(w.kind)) })
+	}
+	for _, w := range drawn {
 		total += w.weight
 	}
 	const calm = 2 * time.Second
@@ -158,7 +179,7 @@ func drawPlan(r *rand.Rand, t *tunables, duration time.Duration) (plan []fault) 
 		}
 		long := r.IntN(6) == 0
 		n := r.IntN(total)
-		for _, w := range weights() {
+		for _, w := range drawn {
 			if n -= w.weight; n < 0 {
 				f.kind = w.kind
 				break
@@ -206,6 +227,12 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
 		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to its fall
+	case laggingBroker:
+		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond), between(r, 3*time.Second, 8*time.Second)
+	case stopsLeading, stopsDialling:
+		f.leader, f.lasts = true, between(r, 3*time.Second, 5*time.Second)
+		f.delay = between(r, time.Second, 2900*time.Millisecond) // of the stop: longer than an election, shorter than a connection attempt
+		f.points = 1 + r.Uint64N(1<<r.IntN(12))
 	case diskHangs:
 		f.lasts = t.timing.DiskDeadline + 2*time.Second
 	case diskSlow:

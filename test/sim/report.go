@@ -7,19 +7,28 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+
+	"holdfast/test/sim/schedule"
 )
 
 // Result is what came of one seed.
 type Result struct {
 	Seed       uint64
+	Schedule   uint64
+	Settings   string // of the schedule
+	Summary    schedule.Summary
 	Nodes      int
 	Virtual    time.Duration // from the beginning to the end
 	Real       time.Duration
 	Operations int64          // that were answered
 	Kinds      map[string]int // operations begun, by kind
 	Faults     map[string]int // that had an effect, by kind
-	Planned    int            // faults
+	Plan       []string       // all faults, also those that were left out
+	Clients    []string       // that worked
+	Again      string         // the command that repeats the run
 	Recovered  time.Duration  // until service was back after the last fault
 	Ordered    bool           // the order of each client was checked
 	// Complete says that notifications were checked for completeness; Expected is how many had to come, Repeated how many
@@ -36,34 +45,58 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	for _, o := range s.load.History.Ops {
 		kinds[string(o.Verb)]++
 	}
+	plan, clients := make([]string, 0, len(s.plan)), make([]string, 0, len(s.clients))
+	for i := range s.plan {
+		plan = append(plan, s.plan[i].String())
+	}
+	for _, c := range s.clients {
+		clients = append(clients, c.ID)
+	}
 	return &Result{
-		Seed: s.seed, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Planned: len(s.plan),
+		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
 		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }
 
-// Again is the command that replays the faults of a seed.
-func (s *simulation) again() string {
-	return fmt.Sprintf("make sim FIRST=%d SEEDS=1 DURATION=%v NODES=%d", s.seed, s.config.Duration, s.config.Nodes)
+// Again returns the command that repeats a run. It logs more, which changes nothing.
+func (c *Config) Again() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "make sim FIRST=%d SCHEDULE=%d DURATION=%v", c.Seed, c.Schedule, c.Duration)
+	if c.Nodes != 0 {
+		fmt.Fprintf(&b, " NODES=%d", c.Nodes)
+	}
+	if c.Ingest != "" {
+		fmt.Fprintf(&b, " INGEST=%s", c.Ingest)
+	}
+	if len(c.Kinds) > 0 {
+		fmt.Fprintf(&b, " KINDS=%q", strings.Join(c.Kinds, ","))
+	}
+	if len(c.Without) > 0 {
+		fmt.Fprintf(&b, " WITHOUT=%s", strings.Join(c.Without, ","))
+	}
+	return b.String()
 }
 
 // write writes what is needed to understand a run into a folder.
 func (s *simulation) write(folder string) error {
-	if err := os.MkdirAll(folder, 0o750); err != nil {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
 	files := map[string]func(io.Writer){
 		"violations.txt": func(w io.Writer) {
-			fmt.Fprintf(w, "Again: %s\n\n", s.again())
+			fmt.Fprintf(w, "Again: %s\n\n", s.config.Again())
 			for _, v := range s.violations {
 				fmt.Fprintf(w, "%s: %s\n\n", v.Check, v.Text)
 			}
 		},
 		"faults.txt": func(w io.Writer) {
 			fmt.Fprintf(w, "%+v\n\n", *s.tunables)
+			fmt.Fprintf(w, "Schedule: %s\n\n", s.settings)
 			for i := range s.plan {
-				fmt.Fprintln(w, &s.plan[i])
+				if !s.config.without(strconv.Itoa(i + 1)) {
+					fmt.Fprintf(w, "%3d %s\n", i+1, &s.plan[i])
+				}
 			}
 		},
 		"trace.txt":   func(w io.Writer) { _, _ = s.trace.WriteTo(w) }, // shown by what is missing

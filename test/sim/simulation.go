@@ -2,30 +2,46 @@ package sim
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"sync"
+	"slices"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
 	"holdfast/test/history"
+	"holdfast/test/sim/schedule"
 	"holdfast/test/workload"
 )
 
 // Config says what to simulate.
 type Config struct {
-	Seed     uint64
+	Seed     uint64        // of the settings, the faults and what the clients want
+	Schedule uint64        // of the order of goroutines, in a binary that can replay it
 	Duration time.Duration // of the load and the faults, in virtual time
 	Nodes    int           // 0 draws 3 or 5
 	Ingest   string        // everywhere or leader; empty draws
+	// Kinds are the kinds of faults that are drawn; none is all.
+	Kinds []string
+	// Without lists what a smaller run leaves out of what is drawn: faults by their number in the plan, from 1, and clients by their id.
+	Without []string
+	Log     slog.Level // of the nodes' log lines in the trace
+	// Record receives the switches between goroutines, as many as it has room for.
+	Record []schedule.Switch
 }
+
+func (c *Config) without(what string) bool { return slices.Contains(c.Without, what) }
 
 // simulation is one run: a cluster, a broker, clients, and what happens to them.
 type simulation struct {
 	seed     uint64
 	config   Config
+	settings schedule.Settings
+	summary  schedule.Summary
+	recorded int // of config.Record
 	tunables *tunables
 	trace    *trace
 	network  *network
@@ -35,7 +51,10 @@ type simulation struct {
 	load     *workload.Load
 	plan     []fault
 
-	mu         sync.Mutex
+	deliveries deliveries
+	traps      traps
+
+	mu         schedule.Mutex
 	violations []Violation
 	registries []*prometheus.Registry
 	effects    map[string]int // of faults, by kind, that were there
@@ -59,15 +78,18 @@ type Violation struct {
 	Text  string
 }
 
+// newSimulation begins a run, inside of a bubble of virtual time: the run is in order from the first map that is made.
 func newSimulation(config Config) *simulation {
+	settings := schedule.Draw(config.Seed, config.Schedule)
+	schedule.Start(settings, config.Record)
 	r := rand.New(rand.NewPCG(config.Seed, 1))
 	nodes := config.Nodes
 	if nodes == 0 {
 		nodes = pick(r, 3, 3, 3, 5)
 	}
 	s := &simulation{
-		seed: config.Seed, config: config, tunables: drawTunables(r, nodes), trace: newTrace(), findings: &history.Findings{},
-		effects:  make(map[string]int),
+		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
+		effects: make(map[string]int), deliveries: newDeliveries(),
 		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1),
 	}
 	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
@@ -77,11 +99,14 @@ func newSimulation(config Config) *simulation {
 	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
 	s.broker = newBroker(s.network, s.tunables.broker)
+	s.broker.published = func(m *packets.Publish) {
+		s.deliveries.publish(m.Topic, m.Properties.CorrelationData, s.trace.now())
+	}
 	for i := range nodes {
 		disk := newDisk(rand.New(rand.NewPCG(config.Seed, 100+uint64(i))), s.tunables.diskLatency)
-		s.hosts = append(s.hosts, &host{sim: s, name: fmt.Sprintf("n%d", i+1), disk: disk})
+		s.hosts = append(s.hosts, &host{sim: s, name: fmt.Sprintf("n%d", i+1), group: i + 1, disk: disk})
 	}
-	s.plan = drawPlan(rand.New(rand.NewPCG(config.Seed, 3)), s.tunables, config.Duration)
+	s.plan = drawPlan(rand.New(rand.NewPCG(config.Seed, 3)), s.tunables, config.Duration, config.Kinds)
 	return s
 }
 
@@ -120,8 +145,13 @@ func (s *simulation) noteEffect(kind string) {
 	s.effects[kind]++
 }
 
-// run is the simulation, inside of a bubble of virtual time.
+// run is the simulation, from beginning to end.
 func (s *simulation) run() {
+	s.live()
+	s.summary, s.recorded = schedule.Finish()
+}
+
+func (s *simulation) live() {
 	if err := s.broker.start(); err != nil {
 		s.violation("simulation", "the broker does not start: %v", err)
 		return
@@ -132,6 +162,9 @@ func (s *simulation) run() {
 	prober := newClient(s, "prober-0", true)
 	s.recoverWithin(prober, 30*time.Second, "at the beginning")
 	s.load.Staff(func(id string, persistent bool) *workload.Client {
+		if s.config.without(id) {
+			return nil
+		}
 		c := newClient(s, id, persistent)
 		s.clients = append(s.clients, c)
 		return c.Client
@@ -139,10 +172,12 @@ func (s *simulation) run() {
 	watched := make(chan struct{})
 	s.load.Go(func() { s.watchBounds(watched) })
 	s.disturb()
+	schedule.Calm()
+	s.sleep(s.settings.Longest)
 	for _, h := range s.hosts {
 		h.offset.Store(0)
 	}
-	s.recoverWithin(prober, recoveryTime, "after the last fault")
+	s.recoverWithin(prober, s.tunables.recoveryTime(), "after the last fault")
 	s.load.Over()
 	s.converge()
 	s.finalReads(prober)
@@ -150,8 +185,14 @@ func (s *simulation) run() {
 	s.stop()
 }
 
-// recoveryTime is how soon service has to be back.
-const recoveryTime = 10 * time.Second
+// recoveryTime is how soon service has to be back. Where the store may remember few outcomes, writes are refused until some are forgotten.
+func (t *tunables) recoveryTime() time.Duration {
+	const usual, fewOutcomes = 10 * time.Second, 1000
+	if t.offer.Limits.DedupEntries < fewOutcomes {
+		return usual + time.Duration(t.expiry)*time.Second + t.front.DedupMargin
+	}
+	return usual
+}
 
 // recoverWithin waits until the store serves, and says so when that takes too long.
 func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {

@@ -7,15 +7,17 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
+
+	"holdfast/test/sim/schedule"
 )
 
 // trace is what everybody saw, in the order of virtual time.
 type trace struct {
 	start time.Time
+	level slog.Level // of the lines that are kept
 
-	mu    sync.Mutex
+	mu    schedule.Mutex
 	lines []traceLine
 }
 
@@ -28,17 +30,19 @@ type traceLine struct {
 // maxTrace bounds the trace; what comes later is left out.
 const maxTrace = 400_000
 
-func newTrace() *trace { return &trace{start: time.Now()} }
+func newTrace(level slog.Level) *trace { return &trace{start: time.Now(), level: level} }
 
 func (t *trace) now() time.Duration { return time.Since(t.start) }
 
 func (t *trace) add(who, format string, args ...any) {
-	line := traceLine{t.now(), who, fmt.Sprintf(format, args...)}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.lines) < maxTrace {
-		t.lines = append(t.lines, line)
-	}
+	schedule.Quiet(func() {
+		line := traceLine{t.now(), who, fmt.Sprintf(format, args...)}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(t.lines) < maxTrace {
+			t.lines = append(t.lines, line)
+		}
+	})
 }
 
 // WriteTo implements io.WriterTo.
@@ -66,19 +70,21 @@ type traceHandler struct {
 }
 
 // Enabled implements slog.Handler.
-func (*traceHandler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= slog.LevelInfo
+func (h *traceHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.trace.level
 }
 
 // Handle implements slog.Handler.
 func (h *traceHandler) Handle(_ context.Context, record slog.Record) error {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s %s%s", record.Level, record.Message, h.more)
-	record.Attrs(func(a slog.Attr) bool {
-		fmt.Fprintf(&text, " %s=%v", a.Key, a.Value)
-		return true
+	schedule.Quiet(func() {
+		var text strings.Builder
+		fmt.Fprintf(&text, "%s %s%s", record.Level, record.Message, h.more)
+		record.Attrs(func(a slog.Attr) bool {
+			fmt.Fprintf(&text, " %s=%v", a.Key, a.Value)
+			return true
+		})
+		h.trace.add(h.who, "%s", text.String())
 	})
-	h.trace.add(h.who, "%s", text.String())
 	return nil
 }
 

@@ -46,7 +46,7 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 		expiry: 4 + r.IntN(9), clockWild: r.IntN(8) == 0, pace: between(r, 60*time.Millisecond, 250*time.Millisecond),
 		lockTTL: between(r, 500*time.Millisecond, 3*time.Second), complete: true,
 	}
-	if r.IntN(3) == 0 { // with a lease that is long enough for a leader to be deposed without knowing it
+	if r.IntN(2) == 0 { // with a lease that is long enough for a leader to be deposed without knowing it
 		t.timing.Heartbeat, t.timing.Election, t.timing.LeaderLease = time.Second, time.Second, 950*time.Millisecond
 	}
 	t.timing.DiskDeadline = between(r, 2*time.Second, 6*time.Second)
@@ -111,7 +111,7 @@ func (t *tunables) drawLimits(r *rand.Rand) {
 	s.WatchTTL = pick(r, int64(0), 0, 0, 8_000)
 	switch r.IntN(6) {
 	case 0:
-		s.Limits.DedupEntries = pick(r, int64(600), 1200, 2400)
+		s.Limits.DedupEntries = pick(r, int64(200), 400, 1200, 2400)
 	case 1:
 		s.Limits.UnpublishedNotifications, t.complete = 6, false
 	case 2:

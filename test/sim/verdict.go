@@ -18,6 +18,7 @@ func (s *simulation) check() {
 	if s.roomForAll() {
 		conditions.SameWay = s.sameWay
 	}
+	s.checkDelivered()
 	s.findings = history.Check(s.load.History, conditions)
 	for _, v := range s.findings.Violations {
 		s.violation(v.Check, "%s", v.Text)

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"encoding/hex"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -152,11 +151,7 @@ func (c *Client) Begin(o history.Op) *Request {
 	c.mu.Unlock()
 	recorded := &o
 	c.load.History.Add(recorded)
-	size := 16
-	if o.Anonymous {
-		size = 8
-	}
-	correlation := fmt.Sprintf("%0*d", size, recorded.Number)
+	correlation := recorded.Correlation()
 	properties := &packets.Properties{
 		ResponseTopic: c.ResponseTopic(), CorrelationData: []byte(correlation),
 		User: []packets.User{{Key: "__ts", Value: ts.String()}, {Key: "__srcId", Value: c.ID}, {Key: "__protVer", Value: "1.0"}},

@@ -272,10 +272,13 @@ func (c *Client) large() {
 }
 
 // Staff hires the clients of a run and lets them work. hire returns a client whose session the broker keeps or does not keep while it
-// is away.
+// is away, or nil for one that is left out.
 func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	employ := func(id string, persistent bool, work func(*Client)) {
 		c := hire(id, persistent)
+		if c == nil {
+			return
+		}
 		l.staff.Go(func() { work(c) })
 	}
 	for i := range 4 {

@@ -64,6 +64,7 @@ type Run struct {
 	Duration Duration           `json:"duration"` // planned, of the faults
 	Lasted   Duration           `json:"lasted"`   // of the load
 	Command  string             `json:"command"`  // that runs it again
+	Search   string             `json:"search"`   // that looks for the same in the simulation
 	Settings []string           `json:"settings"` // what the seed drew
 	Mutant   string             `json:"mutant,omitempty"`
 	Faults   []Fault            `json:"faults"`

@@ -275,7 +275,7 @@ func (r *Report) Summary() string {
 	if len(r.findings.Violations) == 0 {
 		text.WriteString("no promise was broken\n")
 	} else {
-		fmt.Fprintf(&text, "again: %s\n", r.run.Command)
+		fmt.Fprintf(&text, "again: %s\nlook for it where a run can be repeated: %s\n", r.run.Command, r.run.Search)
 	}
 	return text.String()
 }

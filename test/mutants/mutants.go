@@ -1,0 +1,96 @@
+// Package mutants lists builds of the product with one rule broken, each as a few edits of its source, that the tests must catch; and the
+// builds that tests need of a product that is otherwise than this one. The files on disk stay as they are: package overlay edits them for
+// one build.
+package mutants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"holdfast/test/overlay"
+)
+
+// Mutant is a build of the product that differs by edits.
+type Mutant struct {
+	Name  string
+	What  string         // the rule that is broken
+	Check string         // of the simulation, that catches it as a rule; empty for a build that is no mutant
+	Edits []overlay.Edit // of files below the module's root
+}
+
+// ErrUnknown says that no mutant has a name.
+var ErrUnknown = errors.New("no such mutant")
+
+// Find returns the mutant of a name, among All.
+func Find(name string) (Mutant, error) {
+	all := All()
+	i := slices.IndexFunc(all, func(m Mutant) bool { return m.Name == name })
+	if i < 0 {
+		return Mutant{}, fmt.Errorf("%w: %q", ErrUnknown, name)
+	}
+	return all[i], nil
+}
+
+// Root returns the folder of the product's module.
+func Root(ctx context.Context) (string, error) {
+	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "holdfast").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the product: %w", err)
+	}
+	return strings.TrimSpace(string(output)), nil
+}
+
+// Add adds the edits of mutants to an overlay.
+func Add(ctx context.Context, o *overlay.Overlay, mutants ...Mutant) error {
+	root, err := Root(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range mutants {
+		if err := o.Edit(root, m.Edits...); err != nil {
+			return fmt.Errorf("mutant %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+// Overlay writes an overlay for `go build -overlay` with the edits of all the mutants into a folder, and returns its path.
+func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, error) {
+	o := overlay.New()
+	if err := Add(ctx, o, mutants...); err != nil {
+		return "", err
+	}
+	return o.Write(folder)
+}
+
+// Version1 is a build that knows no KindKeepNonVoter yet: rolling upgrades are tested with a binary that really lacks something.
+func Version1() Mutant {
+	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
+		{File: "fsm/version.go", Old: "const Version = VersionClientShares", New: "const Version = 1"},
+		{File: "fsm/version.go", Old: "const lastKind = KindRestore", New: "const lastKind = KindAdvance"},
+	}}
+}
+
+// SkewedClock is a build whose wall clock is off by the milliseconds in the file that CHAOS_CLOCK_OFFSET_FILE names: containers have no
+// clocks of their own.
+func SkewedClock() Mutant {
+	return Mutant{Name: "skewed_clock", What: "a wall clock that tests can set", Edits: []overlay.Edit{
+		{File: "cluster/config.go", Old: "\t\"log/slog\"\n", New: "\t\"log/slog\"\n\t\"os\"\n\t\"strconv\"\n\t\"strings\"\n"},
+		{File: "cluster/config.go", Old: "func wallClock() int64 { return time.Now().UnixMilli() }", New: `func wallClock() int64 {
+	now := time.Now().UnixMilli()
+	text, err := os.ReadFile(os.Getenv("CHAOS_CLOCK_OFFSET_FILE"))
+	if err != nil {
+		return now
+	}
+	offset, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return now
+	}
+	return now + offset
+}`},
+	}}
+}

@@ -1,0 +1,36 @@
+package mutants
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// TestMutantsCompile also checks that the old text of each edit occurs exactly once: Overlay fails otherwise.
+func TestMutantsCompile(t *testing.T) {
+	names := make(map[string]bool)
+	for _, m := range append(All(), Version1(), SkewedClock()) {
+		t.Run(m.Name, func(t *testing.T) {
+			if names[m.Name] {
+				t.Fatal("two mutants have this name")
+			}
+			names[m.Name] = true
+			folder := t.TempDir()
+			written, err := Overlay(t.Context(), folder, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if output, err := exec.Command("go", "build", "-overlay", written, "holdfast/fsm", "holdfast/cluster", "holdfast/mqttfront").CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, output)
+			}
+		})
+	}
+}
+
+func TestFindNamesWhatIsUnknown(t *testing.T) {
+	if m, err := Find("dedup_off"); err != nil || m.Name != "dedup_off" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := Find("nothing"); err == nil {
+		t.Error("a mutant was found that does not exist")
+	}
+}

@@ -1,0 +1,169 @@
+package mutants
+
+import (
+	"slices"
+
+	"holdfast/test/overlay"
+)
+
+// All returns the mutants, in the order of their packages.
+func All() []Mutant {
+	return slices.Concat(stateMachine(), replication(), frontEnd(), takeover())
+}
+
+// one is a mutant of a single edit.
+func one(name, what, check, file, before, after string) Mutant {
+	return Mutant{Name: name, What: what, Check: check, Edits: []overlay.Edit{{File: file, Old: before, New: after}}}
+}
+
+func stateMachine() []Mutant {
+	return []Mutant{
+		one("dedup_off", "no deduplication", "exactly once", "fsm/dedup.go",
+			"{ return d.byID.Get(memory{id: id}) }", "{ return memory{}, false }"),
+		one("dedup_crowded", "deduplication forgets when it is full", "exactly once", "fsm/dedup.go",
+			"\tmain := limits.DedupEntries - limits.DedupEntries/10\n",
+			`	for int64(d.byID.Len()) >= limits.DedupEntries-limits.DedupEntries/10 {
+		unit, ids, ok := d.byExpiry.Min()
+		if !ok {
+			break
+		}
+		oldest := slices.MinFunc(ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
+		if ids = slices.DeleteFunc(slices.Clone(ids), func(id RequestID) bool { return id == oldest }); len(ids) == 0 {
+			d.byExpiry.Delete(unit)
+		} else {
+			d.byExpiry.Set(unit, ids)
+		}
+		d.drop(oldest)
+	}
+	if true {
+		return true
+	}
+	main := limits.DedupEntries - limits.DedupEntries/10
+`),
+		one("entry_order", "no check of an entry's term and number", "lock lost early", "fsm/machine.go",
+			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
+		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
+			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.token == nil {\n", "\tif true {\n"),
+		one("wall_expiry", "expiry by the wall clock", "expired early", "fsm/machine.go",
+			"max(m.now, m.leader.start+entry.Elapsed)", "max(m.now, entry.Wall)"),
+	}
+}
+
+func replication() []Mutant {
+	const confirm = "func (n *Node) confirm(ctx context.Context, term uint64) error {\n"
+	return []Mutant{
+		{
+			Name: "ack_early", What: "acknowledge before commit", Check: "exactly once", Edits: []overlay.Edit{
+				{File: "cluster/propose.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
+				{
+					File: "cluster/propose.go", Old: "\treturn p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
+					New: `	future := p.node.raft.ApplyLog(raft.Log{Data: data}, 0)
+	var state bytes.Buffer
+	copied := fsm.New()
+	r := p.node.replica
+	if err := r.capture().Write(&state); err != nil || copied.Restore(&state) != nil {
+		return future
+	}
+	if outcome, err := copied.Apply(copied.Status().Index+1, p.term, data); err == nil && !outcome.Skipped {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		p.node.observe(outcome)
+	}
+	return future
+`,
+				},
+			},
+		},
+		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability", "cluster/confirm.go",
+			confirm, confirm+`	if true {
+		ctx, cancel := context.WithTimeout(ctx, n.config.Timing.Election)
+		defer cancel()
+		verified := make(chan error, 1)
+		n.workers.Go(func() { verified <- n.raft.VerifyLeader().Error() })
+		select {
+		case err := <-verified:
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+			}
+			return nil
+		case <-ctx.Done():
+			return ErrUnconfirmed
+		}
+	}
+`),
+		one("leader_state", "confirm leadership by State() == Leader", "linearizability", "cluster/confirm.go",
+			confirm, confirm+"\tif n.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
+		{
+			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client", Edits: []overlay.Edit{
+				{File: "cluster/read.go", Old: "m.Read(waiting[i].command)", New: "r.readCached(m, waiting[i].command)"},
+				{File: "cluster/read.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
+				{File: "cluster/read.go", Old: "\n// reader ", New: `
+type cached struct {
+	result fsm.Result
+	at     time.Duration
+}
+
+var (
+	cacheLock sync.Mutex
+	cache     = make(map[string]cached) // of all readers, by key
+)
+
+func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
+	cacheLock.Lock()
+	defer cacheLock.Unlock()
+	now := r.node.world.Clock.Monotonic()
+	maps.DeleteFunc(cache, func(_ string, c cached) bool { return now-c.at >= 100*time.Millisecond })
+	if known, ok := cache[string(command.Key)]; ok && now >= known.at {
+		return known.result
+	}
+	result := m.Read(command)
+	cache[string(command.Key)] = cached{result, now}
+	return result
+}
+
+// reader `},
+			},
+		},
+		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/heartbeat.go",
+			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
+		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
+			`raft.ServerID(i.Node + "." + i.Draw)`, "raft.ServerID(i.Node)"),
+	}
+}
+
+func frontEnd() []Mutant {
+	return []Mutant{
+		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/tracker.go",
+			"t.mark, moved = t.entries[0].index, true", "t.mark, moved = t.entries[0].index+1, true"),
+		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/serve.go",
+			"\tcase r.outcome == 0:\n\t\tr.outcome = index\n", "\tcase true:\n\t\tf.end(r)\n\tcase r.outcome == 0:\n\t\tr.outcome = index\n"),
+		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
+			"{ return r.read || r.command.ID.IsZero() }", "{ return true }"),
+		{
+			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
+				{File: "mqttfront/probe.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
+				{File: "mqttfront/probe.go", Old: "{ return age > p.front.config.SessionAge }", New: "{ return false }"},
+				{File: "mqttfront/probe.go", Old: "{ return uint32(p.front.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
+			},
+		},
+		one("sweep_all", "a sweep takes requests of any age", "order of a client", "mqttfront/handover.go",
+			"byNode := f.collect(ctx, sweepInterval)", "byNode := f.collect(ctx, time.Nanosecond)"),
+		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
+			"\t\t\t\tf.noteLapsed(r)\n", ""),
+	}
+}
+
+func takeover() []Mutant {
+	return []Mutant{
+		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/serve.go",
+			"range m.Unpublished()", "range m.Unpublished()[:0]"),
+		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/outbox.go",
+			"{ return f.store.Confirm(ctx) }", "{ return nil }"),
+		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/outbox.go",
+			"\tif err := l.front.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
+		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/outbox.go",
+			`{ return fmt.Sprintf("%s-out-%d", f.config.Cluster, number) }`, "{\n\treturn fmt.Sprintf(\"%s-%s-out-%d\", f.config.Cluster, f.config.Node, number)\n}"),
+		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/serve.go",
+			"\tf.serving.open = true\n", "\tf.serving.open = true\n\tf.store.SetPublished(f.applied)\n"),
+	}
+}

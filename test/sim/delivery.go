@@ -1,0 +1,135 @@
+package sim
+
+import (
+	"sort"
+	"strings"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront"
+	"holdfast/test/history"
+	"holdfast/test/sim/schedule"
+)
+
+// deliveries is what the simulation sees of replies that no client sees: when a write was applied, when its reply reached the broker, and
+// how far the delivery watermark was.
+type deliveries struct {
+	mu      schedule.Mutex
+	applied map[string]uint64        // index of the entry, by the value that was set
+	replied map[string]time.Duration // when the broker had the first reply, by correlation data
+	marks   []watermark              // ascending
+	ended   []ending                 // of processes
+}
+
+type watermark struct {
+	at    time.Duration
+	index uint64
+}
+
+type ending struct {
+	at   time.Duration
+	host string
+}
+
+// observer is a node's front end. It reports each applied entry to the simulation, and stops the node at the traps that are set for it.
+type observer struct {
+	*mqttfront.Front
+	host *host
+}
+
+// Applied implements cluster.Observer.
+func (o observer) Applied(outcome *fsm.Outcome, tags []any) {
+	o.host.sim.deliveries.apply(outcome, o.host.sim.trace.now())
+	o.Front.Applied(outcome, tags)
+}
+
+func (d *deliveries) apply(outcome *fsm.Outcome, now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if outcome.Skipped {
+		return
+	}
+	if len(d.marks) == 0 || d.marks[len(d.marks)-1].index < outcome.Published {
+		d.marks = append(d.marks, watermark{now, outcome.Published})
+	}
+	for i := range outcome.Commands {
+		if c := &outcome.Commands[i]; c.Kind == fsm.KindSet && len(c.Value) > 0 && outcome.Results[i].Code != fsm.CodeDropped {
+			if _, known := d.applied[string(c.Value)]; !known {
+				d.applied[string(c.Value)] = outcome.Index
+			}
+		}
+	}
+}
+
+// publish notes a message that a node has published.
+func (d *deliveries) publish(topic string, correlation []byte, now time.Duration) {
+	if !strings.HasSuffix(topic, "/invoke/response") {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.replied[string(correlation)]; !known {
+		d.replied[string(correlation)] = now
+	}
+}
+
+func (d *deliveries) end(host string, now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = append(d.ended, ending{now, host})
+}
+
+// passed returns when the watermark reached an index.
+func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
+	i := sort.Search(len(d.marks), func(i int) bool { return d.marks[i].index >= index })
+	if i == len(d.marks) {
+		return 0, false
+	}
+	return d.marks[i].at, true
+}
+
+// endedHosts returns how many nodes ended in a time.
+func (d *deliveries) endedHosts(from, to time.Duration) int {
+	hosts := make(map[string]bool)
+	for _, e := range d.ended {
+		if e.at >= from && e.at <= to {
+			hosts[e.host] = true
+		}
+	}
+	return len(hosts)
+}
+
+// checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered: the delivery
+// watermark must not pass it before, unless more than one node ended meanwhile. Copies count: each is answered.
+func (s *simulation) checkDelivered() {
+	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
+	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
+		return
+	}
+	d := &s.deliveries
+	for _, o := range s.load.History.Ops {
+		if o.Verb != history.Set || o.Anonymous || o.Value == "" || strings.HasPrefix(o.Key, "lock/") {
+			continue
+		}
+		index, applied := d.applied[o.Value]
+		at, passed := d.passed(index)
+		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
+		replied, ever := d.replied[o.Correlation()]
+		if !applied || !passed || at > to-late || ever && replied <= to {
+			continue
+		}
+		sessions := nodeSessions(o.Copies[0].Receivers)
+		if len(sessions) < len(s.hosts) {
+			continue
+		}
+		if d.endedHosts(from, to) > 1 || s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to)) {
+			continue
+		}
+		s.violation("unanswered", "%s took effect at %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, index, at.Seconds())
+	}
+}
+
+// newDeliveries returns an empty record.
+func newDeliveries() deliveries {
+	return deliveries{applied: make(map[string]uint64), replied: make(map[string]time.Duration)}
+}

@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"context"
+
+	"holdfast/test/sim/schedule"
+)
+
+// A process may be stopped between any two instructions. Some of these places matter more than others, and are passed in no time: so a
+// fault waits until a node gets there, and stops it a few synchronisation points later. Without the overlay (package schedule) nothing stops.
+
+// traps are the places at which a node is to be stopped.
+type traps struct {
+	mu       schedule.Mutex
+	leading  *fault // the next node that begins to lead
+	dialling *fault // the next leader that connects to the broker
+}
+
+func (t *traps) set(f *fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.kind == stopsLeading {
+		t.leading = f
+	} else {
+		t.dialling = f
+	}
+}
+
+// remove takes a trap away, and reports whether a node was stopped by it.
+func (t *traps) remove(f *fault) (sprung bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch f {
+	case t.leading:
+		t.leading = nil
+	case t.dialling:
+		t.dialling = nil
+	default:
+		return true
+	}
+	return false
+}
+
+// stopLater stops the host's node if there is a trap.
+func (h *host) stopLater(trap **fault) {
+	t := &h.sim.traps
+	t.mu.Lock()
+	f := *trap
+	*trap = nil
+	t.mu.Unlock()
+	if f != nil {
+		h.sim.trace.add("FAULT", "stops %s for %v in %d synchronisation points", h.name, f.delay, f.points)
+		schedule.StopAfter(h.group, f.points, f.delay)
+	}
+}
+
+// Serve implements cluster.Observer.
+func (o observer) Serve(ctx context.Context, term uint64) error {
+	o.host.stopLater(&o.host.sim.traps.leading)
+	return o.Front.Serve(ctx, term)
+}
+
+// dialsBroker is called by a node that connects to the broker.
+func (h *host) dialsBroker() {
+	if node := h.member(); node != nil && node.Status().Role == "leader" {
+		h.stopLater(&h.sim.traps.dialling)
+	}
+}
+
+// trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker.
+func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
+	s.traps.set(f)
+	if f.kind == stopsDialling && f.variant%2 == 0 {
+		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
+	} else if node := leader.member(); node != nil {
+		s.done("transfer", node.HandOver(ctx, ""))
+	}
+	s.sleep(f.lasts)
+	return s.traps.remove(f)
+}
