@@ -141,7 +141,10 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 	return m, errors.Join(err, l.end(ctx, i))
 }
 
-var verdicts = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL): (\S+)`)
+var (
+	verdicts = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL): (\S+)`)
+	begins   = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
+)
 
 // conform runs the conformance tests of test/integration against the cluster.
 func (r *result) conform(ctx context.Context, t *tools, i *instance) error {
@@ -202,7 +205,7 @@ func integration(ctx context.Context, t *tools, i *instance, tests string, envir
 		_ = file.Close()
 	}
 	if err != nil {
-		err = fmt.Errorf("%w, see %s: %s", err, log, last(failedLines(string(output)), 12))
+		err = fmt.Errorf("%w, see %s: %s", err, log, last(failedLines(string(output)), 40))
 	}
 	return string(output), err
 }
@@ -218,15 +221,28 @@ func tally(text string) (passed, failed int) {
 	return passed, failed
 }
 
-// failedLines returns the lines of tests that say what failed.
+// failedLines returns what the tests that failed say, without the output of programs that they logged.
 func failedLines(text string) string {
-	var lines []string
+	var failed []string
+	said := make(map[string][]string) // by test
+	name := ""
 	for line := range strings.Lines(text) {
-		if strings.Contains(line, "_test.go:") || strings.Contains(line, "--- FAIL") {
-			lines = append(lines, strings.TrimRight(line, "\n"))
+		line = strings.TrimRight(line, "\n")
+		if began := begins.FindStringSubmatch(line); began != nil {
+			name = began[1]
+			continue
+		}
+		if verdict := verdicts.FindStringSubmatch(line); verdict != nil {
+			if verdict[1] == "FAIL" {
+				failed = append(append(failed, line), said[verdict[2]]...)
+			}
+			continue
+		}
+		if strings.Contains(line, "_test.go:") && !strings.Contains(line, ": output of ") {
+			said[name] = append(said[name], line)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(failed, "\n")
 }
 
 // watches finds how long a watch lasts whose client has disconnected, while its key changes twice a second.

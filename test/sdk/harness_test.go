@@ -266,6 +266,16 @@ func (w *wire) received(topic string) (l []*packets.Publish) {
 	return l
 }
 
+// countLocked returns how many messages have come in on a topic. w.mu must be held.
+func (w *wire) countLocked(topic string) (count int) {
+	for _, p := range w.in {
+		if p.Topic == topic {
+			count++
+		}
+	}
+	return count
+}
+
 // tapConn copies both directions to a wire. It is a sync.Locker because paho
 // writes a packet in several pieces and locks such connections.
 type tapConn struct {
