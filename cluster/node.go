@@ -27,8 +27,7 @@ type Node struct {
 
 	leadership atomic.Pointer[leadership] // that takes proposals and reads
 	proposer   atomic.Pointer[proposer]   // whose entries may be in flight: it outlives the leadership
-	published  atomic.Uint64
-	wallOffset atomic.Int64 // milliseconds from this node's wall clock to the cluster's median
+	wallOffset atomic.Int64               // milliseconds from this node's wall clock to the cluster's median
 	survey     survey
 	health     atomic.Pointer[autopilot.State]
 	changing   turn // held while the members change, or the state is restored
@@ -190,19 +189,11 @@ func (n *Node) Confirm(ctx context.Context) error {
 // View runs f with the state, beside readers but not beside Applied and ReadDone. f must be quick, and keep nothing.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.view(f) }
 
-// SetPublished tells that everything up to the log index was published. The mark goes into the log with the next entry.
+// SetPublished says that everything up to the log index was published in the leadership that serves. The mark goes into the log with its next
+// entry. Where no leadership proposes it is lost, and the next leader publishes again.
 func (n *Node) SetPublished(index uint64) {
-	for {
-		old := n.published.Load()
-		if index <= old {
-			return
-		}
-		if n.published.CompareAndSwap(old, index) {
-			break
-		}
-	}
-	if p := n.proposer.Load(); p != nil && p.markWaits.CompareAndSwap(false, true) {
-		p.poke() // so that it goes out in time although nothing else does
+	if p := n.proposer.Load(); p != nil {
+		p.setPublished(index)
 	}
 }
 

@@ -57,7 +57,8 @@ type proposer struct {
 	inFlight []*batch
 	wake     chan struct{} // has room for one
 
-	markWaits atomic.Bool // the published mark has moved since the last entry
+	published atomic.Uint64 // the published mark of this leadership: what an earlier one published may have been repeated since, in part
+	markWaits atomic.Bool   // it has moved since the last entry
 	number    uint64
 	lastNow   int64         // cluster time in the last entry
 	lastAt    time.Duration // since began, when the last entry was proposed
@@ -210,7 +211,7 @@ func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,
-		Published: p.node.published.Load(), StorageLow: low, Commands: commands,
+		Published: p.published.Load(), StorageLow: low, Commands: commands,
 	}
 	data := fsm.AppendEntry(nil, &entry)
 	if _, err := fsm.DecodeEntry(data); err != nil {
@@ -241,6 +242,19 @@ func (p *proposer) tags(outcome *fsm.Outcome) []any {
 	flight.applied = true
 	p.inFlight = p.inFlight[1:]
 	return flight.tags
+}
+
+// setPublished moves the published mark. It never moves back.
+func (p *proposer) setPublished(index uint64) {
+	for old := p.published.Load(); index > old; old = p.published.Load() {
+		if !p.published.CompareAndSwap(old, index) {
+			continue
+		}
+		if p.markWaits.CompareAndSwap(false, true) {
+			p.poke() // so that it goes out in time although nothing else does
+		}
+		return
+	}
 }
 
 // settle waits for what becomes of each entry in flight. The first that fails ends the leadership's proposals: those behind
@@ -293,7 +307,7 @@ func (p *proposer) untilTick() time.Duration {
 	if status.TimeIsPending {
 		wait = p.lastAt + idle - elapsed
 	}
-	if p.node.published.Load() > p.lastMark {
+	if p.published.Load() > p.lastMark {
 		wait = min(wait, p.lastAt+markDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastNow || len(p.inFlight) == 0) {

@@ -211,6 +211,36 @@ func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
 	}
 }
 
+// † What a leader published in an earlier leadership never enters the log in a later one: its successor may have begun to repeat that, and a
+// mark behind what is repeated would end the repetition in its middle.
+func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
+	members := startCluster(t, 3)
+	first := leader(t, members...)
+	first.must(t, set("k", "1"))
+	first.must(t, set("k", "2"))
+	index := first.replica.status().Index
+	second := first
+	for second == first { // the acknowledgement comes when the leadership has just ended
+		if err := first.TransferLeadership(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "its proposer is gone", func() bool { return first.proposer.Load() == nil })
+		first.SetPublished(index)
+		second = leader(t, members...)
+	}
+	if err := second.TransferLeadership(t.Context(), string(first.ID())); err != nil {
+		t.Fatal(err)
+	}
+	if again := leader(t, members...); again != first {
+		t.Fatalf("%s leads", again.ID())
+	}
+	first.must(t, set("k", "3"))
+	first.must(t, set("k", "4")) // its entry was stamped after everything that the leadership began with
+	if got := first.replica.status().Published; got >= index {
+		t.Errorf("the log's mark is %d, and nothing was published in this leadership", got)
+	}
+}
+
 // A leader that alone has lost its broker hands over to a member that has not; when none has, it stays.
 func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 	members := startCluster(t, 3)

@@ -163,6 +163,16 @@ func takeover() []Mutant {
 			"\tif err := l.front.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
 		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/outbox.go",
 			`{ return fmt.Sprintf("%s-out-%d", f.config.Cluster, number) }`, "{\n\treturn fmt.Sprintf(\"%s-%s-out-%d\", f.config.Cluster, f.config.Node, number)\n}"),
+		{
+			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
+				{File: "cluster/node.go", Old: "\twallOffset atomic.Int64 ", New: "\tpublished atomic.Uint64\n\twallOffset atomic.Int64 "},
+				{
+					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",
+					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",
+				},
+				{File: "cluster/lead.go", Old: "\tn.proposer.Store(l.proposer)\n", New: "\tl.proposer.setPublished(n.published.Load())\n\tn.proposer.Store(l.proposer)\n"},
+			},
+		},
 		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/serve.go",
 			"\tf.serving.open = true\n", "\tf.serving.open = true\n\tf.store.SetPublished(f.applied)\n"),
 	}
