@@ -90,7 +90,9 @@ func (f *Front) leave(r *request) {
 
 // putBack makes a request wait for the next leadership. f.mu is held.
 func (f *Front) putBack(r *request) {
-	f.leave(r)
+	if f.serving == nil { // else this leadership is about to end, and no GET that its client sends after a write may be answered before that
+		f.leave(r)
+	}
 	r.state = stateHeld
 	f.endWorkLocked(r)
 	if f.config.FollowLeader && f.serving == nil {

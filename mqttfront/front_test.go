@@ -194,6 +194,37 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	}
 }
 
+// An entry that fails gives its commands back while the leadership goes on for a moment: a GET that the client sends then waits behind its write.
+func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
+	for name, end := range map[string]func(*Front, any){
+		"not done": func(f *Front, tag any) { f.Failed(tag, false) },
+		"unknown":  func(f *Front, tag any) { f.Failed(tag, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newTestFront(t)
+			serve(f)
+			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+			end(f, s.tags[0])
+			arrive(f, get, strings.Repeat("b", 16), "__srcId", "c")
+			arrive(f, get, strings.Repeat("c", 16), "__srcId", "other")
+			if len(s.reads) != 1 || s.reads[0].(*request).correlation[0] != 'c' {
+				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
+			}
+			f.stopServing()
+			if len(f.writing) != 0 {
+				t.Errorf("writes under way after the leadership: %v", f.writing)
+			}
+			for _, tag := range s.tags[1:] {
+				f.Failed(tag, false)
+			}
+			serve(f)
+			if len(s.tags) != 4 || s.tags[2] != s.tags[0] || s.tags[3] != s.tags[1] {
+				t.Errorf("%d requests were proposed", len(s.tags))
+			}
+		})
+	}
+}
+
 // A GET follows the writes of its client: through the log while they are under way, else by read index.
 func TestReadsFollowWrites(t *testing.T) {
 	f, s := newTestFront(t)
@@ -280,17 +311,21 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	f, _ := newTestFront(t)
 	p := f.ownSession().probes
 	p.contact()
-	if !p.resumable() {
+	resumable := func() bool {
+		_, ok := p.resumable()
+		return ok
+	}
+	if !resumable() {
 		t.Fatal("a session that was just in contact is not resumed")
 	}
-	if _, isProbe := p.fresh([]byte("forged")); isProbe {
+	if _, _, isProbe := p.fresh([]byte("forged")); isProbe {
 		t.Fatal("anything is a probe")
 	}
-	if fresh, isProbe := p.fresh([]byte("7 0 1")); fresh || !isProbe { // of another process, long ago
+	if _, fresh, isProbe := p.fresh([]byte("7 0 1")); fresh || !isProbe { // of another process, long ago
 		t.Fatal("an old probe counts as fresh")
 	}
 	for range 2 { // the first attempt fails
-		if p.resumable() {
+		if resumable() {
 			t.Error("an old session is resumed")
 		}
 	}
@@ -299,7 +334,7 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	}
 	p.connected(false)
 	p.contact()
-	if !p.resumable() {
+	if !resumable() {
 		t.Error("a new session is not resumed")
 	}
 }
@@ -309,8 +344,12 @@ func TestResumeAfterRestart(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		f, _ := newTestFront(t)
 		_ = f.world.Contact.Save(time.Now().Add(-age).UnixMilli())
-		if f.ownSession().probes.resumable() != want {
+		contact, resumed := f.ownSession().probes.resumable()
+		if resumed != want {
 			t.Errorf("contact %v ago: resumed %v", age, !want)
+		}
+		if off := time.Since(contact) - age; resumed && off.Abs() > 10*time.Second {
+			t.Errorf("contact %v ago is taken for one %v ago", age, time.Since(contact))
 		}
 	}
 }

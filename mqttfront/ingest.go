@@ -37,13 +37,13 @@ func (f *Front) probeTopic(whose string) string {
 	return fmt.Sprintf("holdfast/%s/%s/probe", f.config.Cluster, whose)
 }
 
-// resumes reports whether the broker is to go on with the session that it has kept.
-func (s *brokerSession) resumes() bool {
+// resumes reports whether the broker is to go on with the session that it has kept, and since when what is in it came to the broker.
+func (s *brokerSession) resumes() (since time.Time, resume bool) {
 	switch {
 	case !s.requests:
-		return false // nothing in it is of worth, and it may be from a time when it was
+		return time.Now(), false // nothing in it is of worth, and it may be from a time when it was
 	case s.follows:
-		return true // what is too old in it is told by the probes
+		return time.Now(), true // what is too old in it is told by the probes
 	default:
 		return s.probes.resumable()
 	}
@@ -59,6 +59,7 @@ type ingest struct {
 	probes  *prober
 
 	stale   atomic.Bool // what comes now may be older than the session's age
+	since   time.Time   // what comes now came to the broker after this. Owned by whoever receives, once that has begun.
 	handled context.Context
 	reason  chan error // why the connection ended, the first word counts
 }
@@ -142,7 +143,7 @@ func (f *Front) setSession(up bool, text string) (wasUp bool) {
 func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (broker string, err error) {
 	dialing, cancel := context.WithTimeout(ctx, f.config.ConnectTime)
 	defer cancel()
-	resume := session.resumes()
+	since, resume := session.resumes()
 	if !resume && session.requests && !session.cleanStart {
 		if err := f.endSession(dialing, session.clientID); err != nil {
 			return "", err
@@ -152,7 +153,10 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 	if err != nil {
 		return "", fmt.Errorf("connect: %w", err)
 	}
-	in := &ingest{front: f, session: session, probes: session.probes, handled: ctx, reason: make(chan error, 1)}
+	if !resume {
+		since = time.Now()
+	}
+	in := &ingest{front: f, session: session, probes: session.probes, since: since, handled: ctx, reason: make(chan error, 1)}
 	in.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: in.received, Idle: f.store.Flush, Rest: f.rest})
 	in.acks = mqttconn.NewAcks(in.conn)
 	in.client = paho.NewClient(paho.ClientConfig{
@@ -292,6 +296,13 @@ func (in *ingest) received(message mqttconn.Message) {
 		number := in.acks.Arrived(message.PacketID)
 		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
+	if in.session.requests && message.Topic == InvokeTopic && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
+		// A node that was stopped sends no probes: what it reads from its socket when it goes on may be as old as that.
+		in.probes.expired()
+		if !in.session.follows {
+			in.ended(errStale)
+		}
+	}
 	switch {
 	case message.Topic == in.probes.topic:
 		in.probed(message.Payload)
@@ -313,10 +324,11 @@ func (in *ingest) received(message mqttconn.Message) {
 
 // probed takes note of a probe: what follows one that is old is too old to be executed, until a young one comes.
 func (in *ingest) probed(payload []byte) {
-	fresh, isProbe := in.probes.fresh(payload)
+	sent, fresh, isProbe := in.probes.fresh(payload)
 	if !isProbe {
 		return
 	}
+	in.since = sent
 	in.stale.Store(!fresh)
 	if !fresh && !in.session.follows {
 		in.ended(errStale)

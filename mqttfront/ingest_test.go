@@ -4,11 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
 )
@@ -72,4 +76,51 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 	if f.held.Len() != 0 {
 		t.Error("an old request was taken from a session that was ended")
 	}
+}
+
+// A process that is stopped sends no probes. What it reads from its socket when it goes on came to the broker after the last probe that it saw,
+// and perhaps long ago: deduplication may have forgotten it.
+func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newTestFront(t)
+		session := f.ownSession()
+		near, far := net.Pipe()
+		defer func() { _, _ = near.Close(), far.Close() }()
+		in := &ingest{
+			front: f, session: session, probes: session.probes, since: time.Now(), handled: t.Context(), reason: make(chan error, 1),
+			acks: mqttconn.NewAcks(mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: maxPacket})),
+		}
+		number := uint16(0)
+		receive := func(topic string, payload []byte) {
+			number++
+			in.received(mqttconn.Message{Publish: &paho.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload, Properties: &paho.PublishProperties{
+				ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", number),
+			}}})
+		}
+		probe := fmt.Appendf(nil, "%d %d %d", session.probes.boot, 0, f.world.Wall())
+		time.Sleep(f.config.SessionAge - time.Second)
+		receive(InvokeTopic, []byte(del))
+		receive(session.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
+		receive(InvokeTopic, []byte(del))
+		if f.held.Len() != 2 {
+			t.Fatalf("%d requests are held", f.held.Len())
+		}
+		time.Sleep(2 * time.Second)
+		receive(InvokeTopic, []byte(del))
+		receive(InvokeTopic, []byte(del))
+		if f.held.Len() > 2 {
+			t.Error("a request that may be older than the session's age was taken")
+		}
+		select {
+		case err := <-in.reason:
+			if !errors.Is(err, errStale) {
+				t.Error(err)
+			}
+		default:
+			t.Error("the session goes on")
+		}
+		if _, resumed := session.probes.resumable(); resumed {
+			t.Error("the session is resumed")
+		}
+	})
 }

@@ -90,56 +90,72 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	}
 }
 
-// fresh takes note of a probe that came back, and reports whether what follows it is young enough to be executed. What is no probe of a
-// node's says nothing of that.
-func (p *prober) fresh(payload []byte) (fresh, isProbe bool) {
+// fresh takes note of a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. What is
+// no probe of a node's says nothing of that.
+func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	var boot uint64
-	var sent, wall int64
-	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &sent, &wall); err != nil {
-		return false, false // who may publish here is the business of the broker's access control
+	var at, wall int64
+	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &at, &wall); err != nil {
+		return sent, false, false // who may publish here is the business of the broker's access control
 	}
+	now := time.Now()
 	age := time.Duration(p.wall()-wall) * time.Millisecond
 	if boot == p.boot {
-		age = time.Since(p.start) - time.Duration(sent)*time.Microsecond
+		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
 		p.front.world.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
 			p.front.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
+	sent = now.Add(-max(age, 0))
 	if !p.requests {
 		p.contact()
-		return true, true
+		return sent, true, true
 	}
 	p.front.backlog.Store(age > backlogAge)
 	if p.tooOld(age) {
-		p.front.dropSinceFresh()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.clean = true
-		if err := p.front.world.Contact.Save(0); err != nil { // so that a restart does not resume it either
-			p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
-		}
-		return false, true
+		p.expired()
+		return sent, false, true
 	}
 	p.contact()
 	p.front.heardFresh()
-	return true, true
+	return sent, true, true
+}
+
+// expired notes that what comes by the session is older than the session may be: the next one starts clean, after a restart of the node, too.
+func (p *prober) expired() {
+	p.front.dropSinceFresh()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clean = true
+	if err := p.front.world.Contact.Save(0); err != nil {
+		p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	}
 }
 
 // resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
-// session's age ago, by its monotonic clock or, after a restart, by what it wrote down.
-func (p *prober) resumable() bool {
+// session's age ago, by its monotonic clock or, after a restart, by what it wrote down. What waits in the session came to the broker after
+// that contact.
+func (p *prober) resumable() (contact time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	contact = p.last
+	if !p.reached {
+		wall, known := p.front.world.Contact.Load()
+		age := time.Duration(p.front.world.Wall()-wall) * time.Millisecond
+		if !known || age < 0 {
+			age = p.front.config.SessionAge
+		}
+		contact = time.Now().Add(-age)
+	}
+	return contact, p.mayResume(contact)
+}
+
+func (p *prober) mayResume(contact time.Time) bool {
 	if p.clean {
 		return false
 	}
-	if p.reached {
-		return time.Since(p.last) < p.front.config.SessionAge
-	}
-	wall, ok := p.front.world.Contact.Load()
-	age := p.front.world.Wall() - wall
-	return ok && age >= 0 && age < p.front.config.SessionAge.Milliseconds()
+	return time.Since(contact) < p.front.config.SessionAge
 }
 
 // tooOld reports whether what follows a probe of this age may have been forgotten by deduplication.

@@ -160,6 +160,10 @@ func (f *Front) stopServing() (answered []fsm.RequestID) {
 			f.known = append(f.known, knownOutcome{r, r.outcome})
 		}
 	}
+	for _, r := range all {
+		r.writing = false
+	}
+	clear(f.writing)
 	slices.SortStableFunc(f.known, func(a, b knownOutcome) int { return cmp.Compare(a.index, b.index) })
 	f.room.Broadcast()
 	return answered
