@@ -74,9 +74,25 @@ func (d *dedup) put(m memory) {
 	}
 	d.clients[m.client]++
 	d.byID.Set(m)
-	unit := expiryUnit(m.expires)
+	d.expireWith(expiryUnit(m.expires), m.id)
+}
+
+func (d *dedup) expireWith(unit int64, id RequestID) {
 	ids, _ := d.byExpiry.Get(unit)
-	d.byExpiry.Set(unit, append(ids, m.id))
+	d.byExpiry.Set(unit, append(ids, id))
+}
+
+// prolong remembers an outcome until expires at the earliest. Its place in the unit of before is left to forget.
+func (d *dedup) prolong(m memory, expires int64) {
+	if expires <= m.expires {
+		return
+	}
+	before := expiryUnit(m.expires)
+	m.expires = expires
+	d.byID.Set(m)
+	if unit := expiryUnit(expires); unit != before {
+		d.expireWith(unit, m.id)
+	}
 }
 
 func expiryUnit(expires int64) int64 { return (expires + 1<<expiryShift - 1) >> expiryShift }
@@ -88,6 +104,10 @@ func (d *dedup) forget(now int64) {
 		if !ok || unit > now>>expiryShift {
 			return
 		}
+		ids = slices.DeleteFunc(ids, func(id RequestID) bool { // what was prolonged stays, and is in no bound: a snapshot does not have it here
+			m, known := d.find(id)
+			return !known || expiryUnit(m.expires) != unit
+		})
 		n := min(left, len(ids))
 		if n < len(ids) { // which of them go must not depend on the order in which this replica came to know them
 			slices.SortFunc(ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })

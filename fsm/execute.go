@@ -45,6 +45,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 		return
 	}
 	if earlier, ok := m.dedup.find(command.ID); ok {
+		m.prolong(earlier, command.Lifetime)
 		*result = earlier.result()
 		return
 	}
@@ -55,6 +56,14 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 	}
 	m.write(position, command, storageLow, outcome)
 	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result))
+}
+
+// prolong remembers an outcome for the lifetime of the copy that has just come: other members may get that copy later than the outcome of the
+// first one is remembered.
+func (m *Machine) prolong(earlier memory, lifetime int64) {
+	if m.version >= VersionProlong {
+		m.dedup.prolong(earlier, m.now+lifetime)
+	}
 }
 
 // refuse remembers that a request gets the overload error, in the reserve of the table. Where even that is full, the request
@@ -79,6 +88,7 @@ func (m *Machine) reject(command *Command) (last Result) {
 			continue
 		}
 		if earlier, known := m.dedup.find(rejection.ID); known {
+			m.prolong(earlier, rejection.Lifetime)
 			last = earlier.result()
 			continue
 		}
@@ -92,6 +102,12 @@ func (m *Machine) reject(command *Command) (last Result) {
 func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 	earlier, ok := m.dedup.find(id)
 	return earlier.result(), earlier.index, ok
+}
+
+// RemembersFor reports whether the outcome of a request will be remembered for another while of cluster time, in milliseconds.
+func (m *Machine) RemembersFor(id RequestID, while int64) bool {
+	earlier, ok := m.dedup.find(id)
+	return ok && earlier.expires >= m.now+while
 }
 
 // write runs a client's write in the order of checks of the protocol.

@@ -6,11 +6,12 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Versions that a cluster must have in force before a kind, or a setting, is proposed.
+// Versions that a cluster must have in force before a kind or a setting is proposed, or a rule holds.
 const (
 	VersionKeepNonVoter = 2 // KindKeepNonVoter, KindLetVote
 	VersionRestore      = 2 // KindStage, KindRestore
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
+	VersionProlong      = 4 // a copy of a request prolongs its outcome
 )
 
 // maxKept bounds the members that stay non-voters: more are no cluster any more.

@@ -80,8 +80,12 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	}
 	held := pages(f)
 	serve(f)
-	if len(s.proposed) != 0 || f.held.Len() != 0 {
-		t.Errorf("%d executed, %d held", len(s.proposed), f.held.Len())
+	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || s.proposed[0].Rejected[0].ID != command.ID {
+		t.Fatalf("%+v is proposed: the log must say that no copy may be executed", s.proposed)
+	}
+	refused := &fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
+	if f.Applied(refused, s.tags); f.held.Len() != 0 || f.busy != 0 || len(f.writing) != 0 {
+		t.Errorf("%d held, %d busy, %d writing after that", f.held.Len(), f.busy, len(f.writing))
 	}
 	requests, err := readHeld(slices.Concat(held...), time.Now())
 	if err != nil || len(requests) != 1 {

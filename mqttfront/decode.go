@@ -82,7 +82,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	origin := f.world.Driver.Origin(message)
 	r.command.BrokerTime = origin.Time
-	r.command.ID = requestID(r.command.Principal.ClientID, message, p.timestamp, p.token)
+	r.command.ID = requestID(message, p.sourceID, p.timestamp, p.token)
 	switch {
 	case message.QoS != 1 || origin.QoS > 1:
 		r.command.Error = fsm.ErrorQoS

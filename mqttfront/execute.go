@@ -10,14 +10,22 @@ import (
 // was there all the time is refused; one that waited for an election is not. f.mu is held.
 func (f *Front) execute(r *request, mayRefuse bool) {
 	now := time.Now()
-	if !r.deadline.IsZero() && !now.Before(r.deadline) {
+	if r.expired(now) {
 		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
-		f.noteLapsed(r)
+		if r.read || r.command.ID.IsZero() {
+			f.end(r)
+			return
+		}
+	}
+	r.barred = r.barred || f.mustBar(r, now)
+	f.world.Metrics.stage("queue", now.Sub(r.arrived))
+	overloaded := mayRefuse && !r.barred && f.overloadedLocked(r, now)
+	if overloaded && !r.read && r.command.ID.IsZero() && !f.sole() {
+		// Another node may yet get it, come to lead and execute it: a refusal cannot be kept, so it stays unanswered.
+		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
 		return
 	}
-	f.world.Metrics.stage("queue", now.Sub(r.arrived))
-	overloaded := mayRefuse && f.overloadedLocked(r, now)
 	r.state = stateExecuting
 	r.began = now
 	f.beginWorkLocked(r)
@@ -29,7 +37,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	case overloaded && mayRefuseUnlogged(r):
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
-	case overloaded:
+	case overloaded || r.barred:
 		command = fsm.Command{Kind: fsm.KindReject, Rejected: []fsm.Rejection{{
 			ID: command.ID, ClientID: command.Principal.ClientID, Lifetime: command.Lifetime, Dialect: command.Dialect,
 		}}}
@@ -46,6 +54,29 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	if !f.store.Propose(command, r) {
 		f.putBack(r)
 	}
+}
+
+// mustBar reports whether a write must not have an effect any more: it has expired, was dropped, or has had its effect, which the state may have
+// forgotten by the time it gets there. f.mu is held.
+func (f *Front) mustBar(r *request, now time.Time) bool {
+	if r.read || r.command.ID.IsZero() {
+		return false
+	}
+	return r.expired(now) || r.effective || r.outcome != 0 || f.wasDropped(r)
+}
+
+// barredLocked takes up what the log says of a barred request, and reports whether there is an outcome to answer. A refusal is none: it may be
+// that of the request itself, which may have had its effect before.
+func (f *Front) barredLocked(r *request, result *fsm.Result) (answer bool) {
+	if result.Repeat && result.Error != fsm.ErrorOverloaded && !r.over(time.Now()) {
+		return true
+	}
+	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+	f.reportLocked(r.command.ID)
+	f.leave(r)
+	f.endWorkLocked(r)
+	f.end(r)
+	return false
 }
 
 // overloadedLocked reports whether a request is refused: it waited for too long, or its client has too much under way.
@@ -119,6 +150,6 @@ func (f *Front) setAside(r *request) {
 	}
 }
 
-// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without a word in the log: nobody else holds
-// it, or executing it later has no effect.
+// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it has no effect, or no
+// other node gets it.
 func mayRefuseUnlogged(r *request) bool { return r.read || r.command.ID.IsZero() }

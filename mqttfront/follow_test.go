@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,28 +94,68 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 }
 
-// What had lapsed before its turn came, because the leader had no room, is not executed when the broker sends it again: its client's
-// later requests were. The simulation found it, as seed 57 of a run in which the broker was silent for longer than requests lasted.
-func TestLapsedIsNotExecutedWhenItComesAgain(t *testing.T) {
+// † What had expired before its turn came, because the leader had no room, is refused in the log before its client's later requests: no copy of
+// it is executed behind them, neither one that the broker sends again nor one of another node, which may expire up to a second later.
+func TestExpiredIsRefusedInTheLog(t *testing.T) {
 	for name, configure := range map[string]func(*Config){"one session": followLeader, "a session each": func(*Config) {}} {
-		f, s := newTestFront(t, configure)
-		serve(f)
-		lasts := uint32(5)
-		message := mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
-			ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
-		}}}
-		acknowledged := 0
-		f.take(t.Context(), message, time.Now().Add(-6*time.Second), func() { acknowledged++ })
-		message.Redelivered = true
-		f.take(t.Context(), message, time.Now(), func() { acknowledged++ })
-		if acknowledged != 2 || len(s.proposed) != 0 {
-			t.Errorf("%s: %d acknowledged, %d proposed", name, acknowledged, len(s.proposed))
-		}
-		message.Redelivered = false // the client asks again
-		if f.take(t.Context(), message, time.Now(), func() {}); len(s.proposed) != 1 {
-			t.Errorf("%s: what its client sent again: %d proposed", name, len(s.proposed))
-		}
+		t.Run(name, func(t *testing.T) {
+			f, s := newTestFront(t, configure)
+			serve(f)
+			message := func(payload string) mqttconn.Message {
+				lasts := uint32(5)
+				return mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
+					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
+				}}}
+			}
+			f.take(t.Context(), message(del), time.Now().Add(-6*time.Second), func() {})
+			again := message(del)
+			again.Redelivered = true
+			f.take(t.Context(), again, time.Now(), func() {})
+			f.take(t.Context(), message(get), time.Now().Add(-6*time.Second), func() {})
+			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindDel || s.proposed[1].ID != s.proposed[0].Rejected[0].ID {
+				t.Fatalf("%+v is proposed", s.proposed)
+			}
+			commit(t, s, fsm.Entry{Commands: s.proposed})
+			if result, _, known := s.machine.Remembered(s.proposed[1].ID); !known || result.Error != fsm.ErrorOverloaded {
+				t.Errorf("outcome %+v", result)
+			}
+			first := s.tags[0].(*request)
+			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
+			if first.state != stateEnded || f.busy != 1 {
+				t.Errorf("state %d, %d busy", first.state, f.busy)
+			}
+		})
 	}
+}
+
+// † Remaining expiry comes in whole seconds, so that deadlines of copies differ by up to one from node to node. What this node gave up is not
+// executed from another node's copy, behind its client's later requests.
+func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		other, _ := newTestFront(t)
+		first, second := strings.Repeat("a", 16), strings.Repeat("b", 16)
+		withExpiry(f, del, first, 2, "__srcId", "c")
+		withExpiry(f, del, second, 4, "__srcId", "c")
+		time.Sleep(900 * time.Millisecond)
+		withExpiry(other, del, first, 2, "__srcId", "c")
+		withExpiry(other, del, second, 4, "__srcId", "c")
+		for _, wait := range []time.Duration{1300 * time.Millisecond, 500 * time.Millisecond} { // expired here, then expired there, too
+			time.Sleep(wait)
+			f.giveUp(time.Now())
+		}
+		serve(f)
+		f.mu.Lock()
+		for _, r := range f.takeUpHeld(s.machine, map[string][]*request{"other": heldBy(t, other)}) {
+			f.execute(r, false)
+		}
+		f.mu.Unlock()
+		for _, command := range s.proposed[1:] {
+			if command.Kind != fsm.KindReject {
+				t.Errorf("%+v is proposed behind what its client sent later", command)
+			}
+		}
+	})
 }
 
 // unconfirmed is a store whose node believes that it leads.

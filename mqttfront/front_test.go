@@ -87,6 +87,17 @@ const (
 	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
 )
 
+// withExpiry is arrive, of a message that expires.
+func withExpiry(f *Front, payload, correlation string, seconds uint32, user ...string) {
+	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: &seconds,
+	}}
+	for i := 0; i < len(user); i += 2 {
+		p.Properties.User.Add(user[i], user[i+1])
+	}
+	f.take(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() {})
+}
+
 func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
 	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
@@ -191,6 +202,27 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	}
 	if !*acknowledged || f.held.Len() != 0 || f.busy != 0 {
 		t.Error("not let go")
+	}
+}
+
+// † Nodes whose identity settings differ, as while a change is rolled out, give one message one identity: else it would be executed twice.
+func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
+	leader, s := newTestFront(t)
+	other, _ := newTestFront(t, func(c *Config) { c.Identity.ClientIDProperty, c.Identity.UsernameProperty = "client-id", "user" })
+	serve(leader)
+	properties := []string{"__srcId", "app", "client-id", "app-0", "user", "u"}
+	for _, f := range []*Front{leader, other} {
+		arrive(f, del, strings.Repeat("a", 16), properties...)
+	}
+	leader.mu.Lock()
+	added := leader.takeUpHeld(s.machine, map[string][]*request{"other": heldBy(t, other)})
+	leader.mu.Unlock()
+	if len(added) != 0 || len(s.proposed) != 1 {
+		t.Errorf("%d taken up, %d proposed", len(added), len(s.proposed))
+	}
+	arrive(leader, del, strings.Repeat("a", 16), "__srcId", "another")
+	if len(s.proposed) != 2 || s.proposed[0].ID == s.proposed[1].ID {
+		t.Error("a request of another client has the same identity")
 	}
 }
 

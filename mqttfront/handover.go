@@ -230,7 +230,8 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}
-			if known && index <= published && !r.effective { // answered: that node only does not know it yet
+			r.barred = r.barred || !f.lapsed.since(r.command.ID).IsZero() // its client's later requests may have been executed
+			if known && index <= published && !r.effective {              // answered: that node only does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}

@@ -262,8 +262,8 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	r := f.held.Front().Value.(*request)
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
-	if len(s.proposed) != 0 {
-		t.Error("proposed again")
+	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
+		t.Errorf("%+v is proposed", s.proposed)
 	}
 }
 

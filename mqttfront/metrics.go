@@ -70,7 +70,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}{
 		{m.ignored, []string{reasonNoResponseTopic, reasonBadResponseTopic, reasonRetained, reasonExpired}},
 		{m.notifications, []string{"published", "expired", "given_up", "no_subscriber", "refused"}},
-		{m.heldDropped, []string{"full", "expired", "stale", "outcome_unknown"}},
+		{m.heldDropped, []string{"full", "expired", "stale", "outcome_unknown", "overloaded"}},
 		{m.abandoned, []string{"reply", "notification"}},
 		{m.refused, []string{"age", "client_share"}},
 		{m.subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},

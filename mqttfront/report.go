@@ -49,8 +49,14 @@ func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
 
 // noteAnswered puts a request that the broker has the answer to into the next report, unless the log tells of it. f.mu is held.
 func (f *Front) noteAnswered(o *outgoing) {
-	id := o.request.command.ID
-	if id.IsZero() || o.index != 0 && !o.request.read {
+	if o.index == 0 || o.request.read {
+		f.reportLocked(o.request.command.ID)
+	}
+}
+
+// reportLocked puts a request that nobody need hold any longer into the next report.
+func (f *Front) reportLocked(id fsm.RequestID) {
+	if id.IsZero() {
 		return
 	}
 	if len(f.answered) >= maxReport {

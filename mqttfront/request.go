@@ -39,12 +39,16 @@ type request struct {
 	// effective says that it is a copy: when it came here, the request had had its effect. It must not be executed, even when the
 	// state has forgotten the outcome by the time somebody can answer.
 	effective bool
+	// barred says that it must not have an effect any more. The log is told so, for the copies of other nodes; only an outcome that it
+	// has already is answered.
+	barred bool
 }
 
 // over reports whether nobody waits for the answer any more.
-func (r *request) over(now time.Time) bool {
-	return !now.Before(r.holdUntil) || !r.deadline.IsZero() && !now.Before(r.deadline)
-}
+func (r *request) over(now time.Time) bool { return !now.Before(r.holdUntil) || r.expired(now) }
+
+// expired reports whether the message has expired.
+func (r *request) expired(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }
 
 // absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
 func (r *request) absorb(other *request) {
@@ -82,15 +86,16 @@ func (r *request) ordering() string {
 const minIdentifying = 16
 
 // requestID returns the identity of a request: a hash over all that makes a copy of it the same request. Without enough
-// Correlation Data there is none.
-func requestID(clientID string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
+// Correlation Data there is none. It depends on the message's bytes alone: nodes whose settings differ, as while a change is rolled out, give
+// one message one identity.
+func requestID(message *paho.Publish, sourceID, timestamp, token string) (id fsm.RequestID) {
 	if len(message.Properties.CorrelationData) < minIdentifying {
 		return id
 	}
 	h := hashers.Get().(*hasher)
 	defer hashers.Put(h)
 	h.sum.Reset()
-	h.text(clientID)
+	h.text(sourceID)
 	h.text(message.Properties.ResponseTopic)
 	h.field(message.Properties.CorrelationData)
 	h.field(message.Payload)

@@ -89,14 +89,7 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
-		switch {
-		case r.state != stateHeld:
-		case (r.outcome != 0 || r.effective || f.wasDropped(r)) && !r.read:
-			// It has taken effect, and the state knows nothing of it any more: a snapshot was restored, or the copy waited for long.
-			// Or it was dropped.
-			f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-			f.end(r)
-		default:
+		if r.state == stateHeld {
 			f.execute(r, false)
 		}
 	}
@@ -126,7 +119,12 @@ func (f *Front) republish(m *fsm.Machine) {
 		if r.state != stateHeld || r.command.ID.IsZero() {
 			continue
 		}
-		if result, index, ok := m.Remembered(r.command.ID); ok {
+		result, index, ok := m.Remembered(r.command.ID)
+		switch margin := f.config.DedupMargin - f.config.SessionAge; {
+		case !ok:
+		case !m.RemembersFor(r.command.ID, r.command.Lifetime-margin.Milliseconds()):
+			r.barred = true // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
+		default:
 			outputs = append(outputs, output{index, func() { f.answer(r, index, &result) }})
 		}
 	}
@@ -267,7 +265,9 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 		if f.serving == nil {
 			f.setAside(r)
 		} else {
-			f.answer(r, outcome.Index, &outcome.Results[i])
+			if !r.barred || f.barredLocked(r, &outcome.Results[i]) {
+				f.answer(r, outcome.Index, &outcome.Results[i])
+			}
 			return
 		}
 	}

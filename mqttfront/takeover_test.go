@@ -173,3 +173,21 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 		t.Error("a GET is refused through the log")
 	}
 }
+
+// † No refusal without the log can be kept where another node may get the request later and execute it: a write without an identity that a busy
+// leader will not take stays unanswered. The only node answers it.
+func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		f, s := newTestFront(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
+		s.alone = alone
+		serve(f)
+		arrive(f, del, "short", "__srcId", "c")
+		if len(s.proposed) != 0 {
+			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
+		}
+		answered := f.held.Len() == 1 && f.held.Back().Value.(*request).state == stateAnswering
+		if answered != alone || f.busy != f.held.Len() {
+			t.Errorf("alone %v: answered %v, %d busy", alone, answered, f.busy)
+		}
+	}
+}

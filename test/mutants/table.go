@@ -40,6 +40,8 @@ func stateMachine() []Mutant {
 	}
 	main := limits.DedupEntries - limits.DedupEntries/10
 `),
+		one("copy_unprolonged", "a copy does not prolong its outcome", "exactly once", "fsm/execute.go",
+			"\tif m.version >= VersionProlong {\n", "\tif false {\n"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
@@ -139,6 +141,8 @@ func frontEnd() []Mutant {
 			"\tcase r.outcome == 0:\n\t\tr.outcome = index\n", "\tcase true:\n\t\tf.end(r)\n\tcase r.outcome == 0:\n\t\tr.outcome = index\n"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
 			"{ return r.read || r.command.ID.IsZero() }", "{ return true }"),
+		one("refusal_unkept", "a write without an identity is refused although another node may execute it", "exactly once", "mqttfront/execute.go",
+			"r.command.ID.IsZero() && !f.sole() {", "r.command.ID.IsZero() && false {"),
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "mqttfront/probe.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
@@ -146,6 +150,8 @@ func frontEnd() []Mutant {
 				{File: "mqttfront/probe.go", Old: "{ return uint32(p.front.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
 			},
 		},
+		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/decode.go",
+			"requestID(message, p.sourceID, ", "requestID(message, r.command.Principal.ClientID, "),
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest.go",
 			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/execute.go",
