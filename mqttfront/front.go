@@ -23,6 +23,7 @@ type Front struct {
 	hasStore  chan struct{} // closed when store is set
 	drain     chan struct{} // closed when nothing more is taken up
 	once      sync.Once
+	barrier   *barrier
 	pending   chan Departure // for a leader
 	offenders chan Publisher // to be sent away
 	// subscribing are clients to be subscribed to their notifications.
@@ -81,7 +82,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
+		config: config, world: world, barrier: newBarrier(), pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},
@@ -146,8 +147,9 @@ func (f *Front) rest() time.Duration {
 	}
 }
 
-// heardFresh notes that what came before is young.
-func (f *Front) heardFresh() {
+// heardFresh notes that what came before a probe is young, and that everything has come that reached the broker before the probe was sent.
+func (f *Front) heardFresh(sent time.Time) {
+	f.barrier.pass(sent)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.freshAt = time.Now()

@@ -15,13 +15,16 @@ import (
 
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
 // So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
-// the others have held for so long that it cannot have come here: after the broker was restarted, the nodes' subscriptions come
-// back one after the other, and a request in between reaches some of them only.
+// passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
+// reaches some of them only. What may still come by the node's own session is left to that (barrier.go): taken from another node, it could
+// go before what its client sent earlier.
 
 const (
 	collectTime = 200 * time.Millisecond
 	// heldPage is about how many bytes of requests one answer holds.
 	heldPage = 1 << 20
+	// barrierTime bounds how long a node that comes to lead waits for a probe, when others hold what it lacks.
+	barrierTime = 200 * time.Millisecond
 	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
 	sweepInterval = time.Second
 )
@@ -141,7 +144,7 @@ func readHeld(page []byte, now time.Time) (requests []*request, faults error) {
 }
 
 func readOneHeld(body fields, now time.Time) (*request, error) {
-	r := &request{done: func() {}}
+	r := &request{done: func() {}, elsewhere: true}
 	r.responseTopic = string(body.bytes())
 	r.correlation = body.bytes()
 	r.version = string(body.bytes())
@@ -200,6 +203,44 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 		c.byNode[node] = append(c.byNode[node], requests...)
 	})
 	return c.byNode
+}
+
+// collectSettled returns what the other nodes hold and what this node's own session will not bring any more. A probe that is sent now, and comes
+// back soon, says that of all of it.
+func (f *Front) collectSettled(ctx context.Context) map[string][]*request {
+	byNode := f.collect(ctx, 0)
+	if !f.lacks(byNode) {
+		return byNode
+	}
+	probing, cancel := context.WithTimeout(ctx, barrierTime)
+	defer cancel()
+	if !f.barrier.await(probing, time.Now()) {
+		f.keepSettled(byNode, f.barrier.reached())
+	}
+	return byNode
+}
+
+// lacks reports whether other nodes hold something that this one does not.
+func (f *Front) lacks(byNode map[string][]*request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, requests := range byNode {
+		for _, r := range requests {
+			if _, held := f.byID[r.command.ID]; !held {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// keepSettled leaves out what this node's own session may still bring.
+func (f *Front) keepSettled(byNode map[string][]*request, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for node, requests := range byNode {
+		byNode[node] = settled(requests, at, f.byID)
+	}
 }
 
 // takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
@@ -268,23 +309,30 @@ func (f *Front) sweep(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if f.pushesBack.Load() {
-			continue // it may wait in the connection
-		}
-		byNode := f.collect(ctx, sweepInterval)
-		if ctx.Err() != nil || len(byNode) == 0 || f.pushesBack.Load() {
-			continue
-		}
-		f.store.View(func(m *fsm.Machine) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if f.serving == nil || !f.serving.open {
-				return
-			}
-			for _, r := range f.takeUpHeld(m, byNode) {
-				f.execute(r, false)
-			}
-			f.store.Flush()
-		})
+		f.sweepOnce(ctx)
 	}
+}
+
+// sweepOnce takes up what the other nodes had before this node's session has come past it, and this node lacks.
+func (f *Front) sweepOnce(ctx context.Context) {
+	at := f.barrier.reached()
+	if f.pushesBack.Load() || at.IsZero() {
+		return // there is no room, or nothing is known
+	}
+	byNode := f.collect(ctx, max(sweepInterval, time.Since(at)))
+	if ctx.Err() != nil || len(byNode) == 0 {
+		return
+	}
+	f.keepSettled(byNode, at)
+	f.store.View(func(m *fsm.Machine) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.serving == nil || !f.serving.open {
+			return
+		}
+		for _, r := range f.takeUpHeld(m, byNode) {
+			f.execute(r, false)
+		}
+		f.store.Flush()
+	})
 }

@@ -273,6 +273,7 @@ func TestSweep(t *testing.T) {
 	serve(f)
 	other, _ := follow(t, "c:A")
 	s.held = map[string][][]byte{"n2": pages(other)}
+	f.barrier.pass(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -384,7 +385,7 @@ func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.heardFresh()
+	f.heardFresh(time.Now())
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	f.dropSinceFresh()
 	if f.held.Len() != 1 || !strings.HasPrefix(string(f.held.Front().Value.(*request).correlation), "a") {

@@ -71,6 +71,10 @@ func (p *prober) contact() {
 func (p *prober) run(ctx context.Context, client *paho.Client) {
 	ticker := time.NewTicker(p.front.config.ProbeInterval)
 	defer ticker.Stop()
+	var asked <-chan struct{}
+	if p.requests {
+		asked = p.front.barrier.ask
+	}
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
 		expiry := uint32(max(10*p.front.config.SessionAge/time.Second, 1))
@@ -85,6 +89,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-asked:
 		case <-ticker.C:
 		}
 	}
@@ -118,7 +123,7 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		return sent, false, true
 	}
 	p.contact()
-	p.front.heardFresh()
+	p.front.heardFresh(sent)
 	return sent, true, true
 }
 

@@ -28,6 +28,7 @@ type request struct {
 	size        int
 	done        func() // acknowledges the message to the broker
 	redelivered bool   // the broker has sent it before
+	elsewhere   bool   // it came to another node, and was taken from there
 
 	// The fields below are guarded by Front.mu.
 	state    requestState

@@ -34,7 +34,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer outbox.close()
 	var byNode map[string][]*request
 	var collecting sync.WaitGroup
-	collecting.Go(func() { byNode = f.collect(ctx, 0) })
+	collecting.Go(func() { byNode = f.collectSettled(ctx) })
 	defer collecting.Wait()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)

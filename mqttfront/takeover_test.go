@@ -134,6 +134,7 @@ func TestTakeOverAnswers(t *testing.T) {
 	other, _ := newTestFront(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16), "__srcId", "c")
 	s.held = map[string][][]byte{"n2": pages(other)}
+	f.barrier.pass(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

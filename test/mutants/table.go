@@ -156,8 +156,16 @@ func frontEnd() []Mutant {
 			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/execute.go",
 			"\tif f.serving == nil { // else this leadership", "\tif true { // else this leadership"),
-		one("sweep_all", "a sweep takes requests of any age", "order of a client", "mqttfront/handover.go",
-			"byNode := f.collect(ctx, sweepInterval)", "byNode := f.collect(ctx, time.Nanosecond)"),
+		{
+			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
+				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
+				{File: "mqttfront/handover.go", Old: "\tf.keepSettled(byNode, at)\n", New: ""},
+			},
+		},
+		one("sweep_overtakes", "a sweep takes what was held for a second, whatever may still come by the own session", "order of a client", "mqttfront/handover.go",
+			"\tat := f.barrier.reached()\n", "\tat := time.Now()\n"),
+		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/handover.go",
+			"\t\tf.keepSettled(byNode, f.barrier.reached())\n", ""),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
 			"\t\t\t\tf.noteLapsed(r)\n", ""),
 	}

@@ -1,0 +1,164 @@
+package mqttfront
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// order returns the first letters of what was proposed, in lower case, with refusals in upper case.
+func (s *fakeStore) order() string {
+	var order strings.Builder
+	for i, tag := range s.tags {
+		name := string(tag.(*request).correlation[:1])
+		if s.proposed[i].Kind == fsm.KindReject {
+			name = strings.ToUpper(name)
+		}
+		order.WriteString(name)
+	}
+	return order.String()
+}
+
+// sweepNow does what a sweep does, once.
+func sweepNow(t *testing.T, f *Front, s *fakeStore, other *Front) {
+	t.Helper()
+	s.held = map[string][][]byte{"other": pages(other)}
+	f.sweepOnce(t.Context())
+}
+
+// † A follower crashed after it had acknowledged a request, which was in its memory only, resumed its session and got the next one of the same
+// client. The leader's own session lags by more than a sweep waits: what it brings goes first.
+func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		serve(f)
+		f.barrier.pass(time.Now())
+		other, _ := newTestFront(t) // started anew
+		time.Sleep(time.Millisecond)
+		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		time.Sleep(5 * time.Second)
+		sweepNow(t, f, s, other)
+		if order := s.order(); order != "" {
+			t.Fatalf("%q is executed before what may be on its way", order)
+		}
+		withExpiry(f, del, strings.Repeat("a", 16), 25, "__srcId", "c")
+		withExpiry(f, del, strings.Repeat("b", 16), 25, "__srcId", "c")
+		if order := s.order(); order != "ab" {
+			t.Errorf("proposed in the order %q", order)
+		}
+	})
+}
+
+// What passed the leader by is taken up when a probe says so.
+func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		serve(f)
+		other, _ := newTestFront(t)
+		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		time.Sleep(10 * time.Millisecond)
+		f.barrier.pass(time.Now())
+		time.Sleep(10 * time.Millisecond)
+		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		time.Sleep(5 * time.Second)
+		sweepNow(t, f, s, other)
+		if order := s.order(); order != "a" {
+			t.Errorf("%q is taken up", order)
+		}
+	})
+}
+
+// A node that comes to lead, whose own session lags, takes up what other nodes had before what has come here, and nothing that may still come.
+func TestTakeUpBehindTheBarrier(t *testing.T) {
+	for name, test := range map[string]struct {
+		own, other, late string // requests, in the order of arrival; late ones were sent again by their client
+		passed           int    // so many of the other's came before the barrier
+		want             string
+	}{
+		"nothing came here":                  {"", "ab", "", 0, ""},
+		"all came before the barrier":        {"", "ab", "", 2, "ab"},
+		"some came before the barrier":       {"", "ab", "", 1, "a"},
+		"before what has come here":          {"b", "abc", "", 0, "ab"},
+		"before a copy of what has come":     {"a", "ba", "a", 0, "a"},
+		"the own session is ahead":           {"abc", "ab", "", 0, "abc"},
+		"the other lacks what has come here": {"ab", "c", "", 1, "abc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newTestFront(t)
+				other, _ := newTestFront(t)
+				f.barrier.pass(time.Now().Add(-time.Second))
+				for _, name := range test.own {
+					withExpiry(f, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
+				}
+				for i, name := range test.other {
+					if strings.ContainsRune(test.late, name) {
+						time.Sleep(3 * time.Second)
+					}
+					withExpiry(other, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
+					time.Sleep(10 * time.Millisecond)
+					if i+1 == test.passed {
+						f.barrier.pass(time.Now())
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				s := f.store.(*fakeStore)
+				s.held = map[string][][]byte{"other": pages(other)}
+				f.begin(newOutbox(f), f.collectSettled(t.Context()))
+				if order := s.order(); order != test.want {
+					t.Errorf("proposed in the order %q, want %q", order, test.want)
+				}
+			})
+		})
+	}
+}
+
+// A probe that comes back in time says that nothing is on its way any more.
+func TestTakeUpAsksForAProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		other, _ := newTestFront(t)
+		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		s.held = map[string][][]byte{"other": pages(other)}
+		go func() {
+			<-f.barrier.ask
+			sent := time.Now()
+			time.Sleep(20 * time.Millisecond)
+			f.heardFresh(sent)
+		}()
+		began := time.Now()
+		byNode := f.collectSettled(t.Context())
+		if took := time.Since(began); took != 20*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if f.begin(newOutbox(f), byNode); s.order() != "a" {
+			t.Errorf("%q is taken up", s.order())
+		}
+		f.stopServing()
+		if len(f.collectSettled(t.Context())) != 1 || len(f.barrier.ask) != 0 {
+			t.Error("a probe is asked for although nothing is missing")
+		}
+	})
+}
+
+func TestBarrierNeverMovesBack(t *testing.T) {
+	b := newBarrier()
+	now := time.Now()
+	b.pass(now)
+	b.pass(now.Add(-time.Second))
+	if at := b.reached(); !at.Equal(now) {
+		t.Errorf("%v", at.Sub(now))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if b.await(ended, now.Add(time.Second)) {
+		t.Error("it was reached before its time")
+	}
+	if !b.await(t.Context(), now) {
+		t.Error("what was reached is waited for")
+	}
+}
