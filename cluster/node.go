@@ -113,7 +113,7 @@ func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots 
 			panic(reason)
 		}
 	}()
-	guarded := &heartbeatGuard{Transport: n.world.Transport}
+	guarded := &correctedTransport{Transport: n.world.Transport}
 	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, guarded); err != nil {
 		return err
 	}

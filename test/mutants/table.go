@@ -126,7 +126,7 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 // reader `},
 			},
 		},
-		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/heartbeat.go",
+		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrections.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Draw)`, "raft.ServerID(i.Node)"),

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -37,5 +39,29 @@ func TestHeartbeatsNeverRaiseTheTerm(t *testing.T) {
 				t.Errorf("%+v", answer)
 			}
 		})
+	}
+}
+
+// The entry that made a member a voter is on its disk and was on that of the leader, which is lost. It has all that was committed, and must be
+// elected by the one that does not know of its promotion yet.
+func TestVoterThatIsNotKnownAsOneIsElected(t *testing.T) {
+	network := NewNetwork()
+	before := servers("n1", "n2", "n3")
+	after := slices.Clone(before)
+	before[2].Suffrage = raft.Nonvoter
+	members := make([]*member, 0, 2)
+	for _, id := range []raft.ServerID{"n1", "n3"} {
+		stores := memoryStores()
+		log := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: before})}}
+		if id == "n3" {
+			log = append(log, &raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: after})})
+		}
+		if err := errors.Join(stores.Log.StoreLogs(log), stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, startMember(t, network, id, nil, stores))
+	}
+	if n := leader(t, members...); n.ID() != "n3" {
+		t.Errorf("%s leads", n.ID())
 	}
 }

@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// correctedTransport corrects two rules of raft v1.7.3.
+//
+// Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them, by code that "must only be called
+// from the main thread". There a heartbeat of a newer term raises the term while the main goroutine counts the votes of its election in
+// an older one. The last vote then makes this node a leader in a term in which it was not elected: two leaders write different entries
+// at the same index and term, and the replicas diverge. So a heartbeat takes that way only where nothing but the time of the last contact
+// can change: at a follower that knows the term already. Others are answered as not successful. A leader sends entries right after its
+// election, which raise the term on the main goroutine.
+//
+// A voter grants no vote to a candidate that its own configuration does not name as a voter. Where the entry that made the candidate one is on
+// the candidate's disk and on that of a leader that was lost, the candidate alone has all entries, and nobody would elect it. Votes are safe
+// whatever a voter's configuration says: a candidate counts those of its own. So a request for a vote names its receiver, a voter for itself,
+// where raft looks for the candidate's id; the candidate's address, to which the vote goes, stays.
+type correctedTransport struct {
+	raft.Transport
+	running atomic.Pointer[raft.Raft]
+}
+
+// SetHeartbeatHandler implements raft.Transport.
+func (g *correctedTransport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	if handle == nil {
+		g.Transport.SetHeartbeatHandler(nil)
+		return
+	}
+	g.Transport.SetHeartbeatHandler(func(rpc raft.RPC) {
+		state, term := raft.Shutdown, uint64(0) // before raft is there
+		if running := g.running.Load(); running != nil {
+			state, term = running.State(), running.CurrentTerm()
+		}
+		passHeartbeat(rpc, state, term, handle)
+	})
+}
+
+// passHeartbeat hands a heartbeat to raft, or answers it, by what raft's state and term are.
+func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(raft.RPC)) {
+	if heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && (state != raft.Follower || heartbeat.Term > term) {
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term}, nil)
+		return
+	}
+	handle(rpc)
+}
+
+// RequestVote implements raft.Transport.
+func (g *correctedTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
+	named := *request
+	named.ID = []byte(id)
+	return g.Transport.RequestVote(id, target, &named, response)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (g *correctedTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
+	named := *request
+	named.ID = []byte(id)
+	return g.Transport.(raft.WithPreVote).RequestPreVote(id, target, &named, response)
+}
+
+// Close implements raft.WithClose.
+func (g *correctedTransport) Close() error {
+	if closer, ok := g.Transport.(raft.WithClose); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+var (
+	_ raft.WithPreVote = (*correctedTransport)(nil)
+	_ raft.WithClose   = (*correctedTransport)(nil)
+)
