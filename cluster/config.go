@@ -53,6 +53,9 @@ type Config struct {
 	InFlight int
 	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
 	FurtherBatch int
+	// ProposalAge is how long a write with an id waits at most to be proposed: then its outcome may be forgotten already, if it is a copy, and it
+	// is refused instead.
+	ProposalAge time.Duration
 	// SnapshotBytes is how much log is written before a snapshot is taken.
 	SnapshotBytes int64
 	// TrailingEntries is how many entries stay in the log behind a snapshot.
@@ -68,7 +71,7 @@ func DefaultConfig() Config {
 	return Config{
 		Timing:     LAN(),
 		Offer:      Offer{Settings: fsm.DefaultSettings()},
-		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32,
+		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second,
 		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}
 }
@@ -88,6 +91,7 @@ func (c *Config) Validate() error {
 		{"BatchCommands", int64(c.BatchCommands)},
 		{"InFlight", int64(c.InFlight)},
 		{"FurtherBatch", int64(c.FurtherBatch)},
+		{"ProposalAge", int64(c.ProposalAge)},
 		{"SnapshotBytes", c.SnapshotBytes},
 		{"CacheBytes", int64(c.CacheBytes)},
 		{"MaxClockOffset", int64(c.MaxClockOffset)},

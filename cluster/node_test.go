@@ -108,6 +108,49 @@ func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
+// A leader whose disk was held up for longer than outcomes are remembered may have copies of forgotten writes in its queue: what waited there for
+// too long is not executed, unless its outcome is known.
+func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
+	var disk *gatedLog
+	n := leader(t, startCluster(t, 1, func(c *Config, w *World) {
+		disk = &gatedLog{LogStore: w.Stores.Log}
+		w.Stores.Log, c.ProposalAge, c.FurtherBatch = disk, 20*time.Millisecond, 1000
+	})...)
+	numbered := func(id byte) fsm.Command {
+		command := set("k", "v")
+		command.ID[0] = id
+		return command
+	}
+	n.must(t, numbered(1))
+	disk.gate.Lock()
+	replies := make([]*reply, 4)
+	for i, command := range []fsm.Command{set("k", "v"), numbered(1), numbered(2), set("k", "v")} {
+		replies[i] = newReply()
+		n.Propose(command, replies[i])
+		n.Flush()
+		waitFor(t, "the first one is in flight", func() bool {
+			p := n.proposer.Load()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.inFlight) > 0
+		})
+	}
+	<-time.After(50 * time.Millisecond)
+	disk.gate.Unlock()
+	for _, r := range replies {
+		<-r.done
+	}
+	if r := replies[1].result; r.Code != fsm.CodeOK || !r.Repeat {
+		t.Errorf("a copy whose outcome is known: %+v", r)
+	}
+	if r := replies[2].result; r.Error != fsm.ErrorOverloaded {
+		t.Errorf("one that waited: %+v", r)
+	}
+	if r := replies[3].result; r.Code != fsm.CodeOK {
+		t.Errorf("one without an id, which takes effect as often as it arrives: %+v", r)
+	}
+}
+
 // While an entry is in flight, a few more commands wait for it, and many do not.
 func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
 	var disk *gatedLog

@@ -17,6 +17,7 @@ import (
 type proposal struct {
 	command fsm.Command
 	tag     any
+	queued  time.Duration // since the leadership began
 }
 
 func (p *proposal) size() int {
@@ -74,12 +75,13 @@ func newProposer(node *Node, term uint64, began time.Duration, start int64) *pro
 
 // add queues a command and reports whether the leadership still takes any.
 func (p *proposer) add(command fsm.Command, tag any) bool {
+	now := p.elapsed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.queue.push(proposal{command, tag})
+	p.queue.push(proposal{command, tag, now})
 	if p.queue.len() == p.node.config.FurtherBatch {
 		p.poke()
 	}
@@ -195,9 +197,13 @@ func (p *proposer) take() (commands []fsm.Command, tags []any, hold bool) {
 	if count == 0 {
 		return nil, nil, false
 	}
+	now := p.elapsed()
 	commands, tags = make([]fsm.Command, count), make([]any, count)
 	for i := range count {
 		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
+		if now-p.queue.at(i).queued > p.node.config.ProposalAge && commands[i].IsRemembered() {
+			commands[i] = commands[i].Refusal()
+		}
 	}
 	p.queue.drop(count)
 	return commands, tags, false

@@ -117,6 +117,14 @@ type Command struct {
 	Floor Floor
 }
 
+// IsRemembered reports whether the outcome of the command is remembered under its ID.
+func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && c.Kind != KindGet }
+
+// Refusal returns the command that refuses this one, which has an ID, for want of room or time.
+func (c *Command) Refusal() Command {
+	return Command{Kind: KindReject, Rejected: []Rejection{{ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect}}}
+}
+
 // Rejection is a request that the leader refused for being too busy.
 type Rejection struct {
 	ID       RequestID

@@ -39,8 +39,7 @@ type Config struct {
 	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration
-	// DedupMargin is how much longer than a request itself its outcome is remembered: at least SessionAge, for a copy that the
-	// broker kept for so long.
+	// DedupMargin is for how much longer than a request itself lasts its client may send it again, and is answered as before.
 	DedupMargin time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
@@ -58,6 +57,8 @@ type Config struct {
 	RequestsPerClient int
 	// OverloadAge is how long a request may wait to be taken up before it is refused.
 	OverloadAge time.Duration
+	// ProposalAge is how long the store keeps a write at most before it is proposed.
+	ProposalAge time.Duration
 	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
 	LaneNotifications int
 	LaneBytes         int // of their keys and values
@@ -82,8 +83,18 @@ func DefaultConfig() Config {
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Lanes: 2, Window: 4096, Executing: 16384,
-		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
+		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
 	}
+}
+
+// maxWait is how long a leader has a write in its hands at most before it is proposed: later it is not executed, because its outcome may be
+// forgotten.
+func (c *Config) maxWait() time.Duration { return c.OverloadAge + c.ProposalAge }
+
+// remembered returns for how long the outcome of a request is remembered that is worth answering for a while: for as long as its client may
+// send it again, and as long as such a copy may then be on its way to a node, and wait there.
+func (c *Config) remembered(worth time.Duration) time.Duration {
+	return worth + c.DedupMargin + c.SessionAge + c.maxWait()
 }
 
 // Validate reports the first field that makes no sense.
@@ -112,6 +123,8 @@ func (c *Config) Validate() error {
 		{"HoldMessages", int64(c.HoldMessages)},
 		{"RequestsPerClient", int64(c.RequestsPerClient)},
 		{"OverloadAge", int64(c.OverloadAge)},
+		{"ProposalAge", int64(c.ProposalAge)},
+		{"DedupMargin", int64(c.DedupMargin)},
 		{"LaneNotifications", int64(c.LaneNotifications)},
 		{"LaneBytes", int64(c.LaneBytes)},
 	}
@@ -125,8 +138,6 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("front end config: BackoffMax is %v: must not be below BackoffMin (%v)", c.BackoffMax, c.BackoffMin)
 	case c.MaxExpiry < c.DefaultExpiry:
 		return fmt.Errorf("front end config: MaxExpiry is %v: must not be below DefaultExpiry (%v)", c.MaxExpiry, c.DefaultExpiry)
-	case c.DedupMargin < c.SessionAge:
-		return fmt.Errorf("front end config: DedupMargin is %v: must not be below SessionAge (%v)", c.DedupMargin, c.SessionAge)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	worth := min(expiry, f.config.MaxExpiry)
 	r.holdUntil = arrived.Add(worth)
-	r.command.Lifetime = (worth + f.config.DedupMargin).Milliseconds()
+	r.command.Lifetime = f.config.remembered(worth).Milliseconds()
 	if p.hasVersion {
 		r.command.Dialect = fsm.SDK
 	}

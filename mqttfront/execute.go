@@ -17,7 +17,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 			return
 		}
 	}
-	r.barred = r.barred || f.mustBar(r, now)
+	r.barred = r.barred || f.mustBar(r, now) || mayRefuse && !r.read && !r.command.ID.IsZero() && now.Sub(r.arrived) > f.config.maxWait()
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
 	overloaded := mayRefuse && !r.barred && f.overloadedLocked(r, now)
 	if overloaded && !r.read && r.command.ID.IsZero() && !f.sole() {
@@ -26,7 +26,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		f.end(r)
 		return
 	}
-	r.state = stateExecuting
+	r.state, r.refused = stateExecuting, false
 	r.began = now
 	f.beginWorkLocked(r)
 	command := r.command
@@ -38,9 +38,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	case overloaded || r.barred:
-		command = fsm.Command{Kind: fsm.KindReject, Rejected: []fsm.Rejection{{
-			ID: command.ID, ClientID: command.Principal.ClientID, Lifetime: command.Lifetime, Dialect: command.Dialect,
-		}}}
+		command, r.refused = command.Refusal(), !r.barred
 	case r.read && f.mayReadBeside(r):
 		if !f.store.Read(&r.command, r) {
 			f.putBack(r)

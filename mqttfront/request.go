@@ -42,7 +42,8 @@ type request struct {
 	effective bool
 	// barred says that it must not have an effect any more. The log is told so, for the copies of other nodes; only an outcome that it
 	// has already is answered.
-	barred bool
+	barred  bool
+	refused bool // as overload: the refusal is answered
 }
 
 // over reports whether nobody waits for the answer any more.

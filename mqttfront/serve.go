@@ -120,9 +120,9 @@ func (f *Front) republish(m *fsm.Machine) {
 			continue
 		}
 		result, index, ok := m.Remembered(r.command.ID)
-		switch margin := f.config.DedupMargin - f.config.SessionAge; {
+		switch {
 		case !ok:
-		case !m.RemembersFor(r.command.ID, r.command.Lifetime-margin.Milliseconds()):
+		case !m.RemembersFor(r.command.ID, r.command.Lifetime-f.config.DedupMargin.Milliseconds()):
 			r.barred = true // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
 		default:
 			outputs = append(outputs, output{index, func() { f.answer(r, index, &result) }})
@@ -262,6 +262,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	}
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)
+		r.barred = r.barred || command.Kind == fsm.KindReject && !r.refused // it waited in the store for too long
 		if f.serving == nil {
 			f.setAside(r)
 		} else {

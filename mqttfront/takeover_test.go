@@ -192,3 +192,28 @@ func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 		}
 	}
 }
+
+// What the store refused because it had waited there for too long may have had its effect, and been forgotten: it stays unanswered, unless the
+// outcome is known.
+func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		result   fsm.Result
+		answered bool
+	}{
+		"refused":       {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, false},
+		"refused again": {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}, false},
+		"dropped":       {fsm.Result{Code: fsm.CodeDropped}, false},
+		"known":         {fsm.Result{Code: fsm.CodeDeleted, Repeat: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newTestFront(t)
+			serve(f)
+			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+			refusal := s.proposed[0].Refusal()
+			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
+			if answered := f.held.Len() == 1; answered != test.answered || (f.busy == 1) != answered || len(f.writing) != 0 {
+				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, len(f.writing))
+			}
+		})
+	}
+}

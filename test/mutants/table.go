@@ -128,6 +128,14 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 		},
 		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrections.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
+		one("proposed_late", "a write is proposed however long it has waited", "exactly once", "cluster/propose.go",
+			"p.node.config.ProposalAge && commands[i].IsRemembered()", "p.node.config.ProposalAge && false"),
+		{
+			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
+				{File: "cluster/corrections.go", Old: "return g.Transport.RequestVote(id, target, &named, response)", New: "return g.Transport.RequestVote(id, target, request, response)"},
+				{File: "cluster/corrections.go", Old: "RequestPreVote(id, target, &named, response)", New: "RequestPreVote(id, target, request, response)"},
+			},
+		},
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Draw)`, "raft.ServerID(i.Node)"),
 	}

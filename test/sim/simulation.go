@@ -189,7 +189,7 @@ func (s *simulation) live() {
 func (t *tunables) recoveryTime() time.Duration {
 	const usual, fewOutcomes = 10 * time.Second, 1000
 	if t.offer.Limits.DedupEntries < fewOutcomes {
-		return usual + time.Duration(t.expiry)*time.Second + t.front.DedupMargin
+		return usual + time.Duration(t.expiry)*time.Second + t.front.DedupMargin + t.front.SessionAge + t.front.OverloadAge + t.front.ProposalAge
 	}
 	return usual
 }

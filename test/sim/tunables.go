@@ -67,13 +67,14 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 func (t *tunables) drawFront(r *rand.Rand) {
 	f := &t.front
 	f.SessionAge = time.Duration(2+r.IntN(6)) * time.Second
-	f.DedupMargin = 2 * f.SessionAge
+	f.DedupMargin = f.SessionAge // for so long clients send copies
 	f.DefaultExpiry, f.MaxExpiry = 10*time.Second, 20*time.Second
 	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
 	f.KeepAlive = time.Duration(2+r.IntN(4)) * time.Second
 	f.ConnectTime = 3 * time.Second
 	f.Lanes, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
 	f.OverloadAge = pick(r, 100*time.Millisecond, 5*time.Second)
+	f.ProposalAge = pick(r, 500*time.Millisecond, 5*time.Second)
 	switch r.IntN(6) {
 	case 0:
 		f.Executing = 4
@@ -95,10 +96,10 @@ func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
 	if t.front.FollowLeader { // a broker has to allow many in flight then
 		t.broker.inFlight = max(t.broker.inFlight, 20)
 	}
-	further, rest := pick(r, 1, 4, 32), t.cluster
+	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster
 	t.cluster = func(c *cluster.Config) {
 		rest(c)
-		c.FurtherBatch = further
+		c.FurtherBatch, c.ProposalAge = further, age
 	}
 }
 
