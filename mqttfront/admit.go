@@ -28,12 +28,12 @@ func (f *Front) admit(ctx context.Context, r *request) {
 	if f.stopped || ctx.Err() != nil || f.config.FollowLeader && f.serving == nil {
 		return // not acknowledged: the broker has it still
 	}
-	if r.redelivered && f.mustNotHappen(r) {
+	if r.redelivered && f.rejectRedelivery(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		r.done()
 		return
 	}
-	if f.serving == nil && f.backlog.Load() && !f.dropped.since(r.command.ID).IsZero() { // an old copy of what was dropped
+	if f.serving == nil && f.backlog.Load() && !f.hints.endedAt(r.command.ID, endShed).IsZero() { // an old copy of what was shed
 		published = true
 	}
 	if f.serving == nil && (published || !f.keeps(r, alone)) {
@@ -105,7 +105,7 @@ func (f *Front) keeps(r *request, alone bool) bool {
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
 		return true
 	}
-	index, known := f.early.take(r.command.ID)
+	index, known := f.hints.arrived(r.command.ID, r.arrived)
 	if known && index <= f.mark {
 		return false // answered before it came
 	}

@@ -6,7 +6,7 @@ import (
 	"holdfast/fsm"
 )
 
-// A request may come several times, and what a node holds may have had its effect, or been dropped, without the node having been told.
+// A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
 // What is here keeps copies from being executed again, or in another place.
 
 // recognize notes whether a request that a follower is to hold is a copy of one that has had its effect, and reports whether the
@@ -59,27 +59,16 @@ func (f *Front) leads() bool {
 	return f.serving != nil
 }
 
-// noteDropped notes that a request was dropped. f.mu is held.
-func (f *Front) noteDropped(command *fsm.Command) {
-	now := time.Now()
-	if !command.ID.IsZero() {
-		f.dropped.note(command.ID, 0, now)
-	}
-	for i := range command.Rejected {
-		f.dropped.note(command.Rejected[i].ID, 0, now)
-	}
-}
-
-// wasDropped reports whether a request was dropped after this copy of it had come. f.mu is held.
-func (f *Front) wasDropped(r *request) bool {
+// wasShed reports whether a request was shed after this copy of it had come. f.mu is held.
+func (f *Front) wasShed(r *request) bool {
 	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
-	return f.dropped.since(r.command.ID).After(r.arrived.Add(-imprecise))
+	return f.hints.endedAt(r.command.ID, endShed).After(r.arrived.Add(-imprecise))
 }
 
-// mustNotHappen reports whether a request that the broker sends again is not to be executed. It had lapsed here before it was its turn,
-// or was dropped, and its client's later requests were not: it would come after them. Or, where nobody but the broker keeps requests,
+// rejectRedelivery reports whether a request that the broker sends again is not to be executed. It had expired here before it was its turn,
+// or was shed, and its client's later requests were not: it would come after them. Or, where nobody but the broker keeps requests,
 // an earlier leader may have executed it, and nobody would know it again. f.mu is held.
-func (f *Front) mustNotHappen(r *request) bool {
+func (f *Front) rejectRedelivery(r *request) bool {
 	id := r.command.ID
 	switch {
 	case r.read:
@@ -87,14 +76,14 @@ func (f *Front) mustNotHappen(r *request) bool {
 	case id.IsZero():
 		return f.config.FollowLeader
 	default:
-		return !f.lapsed.since(id).IsZero() || f.config.FollowLeader && !f.dropped.since(id).IsZero()
+		return !f.hints.endedAt(id, endExpired).IsZero() || f.config.FollowLeader && !f.hints.endedAt(id, endShed).IsZero()
 	}
 }
 
-// noteLapsed notes that nobody waits for a request any more that was not executed. f.mu is held.
-func (f *Front) noteLapsed(r *request) {
+// noteExpired notes that nobody waits for a request any more that was not executed. f.mu is held.
+func (f *Front) noteExpired(r *request) {
 	if !r.command.ID.IsZero() && !r.read {
-		f.lapsed.note(r.command.ID, 0, time.Now())
+		f.hints.ended(r.command.ID, endExpired, 0, false, time.Now())
 	}
 }
 

@@ -168,7 +168,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	f.Applied(&fsm.Outcome{
 		Index: 4, Commands: []fsm.Command{probe.held.Front().Value.(*request).command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
-	f.giveUp(time.Now().Add(earlyMemory + time.Second))
+	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	f.backlog.Store(true)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	if f.held.Len() != 0 {

@@ -54,13 +54,13 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	}
 }
 
-// mustBar reports whether a write must not have an effect any more: it has expired, was dropped, or has had its effect, which the state may have
+// mustBar reports whether a write must not have an effect any more: it has expired, was shed, or has had its effect, which the state may have
 // forgotten by the time it gets there. f.mu is held.
 func (f *Front) mustBar(r *request, now time.Time) bool {
 	if r.read || r.command.ID.IsZero() {
 		return false
 	}
-	return r.expired(now) || r.effective || r.outcome != 0 || f.wasDropped(r)
+	return r.expired(now) || r.effective || r.outcome != 0 || f.wasShed(r)
 }
 
 // barredLocked takes up what the log says of a barred request, and reports whether there is an outcome to answer. A refusal is none: it may be

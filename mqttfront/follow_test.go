@@ -88,7 +88,7 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.dropped.note(s.proposed[1].ID, 0, time.Now())
+	f.hints.ended(s.proposed[1].ID, endShed, 1, false, time.Now())
 	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}

@@ -50,11 +50,9 @@ type Front struct {
 	stopped    bool
 	untold     error // why the broker last did not tell who goes away
 	untoldAt   time.Time
-	early      early // followers: what is known of requests that have not arrived yet
-	// dropped are the requests that were refused for want of room even to remember that. A copy that another node still holds, because
-	// it is slow to hear of it, must not be executed after later requests of the same client.
-	dropped            early
-	lapsed             early           // requests that nobody waited for any more when it was their turn, as dropped
+	// hints are of requests that are not held. A copy of what was shed, or has expired, that another node still holds, because it is slow to
+	// hear of it, must not be executed after later requests of the same client.
+	hints              hints
 	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
 	sequence           uint64          // of the last request that was taken in
 	outbox             *outbox         // while the node leads
@@ -85,7 +83,7 @@ func New(config Config, world World) (*Front, error) {
 		config: config, world: world, barrier: newBarrier(), pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
-		upSince: time.Now(), started: time.Now(), dropped: early{memory: droppedMemory}, lapsed: early{memory: droppedMemory},
+		upSince: time.Now(), started: time.Now(),
 	}
 	f.room.L = &f.mu
 	return f, nil
@@ -263,16 +261,14 @@ func (f *Front) expireHeld(ctx context.Context) {
 func (f *Front) giveUp(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.early.forget(now)
-	f.dropped.forget(now)
-	f.lapsed.forget(now)
+	f.hints.forget(now)
 	for element := f.held.Front(); element != nil; {
 		r := element.Value.(*request)
 		element = element.Next()
 		if r.state == stateHeld && now.After(r.holdUntil) {
 			if r.outcome == 0 {
 				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()
-				f.noteLapsed(r)
+				f.noteExpired(r)
 			}
 			f.end(r)
 		}

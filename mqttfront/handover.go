@@ -267,12 +267,12 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 				return true
 			}
 			_, index, known := m.Remembered(r.command.ID)
-			if !known && (r.effective && !r.read || f.wasDropped(r)) { // and it is forgotten, or that node does not know it yet
+			if !known && (r.effective && !r.read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}
-			r.barred = r.barred || !f.lapsed.since(r.command.ID).IsZero() // its client's later requests may have been executed
-			if known && index <= published && !r.effective {              // answered: that node only does not know it yet
+			r.barred = r.barred || !f.hints.endedAt(r.command.ID, endExpired).IsZero() // its client's later requests may have been executed
+			if known && index <= published && !r.effective {                           // answered: that node only does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}

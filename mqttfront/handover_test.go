@@ -185,7 +185,7 @@ func TestReportsReleaseReads(t *testing.T) {
 	}
 	f.Told(id[:])
 	f.Told(id[:])
-	f.giveUp(time.Now().Add(earlyMemory + time.Second))
+	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
 	if f.held.Len() != 1 {
 		t.Error("an old report still lets go")

@@ -186,7 +186,7 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 	}
 	in.probes.connected(resume)
 	if !connack.SessionPresent && session.requests {
-		f.forgetEarly()
+		f.forgetArrivals()
 	}
 	subscribing := dialing
 	if connack.SessionPresent { // what waits in it may come first, and take its time
@@ -218,12 +218,12 @@ func (f *Front) endSession(ctx context.Context, clientID string) error {
 	return nil
 }
 
-// forgetEarly forgets what is known of requests that have not come: with a new session they will not come any more. What does
-// is sent anew, by clients that had no answer.
-func (f *Front) forgetEarly() {
+// forgetArrivals forgets what ended before it came: with a new session it will not come any more. What does is sent anew, by clients
+// that had no answer.
+func (f *Front) forgetArrivals() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.early = early{}
+	f.hints.forgetArrivals()
 }
 
 func (in *ingest) connect(resume bool) *paho.Connect {

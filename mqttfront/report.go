@@ -82,7 +82,7 @@ func (f *Front) Told(message []byte) {
 			continue
 		}
 		if !f.config.FollowLeader { // else it will not come here
-			f.early.note(id, 0, now)
+			f.hints.ended(id, endAnswered, 0, true, now)
 		}
 	}
 }

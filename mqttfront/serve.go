@@ -75,7 +75,8 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		}
 		settings, _ := m.Settings()
 		f.adopt(&settings)
-		f.answered, f.early = nil, early{}
+		f.answered = nil
+		f.hints.forgetArrivals()
 		f.takeUpHeld(m, byNode)
 		f.republish(m)
 	})
@@ -254,47 +255,48 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	if command.Kind == fsm.KindConfigure {
 		f.adopt(command.Settings)
 	}
-	if outcome.Results[i].Code == fsm.CodeDropped {
-		f.noteDropped(command)
-	} else if !command.ID.IsZero() {
-		delete(f.dropped.byID, command.ID) // its client has sent it again
-		delete(f.lapsed.byID, command.ID)
-	}
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)
 		r.barred = r.barred || command.Kind == fsm.KindReject && !r.refused // it waited in the store for too long
-		if f.serving == nil {
+		switch {
+		case f.serving == nil:
 			f.setAside(r)
-		} else {
-			if !r.barred || f.barredLocked(r, &outcome.Results[i]) {
-				f.answer(r, outcome.Index, &outcome.Results[i])
-			}
-			return
+		case !r.barred || f.barredLocked(r, &outcome.Results[i]):
+			f.answer(r, outcome.Index, &outcome.Results[i])
 		}
 	}
-	if f.serving != nil || f.config.FollowLeader {
-		return
+	f.learnAll(outcome, i)
+}
+
+// learnAll notes how the requests of a command ended. f.mu is held.
+func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
+	command, end := &outcome.Commands[i], endAnswered
+	if outcome.Results[i].Code == fsm.CodeDropped {
+		end = endShed
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
-		f.learn(command.ID, outcome.Index)
+		f.learn(command.ID, end, outcome.Index)
 	}
 	for j := range command.Rejected {
-		f.learn(command.Rejected[j].ID, outcome.Index)
+		f.learn(command.Rejected[j].ID, end, outcome.Index)
 	}
 }
 
-// learn notes that a request that this node holds has its outcome. f.mu is held.
-func (f *Front) learn(id fsm.RequestID, index uint64) {
+// learn notes how a request ended. A node that answers, or need not expect the request, only notes that it was shed. f.mu is held.
+func (f *Front) learn(id fsm.RequestID, end requestEnd, index uint64) {
 	if id.IsZero() {
 		return
 	}
 	r, held := f.byID[id]
-	switch {
-	case !held:
-		f.early.note(id, index, time.Now())
-	case r.outcome == 0:
+	expected := f.serving == nil && !f.config.FollowLeader
+	if expected && held && r.outcome == 0 {
 		r.outcome = index
 		f.known = append(f.known, knownOutcome{r, index})
+	}
+	if early := expected && !held; early || end == endShed {
+		f.hints.ended(id, end, index, early, time.Now())
+	} else {
+		f.hints.executed(id)
 	}
 }
 

@@ -146,7 +146,7 @@ func frontEnd() []Mutant {
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/tracker.go",
 			"t.mark, moved = t.entries[0].index, true", "t.mark, moved = t.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/serve.go",
-			"\tcase r.outcome == 0:\n\t\tr.outcome = index\n", "\tcase true:\n\t\tf.end(r)\n\tcase r.outcome == 0:\n\t\tr.outcome = index\n"),
+			"\tif expected && held && r.outcome == 0 {\n", "\tif expected && held {\n\t\tf.end(r)\n\t}\n\tif expected && held && r.outcome == 0 {\n"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
 			"{ return r.read || r.command.ID.IsZero() }", "{ return true }"),
 		one("refusal_unkept", "a write without an identity is refused although another node may execute it", "exactly once", "mqttfront/execute.go",
@@ -175,7 +175,7 @@ func frontEnd() []Mutant {
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/handover.go",
 			"\t\tf.keepSettled(byNode, f.barrier.reached())\n", ""),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
-			"\t\t\t\tf.noteLapsed(r)\n", ""),
+			"\t\t\t\tf.noteExpired(r)\n", ""),
 	}
 }
 
