@@ -129,8 +129,8 @@ func (p *path) run() {
 		p.t.Fatalf("%d keys", keys)
 	}
 	_ = conn.Close() // of the test
-	if p.front.busy != 0 || p.front.held.Len() != 0 {
-		p.t.Fatalf("%d busy, %d held", p.front.busy, p.front.held.Len())
+	if p.front.busy != 0 || p.front.pending.len() != 0 {
+		p.t.Fatalf("%d busy, %d held", p.front.busy, p.front.pending.len())
 	}
 }
 

@@ -39,12 +39,11 @@ func (f *Front) recognizeHeld() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		index := m.Status().Index
-		if f.serving != nil || !f.unlooked && index == f.applied {
+		if f.serving != nil || !f.pending.needsLookup && index == f.applied {
 			return
 		}
-		f.unlooked, f.applied = false, index
-		for element := f.held.Front(); element != nil; element = element.Next() {
-			r := element.Value.(*request)
+		f.pending.needsLookup, f.applied = false, index
+		for r := range f.pending.all() {
 			if r.effective || r.read || r.command.ID.IsZero() {
 				continue
 			}
@@ -62,7 +61,7 @@ func (f *Front) leads() bool {
 // wasShed reports whether a request was shed after this copy of it had come. f.mu is held.
 func (f *Front) wasShed(r *request) bool {
 	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
-	return f.hints.endedAt(r.command.ID, endShed).After(r.arrived.Add(-imprecise))
+	return f.pending.hints.endedAt(r.command.ID, endShed).After(r.arrived.Add(-imprecise))
 }
 
 // rejectRedelivery reports whether a request that the broker sends again is not to be executed. It had expired here before it was its turn,
@@ -76,46 +75,22 @@ func (f *Front) rejectRedelivery(r *request) bool {
 	case id.IsZero():
 		return f.config.FollowLeader
 	default:
-		return !f.hints.endedAt(id, endExpired).IsZero() || f.config.FollowLeader && !f.hints.endedAt(id, endShed).IsZero()
+		return !f.pending.hints.endedAt(id, endExpired).IsZero() || f.config.FollowLeader && !f.pending.hints.endedAt(id, endShed).IsZero()
 	}
 }
 
 // noteExpired notes that nobody waits for a request any more that was not executed. f.mu is held.
 func (f *Front) noteExpired(r *request) {
 	if !r.command.ID.IsZero() && !r.read {
-		f.hints.ended(r.command.ID, endExpired, 0, false, time.Now())
+		f.pending.hints.ended(r.command.ID, endExpired, 0, false, time.Now())
 	}
 }
 
-// isSpare lets go of a request of which another copy is held in an earlier place. A leader takes in every copy; of those that are
-// left, the first keeps its place among its client's requests. f.mu is held.
-func (f *Front) isSpare(r *request) bool {
-	id := r.command.ID
-	if id.IsZero() {
-		return false
+// keepFirst lets go of one of two copies of a request, and reports whether it was this one. f.mu is held.
+func (f *Front) keepFirst(r *request) (dropped bool) {
+	other := f.pending.keepFirst(r)
+	if other != nil {
+		f.end(other)
 	}
-	other := f.byID[id]
-	switch {
-	case other == r:
-		return false
-	case other == nil || r.sequence < other.sequence:
-		f.byID[id] = r
-		if other != nil {
-			r.absorb(other)
-		}
-		if r.outcome != 0 {
-			f.addKnown(r)
-		}
-		if other != nil && other.state == stateHeld { // else it comes here when the store gives it back
-			f.end(other)
-		}
-		return false
-	default:
-		other.absorb(r)
-		if other.outcome != 0 {
-			f.addKnown(other)
-		}
-		f.end(r)
-		return true
-	}
+	return other == r
 }

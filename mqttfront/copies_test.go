@@ -36,14 +36,14 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 		}
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 		outcome := &fsm.Outcome{
-			Index: 4, Published: 4, Commands: []fsm.Command{other.held.Front().Value.(*request).command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+			Index: 4, Published: 4, Commands: []fsm.Command{other.first().command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 		}
 		var tags []any
 		if leads {
 			tags = s.tags[len(s.tags)-1:]
 		}
 		f.Applied(outcome, tags)
-		if f.held.Len() != 0 {
+		if f.pending.len() != 0 {
 			t.Fatal("the write is not let go")
 		}
 		held := heldBy(t, other)
@@ -68,10 +68,10 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	f, s := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	command := probe.held.Front().Value.(*request).command
+	command := probe.first().command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Fatal("the copy is not held: nobody has answered it")
 	}
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
@@ -84,8 +84,8 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 		t.Fatalf("%+v is proposed: the log must say that no copy may be executed", s.proposed)
 	}
 	refused := &fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
-	if f.Applied(refused, s.tags); f.held.Len() != 0 || f.busy != 0 || len(f.writing) != 0 {
-		t.Errorf("%d held, %d busy, %d writing after that", f.held.Len(), f.busy, len(f.writing))
+	if f.Applied(refused, s.tags); f.pending.len() != 0 || f.busy != 0 || len(f.pending.writing) != 0 {
+		t.Errorf("%d held, %d busy, %d writing after that", f.pending.len(), f.busy, len(f.pending.writing))
 	}
 	requests, err := readHeld(slices.Concat(held...), time.Now())
 	if err != nil || len(requests) != 1 {
@@ -129,10 +129,9 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 			fail()
 		}
 		var order []string
-		for element := f.held.Front(); element != nil; element = element.Next() {
-			r := element.Value.(*request)
+		for r := range f.pending.all() {
 			order = append(order, string(r.correlation))
-			if f.byID[r.command.ID] != r {
+			if f.pending.byID[r.command.ID] != r {
 				t.Error("a request is held that is not known by its identity")
 			}
 		}
@@ -148,13 +147,13 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	f, s := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.held.Front().Value.(*request).command}})
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().command}})
 	serve(f)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.stopServing()
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recognizeHeld()
-	if f.held.Len() != 1 || !f.held.Front().Value.(*request).effective {
+	if f.pending.len() != 1 || !f.first().effective {
 		t.Error("the copy is not recognized")
 	}
 }
@@ -166,17 +165,17 @@ func TestBacklogOfDropped(t *testing.T) {
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{
-		Index: 4, Commands: []fsm.Command{probe.held.Front().Value.(*request).command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+		Index: 4, Commands: []fsm.Command{probe.first().command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
 	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	f.backlog.Store(true)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("it is held")
 	}
 	f.backlog.Store(false)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Error("what the client sends again is not")
 	}
 }
@@ -185,7 +184,7 @@ func TestBacklogOfDropped(t *testing.T) {
 func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	f, s := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	held := f.held.Front().Value.(*request)
+	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.command}})
 	f.recognizeHeld()
 	if !held.effective {
@@ -200,7 +199,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 		f, s := newTestFront(t)
 		other, behind := newTestFront(t)
 		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
-		first := other.held.Front().Value.(*request)
+		first := other.first()
 		for _, store := range []*fakeStore{s, behind} {
 			commit(t, store, fsm.Entry{Commands: []fsm.Command{first.command}})
 			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})

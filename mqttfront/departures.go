@@ -40,12 +40,12 @@ func (f *Front) Untold() error {
 func (f *Front) departed(d Departure) {
 	for {
 		select {
-		case f.pending <- d:
+		case f.departures <- d:
 			return
 		default:
 		}
 		select {
-		case <-f.pending:
+		case <-f.departures:
 			f.world.Metrics.departures.WithLabelValues("dropped").Inc()
 		default:
 		}
@@ -57,7 +57,7 @@ func (f *Front) endWatches(d Departure) {
 	watches := d.Everyone
 	if !watches {
 		f.mu.Lock()
-		watches = f.writing[d.ClientID] > 0
+		watches = f.pending.writing[d.ClientID] > 0
 		f.mu.Unlock()
 	}
 	if !watches {

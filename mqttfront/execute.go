@@ -39,7 +39,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		return
 	case overloaded || r.barred:
 		command, r.refused = command.Refusal(), !r.barred
-	case r.read && f.mayReadBeside(r):
+	case r.read && f.pending.noConflictingWrite(r):
 		if !f.store.Read(&r.command, r) {
 			f.putBack(r)
 		}
@@ -47,8 +47,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	default:
 		f.leaveOutOversize(&command)
 	}
-	f.writing[r.ordering()]++
-	r.writing = true
+	f.pending.beginWrite(r)
 	if !f.store.Propose(command, r) {
 		f.putBack(r)
 	}
@@ -71,7 +70,7 @@ func (f *Front) barredLocked(r *request, result *fsm.Result) (answer bool) {
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 	f.reportLocked(r.command.ID)
-	f.leave(r)
+	f.pending.endWrite(r)
 	f.endWorkLocked(r)
 	f.end(r)
 	return false
@@ -90,15 +89,6 @@ func (f *Front) overloadedLocked(r *request, now time.Time) bool {
 	return true
 }
 
-// mayReadBeside reports whether no write that the GET has to see can be under way. Without an identity any of them may be its
-// client's. f.mu is held.
-func (f *Front) mayReadBeside(r *request) bool {
-	if r.command.Principal.ClientID == "" {
-		return len(f.writing) == 0
-	}
-	return f.writing[r.ordering()] == 0
-}
-
 // leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
 func (f *Front) leaveOutOversize(command *fsm.Command) {
 	if int64(len(command.Key)) > f.limits.KeyBytes ||
@@ -107,20 +97,10 @@ func (f *Front) leaveOutOversize(command *fsm.Command) {
 	}
 }
 
-// leave takes a request out of the hands of the store. f.mu is held.
-func (f *Front) leave(r *request) {
-	if r.writing {
-		r.writing = false
-		if f.writing[r.ordering()]--; f.writing[r.ordering()] == 0 {
-			delete(f.writing, r.ordering())
-		}
-	}
-}
-
 // putBack makes a request wait for the next leadership. f.mu is held.
 func (f *Front) putBack(r *request) {
 	if f.serving == nil { // else this leadership is about to end, and no GET that its client sends after a write may be answered before that
-		f.leave(r)
+		f.pending.endWrite(r)
 	}
 	r.state = stateHeld
 	f.endWorkLocked(r)
@@ -134,7 +114,7 @@ func (f *Front) putBack(r *request) {
 		return
 	}
 	if f.serving == nil {
-		f.isSpare(r)
+		f.keepFirst(r)
 	}
 }
 

@@ -20,7 +20,7 @@ func followLeader(c *Config) { c.FollowLeader = true }
 // With one session for the cluster the broker keeps what is not answered: it is acknowledged with the reply, and by nobody else.
 func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 	f, s := newTestFront(t, followLeader)
-	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.held.Len() != 0 {
+	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.len() != 0 {
 		t.Error("a node that does not lead took a request")
 	}
 	serve(f)
@@ -37,8 +37,8 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 		t.Error("acknowledged before the reply was published")
 	}
 	f.published(o)
-	if !*acknowledged || f.held.Len() != 0 || f.busy != 0 {
-		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.held.Len(), f.busy)
+	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
+		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.len(), f.busy)
 	}
 }
 
@@ -66,8 +66,8 @@ func TestWhatFollowedIsLetGo(t *testing.T) {
 		serve(f)
 		acknowledged := arrive(f, del, "0123456789abcdef")
 		end(f, s)
-		if *acknowledged || f.held.Len() != 0 || f.busy != 0 || len(f.byID) != 0 || len(f.known) != 0 {
-			t.Errorf("%s: acknowledged: %v, %d held, %d busy, %d known", name, *acknowledged, f.held.Len(), f.busy, len(f.known))
+		if *acknowledged || f.pending.len() != 0 || f.busy != 0 || len(f.pending.byID) != 0 || len(f.pending.committed) != 0 {
+			t.Errorf("%s: acknowledged: %v, %d held, %d busy, %d known", name, *acknowledged, f.pending.len(), f.busy, len(f.pending.committed))
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.hints.ended(s.proposed[1].ID, endShed, 1, false, time.Now())
+	f.pending.hints.ended(s.proposed[1].ID, endShed, 1, false, time.Now())
 	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}

@@ -1,7 +1,6 @@
 package mqttfront
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -20,41 +19,33 @@ type Front struct {
 	world  World
 	store  Store
 
-	hasStore  chan struct{} // closed when store is set
-	drain     chan struct{} // closed when nothing more is taken up
-	once      sync.Once
-	barrier   *barrier
-	pending   chan Departure // for a leader
-	offenders chan Publisher // to be sent away
+	hasStore chan struct{} // closed when store is set
+	drain    chan struct{} // closed when nothing more is taken up
+	once     sync.Once
+	barrier  *barrier
+	// departures are for a leader.
+	departures chan Departure
+	offenders  chan Publisher // to be sent away
 	// subscribing are clients to be subscribed to their notifications.
 	subscribing chan subscribing
 
 	mu        sync.Mutex
-	room      sync.Cond  // somebody waits to hand a request to the store
-	held      *list.List // of *request: all that are not ended, in the order of their arrival
-	heldBytes int
-	byID      map[fsm.RequestID]*request
-	known     []knownOutcome // followers: requests whose outcome is applied and not yet known to be published, by index
-	writing   map[string]int // by ordering: writes in the hands of the store
-	mark      uint64         // the published mark, as the log has it
-	applied   uint64         // index of the last entry that the store told of
-	unlooked  bool           // something is held that nobody has looked at: it may be a copy of what has had its effect
-	busy      int            // requests executing or answering
-	shares    clientShares   // of the same, by client
-	penalties penalties      // for replies on which the broker ends a connection
+	room      sync.Cond // somebody waits to hand a request to the store
+	pending   pending
+	mark      uint64       // the published mark, as the log has it
+	applied   uint64       // index of the last entry that the store told of
+	busy      int          // requests executing or answering
+	shares    clientShares // of the same, by client
+	penalties penalties    // for replies on which the broker ends a connection
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
-	turnaround time.Duration
-	serving    *serving
-	limits     fsm.Limits
-	expiry     time.Duration // of notifications
-	stopped    bool
-	untold     error // why the broker last did not tell who goes away
-	untoldAt   time.Time
-	// hints are of requests that are not held. A copy of what was shed, or has expired, that another node still holds, because it is slow to
-	// hear of it, must not be executed after later requests of the same client.
-	hints              hints
+	turnaround         time.Duration
+	serving            *serving
+	limits             fsm.Limits
+	expiry             time.Duration // of notifications
+	stopped            bool
+	untold             error // why the broker last did not tell who goes away
+	untoldAt           time.Time
 	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
-	sequence           uint64          // of the last request that was taken in
 	outbox             *outbox         // while the node leads
 	upSince            time.Time       // the node's own session is up or down since then
 	unfollowed         time.Time       // while this node leads, and the session that follows the leader is down: since when; else zero
@@ -80,8 +71,8 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, barrier: newBarrier(), pending: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
-		hasStore: make(chan struct{}), drain: make(chan struct{}), held: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int), shares: newClientShares(&config),
+		config: config, world: world, barrier: newBarrier(), departures: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
+		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(),
 	}
@@ -159,9 +150,7 @@ func (f *Front) dropSinceFresh() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.staleFrom, f.staleTo = f.freshAt, time.Now()
-	for element := f.held.Back(); element != nil; {
-		r := element.Value.(*request)
-		element = element.Prev()
+	for r := range f.pending.all() {
 		if r.state == stateHeld && f.isStale(r) {
 			f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 			f.end(r)
@@ -261,10 +250,8 @@ func (f *Front) expireHeld(ctx context.Context) {
 func (f *Front) giveUp(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.hints.forget(now)
-	for element := f.held.Front(); element != nil; {
-		r := element.Value.(*request)
-		element = element.Next()
+	f.pending.hints.forget(now)
+	for r := range f.pending.all() {
 		if r.state == stateHeld && now.After(r.holdUntil) {
 			if r.outcome == 0 {
 				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()

@@ -87,6 +87,10 @@ const (
 	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
 )
 
+// first and last return requests that a front end holds, of which there is one.
+func (f *Front) first() *request { return f.pending.order.Front().Value.(*request) }
+func (f *Front) last() *request  { return f.pending.order.Back().Value.(*request) }
+
 // withExpiry is arrive, of a message that expires.
 func withExpiry(f *Front, payload, correlation string, seconds uint32, user ...string) {
 	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
@@ -136,8 +140,8 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 		arrive(f, del, "short")
 		end(f, s)
 		serve(f)
-		if len(s.proposed) != 1 || f.held.Len() != 0 || f.busy != 0 {
-			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.held.Len(), f.busy)
+		if len(s.proposed) != 1 || f.pending.len() != 0 || f.busy != 0 {
+			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.pending.len(), f.busy)
 		}
 	}
 }
@@ -168,17 +172,17 @@ func TestFollowerHolds(t *testing.T) {
 	}
 	arrive(f, del, "0123456789abcdef") // redelivered
 	arrive(f, del, "short")
-	if f.held.Len() != 1 {
-		t.Fatalf("%d held", f.held.Len())
+	if f.pending.len() != 1 {
+		t.Fatalf("%d held", f.pending.len())
 	}
-	command := f.held.Front().Value.(*request).command
+	command := f.first().command
 	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Error("released when applied, before it was published")
 	}
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
-	if f.held.Len() != 0 || f.heldBytes != 0 || len(s.proposed) != 0 {
-		t.Errorf("%d held, %d bytes", f.held.Len(), f.heldBytes)
+	if f.pending.len() != 0 || f.pending.bytes != 0 || len(s.proposed) != 0 {
+		t.Errorf("%d held, %d bytes", f.pending.len(), f.pending.bytes)
 	}
 }
 
@@ -187,7 +191,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	f, s := newTestFront(t)
 	s.alone = true
 	acknowledged := arrive(f, get, "short")
-	if *acknowledged || f.held.Len() != 1 {
+	if *acknowledged || f.pending.len() != 1 {
 		t.Fatal("acknowledged before it was answered, or not kept")
 	}
 	o := serve(f)
@@ -200,7 +204,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 			f.published(out)
 		}
 	}
-	if !*acknowledged || f.held.Len() != 0 || f.busy != 0 {
+	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
 		t.Error("not let go")
 	}
 }
@@ -243,8 +247,8 @@ func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
 			f.stopServing()
-			if len(f.writing) != 0 {
-				t.Errorf("writes under way after the leadership: %v", f.writing)
+			if len(f.pending.writing) != 0 {
+				t.Errorf("writes under way after the leadership: %v", f.pending.writing)
 			}
 			for _, tag := range s.tags[1:] {
 				f.Failed(tag, false)
@@ -414,7 +418,7 @@ func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, time.Now(), func() {})
 	}
-	if f.held.Len() != 10 || f.heldBytes < 1_000_000 {
-		t.Errorf("%d held, of %d bytes", f.held.Len(), f.heldBytes)
+	if f.pending.len() != 10 || f.pending.bytes < 1_000_000 {
+		t.Errorf("%d held, of %d bytes", f.pending.len(), f.pending.bytes)
 	}
 }

@@ -35,8 +35,7 @@ func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		r := element.Value.(*request)
+	for r := range f.pending.all() {
 		if r.sequence < cursor || r.command.ID.IsZero() || r.over(now) {
 			continue
 		}
@@ -226,7 +225,7 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 	defer f.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if _, held := f.byID[r.command.ID]; !held {
+			if _, held := f.pending.byID[r.command.ID]; !held {
 				return true
 			}
 		}
@@ -239,7 +238,7 @@ func (f *Front) keepSettled(byNode map[string][]*request, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for node, requests := range byNode {
-		byNode[node] = settled(requests, at, f.byID)
+		byNode[node] = settled(requests, at, f.pending.byID)
 	}
 }
 
@@ -259,7 +258,7 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
 			r.effective = effective[r.command.ID]
-			if here, held := f.byID[r.command.ID]; held {
+			if here, held := f.pending.byID[r.command.ID]; held {
 				here.effective = here.effective || r.effective
 				return false
 			}
@@ -271,30 +270,29 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}
-			r.barred = r.barred || !f.hints.endedAt(r.command.ID, endExpired).IsZero() // its client's later requests may have been executed
-			if known && index <= published && !r.effective {                           // answered: that node only does not know it yet
+			r.barred = r.barred || !f.pending.hints.endedAt(r.command.ID, endExpired).IsZero() // its client's later requests may have been executed
+			if known && index <= published && !r.effective {                                   // answered: that node only does not know it yet
 				f.answered = append(f.answered, r.command.ID)
 				return true
 			}
 			return false
 		}))
 	}
-	added = f.merge(elsewhere, func(r *request) bool {
+	added, full := f.pending.merge(elsewhere, func(r *request) bool {
 		if r.outcome != 0 || r.effective {
 			return false
 		}
 		_, _, known := m.Remembered(r.command.ID)
 		return !known
 	})
+	f.world.Metrics.heldDropped.WithLabelValues("full").Add(float64(full))
+	f.world.Metrics.held.Set(float64(f.pending.len()))
 	if len(added) == 0 {
 		return nil
 	}
 	f.world.Metrics.takenUp.Add(float64(len(added)))
 	f.world.Log.Info("took up requests that only other nodes held", "requests", len(added))
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		f.sequence++
-		element.Value.(*request).sequence = f.sequence
-	}
+	f.pending.renumber()
 	slices.SortFunc(added, func(a, b *request) int { return cmp.Compare(a.sequence, b.sequence) })
 	return added
 }

@@ -20,7 +20,7 @@ func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
 		client, correlation, _ := strings.Cut(name, ":")
 		arrive(f, del, correlation+strings.Repeat("-", 16), "__srcId", client)
 		f.mu.Lock()
-		f.held.Back().Value.(*request).arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
+		f.last().arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
 		f.mu.Unlock()
 	}
 	return f, s
@@ -28,8 +28,7 @@ func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
 
 // order returns the requests that a front end holds, as follow names them.
 func (f *Front) order() (names []string) {
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		r := element.Value.(*request)
+	for r := range f.pending.all() {
 		names = append(names, r.command.Principal.ClientID+":"+strings.TrimRight(string(r.correlation), "-"))
 	}
 	return names
@@ -99,15 +98,15 @@ func TestHandOverOfErrors(t *testing.T) {
 	s.held = map[string][][]byte{"n2": append([][]byte{appendField(nil, "nonsense")}, pages(other)...)}
 	byNode := f.collect(context.Background(), 0)
 	f.takeUpHeld(s.machine, byNode)
-	if f.held.Len() != 4 {
-		t.Fatalf("%d of 4", f.held.Len())
+	if f.pending.len() != 4 {
+		t.Fatalf("%d of 4", f.pending.len())
 	}
-	first := f.held.Front().Value.(*request)
-	last := f.held.Back().Value.(*request)
+	first := f.first()
+	last := f.last()
 	if first.command.Kind != 0 || first.command.Error != fsm.ErrorUnknownCommand || last.version != "9.9" {
 		t.Errorf("%+v, %+v", first, last)
 	}
-	if !f.held.Front().Next().Next().Value.(*request).read {
+	if !slices.Collect(f.pending.all())[2].read {
 		t.Error("a GET is none any more")
 	}
 }
@@ -150,11 +149,10 @@ func TestMergeIsQuick(t *testing.T) {
 		mine := &request{done: func() {}, arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), responseTopic: fmt.Sprint("x", i)}
 		mine.command.ID = r.command.ID
 		mine.command.ID[15] = 1
-		mine.element = f.held.PushBack(mine)
-		f.byID[mine.command.ID] = mine
+		f.pending.add(mine)
 	}
 	began := time.Now()
-	if added := f.merge([][]*request{others}, func(*request) bool { return true }); len(added) != 40_000 {
+	if added, _ := f.pending.merge([][]*request{others}, func(*request) bool { return true }); len(added) != 40_000 {
 		t.Fatal(len(added))
 	}
 	if took := time.Since(began); took > 2*time.Second {
@@ -166,28 +164,28 @@ func TestMergeIsQuick(t *testing.T) {
 func TestReportsReleaseReads(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Fatal("a GET with an identity is not held")
 	}
-	id := f.held.Front().Value.(*request).command.ID
+	id := f.first().command.ID
 	f.Told(id[:])
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("not let go")
 	}
 	f.Told(id[:])
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("a report that came first was forgotten")
 	}
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c") // another copy: nobody has said that it is answered
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Error("one report let two go")
 	}
 	f.Told(id[:])
 	f.Told(id[:])
 	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Error("an old report still lets go")
 	}
 }
@@ -197,11 +195,11 @@ func TestLeaderReportsReads(t *testing.T) {
 	f, s := newTestFront(t)
 	serve(f)
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	f.ReadDone(f.held.Back().Value, 3, fsm.Result{Code: fsm.CodeNull})
+	f.ReadDone(f.last(), 3, fsm.Result{Code: fsm.CodeNull})
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	f.Applied(s.outcome(4, fsm.CodeMissing), s.tags[len(s.tags)-1:])
 	arrive(f, get, "short", "__srcId", "c")
-	f.ReadDone(f.held.Back().Value, 5, fsm.Result{Code: fsm.CodeNull})
+	f.ReadDone(f.last(), 5, fsm.Result{Code: fsm.CodeNull})
 	for _, l := range f.serving.lanes {
 		for {
 			o, wait := l.next()
@@ -221,23 +219,23 @@ func TestLateDelivery(t *testing.T) {
 	f, _ := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	command := probe.held.Front().Value.(*request).command
+	command := probe.first().command
 	outcome := func(index, published uint64) *fsm.Outcome {
 		return &fsm.Outcome{Index: index, Published: published, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}
 	}
 	f.Applied(outcome(5, 0), nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 1 {
+	if f.pending.len() != 1 {
 		t.Fatal("not published yet, and not held")
 	}
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("published, and still held")
 	}
 	f.Applied(outcome(7, 5), nil)
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("published before it came, and held")
 	}
 }
@@ -246,11 +244,11 @@ func TestLateDelivery(t *testing.T) {
 func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	first := f.held.Front().Value.(*request)
+	first := f.first()
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.held.Len() != 1 || f.held.Front().Value.(*request) == first {
+	if f.pending.len() != 1 || f.first() == first {
 		t.Error("the copy went with the first")
 	}
 }
@@ -259,7 +257,7 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	f, s := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	r := f.held.Front().Value.(*request)
+	r := f.first()
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
@@ -362,8 +360,8 @@ func TestBrokerSilence(t *testing.T) {
 func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 	other, _ := follow(t, "c:A", "c:B")
 	late := pages(other)
-	other.held.Front().Value.(*request).holdUntil = time.Now().Add(-time.Second)
-	other.held.Back().Value.(*request).deadline = time.Now().Add(-time.Second)
+	other.first().holdUntil = time.Now().Add(-time.Second)
+	other.last().deadline = time.Now().Add(-time.Second)
 	if got := pages(other); len(got) != 1 || len(got[0]) != 0 {
 		t.Errorf("%d bytes are given", len(got[0]))
 	}
@@ -388,11 +386,11 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f.heardFresh(time.Now())
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	f.dropSinceFresh()
-	if f.held.Len() != 1 || !strings.HasPrefix(string(f.held.Front().Value.(*request).correlation), "a") {
+	if f.pending.len() != 1 || !strings.HasPrefix(string(f.first().correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}
 	arrive(f, del, strings.Repeat("c", 16), "__srcId", "c")
-	if f.held.Len() != 2 {
+	if f.pending.len() != 2 {
 		t.Error("what comes afterwards is dropped")
 	}
 }

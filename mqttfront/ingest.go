@@ -223,7 +223,7 @@ func (f *Front) endSession(ctx context.Context, clientID string) error {
 func (f *Front) forgetArrivals() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.hints.forgetArrivals()
+	f.pending.hints.forgetArrivals()
 }
 
 func (in *ingest) connect(resume bool) *paho.Connect {

@@ -73,7 +73,7 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	if f.held.Len() != 0 {
+	if f.pending.len() != 0 {
 		t.Error("an old request was taken from a session that was ended")
 	}
 }
@@ -102,13 +102,13 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		receive(InvokeTopic, []byte(del))
 		receive(session.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
 		receive(InvokeTopic, []byte(del))
-		if f.held.Len() != 2 {
-			t.Fatalf("%d requests are held", f.held.Len())
+		if f.pending.len() != 2 {
+			t.Fatalf("%d requests are held", f.pending.len())
 		}
 		time.Sleep(2 * time.Second)
 		receive(InvokeTopic, []byte(del))
 		receive(InvokeTopic, []byte(del))
-		if f.held.Len() > 2 {
+		if f.pending.len() > 2 {
 			t.Error("a request that may be older than the session's age was taken")
 		}
 		select {

@@ -11,50 +11,44 @@ import (
 	"holdfast/fsm"
 )
 
-// merge puts requests that other nodes hold, each list in that node's order, among those that are held here, and returns those that were
-// missing here. f.mu is held.
+// merge puts requests that other nodes hold, each list in that node's order, among those that are held here. It returns those that were
+// missing here, and how many more there was no room for.
 //
 // Only an open request, one without an outcome, needs a place among those of its client, and only open requests say where another one
 // belongs: of one that is done, one node may hold the original and the other a copy that its client sent later. All else stands by the
 // time of its arrival.
-func (f *Front) merge(elsewhere [][]*request, open func(*request) bool) (added []*request) {
-	here := make([]*request, 0, f.held.Len())
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		here = append(here, element.Value.(*request))
-	}
+func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added []*request, full int) {
+	here := slices.Collect(p.all())
 	affected := make(map[string]bool) // clients whose requests were missing here
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
-			if _, held := f.byID[r.command.ID]; held {
+			if _, held := p.byID[r.command.ID]; held {
 				return false
 			}
-			if f.full(r) {
-				f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
+			if p.full(r) {
+				full++
 				return true
 			}
-			r.element = f.held.PushBack(r)
-			f.heldBytes += r.size
-			f.byID[r.command.ID] = r
+			p.add(r)
 			affected[r.ordering()] = true
 			added = append(added, r)
 			return false
 		})
 	}
-	f.world.Metrics.held.Set(float64(f.held.Len()))
 	if len(added) > 0 {
-		f.arrange(append(here, added...), append([][]*request{here}, elsewhere...), affected, open)
+		p.arrange(append(here, added...), append([][]*request{here}, elsewhere...), affected, open)
 	}
-	return added
+	return added, full
 }
 
 // arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
-// between clients by the time of arrival. f.mu is held.
-func (f *Front) arrange(all []*request, lists [][]*request, affected map[string]bool, open func(*request) bool) {
+// between clients by the time of arrival.
+func (p *pending) arrange(all []*request, lists [][]*request, affected map[string]bool, open func(*request) bool) {
 	parts := make(map[string][][]*request) // by client: what each node holds of it
 	for _, list := range lists {
 		part := make(map[string][]*request)
 		for _, r := range list {
-			if client := r.ordering(); affected[client] && open(r) && f.isOpenHere(r, open) {
+			if client := r.ordering(); affected[client] && open(r) && p.isOpenHere(r, open) {
 				part[client] = append(part[client], r)
 			}
 		}
@@ -86,16 +80,16 @@ func (f *Front) arrange(all []*request, lists [][]*request, affected map[string]
 	rankInOrder(rest)
 	slices.SortStableFunc(ordered, func(a, b *request) int { return rank[a].Compare(rank[b]) })
 	for _, r := range ordered {
-		f.held.MoveToBack(r.element)
+		p.order.MoveToBack(r.element)
 	}
 }
 
-// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here. f.mu is held.
-func (f *Front) isOpenHere(r *request, open func(*request) bool) bool {
+// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here.
+func (p *pending) isOpenHere(r *request, open func(*request) bool) bool {
 	if r.command.ID.IsZero() {
 		return true
 	}
-	here := f.byID[r.command.ID]
+	here := p.byID[r.command.ID]
 	return here == r || r.element == nil && open(here)
 }
 

@@ -14,8 +14,8 @@ import (
 // heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
 func (f *Front) heldOrder(of string) string {
 	var order strings.Builder
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		if name := string(element.Value.(*request).correlation[:1]); strings.Contains(of, name) {
+	for r := range f.pending.all() {
+		if name := string(r.correlation[:1]); strings.Contains(of, name) {
 			order.WriteString(name)
 		}
 	}
@@ -30,7 +30,7 @@ func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
 	probe, _ := newTestFront(t)
 	name := func(letter string) string { return strings.Repeat(letter, 16) }
 	arrive(probe, del, name("A"), "__srcId", "c")
-	a := probe.held.Front().Value.(*request).command
+	a := probe.first().command
 	for _, store := range []*fakeStore{s, others} {
 		commit(t, store, fsm.Entry{Commands: []fsm.Command{a}})
 		commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
@@ -127,15 +127,12 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		lists := [][]*request{receive(r, sent, now), receive(r, sent, now), receive(r, sent, now)}
 		f.mu.Lock()
 		for _, q := range lists[0] {
-			f.sequence++
-			q.sequence = f.sequence
-			q.element = f.held.PushBack(q)
-			f.byID[q.command.ID] = q
+			f.pending.add(q)
 		}
 		f.takeUpHeld(s.machine, map[string][]*request{"n2": lists[1], "n3": lists[2]})
 		place := make(map[int]int)
-		for element := f.held.Front(); element != nil; element = element.Next() {
-			place[number(element.Value.(*request))] = len(place)
+		for r := range f.pending.all() {
+			place[number(r)] = len(place)
 		}
 		f.mu.Unlock()
 		for _, list := range lists {
@@ -178,13 +175,12 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, q := range here {
-		q.element = f.held.PushBack(q)
-		f.byID[q.command.ID] = q
+		f.pending.add(q)
 	}
 	f.takeUpHeld(s.machine, map[string][]*request{"n3": there})
 	var order []int
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		order = append(order, number(element.Value.(*request)))
+	for r := range f.pending.all() {
+		order = append(order, number(r))
 	}
 	if !slices.Equal(order, []int{1, 2, 3, 6, 4, 5}) {
 		t.Errorf("the order is %v", order)
@@ -206,8 +202,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	defer f.mu.Unlock()
 	for i := range count {
 		q := made(i)
-		q.element = f.held.PushBack(q)
-		f.byID[q.command.ID] = q
+		f.pending.add(q)
 		there = append(there, made(count-i))
 	}
 	began := time.Now()
@@ -215,7 +210,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if f.held.Len() != count+1 {
-		t.Errorf("%d are held, not %d", f.held.Len(), count+1)
+	if f.pending.len() != count+1 {
+		t.Errorf("%d are held, not %d", f.pending.len(), count+1)
 	}
 }

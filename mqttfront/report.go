@@ -77,12 +77,12 @@ func (f *Front) Told(message []byte) {
 	for len(message) >= len(fsm.RequestID{}) {
 		id := fsm.RequestID(message[:len(fsm.RequestID{})])
 		message = message[len(id):]
-		if r, held := f.byID[id]; held && r.state == stateHeld {
+		if r, held := f.pending.byID[id]; held && r.state == stateHeld {
 			f.end(r)
 			continue
 		}
 		if !f.config.FollowLeader { // else it will not come here
-			f.hints.ended(id, endAnswered, 0, true, now)
+			f.pending.hints.ended(id, endAnswered, 0, true, now)
 		}
 	}
 }

@@ -32,10 +32,10 @@ type request struct {
 
 	// The fields below are guarded by Front.mu.
 	state    requestState
-	element  *list.Element // in Front.held
+	element  *list.Element // in pending.order
 	began    time.Time     // when it went into the hands of the store
 	writing  bool          // counts in Front.writing
-	sequence uint64        // grows with the place in Front.held
+	sequence uint64        // grows with the place in pending.order
 	outcome  uint64        // index of the entry with its outcome, when this node knows it and does not answer
 	// effective says that it is a copy: when it came here, the request had had its effect. It must not be executed, even when the
 	// state has forgotten the outcome by the time somebody can answer.

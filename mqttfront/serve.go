@@ -57,7 +57,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 			f.tell(context.WithoutCancel(ctx), f.stopServing()) // else the next leader answers them again
 			f.recognizeHeld()
 			return context.Cause(ctx)
-		case d := <-f.pending:
+		case d := <-f.departures:
 			f.endWatches(d)
 		}
 	}
@@ -76,7 +76,7 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		settings, _ := m.Settings()
 		f.adopt(&settings)
 		f.answered = nil
-		f.hints.forgetArrivals()
+		f.pending.hints.forgetArrivals()
 		f.takeUpHeld(m, byNode)
 		f.republish(m)
 	})
@@ -87,9 +87,7 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 	}
 	f.serving.open = true
 	defer f.store.Flush()
-	for element := f.held.Front(); element != nil; {
-		r := element.Value.(*request)
-		element = element.Next()
+	for r := range f.pending.all() {
 		if r.state == stateHeld {
 			f.execute(r, false)
 		}
@@ -115,8 +113,7 @@ func (f *Front) republish(m *fsm.Machine) {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
 	}
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		r := element.Value.(*request)
+	for r := range f.pending.all() {
 		if r.state != stateHeld || r.command.ID.IsZero() {
 			continue
 		}
@@ -133,7 +130,7 @@ func (f *Front) republish(m *fsm.Machine) {
 	for _, o := range outputs {
 		o.send()
 	}
-	f.known = nil
+	f.pending.committed = nil
 }
 
 // stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
@@ -141,29 +138,22 @@ func (f *Front) republish(m *fsm.Machine) {
 func (f *Front) stopServing() (answered []fsm.RequestID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.serving, f.unlooked = nil, true
-	answered, f.answered, f.known = f.answered, nil, nil
-	all := make([]*request, 0, f.held.Len())
-	for element := f.held.Front(); element != nil; element = element.Next() {
-		all = append(all, element.Value.(*request))
-	}
-	for _, r := range all {
+	f.serving, f.pending.needsLookup = nil, true
+	answered, f.answered = f.answered, nil
+	for _, r := range slices.Collect(f.pending.all()) {
 		if r.state == stateAnswering {
 			f.setAside(r)
 		}
 		switch {
-		case r.state == stateHeld && f.config.FollowLeader:
+		case r.state != stateHeld:
+		case f.config.FollowLeader:
 			f.letGo(r)
-		case r.state != stateHeld || f.isSpare(r):
-		case r.outcome != 0:
-			f.known = append(f.known, knownOutcome{r, r.outcome})
+		default:
+			f.keepFirst(r)
 		}
 	}
-	for _, r := range all {
-		r.writing = false
-	}
-	clear(f.writing)
-	slices.SortStableFunc(f.known, func(a, b knownOutcome) int { return cmp.Compare(a.index, b.index) })
+	f.pending.endWrites()
+	f.pending.findCommitted()
 	f.room.Broadcast()
 	return answered
 }
@@ -173,7 +163,7 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 	if r.state == stateHeld {
 		f.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
-	f.leave(r)
+	f.pending.endWrite(r)
 	r.state = stateAnswering
 	if !r.read {
 		r.outcome = index
@@ -245,7 +235,9 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 	}
 	f.mark, f.applied = max(f.mark, outcome.Published), outcome.Index
 	if f.serving == nil {
-		f.releaseKnown(outcome.Published)
+		for _, r := range f.pending.released(outcome.Published) {
+			f.end(r)
+		}
 	}
 }
 
@@ -271,42 +263,15 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 // learnAll notes how the requests of a command ended. f.mu is held.
 func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
 	command, end := &outcome.Commands[i], endAnswered
+	expected, now := f.serving == nil && !f.config.FollowLeader, time.Now()
 	if outcome.Results[i].Code == fsm.CodeDropped {
 		end = endShed
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
-		f.learn(command.ID, end, outcome.Index)
+		f.pending.learn(command.ID, end, outcome.Index, expected, now)
 	}
 	for j := range command.Rejected {
-		f.learn(command.Rejected[j].ID, end, outcome.Index)
-	}
-}
-
-// learn notes how a request ended. A node that answers, or need not expect the request, only notes that it was shed. f.mu is held.
-func (f *Front) learn(id fsm.RequestID, end requestEnd, index uint64) {
-	if id.IsZero() {
-		return
-	}
-	r, held := f.byID[id]
-	expected := f.serving == nil && !f.config.FollowLeader
-	if expected && held && r.outcome == 0 {
-		r.outcome = index
-		f.known = append(f.known, knownOutcome{r, index})
-	}
-	if early := expected && !held; early || end == endShed {
-		f.hints.ended(id, end, index, early, time.Now())
-	} else {
-		f.hints.executed(id)
-	}
-}
-
-// releaseKnown lets go of requests whose outcomes are known to be published. f.mu is held.
-func (f *Front) releaseKnown(published uint64) {
-	for len(f.known) > 0 && f.known[0].index <= published {
-		if r := f.known[0].request; r.state == stateHeld {
-			f.end(r)
-		}
-		f.known = f.known[1:]
+		f.pending.learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
 	}
 }
 

@@ -166,11 +166,11 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
 		t.Fatalf("%+v", s.proposed)
 	}
-	if r := f.held.Back().Value.(*request); r.state != stateExecuting {
+	if r := f.last(); r.state != stateExecuting {
 		t.Error("answered before the refusal is in the log")
 	}
 	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
-	if r := f.held.Back().Value.(*request); len(s.proposed) != 1 || r.state != stateAnswering {
+	if r := f.last(); len(s.proposed) != 1 || r.state != stateAnswering {
 		t.Error("a GET is refused through the log")
 	}
 }
@@ -186,8 +186,8 @@ func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 		if len(s.proposed) != 0 {
 			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
 		}
-		answered := f.held.Len() == 1 && f.held.Back().Value.(*request).state == stateAnswering
-		if answered != alone || f.busy != f.held.Len() {
+		answered := f.pending.len() == 1 && f.last().state == stateAnswering
+		if answered != alone || f.busy != f.pending.len() {
 			t.Errorf("alone %v: answered %v, %d busy", alone, answered, f.busy)
 		}
 	}
@@ -211,8 +211,8 @@ func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			refusal := s.proposed[0].Refusal()
 			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
-			if answered := f.held.Len() == 1; answered != test.answered || (f.busy == 1) != answered || len(f.writing) != 0 {
-				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, len(f.writing))
+			if answered := f.pending.len() == 1; answered != test.answered || (f.busy == 1) != answered || len(f.pending.writing) != 0 {
+				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, len(f.pending.writing))
 			}
 		})
 	}

@@ -146,7 +146,7 @@ func frontEnd() []Mutant {
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/tracker.go",
 			"t.mark, moved = t.entries[0].index, true", "t.mark, moved = t.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/serve.go",
-			"\tif expected && held && r.outcome == 0 {\n", "\tif expected && held {\n\t\tf.end(r)\n\t}\n\tif expected && held && r.outcome == 0 {\n"),
+			"range f.pending.released(outcome.Published)", "range f.pending.released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
 			"{ return r.read || r.command.ID.IsZero() }", "{ return true }"),
 		one("refusal_unkept", "a write without an identity is refused although another node may execute it", "exactly once", "mqttfront/execute.go",

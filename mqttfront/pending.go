@@ -1,0 +1,217 @@
+package mqttfront
+
+import (
+	"cmp"
+	"container/list"
+	"iter"
+	"slices"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// pending is the requests of a node that are not known to be answered, each client's in the order in which it sent them, and what is known of
+// others. It has no lock, no clock and no I/O: Front.mu guards it, and time is handed in.
+//
+// A request moves between these states:
+//
+//	from       by                                    to
+//	-          add, merge                            held
+//	held       execute: given to the store           executing
+//	held       answer: its outcome is known          answering
+//	executing  Applied, ReadDone: the node leads     answering
+//	executing  Failed, or it leads no more           held
+//	answering  the broker has the reply              ended
+//	answering  the leadership ends                   held
+//	held       released, reported, expired, stale    ended
+//
+// Beside its state, a request knows whether it may still have an effect: not when it has an outcome in the log (outcome), when it came as a copy of
+// one that had (effective), nor when the log is to be told so (barred).
+type pending struct {
+	maxRequests, maxBytes int
+
+	order    *list.List // of *request
+	byID     map[fsm.RequestID]*request
+	bytes    int
+	sequence uint64 // of the last request that was added
+	// committed are held requests whose outcome is applied and not yet known to be published, by index.
+	committed []committed
+	writing   map[string]int // by ordering: writes in the hands of the store
+	// needsLookup says that something is held that nobody has looked up: it may be a copy of what has had its effect.
+	needsLookup bool
+	hints       hints
+}
+
+// committed is a held request with the index of the entry that has its outcome.
+type committed struct {
+	request *request
+	index   uint64
+}
+
+func newPending(config *Config) pending {
+	return pending{
+		maxRequests: config.HoldMessages, maxBytes: config.HoldBytes,
+		order: list.New(), byID: make(map[fsm.RequestID]*request), writing: make(map[string]int),
+	}
+}
+
+func (p *pending) len() int { return p.order.Len() }
+
+// all returns the requests in their order. The current one may be removed.
+func (p *pending) all() iter.Seq[*request] {
+	return func(yield func(*request) bool) {
+		for element := p.order.Front(); element != nil; {
+			r := element.Value.(*request)
+			element = element.Next()
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// full reports whether there is no room to keep a request. A single one always finds room.
+func (p *pending) full(r *request) bool {
+	return p.order.Len() > 0 && (p.bytes+r.size > p.maxBytes || p.order.Len() >= p.maxRequests)
+}
+
+// add adds a request behind the others. It is the one that counts for its id.
+func (p *pending) add(r *request) {
+	p.sequence++
+	r.sequence = p.sequence
+	r.element = p.order.PushBack(r)
+	p.bytes += r.size
+	if !r.command.ID.IsZero() {
+		p.byID[r.command.ID] = r
+	}
+}
+
+// remove removes a request, and reports whether it was there.
+func (p *pending) remove(r *request) bool {
+	if r.state == stateEnded {
+		return false
+	}
+	r.state = stateEnded
+	p.order.Remove(r.element)
+	p.bytes -= r.size
+	if p.byID[r.command.ID] == r {
+		delete(p.byID, r.command.ID)
+	}
+	return true
+}
+
+// renumber makes sequences ascend with the order.
+func (p *pending) renumber() {
+	for r := range p.all() {
+		p.sequence++
+		r.sequence = p.sequence
+	}
+}
+
+// learn notes how a request ended, at a log index. expected says that this node holds requests, or will get them.
+func (p *pending) learn(id fsm.RequestID, end requestEnd, index uint64, expected bool, now time.Time) {
+	if id.IsZero() {
+		return
+	}
+	r, held := p.byID[id]
+	if expected && held && r.outcome == 0 {
+		r.outcome = index
+		p.committed = append(p.committed, committed{r, index})
+	}
+	if early := expected && !held; early || end == endShed {
+		p.hints.ended(id, end, index, early, now)
+	} else {
+		p.hints.executed(id)
+	}
+}
+
+// addCommitted notes that a held request has its outcome, and may be released when that is published.
+func (p *pending) addCommitted(r *request) {
+	at := len(p.committed)
+	for at > 0 && p.committed[at-1].index > r.outcome {
+		at--
+	}
+	p.committed = slices.Insert(p.committed, at, committed{r, r.outcome})
+}
+
+// findCommitted looks for all held requests that have an outcome.
+func (p *pending) findCommitted() {
+	p.committed = nil
+	for r := range p.all() {
+		if r.state == stateHeld && r.outcome != 0 {
+			p.committed = append(p.committed, committed{r, r.outcome})
+		}
+	}
+	slices.SortStableFunc(p.committed, func(a, b committed) int { return cmp.Compare(a.index, b.index) })
+}
+
+// released returns the held requests whose outcomes are published up to an index. They are to be removed.
+func (p *pending) released(published uint64) (released []*request) {
+	for len(p.committed) > 0 && p.committed[0].index <= published {
+		if r := p.committed[0].request; r.state == stateHeld {
+			released = append(released, r)
+		}
+		p.committed = p.committed[1:]
+	}
+	return released
+}
+
+// beginWrite notes that the store has a request that its client's reads must not overtake.
+func (p *pending) beginWrite(r *request) {
+	p.writing[r.ordering()]++
+	r.writing = true
+}
+
+func (p *pending) endWrite(r *request) {
+	if !r.writing {
+		return
+	}
+	r.writing = false
+	if p.writing[r.ordering()]--; p.writing[r.ordering()] == 0 {
+		delete(p.writing, r.ordering())
+	}
+}
+
+// endWrites ends all writes, at the end of a leadership.
+func (p *pending) endWrites() {
+	for r := range p.all() {
+		r.writing = false
+	}
+	clear(p.writing)
+}
+
+// noConflictingWrite reports whether no write that the GET has to see can be under way. Without an identity any of them may be its client's.
+func (p *pending) noConflictingWrite(r *request) bool {
+	if r.command.Principal.ClientID == "" {
+		return len(p.writing) == 0
+	}
+	return p.writing[r.ordering()] == 0
+}
+
+// keepFirst decides between two copies of a request, of which a leader takes in every one: the first keeps its place among its client's
+// requests. It returns the other one, which is to be removed, unless the store still has it and gives it back later.
+func (p *pending) keepFirst(r *request) (dropped *request) {
+	id := r.command.ID
+	if id.IsZero() {
+		return nil
+	}
+	kept, other := r, p.byID[id]
+	switch {
+	case other == r:
+		return nil
+	case other == nil || r.sequence < other.sequence:
+		p.byID[id] = r
+	default:
+		kept, other = other, r
+	}
+	if other != nil {
+		kept.absorb(other)
+	}
+	if kept.outcome != 0 {
+		p.addCommitted(kept)
+	}
+	if other == nil || other.state != stateHeld {
+		return nil
+	}
+	return other
+}

@@ -1,0 +1,162 @@
+package mqttfront
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/internal/policy"
+)
+
+// naivePending is a list of requests; everything else is found by looking through it.
+type naivePending []*request
+
+func (n naivePending) of(id fsm.RequestID) *request {
+	i := slices.IndexFunc(n, func(r *request) bool { return r.command.ID == id })
+	if i < 0 || id.IsZero() {
+		return nil
+	}
+	return n[i]
+}
+
+func (n naivePending) bytes() (bytes int) {
+	for _, r := range n {
+		bytes += r.size
+	}
+	return bytes
+}
+
+// writing counts a client's writes in the hands of the store; of all clients without a name.
+func (n naivePending) writing(client string) (count int) {
+	for _, r := range n {
+		if r.state == stateExecuting && !r.read && (client == "" || r.ordering() == client) {
+			count++
+		}
+	}
+	return count
+}
+
+// Requests of three clients come, are proposed, come back, get outcomes, are released and removed, in any order. Each id comes once at a time, as
+// at a follower.
+func TestPendingAgainstModel(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		config := DefaultConfig()
+		config.HoldMessages, config.HoldBytes = 12, 900
+		p, now := newPending(&config), time.Unix(1_700_000_000, 0)
+		var model naivePending
+		index, published := uint64(0), uint64(0)
+		remove := func(q *request) {
+			p.endWrite(q)
+			if !p.remove(q) || p.remove(q) {
+				t.Fatalf("seed %d: removed twice, or not at all", seed)
+			}
+			model = slices.DeleteFunc(model, func(m *request) bool { return m == q })
+		}
+		for range 300 {
+			q := &request{size: 50 + r.IntN(100), read: r.IntN(4) == 0, command: fsm.Command{
+				ID: fsm.RequestID{byte(r.IntN(20))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
+			}}
+			var one *request
+			if len(model) > 0 {
+				one = model[r.IntN(len(model))]
+			}
+			switch choice := r.IntN(10); {
+			case choice < 4:
+				full := len(model) > 0 && (len(model) >= 12 || model.bytes()+q.size > 900)
+				if p.full(q) != full {
+					t.Fatalf("seed %d: full %v with %d requests, %d bytes", seed, !full, len(model), model.bytes())
+				}
+				if !full && model.of(q.command.ID) == nil {
+					p.add(q)
+					model = append(model, q)
+				}
+			case one == nil:
+			case choice < 5 && one.state == stateHeld:
+				if one.state = stateExecuting; !one.read {
+					p.beginWrite(one)
+				}
+			case choice < 6 && one.state == stateExecuting:
+				one.state = stateHeld
+				p.endWrite(one)
+			case choice < 8:
+				index++
+				p.learn(one.command.ID, endAnswered, index, true, now)
+			case choice < 9:
+				published = min(index, published+uint64(r.IntN(4)))
+				want := slices.DeleteFunc(slices.Clone(model), func(m *request) bool {
+					return m.state != stateHeld || m.outcome == 0 || m.outcome > published
+				})
+				for _, q := range p.released(published) {
+					if !slices.Contains(want, q) {
+						t.Fatalf("seed %d: released with outcome %d, published up to %d", seed, q.outcome, published)
+					}
+					want = slices.DeleteFunc(want, func(m *request) bool { return m == q })
+					remove(q)
+				}
+				for _, q := range want { // in the hands of the store when its outcome was published
+					if p.addCommitted(q); !slices.Contains(p.released(published), q) {
+						t.Fatalf("seed %d: not released", seed)
+					}
+					remove(q)
+				}
+			default:
+				remove(one)
+			}
+			if got := slices.Collect(p.all()); !slices.Equal(got, model) || p.len() != len(model) || p.bytes != model.bytes() {
+				t.Fatalf("seed %d: %d requests, %d bytes; want %d, %d", seed, p.len(), p.bytes, len(model), model.bytes())
+			}
+			for client, named := range map[string]bool{"a": true, "b": true, "c": true, "": false} {
+				get := &request{read: true}
+				if named {
+					get.command.Principal.ClientID = client
+				}
+				if free := p.noConflictingWrite(get); free != (model.writing(client) == 0) {
+					t.Fatalf("seed %d: no write of %q under way: %v", seed, client, free)
+				}
+			}
+			if held := model.of(q.command.ID); p.byID[q.command.ID] != held {
+				t.Fatalf("seed %d: another request counts for the id", seed)
+			}
+		}
+	}
+}
+
+// Of two copies the first in the order stays, and stands for the other as well, whichever the store gives back first.
+func TestKeepFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		given   []int // the copies, as they come back to be held; the second was taken in later
+		dropped []int // then, 0 for none
+	}{
+		"the first comes back first":  {[]int{1, 2}, []int{0, 2}},
+		"the second comes back first": {[]int{2, 1}, []int{0, 2}},
+		"both again":                  {[]int{1, 2, 1}, []int{0, 2, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := DefaultConfig()
+			p := newPending(&config)
+			id := fsm.RequestID{1}
+			copies := []*request{{command: fsm.Command{ID: id, Lifetime: 1}}, {command: fsm.Command{ID: id, Lifetime: 2}}}
+			for _, r := range copies {
+				p.add(r)
+				r.state = stateExecuting
+			}
+			for i, number := range test.given {
+				r := copies[number-1]
+				r.state = stateHeld
+				dropped := p.keepFirst(r)
+				if (dropped == nil) != (test.dropped[i] == 0) || dropped != nil && dropped != copies[test.dropped[i]-1] {
+					t.Fatalf("step %d: dropped %v", i, dropped)
+				}
+				if dropped != nil {
+					p.remove(dropped)
+				}
+			}
+			if p.byID[id] != copies[0] || copies[0].command.Lifetime != 2 || p.len() != 1 {
+				t.Error("the first one does not stand for both")
+			}
+		})
+	}
+}
