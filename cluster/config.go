@@ -53,8 +53,8 @@ type Config struct {
 	InFlight int
 	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
 	FurtherBatch int
-	// ProposalAge is how long a write with an id waits at most to be proposed: then its outcome may be forgotten already, if it is a copy, and it
-	// is refused instead.
+	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
+	// be forgotten already.
 	ProposalAge time.Duration
 	// SnapshotBytes is how much log is written before a snapshot is taken.
 	SnapshotBytes int64

@@ -82,7 +82,7 @@ func (d *dedup) expireWith(unit int64, id RequestID) {
 	d.byExpiry.Set(unit, append(ids, id))
 }
 
-// prolong remembers an outcome until expires at the earliest. Its place in the unit of before is left to forget.
+// prolong remembers an outcome until expires at the earliest. forget removes its id from the earlier unit.
 func (d *dedup) prolong(m memory, expires int64) {
 	if expires <= m.expires {
 		return
@@ -104,7 +104,7 @@ func (d *dedup) forget(now int64) {
 		if !ok || unit > now>>expiryShift {
 			return
 		}
-		ids = slices.DeleteFunc(ids, func(id RequestID) bool { // what was prolonged stays, and is in no bound: a snapshot does not have it here
+		ids = slices.DeleteFunc(ids, func(id RequestID) bool { // of outcomes that were prolonged. They are not counted below: a restored replica has no such ids.
 			m, known := d.find(id)
 			return !known || expiryUnit(m.expires) != unit
 		})

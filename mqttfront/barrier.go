@@ -8,15 +8,19 @@ import (
 	"holdfast/fsm"
 )
 
-// barrier is how far the node's own session has come: what reached the broker before it has come here, or will not come any more, as after a
-// session was lost. A probe that comes back moves it to the moment at which the probe was sent. So what another node had before that, and this
-// one lacks, may be taken from there; what came to the other one later may still be on its way, behind requests that go first.
+// barrier is a moment such that the node's own session has delivered every request that the broker received before it, except for those that were
+// lost with an earlier session. A probe that returns moves the barrier to the moment at which the probe was sent, because the broker keeps the
+// order of what it puts into one session.
+//
+// A request that another node received before the barrier, and that this node lacks, is missing here for good, and is taken from that node. A
+// request that another node received later may still be in this node's session, behind earlier requests of the same client.
+//
 // All methods are safe for concurrent use.
 type barrier struct {
-	ask chan struct{} // has room for one: a probe is wanted now
+	ask chan struct{} // capacity 1; an element asks for a probe now
 
 	mu    sync.Mutex
-	at    time.Time     // zero before the first probe has come back
+	at    time.Time     // zero until the first probe has returned
 	moved chan struct{} // closed and replaced when at moves
 }
 
@@ -45,9 +49,9 @@ func (b *barrier) state() (at time.Time, moved <-chan struct{}) {
 	return b.at, b.moved
 }
 
-// await asks for a probe, and reports whether one that was sent at or after a moment came back before the context ended.
+// await asks for a probe, and reports whether one that was sent at a moment or after it returned before the context ended.
 func (b *barrier) await(ctx context.Context, moment time.Time) bool {
-	const rounding = time.Microsecond // of what a probe says
+	const rounding = time.Microsecond // of the time in a probe
 	select {
 	case b.ask <- struct{}{}:
 	default:
@@ -65,14 +69,15 @@ func (b *barrier) await(ctx context.Context, moment time.Time) bool {
 	}
 }
 
-// settled returns of what another node holds, in its order, what this node's own session will not bring any more: what that node had before
-// the barrier, and what it had before a request of the same client that came here by the own session. here is what this node holds.
+// settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
+// received before the barrier, and those that it received before a request of the same client that the own session has delivered. here holds the
+// requests of this node, by id.
 func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (kept []*request) {
-	const rounding = 1500 * time.Millisecond // of sent
-	passed := make(map[string]int)           // by client: so many of the list came before something that has come here
+	const rounding = 1500 * time.Millisecond // of request.sent
+	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
 	for i, r := range list {
 		own, held := here[r.command.ID]
-		if held && !own.elsewhere && r.sent.Sub(own.sent) < rounding { // else it is a copy that the client sent later
+		if held && !own.elsewhere && r.sent.Sub(own.sent) < rounding { // otherwise the client sent this copy later
 			passed[r.ordering()] = i + 1
 		}
 	}

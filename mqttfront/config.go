@@ -39,7 +39,7 @@ type Config struct {
 	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration
-	// DedupMargin is for how much longer than a request itself lasts its client may send it again, and is answered as before.
+	// DedupMargin is how long after the end of a request its client may send it again and gets the same answer.
 	DedupMargin time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
@@ -87,12 +87,12 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxWait is how long a leader has a write in its hands at most before it is proposed: later it is not executed, because its outcome may be
-// forgotten.
+// maxWait bounds the time from the arrival of a write at a leader until it is proposed. A write that waited longer is not executed: its outcome
+// may be forgotten.
 func (c *Config) maxWait() time.Duration { return c.OverloadAge + c.ProposalAge }
 
-// remembered returns for how long the outcome of a request is remembered that is worth answering for a while: for as long as its client may
-// send it again, and as long as such a copy may then be on its way to a node, and wait there.
+// remembered returns how long the outcome of a request is remembered that is worth answering for a time: as long as its client may send it again,
+// and such a copy may then wait in a session and at a leader.
 func (c *Config) remembered(worth time.Duration) time.Duration {
 	return worth + c.DedupMargin + c.SessionAge + c.maxWait()
 }

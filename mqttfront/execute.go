@@ -12,16 +12,16 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	now := time.Now()
 	if r.expired(now) {
 		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
-		if r.read || r.command.ID.IsZero() {
+		if !r.inTable() {
 			f.end(r)
 			return
 		}
 	}
-	r.barred = r.barred || f.mustBar(r, now) || mayRefuse && !r.read && !r.command.ID.IsZero() && now.Sub(r.arrived) > f.config.maxWait()
+	r.barred = r.inTable() && (r.barred || f.mustBar(r, now) || mayRefuse && now.Sub(r.arrived) > f.config.maxWait())
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
 	overloaded := mayRefuse && !r.barred && f.overloadedLocked(r, now)
-	if overloaded && !r.read && r.command.ID.IsZero() && !f.sole() {
-		// Another node may yet get it, come to lead and execute it: a refusal cannot be kept, so it stays unanswered.
+	if overloaded && r.logged() && r.command.ID.IsZero() && !f.sole() {
+		// Another node may receive it later, become the leader and execute it. A refusal could not be kept, so there is none.
 		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
 		return
@@ -31,7 +31,7 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	f.beginWorkLocked(r)
 	command := r.command
 	switch {
-	case r.version != "" || command.Kind == 0:
+	case r.answerKnown():
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
 	case overloaded && mayRefuseUnlogged(r):
@@ -53,17 +53,14 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	}
 }
 
-// mustBar reports whether a write must not have an effect any more: it has expired, was shed, or has had its effect, which the state may have
-// forgotten by the time it gets there. f.mu is held.
+// mustBar reports whether a write must not have an effect any more: it has expired, it was shed, or it has had its effect, which the state
+// may have forgotten when the entry is applied. f.mu is held.
 func (f *Front) mustBar(r *request, now time.Time) bool {
-	if r.read || r.command.ID.IsZero() {
-		return false
-	}
 	return r.expired(now) || r.effective || r.outcome != 0 || f.wasShed(r)
 }
 
-// barredLocked takes up what the log says of a barred request, and reports whether there is an outcome to answer. A refusal is none: it may be
-// that of the request itself, which may have had its effect before.
+// barredLocked handles the result of a barred request, and reports whether it is to be answered. A refusal is no answer: the request may have had
+// its effect before it was refused. Without an answer the request ends here.
 func (f *Front) barredLocked(r *request, result *fsm.Result) (answer bool) {
 	if result.Repeat && result.Error != fsm.ErrorOverloaded && !r.over(time.Now()) {
 		return true
@@ -99,7 +96,7 @@ func (f *Front) leaveOutOversize(command *fsm.Command) {
 
 // putBack makes a request wait for the next leadership. f.mu is held.
 func (f *Front) putBack(r *request) {
-	if f.serving == nil { // else this leadership is about to end, and no GET that its client sends after a write may be answered before that
+	if f.serving == nil { // otherwise the leadership is about to end, and no GET of the same client may overtake the write until then
 		f.pending.endWrite(r)
 	}
 	r.state = stateHeld

@@ -136,7 +136,7 @@ func (f *Front) rest() time.Duration {
 	}
 }
 
-// heardFresh notes that what came before a probe is young, and that everything has come that reached the broker before the probe was sent.
+// heardFresh notes that a probe has returned that was sent at a moment not long ago.
 func (f *Front) heardFresh(sent time.Time) {
 	f.barrier.pass(sent)
 	f.mu.Lock()

@@ -16,8 +16,8 @@ import (
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
 // So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
 // passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
-// reaches some of them only. What may still come by the node's own session is left to that (barrier.go): taken from another node, it could
-// go before what its client sent earlier.
+// reaches some of them only. It does not take what its own session may still deliver (barrier.go): taken from another node, such a request
+// could overtake earlier ones of its client.
 
 const (
 	collectTime = 200 * time.Millisecond
@@ -204,8 +204,8 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 	return c.byNode
 }
 
-// collectSettled returns what the other nodes hold and what this node's own session will not bring any more. A probe that is sent now, and comes
-// back soon, says that of all of it.
+// collectSettled returns those requests of the other nodes that this node's own session cannot deliver any more. Where this node lacks some, it
+// sends a probe: if that returns within barrierTime, all of them are settled.
 func (f *Front) collectSettled(ctx context.Context) map[string][]*request {
 	byNode := f.collect(ctx, 0)
 	if !f.lacks(byNode) {
@@ -233,7 +233,7 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 	return false
 }
 
-// keepSettled leaves out what this node's own session may still bring.
+// keepSettled leaves out the requests that this node's own session may still deliver.
 func (f *Front) keepSettled(byNode map[string][]*request, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -311,11 +311,11 @@ func (f *Front) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOnce takes up what the other nodes had before this node's session has come past it, and this node lacks.
+// sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
 func (f *Front) sweepOnce(ctx context.Context) {
 	at := f.barrier.reached()
 	if f.pushesBack.Load() || at.IsZero() {
-		return // there is no room, or nothing is known
+		return // no room, or no probe has returned yet
 	}
 	byNode := f.collect(ctx, max(sweepInterval, time.Since(at)))
 	if ctx.Err() != nil || len(byNode) == 0 {

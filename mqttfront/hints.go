@@ -16,7 +16,7 @@ const (
 	maxHints = 1 << 17
 )
 
-// hints is what a node knows of requests that it does not hold: how each of them ended last. It has no lock and no clock.
+// hints says, of requests that the node does not hold, how each of them ended last. It has no lock and no clock.
 type hints struct {
 	byID map[fsm.RequestID]hint
 	// order has a queue of notes for what is remembered for a short time, and one for what is remembered for long. Notes that were replaced
@@ -27,7 +27,7 @@ type hints struct {
 type hint struct {
 	end      requestEnd
 	index    uint64 // of the entry in which it ended last; 0 for what was answered outside of the log
-	arrivals int    // so many copies may still come, within answeredMemory, that ended so before they came
+	arrivals int    // how many copies are expected within answeredMemory that ended before they arrived
 	when     time.Time
 }
 
@@ -45,7 +45,7 @@ const (
 	endExpired                    // nobody waited for it any more, and it was not executed here
 )
 
-// queue returns which of the queues has the notes of such an end.
+// queue returns the index in hints.order of the notes of such an end.
 func (e requestEnd) queue() int {
 	if e == endAnswered {
 		return 0
@@ -53,7 +53,7 @@ func (e requestEnd) queue() int {
 	return 1
 }
 
-// ended notes how a request ended: in the log, at an index, or outside of it, at 0. early says that this copy of it has not come yet.
+// ended notes how a request ended: in the log, at an index, or outside of the log, at 0. early says that a copy of it is expected.
 func (h *hints) ended(id fsm.RequestID, end requestEnd, index uint64, early bool, now time.Time) {
 	if h.byID == nil {
 		h.byID = make(map[fsm.RequestID]hint)
@@ -71,8 +71,8 @@ func (h *hints) ended(id fsm.RequestID, end requestEnd, index uint64, early bool
 	h.forget(now)
 }
 
-// arrived returns the index at which a request ended that has come now, if it ended before it came. Each end is for one arrival: a copy
-// that a client sends later is a request of its own.
+// arrived returns the index at which a request ended before this copy of it arrived, if it did. Each end is for one arrival: a copy that a client
+// sends later is a request of its own.
 func (h *hints) arrived(id fsm.RequestID, now time.Time) (index uint64, early bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > answeredMemory {
@@ -86,7 +86,7 @@ func (h *hints) arrived(id fsm.RequestID, now time.Time) (index uint64, early bo
 	return known.index, true
 }
 
-// endedAt returns when a request ended in such a way, if that is the last that is known of it. The zero time is never.
+// endedAt returns when a request was shed, or expired, if that is how it ended last, and the zero time if not.
 func (h *hints) endedAt(id fsm.RequestID, end requestEnd) (when time.Time) {
 	if known, ok := h.byID[id]; ok && known.end == end {
 		when = known.when
@@ -94,14 +94,14 @@ func (h *hints) endedAt(id fsm.RequestID, end requestEnd) (when time.Time) {
 	return when
 }
 
-// executed forgets that a request was shed, or has expired: its client has sent it again.
+// executed forgets that a request was shed or has expired: it has an outcome now, because its client sent it again.
 func (h *hints) executed(id fsm.RequestID) {
 	if known, ok := h.byID[id]; ok && known.end != endAnswered {
 		delete(h.byID, id)
 	}
 }
 
-// forgetArrivals forgets what was answered, and what else may still come: it will not.
+// forgetArrivals forgets which copies were expected: with a new session they do not arrive.
 func (h *hints) forgetArrivals() {
 	for id, known := range h.byID {
 		if known.arrivals = 0; known.end == endAnswered {

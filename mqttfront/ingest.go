@@ -37,7 +37,8 @@ func (f *Front) probeTopic(whose string) string {
 	return fmt.Sprintf("holdfast/%s/%s/probe", f.config.Cluster, whose)
 }
 
-// resumes reports whether the broker is to go on with the session that it has kept, and since when what is in it came to the broker.
+// resumes reports whether the broker is to go on with the session that it has kept, and a moment before which the broker received nothing of what
+// is in it.
 func (s *brokerSession) resumes() (since time.Time, resume bool) {
 	switch {
 	case !s.requests:
@@ -59,7 +60,7 @@ type ingest struct {
 	probes  *prober
 
 	stale   atomic.Bool // what comes now may be older than the session's age
-	since   time.Time   // what comes now came to the broker after this. Owned by whoever receives, once that has begun.
+	since   time.Time   // the broker received what comes now after this moment. Owned by the receiving goroutine.
 	handled context.Context
 	reason  chan error // why the connection ended, the first word counts
 }
@@ -297,7 +298,7 @@ func (in *ingest) received(message mqttconn.Message) {
 		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
 	if in.session.requests && message.Topic == InvokeTopic && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
-		// A node that was stopped sends no probes: what it reads from its socket when it goes on may be as old as that.
+		// A process that was stopped sent no probes meanwhile. What it reads from its socket now may have been there all the time.
 		in.probes.expired()
 		if !in.session.follows {
 			in.ended(errStale)

@@ -25,8 +25,8 @@ import (
 //	answering  the leadership ends                   held
 //	held       released, reported, expired, stale    ended
 //
-// Beside its state, a request knows whether it may still have an effect: not when it has an outcome in the log (outcome), when it came as a copy of
-// one that had (effective), nor when the log is to be told so (barred).
+// A request must not have an effect if it has an outcome in the log (outcome), if it arrived as a copy of a request that had one (effective), or if
+// the leader found that it came too late (barred).
 type pending struct {
 	maxRequests, maxBytes int
 
@@ -37,7 +37,7 @@ type pending struct {
 	// committed are held requests whose outcome is applied and not yet known to be published, by index.
 	committed []committed
 	writing   map[string]int // by ordering: writes in the hands of the store
-	// needsLookup says that something is held that nobody has looked up: it may be a copy of what has had its effect.
+	// needsLookup says that a request may be held that was not looked up in the state: a copy of one that has had its effect.
 	needsLookup bool
 	hints       hints
 }
@@ -108,7 +108,7 @@ func (p *pending) renumber() {
 	}
 }
 
-// learn notes how a request ended, at a log index. expected says that this node holds requests, or will get them.
+// learn notes how a request ended, at a log index. expected says that this node holds the request, or will receive it.
 func (p *pending) learn(id fsm.RequestID, end requestEnd, index uint64, expected bool, now time.Time) {
 	if id.IsZero() {
 		return

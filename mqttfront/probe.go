@@ -127,7 +127,7 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	return sent, true, true
 }
 
-// expired notes that what comes by the session is older than the session may be: the next one starts clean, after a restart of the node, too.
+// expired notes that the session delivers requests that are older than its age. The next session starts clean, also after a restart of the node.
 func (p *prober) expired() {
 	p.front.dropSinceFresh()
 	p.mu.Lock()
@@ -139,7 +139,7 @@ func (p *prober) expired() {
 }
 
 // resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
-// session's age ago, by its monotonic clock or, after a restart, by what it wrote down. What waits in the session came to the broker after
+// session's age ago, by its monotonic clock or, after a restart, by what it wrote down. The broker received what waits in the session after
 // that contact.
 func (p *prober) resumable() (contact time.Time, ok bool) {
 	p.mu.Lock()

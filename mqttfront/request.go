@@ -28,7 +28,7 @@ type request struct {
 	size        int
 	done        func() // acknowledges the message to the broker
 	redelivered bool   // the broker has sent it before
-	elsewhere   bool   // it came to another node, and was taken from there
+	elsewhere   bool   // this copy was received by another node, and taken from there
 
 	// The fields below are guarded by Front.mu.
 	state    requestState
@@ -40,10 +40,10 @@ type request struct {
 	// effective says that it is a copy: when it came here, the request had had its effect. It must not be executed, even when the
 	// state has forgotten the outcome by the time somebody can answer.
 	effective bool
-	// barred says that it must not have an effect any more. The log is told so, for the copies of other nodes; only an outcome that it
-	// has already is answered.
+	// barred says that it must not have an effect any more. The leader proposes a refusal in its place, which holds for the copies of other nodes.
+	// Only an outcome that it had before is answered.
 	barred  bool
-	refused bool // as overload: the refusal is answered
+	refused bool // the leader proposed to refuse it as overload: the refusal is answered
 }
 
 // over reports whether nobody waits for the answer any more.
@@ -51,6 +51,15 @@ func (r *request) over(now time.Time) bool { return !now.Before(r.holdUntil) || 
 
 // expired reports whether the message has expired.
 func (r *request) expired(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }
+
+// answerKnown reports whether the answer is an error that follows from the message alone: it needs no log.
+func (r *request) answerKnown() bool { return r.version != "" || r.command.Kind == 0 }
+
+// logged reports whether executing the request needs an entry in the log.
+func (r *request) logged() bool { return !r.read && !r.answerKnown() }
+
+// inTable reports whether the outcome of the request is remembered, so that the log can say that it must not have an effect.
+func (r *request) inTable() bool { return r.logged() && !r.command.ID.IsZero() }
 
 // absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
 func (r *request) absorb(other *request) {

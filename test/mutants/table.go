@@ -163,7 +163,7 @@ func frontEnd() []Mutant {
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest.go",
 			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/execute.go",
-			"\tif f.serving == nil { // else this leadership", "\tif true { // else this leadership"),
+			"\tif f.serving == nil { // otherwise the leadership", "\tif true { // otherwise the leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
