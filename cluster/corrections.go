@@ -17,8 +17,9 @@ import (
 //
 // A voter grants no vote to a candidate that its own configuration does not name as a voter. Where the entry that made the candidate one is on
 // the candidate's disk and on that of a leader that was lost, the candidate alone has all entries, and nobody would elect it. Votes are safe
-// whatever a voter's configuration says: a candidate counts those of its own. So a request for a vote names its receiver, a voter for itself,
-// where raft looks for the candidate's id; the candidate's address, to which the vote goes, stays.
+// whatever a voter's configuration says: a candidate counts those of its own. So a request for a vote that was not granted is sent once more,
+// with the receiver's id where raft looks for the candidate's: the receiver may be a voter of its own configuration. The candidate's address,
+// to which the vote goes, stays. A vote that was granted is not taken back by the second request, and is granted for a term once.
 type correctedTransport struct {
 	raft.Transport
 	running atomic.Pointer[raft.Raft]
@@ -50,16 +51,29 @@ func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(
 
 // RequestVote implements raft.Transport.
 func (g *correctedTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
-	named := *request
+	if err := g.Transport.RequestVote(id, target, request, response); err != nil || response.Granted {
+		return err
+	}
+	named, answer := *request, raft.RequestVoteResponse{}
 	named.ID = []byte(id)
-	return g.Transport.RequestVote(id, target, &named, response)
+	if err := g.Transport.RequestVote(id, target, &named, &answer); err == nil {
+		*response = answer
+	}
+	return nil
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (g *correctedTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
-	named := *request
+	transport := g.Transport.(raft.WithPreVote)
+	if err := transport.RequestPreVote(id, target, request, response); err != nil || response.Granted {
+		return err
+	}
+	named, answer := *request, raft.RequestPreVoteResponse{}
 	named.ID = []byte(id)
-	return g.Transport.(raft.WithPreVote).RequestPreVote(id, target, &named, response)
+	if err := transport.RequestPreVote(id, target, &named, &answer); err == nil {
+		*response = answer
+	}
+	return nil
 }
 
 // Close implements raft.WithClose.

@@ -65,7 +65,7 @@ func (n *Node) start() error {
 	n.replica = newReplica(n)
 	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.exit, stored: n.world.Metrics.stored}
 	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
-	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard}
+	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard, terms: &sync.Mutex{}}
 	snapshots := meteredSnapshots{SnapshotStore: n.world.Stores.Snapshots, written: n.world.Metrics.snapshotWritten}
 	config := n.raftConfig()
 	if n.config.Members != nil {

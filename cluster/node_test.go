@@ -143,7 +143,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	if r := replies[1].result; r.Code != fsm.CodeOK || !r.Repeat {
 		t.Errorf("a copy whose outcome is known: %+v", r)
 	}
-	if r := replies[2].result; r.Error != fsm.ErrorOverloaded {
+	if r := replies[2].result; r.Code != fsm.CodeDropped {
 		t.Errorf("one that waited: %+v", r)
 	}
 	if r := replies[3].result; r.Code != fsm.CodeOK {

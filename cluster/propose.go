@@ -202,7 +202,7 @@ func (p *proposer) take() (commands []fsm.Command, tags []any, hold bool) {
 	for i := range count {
 		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
 		if now-p.queue.at(i).queued > p.node.config.ProposalAge && commands[i].IsRemembered() {
-			commands[i] = commands[i].Refusal()
+			commands[i] = commands[i].Refusal(p.node.replica.status().Version >= fsm.VersionProlong)
 		}
 	}
 	p.queue.drop(count)

@@ -106,15 +106,28 @@ func (f offerFile) Save(data []byte) error { return writeFile(string(f), data) }
 type deadlineStore struct {
 	raft.StableStore
 	guard guard
+	terms *sync.Mutex
 }
 
 func (s deadlineStore) Set(key, value []byte) error {
 	return s.guard.do("vote", func() error { return s.StableStore.Set(key, value) })
 }
 
+// SetUint64 implements raft.StableStore. A term never goes back: raft's heartbeats are handled beside its main goroutine, and one that was
+// overtaken by an election of this node must not put an older term in the place of the one in which the node was elected.
 func (s deadlineStore) SetUint64(key []byte, value uint64) error {
-	return s.guard.do("term", func() error { return s.StableStore.SetUint64(key, value) })
+	return s.guard.do("term", func() error {
+		s.terms.Lock()
+		defer s.terms.Unlock()
+		if before, err := s.StableStore.GetUint64(key); err == nil && before > value {
+			return fmt.Errorf("%w: %s from %d to %d", ErrTermBack, key, before, value)
+		}
+		return s.StableStore.SetUint64(key, value)
+	})
 }
+
+// ErrTermBack says that a term was about to be replaced by an older one.
+var ErrTermBack = errors.New("a term would go back")
 
 // guard runs store calls under a deadline. A call is never abandoned while the process lives.
 type guard struct {

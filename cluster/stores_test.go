@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,6 +73,23 @@ func TestReplicaHalts(t *testing.T) {
 	}
 	if _, err := n.replica.apply(&raft.Log{Index: before.Index + 2}); !errors.Is(err, ErrHalted) || n.replica.status() != before {
 		t.Errorf("the replica went on: %v", err)
+	}
+}
+
+// Raft's heartbeats are handled beside its main goroutine: one that an election has overtaken must not put the older term back.
+func TestTermNeverGoesBack(t *testing.T) {
+	var exits []error
+	store := deadlineStore{StableStore: raft.NewInmemStore(), terms: &sync.Mutex{}, guard: guard{deadline: time.Minute, exit: func(err error) { exits = append(exits, err) }}}
+	for _, term := range []uint64{3, 3, 4} {
+		if err := store.SetUint64([]byte("CurrentTerm"), term); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrTermBack) || len(exits) != 1 {
+		t.Errorf("%v, the process ends with %v", err, exits)
+	}
+	if term, err := store.GetUint64([]byte("CurrentTerm")); err != nil || term != 4 {
+		t.Errorf("term %d, %v", term, err)
 	}
 }
 

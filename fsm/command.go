@@ -120,17 +120,21 @@ type Command struct {
 // IsRemembered reports whether the outcome of the command is remembered under its ID.
 func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && c.Kind != KindGet }
 
-// Refusal returns the command that refuses this one, which has an ID, for want of room or time.
-func (c *Command) Refusal() Command {
-	return Command{Kind: KindReject, Rejected: []Rejection{{ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect}}}
+// Refusal returns the command that refuses this one, which has an ID. silent says that nobody is to be told; it has an effect from VersionProlong on.
+func (c *Command) Refusal(silent bool) Command {
+	return Command{Kind: KindReject, Rejected: []Rejection{{
+		ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect, Silent: silent,
+	}}}
 }
 
-// Rejection is a request that the leader refused for being too busy.
+// Rejection is a request that the leader refused: for being too busy, or, Silent, because it came too late. The latter may have had its effect
+// before, and the outcome may be forgotten, so no copy of it gets an answer.
 type Rejection struct {
 	ID       RequestID
 	ClientID string
 	Lifetime int64
 	Dialect  Dialect
+	Silent   bool // the log must not hold it before VersionProlong
 }
 
 // Floor is a lower bound of the clocks.

@@ -34,13 +34,23 @@ const (
 // push it out, a flood by one client would let another client's redelivered write take effect twice.
 type dedup struct {
 	byID     *btree.BTreeG[memory]
-	byExpiry btree.Map[int64, []RequestID] // by expiry in units of expiryUnit; derived, not in a snapshot
-	clients  map[uint64]int64              // outcomes per client; derived
-	reserve  int64                         // outcomes in the reserve; derived
+	byExpiry btree.Map[int64, *expiring] // by expiryKey; derived, not in a snapshot
+	clients  map[uint64]int64            // outcomes per client; derived
+	reserve  int64                       // outcomes in the reserve; derived
 }
 
-// expiryShift is the granularity in which outcomes are forgotten: 2^10 ms.
-const expiryShift = 10
+// expiring are the outcomes that are due together.
+type expiring struct {
+	ids   []RequestID
+	stale int // how many of them were prolonged, and are due later
+}
+
+// Outcomes are forgotten together that expire within 2^expiryShift ms and share the first expiryBits bits of their ids, so that none of these
+// lists is long.
+const (
+	expiryShift = 10
+	expiryBits  = 6
+)
 
 // maxForgotten bounds how many outcomes one entry forgets. The others stay a little longer, which harms nobody.
 const maxForgotten = 50_000
@@ -74,52 +84,74 @@ func (d *dedup) put(m memory) {
 	}
 	d.clients[m.client]++
 	d.byID.Set(m)
-	d.expireWith(expiryUnit(m.expires), m.id)
+	d.expireWith(&m)
 }
 
-func (d *dedup) expireWith(unit int64, id RequestID) {
-	ids, _ := d.byExpiry.Get(unit)
-	d.byExpiry.Set(unit, append(ids, id))
+func (d *dedup) expireWith(m *memory) {
+	key := m.expiryKey()
+	e, ok := d.byExpiry.Get(key)
+	if !ok {
+		e = &expiring{}
+		d.byExpiry.Set(key, e)
+	}
+	e.ids = append(e.ids, m.id)
 }
 
-// prolong remembers an outcome until expires at the earliest. forget removes its id from the earlier unit.
+// prolong remembers an outcome until expires at the earliest.
 func (d *dedup) prolong(m memory, expires int64) {
 	if expires <= m.expires {
 		return
 	}
-	before := expiryUnit(m.expires)
+	before := m.expiryKey()
 	m.expires = expires
 	d.byID.Set(m)
-	if unit := expiryUnit(expires); unit != before {
-		d.expireWith(unit, m.id)
+	if m.expiryKey() == before {
+		return
+	}
+	d.expireWith(&m)
+	e, _ := d.byExpiry.Get(before)
+	if e.stale++; 2*e.stale <= len(e.ids) { // so at most half of all places are stale
+		return
+	}
+	e.ids, e.stale = slices.DeleteFunc(e.ids, func(id RequestID) bool { return !d.isDue(id, before) }), 0
+	if len(e.ids) == 0 {
+		d.byExpiry.Delete(before)
 	}
 }
 
-func expiryUnit(expires int64) int64 { return (expires + 1<<expiryShift - 1) >> expiryShift }
+// isDue reports whether an outcome is remembered, and due with a list.
+func (d *dedup) isDue(id RequestID, key int64) bool {
+	m, known := d.find(id)
+	return known && m.expiryKey() == key
+}
 
-// forget removes what has expired at now, the oldest first, at most maxForgotten.
+// expiryKey orders outcomes by when they are due, and those that are due together by their ids.
+func (m *memory) expiryKey() int64 {
+	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
+}
+
+// forget removes what has expired at now, the oldest first, at most maxForgotten. What it removes does not depend on the order in which this
+// replica came to know the outcomes, nor on which of them it saw prolonged.
 func (d *dedup) forget(now int64) {
 	for left := maxForgotten; left > 0; {
-		unit, ids, ok := d.byExpiry.Min()
-		if !ok || unit > now>>expiryShift {
+		key, e, ok := d.byExpiry.Min()
+		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		ids = slices.DeleteFunc(ids, func(id RequestID) bool { // of outcomes that were prolonged. They are not counted below: a restored replica has no such ids.
-			m, known := d.find(id)
-			return !known || expiryUnit(m.expires) != unit
-		})
-		n := min(left, len(ids))
-		if n < len(ids) { // which of them go must not depend on the order in which this replica came to know them
-			slices.SortFunc(ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
+		if left < len(e.ids) {
+			slices.SortFunc(e.ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
 		}
-		for _, id := range ids[:n] {
-			d.drop(id)
+		for left > 0 && len(e.ids) > 0 {
+			if id := e.ids[0]; e.stale == 0 || d.isDue(id, key) {
+				d.drop(id)
+				left--
+			} else {
+				e.stale--
+			}
+			e.ids = e.ids[1:]
 		}
-		left -= n
-		if n == len(ids) {
-			d.byExpiry.Delete(unit)
-		} else {
-			d.byExpiry.Set(unit, ids[n:])
+		if len(e.ids) == 0 {
+			d.byExpiry.Delete(key)
 		}
 	}
 }

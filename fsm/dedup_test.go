@@ -3,6 +3,8 @@ package fsm
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -138,6 +140,79 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	restored.forget(0)
 	if live.byID.Len() != 1000 || !slices.Equal(live.byID.Items(), restored.byID.Items()) {
 		t.Errorf("%d and %d outcomes are left, and not the same", live.byID.Len(), restored.byID.Len())
+	}
+}
+
+// A silent refusal is an outcome that nobody is told, neither for the request nor for its copies.
+func TestSilentRefusal(t *testing.T) {
+	l := newLeader(t)
+	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
+	first := l.do(done)
+	for range 2 {
+		if again := l.do(done.Refusal(true)); !again.Repeat || version(again) != version(first) {
+			t.Errorf("of a request that is done: %+v", again)
+		}
+		l.want("of one that is not", l.do(late.Refusal(true)), CodeDropped, NoError)
+		l.want("a copy", l.do(late), CodeDropped, NoError)
+	}
+	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeDropped || l.get("k").Value != "1" {
+		t.Errorf("%+v, %v, value %q", result, known, l.get("k").Value)
+	}
+	if !bytes.Equal(l.snapshot(), snapshotOf(t, func() *Machine {
+		restored := New()
+		if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
+			t.Fatal(err)
+		}
+		return restored
+	}())) {
+		t.Error("a restored member has another state")
+	}
+}
+
+// A build that is older than the version in force stops, however the version comes to it.
+func TestNewerVersionIsUnknown(t *testing.T) {
+	for name, command := range map[string]Command{
+		"at the start of a leadership": {Kind: KindLeaderStart, Nonce: 1, Version: Version + 1},
+		"later":                        {Kind: KindAdvance, Version: Version + 1},
+	} {
+		if _, err := DecodeEntry(AppendEntry(nil, &Entry{Commands: []Command{command}})); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	l := newLeader(t)
+	l.m.version = Version + 1
+	if err := New().Restore(bytes.NewReader(l.snapshot())); !errors.Is(err, ErrUnknown) {
+		t.Errorf("in a snapshot: %v", err)
+	}
+}
+
+// Copies that prolong outcomes cost neither memory without bound nor much time when the outcomes are due.
+func TestProlongedOutcomesAreBounded(t *testing.T) {
+	d, random := newDedup(), rand.New(rand.NewPCG(1, 1))
+	ids := make([]RequestID, 2000)
+	for i := range ids {
+		binary.LittleEndian.PutUint64(ids[i][:], random.Uint64())
+		d.put(memory{id: ids[i], expires: 10_000})
+	}
+	for round := range int64(100) {
+		for _, id := range ids {
+			m, _ := d.find(id)
+			d.prolong(m, 10_000+(round+1)*2000)
+		}
+	}
+	places := 0
+	d.byExpiry.Scan(func(_ int64, e *expiring) bool {
+		places += len(e.ids)
+		return true
+	})
+	if places > 2*len(ids) {
+		t.Errorf("%d places for %d outcomes", places, len(ids))
+	}
+	if d.forget(208_000); d.byID.Len() != len(ids) {
+		t.Errorf("%d outcomes are left before they are due", d.byID.Len())
+	}
+	if d.forget(300_000); d.byID.Len() != 0 || d.byExpiry.Len() != 0 {
+		t.Errorf("%d outcomes are left, %d lists", d.byID.Len(), d.byExpiry.Len())
 	}
 }
 

@@ -195,7 +195,7 @@ func readCommand(r *reader, c *Command) {
 		case 25:
 			c.Nonce = r.uint()
 		case 26:
-			c.Version = uint32(r.uint())
+			c.Version = r.version()
 		case 27:
 			c.Settings = r.settings()
 		case 28:
@@ -254,7 +254,8 @@ func appendRejection(b []byte, rejection *Rejection) []byte {
 	b = appendElement(b, 1, rejection.ID[:])
 	b = appendBytes(b, 2, rejection.ClientID)
 	b = appendUint(b, 3, uint64(rejection.Lifetime))
-	return appendUint(b, 4, uint64(rejection.Dialect))
+	b = appendUint(b, 4, uint64(rejection.Dialect))
+	return appendBool(b, 5, rejection.Silent)
 }
 
 func (r *reader) rejection() (rejection Rejection) {
@@ -269,6 +270,8 @@ func (r *reader) rejection() (rejection Rejection) {
 			rejection.Lifetime = inner.int()
 		case 4:
 			rejection.Dialect = Dialect(inner.small(uint64(SDK) + 1))
+		case 5:
+			rejection.Silent = inner.bool()
 		default:
 			inner.unknown("Rejection")
 		}

@@ -51,7 +51,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 	}
 	client := clientHash(command.Principal.ClientID)
 	if !m.dedup.room(client, &m.settings.Limits) {
-		*result = m.refuse(command.ID, client, command.Lifetime, m.settings.dialect(command.Dialect))
+		*result = m.refuse(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
@@ -66,13 +66,12 @@ func (m *Machine) prolong(earlier memory, lifetime int64) {
 	}
 }
 
-// refuse remembers that a request gets the overload error, in the reserve of the table. Where even that is full, the request
+// refuse remembers a refusal as the outcome of a request, in the reserve of the table. Where even that is full, the request
 // stays unanswered: an answer that nobody remembers could be followed by the effect.
-func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, dialect Dialect) Result {
+func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.reserveRoom(client, &m.settings.Limits) {
 		return Result{Code: CodeDropped}
 	}
-	result := Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
 	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
 	refusal.flags |= memoryReserve
 	m.dedup.put(refusal)
@@ -92,9 +91,17 @@ func (m *Machine) reject(command *Command) (last Result) {
 			last = earlier.result()
 			continue
 		}
-		last = m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, m.settings.dialect(rejection.Dialect))
+		result := overloaded(m.settings.dialect(rejection.Dialect))
+		if rejection.Silent {
+			result = Result{Code: CodeDropped}
+		}
+		last = m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, result)
 	}
 	return last
+}
+
+func overloaded(dialect Dialect) Result {
+	return Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
 }
 
 // Remembered returns the result that a request with this id got, the index of the entry in which it got it, and whether

@@ -77,7 +77,7 @@ func (m *Machine) readMeta(r *reader) {
 		case 10:
 			m.published = r.uint()
 		case 11:
-			m.version = uint32(r.uint())
+			m.version = r.version()
 		case 12:
 			m.hash = r.uint()
 		case 13:

@@ -11,7 +11,7 @@ const (
 	VersionKeepNonVoter = 2 // KindKeepNonVoter, KindLetVote
 	VersionRestore      = 2 // KindStage, KindRestore
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
-	VersionProlong      = 4 // a copy of a request prolongs its outcome
+	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
 )
 
 // maxKept bounds the members that stay non-voters: more are no cluster any more.

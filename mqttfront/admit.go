@@ -45,6 +45,9 @@ func (f *Front) admit(ctx context.Context, r *request) {
 		r.done()
 		return
 	}
+	if earlier, held := f.pending.byID[r.command.ID]; held && (earlier.outcome != 0 || earlier.effective || earlier.barred) {
+		r.effective = true // it came again after the outcome, which may be forgotten when the entry is applied
+	}
 	f.pending.add(r)
 	f.world.Metrics.held.Set(float64(f.pending.len()))
 	if !alone { // else a request that is not answered when the node dies has to come again: nobody else has it
@@ -73,6 +76,11 @@ func (f *Front) keeps(r *request, alone bool) bool {
 	if earlier, held := f.pending.byID[r.command.ID]; held {
 		if earlier.outcome == 0 { // one copy is enough
 			earlier.absorb(r)
+			return false
+		}
+		if earlier.state != stateHeld { // the store has it, and gives it back: then it stands for the client that asks again
+			earlier.absorb(r)
+			earlier.outcome, earlier.effective = 0, true
 			return false
 		}
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it

@@ -49,21 +49,26 @@ func (b *barrier) state() (at time.Time, moved <-chan struct{}) {
 	return b.at, b.moved
 }
 
-// await asks for a probe, and reports whether one that was sent at a moment or after it returned before the context ended.
-func (b *barrier) await(ctx context.Context, moment time.Time) bool {
+// passes reports whether a barrier is at a moment or after it.
+func passes(at, moment time.Time) bool {
 	const rounding = time.Microsecond // of the time in a probe
+	return !at.Add(rounding).Before(moment)
+}
+
+// await asks for a probe, and returns when one that was sent at a moment or after it has returned, or the context ends.
+func (b *barrier) await(ctx context.Context, moment time.Time) {
 	select {
 	case b.ask <- struct{}{}:
 	default:
 	}
 	for {
 		at, moved := b.state()
-		if !at.Add(rounding).Before(moment) {
-			return true
+		if passes(at, moment) {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			return false
+			return
 		case <-moved:
 		}
 	}

@@ -82,7 +82,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	origin := f.world.Driver.Origin(message)
 	r.command.BrokerTime = origin.Time
-	r.command.ID = requestID(message, p.sourceID, p.timestamp, p.token)
+	r.command.ID = requestID(ownWord(p.sourceID, topic), message, p.timestamp, p.token)
 	switch {
 	case message.QoS != 1 || origin.QoS > 1:
 		r.command.Error = fsm.ErrorQoS
@@ -168,8 +168,15 @@ func (f *Front) clientID(p *properties, responseTopic string) string {
 	switch {
 	case f.config.Identity.ClientIDProperty != "":
 		return p.trustedID
-	case p.sourceID != "":
-		return p.sourceID
+	default:
+		return ownWord(p.sourceID, responseTopic)
+	}
+}
+
+// ownWord returns who a request says that it comes from: its __srcId, else the response topic's, else nobody.
+func ownWord(sourceID, responseTopic string) string {
+	if sourceID != "" {
+		return sourceID
 	}
 	if rest, ok := strings.CutPrefix(responseTopic, "clients/"); ok {
 		if id, _, ok := strings.Cut(rest, "/"); ok {

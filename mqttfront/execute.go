@@ -17,11 +17,12 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 			return
 		}
 	}
-	r.barred = r.inTable() && (r.barred || f.mustBar(r, now) || mayRefuse && now.Sub(r.arrived) > f.config.maxWait())
+	late := mayRefuse && now.Sub(r.arrived) > f.config.maxWait()
+	r.barred = r.inTable() && (r.barred || late || f.mustBar(r, now))
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
 	overloaded := mayRefuse && !r.barred && f.overloadedLocked(r, now)
-	if overloaded && r.logged() && r.command.ID.IsZero() && !f.sole() {
-		// Another node may receive it later, become the leader and execute it. A refusal could not be kept, so there is none.
+	if overloaded && r.logged() && r.command.ID.IsZero() {
+		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
 		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
 		return
@@ -38,7 +39,9 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
 	case overloaded || r.barred:
-		command, r.refused = command.Refusal(), !r.barred
+		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
+		silent := r.barred && (late || r.effective || r.outcome != 0)
+		command, r.refused = command.Refusal(silent && f.version >= fsm.VersionProlong), !r.barred
 	case r.read && f.pending.noConflictingWrite(r):
 		if !f.store.Read(&r.command, r) {
 			f.putBack(r)
@@ -59,14 +62,14 @@ func (f *Front) mustBar(r *request, now time.Time) bool {
 	return r.expired(now) || r.effective || r.outcome != 0 || f.wasShed(r)
 }
 
-// barredLocked handles the result of a barred request, and reports whether it is to be answered. A refusal is no answer: the request may have had
-// its effect before it was refused. Without an answer the request ends here.
+// barredLocked handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
+// the request ends here.
 func (f *Front) barredLocked(r *request, result *fsm.Result) (answer bool) {
-	if result.Repeat && result.Error != fsm.ErrorOverloaded && !r.over(time.Now()) {
+	if result.Repeat && result.Code != fsm.CodeDropped && !r.over(time.Now()) {
 		return true
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-	f.reportLocked(r.command.ID)
+	f.serving.silent = true
 	f.pending.endWrite(r)
 	f.endWorkLocked(r)
 	f.end(r)
@@ -125,6 +128,5 @@ func (f *Front) setAside(r *request) {
 	}
 }
 
-// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it has no effect, or no
-// other node gets it.
-func mayRefuseUnlogged(r *request) bool { return r.read || r.command.ID.IsZero() }
+// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
+func mayRefuseUnlogged(r *request) bool { return r.read }

@@ -112,11 +112,11 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			again.Redelivered = true
 			f.take(t.Context(), again, time.Now(), func() {})
 			f.take(t.Context(), message(get), time.Now().Add(-6*time.Second), func() {})
-			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindDel || s.proposed[1].ID != s.proposed[0].Rejected[0].ID {
+			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}
 			commit(t, s, fsm.Entry{Commands: s.proposed})
-			if result, _, known := s.machine.Remembered(s.proposed[1].ID); !known || result.Error != fsm.ErrorOverloaded {
+			if result, _, known := s.machine.Remembered(s.proposed[1].Rejected[0].ID); !known || result.Error != fsm.ErrorOverloaded {
 				t.Errorf("outcome %+v", result)
 			}
 			first := s.tags[0].(*request)

@@ -41,6 +41,7 @@ type Front struct {
 	turnaround         time.Duration
 	serving            *serving
 	limits             fsm.Limits
+	version            uint32        // of the log, in force
 	expiry             time.Duration // of notifications
 	stopped            bool
 	untold             error // why the broker last did not tell who goes away

@@ -204,19 +204,24 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 	return c.byNode
 }
 
-// collectSettled returns those requests of the other nodes that this node's own session cannot deliver any more. Where this node lacks some, it
-// sends a probe: if that returns within barrierTime, all of them are settled.
-func (f *Front) collectSettled(ctx context.Context) map[string][]*request {
-	byNode := f.collect(ctx, 0)
-	if !f.lacks(byNode) {
-		return byNode
+// elsewhere is what the other nodes hold.
+type elsewhere struct {
+	byNode map[string][]*request
+	// received is a moment after all of it was received: where the barrier has passed it, all of it is settled.
+	received time.Time
+}
+
+// collectForTakeover returns what the other nodes hold. Where this node lacks some of it, it sends a probe, and waits for that for barrierTime at
+// most.
+func (f *Front) collectForTakeover(ctx context.Context) (held elsewhere) {
+	held.byNode = f.collect(ctx, 0)
+	held.received = time.Now()
+	if f.lacks(held.byNode) {
+		probing, cancel := context.WithTimeout(ctx, barrierTime)
+		defer cancel()
+		f.barrier.await(probing, held.received)
 	}
-	probing, cancel := context.WithTimeout(ctx, barrierTime)
-	defer cancel()
-	if !f.barrier.await(probing, time.Now()) {
-		f.keepSettled(byNode, f.barrier.reached())
-	}
-	return byNode
+	return held
 }
 
 // lacks reports whether other nodes hold something that this one does not.
@@ -233,10 +238,9 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 	return false
 }
 
-// keepSettled leaves out the requests that this node's own session may still deliver.
-func (f *Front) keepSettled(byNode map[string][]*request, at time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// keepSettledLocked leaves out the requests that this node's own session may still deliver.
+func (f *Front) keepSettledLocked(byNode map[string][]*request) {
+	at := f.barrier.reached()
 	for node, requests := range byNode {
 		byNode[node] = settled(requests, at, f.pending.byID)
 	}
@@ -321,13 +325,13 @@ func (f *Front) sweepOnce(ctx context.Context) {
 	if ctx.Err() != nil || len(byNode) == 0 {
 		return
 	}
-	f.keepSettled(byNode, at)
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.serving == nil || !f.serving.open {
 			return
 		}
+		f.keepSettledLocked(byNode)
 		for _, r := range f.takeUpHeld(m, byNode) {
 			f.execute(r, false)
 		}

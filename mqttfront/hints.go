@@ -71,6 +71,14 @@ func (h *hints) ended(id fsm.RequestID, end requestEnd, index uint64, early bool
 	h.forget(now)
 }
 
+// answered notes that a copy is expected that the leader answered outside of the log, unless the request was shed or has expired: then it was not
+// executed, which says more.
+func (h *hints) answered(id fsm.RequestID, now time.Time) {
+	if known, ok := h.byID[id]; !ok || known.end == endAnswered {
+		h.ended(id, endAnswered, 0, true, now)
+	}
+}
+
 // arrived returns the index at which a request ended before this copy of it arrived, if it did. Each end is for one arrival: a copy that a client
 // sends later is a request of its own.
 func (h *hints) arrived(id fsm.RequestID, now time.Time) (index uint64, early bool) {

@@ -297,7 +297,7 @@ func (in *ingest) received(message mqttconn.Message) {
 		number := in.acks.Arrived(message.PacketID)
 		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
-	if in.session.requests && message.Topic == InvokeTopic && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
+	if in.session.requests && message.Topic == InvokeTopic && in.probes.returned.Load() && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
 		// A process that was stopped sent no probes meanwhile. What it reads from its socket now may have been there all the time.
 		in.probes.expired()
 		if !in.session.follows {

@@ -198,6 +198,9 @@ func (p *pending) keepFirst(r *request) (dropped *request) {
 	kept, other := r, p.byID[id]
 	switch {
 	case other == r:
+		if r.outcome != 0 {
+			p.addCommitted(r)
+		}
 		return nil
 	case other == nil || r.sequence < other.sequence:
 		p.byID[id] = r

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -24,10 +25,12 @@ type prober struct {
 	wall     func() int64 // milliseconds since the Unix epoch
 	boot     uint64       // tells probes of this process from those of an earlier one
 	start    time.Time
+	returned atomic.Bool // a probe has returned in this process: the broker lets them through
 
 	mu      sync.Mutex
 	reached bool      // the broker, at least once in this process
 	last    time.Time // of the last contact
+	since   time.Time // the broker received what it has for the session after this moment; zero where only Contact knows
 	clean   bool      // the next session starts clean
 	saved   time.Time
 	nagle   nagle
@@ -39,30 +42,38 @@ func newProber(front *Front, topic string, requests bool, wall func() int64) *pr
 
 // connected notes that a session has begun: resumed, or clean, as one that is too old has to.
 func (p *prober) connected(resumed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if !resumed {
+		p.mu.Lock()
 		p.clean = false
+		p.mu.Unlock()
+		p.passed(time.Now())
 	}
 }
 
 // backlogAge is how old a probe has to be for what follows it to be no news to the other nodes.
 const backlogAge = 5 * time.Second
 
-// contactSaveInterval is how often the last contact is written down.
-const contactSaveInterval = 5 * time.Second
-
 // contact notes that the broker was just heard of.
 func (p *prober) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reached, p.last = true, time.Now()
+}
+
+// contactSaveInterval is how often it is written down how far the session has come.
+const contactSaveInterval = 5 * time.Second
+
+// passed notes that everything has come by the session that the broker received before a moment.
+func (p *prober) passed(moment time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = moment
 	now := time.Now()
-	p.reached, p.last = true, now
 	if now.Sub(p.saved) < contactSaveInterval {
 		return
 	}
 	p.saved = now
-	if err := p.front.world.Contact.Save(p.front.world.Wall()); err != nil {
+	if err := p.front.world.Contact.Save(p.front.world.Wall() - now.Sub(moment).Milliseconds()); err != nil {
 		p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
 	}
 }
@@ -113,6 +124,7 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		}
 	}
 	sent = now.Add(-max(age, 0))
+	p.returned.Store(true)
 	if !p.requests {
 		p.contact()
 		return sent, true, true
@@ -123,6 +135,7 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		return sent, false, true
 	}
 	p.contact()
+	p.passed(sent)
 	p.front.heardFresh(sent)
 	return sent, true, true
 }
@@ -140,20 +153,24 @@ func (p *prober) expired() {
 
 // resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
 // session's age ago, by its monotonic clock or, after a restart, by what it wrote down. The broker received what waits in the session after
-// that contact.
-func (p *prober) resumable() (contact time.Time, ok bool) {
+// since.
+func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	contact = p.last
-	if !p.reached {
+	since = p.since
+	if since.IsZero() {
 		wall, known := p.front.world.Contact.Load()
 		age := time.Duration(p.front.world.Wall()-wall) * time.Millisecond
 		if !known || age < 0 {
 			age = p.front.config.SessionAge
 		}
-		contact = time.Now().Add(-age)
+		since = time.Now().Add(-age)
 	}
-	return contact, p.mayResume(contact)
+	contact := since
+	if p.reached && !p.returned.Load() { // no probe says more
+		contact = p.last
+	}
+	return since, p.mayResume(contact)
 }
 
 func (p *prober) mayResume(contact time.Time) bool {

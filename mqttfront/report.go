@@ -82,7 +82,7 @@ func (f *Front) Told(message []byte) {
 			continue
 		}
 		if !f.config.FollowLeader { // else it will not come here
-			f.pending.hints.ended(id, endAnswered, 0, true, now)
+			f.pending.hints.answered(id, now)
 		}
 	}
 }

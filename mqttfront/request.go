@@ -99,14 +99,14 @@ const minIdentifying = 16
 // requestID returns the identity of a request: a hash over all that makes a copy of it the same request. Without enough
 // Correlation Data there is none. It depends on the message's bytes alone: nodes whose settings differ, as while a change is rolled out, give
 // one message one identity.
-func requestID(message *paho.Publish, sourceID, timestamp, token string) (id fsm.RequestID) {
+func requestID(ownWord string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
 	if len(message.Properties.CorrelationData) < minIdentifying {
 		return id
 	}
 	h := hashers.Get().(*hasher)
 	defer hashers.Put(h)
 	h.sum.Reset()
-	h.text(sourceID)
+	h.text(ownWord)
 	h.text(message.Properties.ResponseTopic)
 	h.field(message.Properties.CorrelationData)
 	h.field(message.Payload)

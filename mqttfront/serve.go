@@ -18,6 +18,7 @@ type serving struct {
 	lanes   []*lane
 	tracker tracker
 	open    bool // requests go to the store as they come
+	silent  bool // the entry that is being applied has an outcome that nobody is told
 }
 
 // Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
@@ -32,15 +33,15 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	f.setOutbox(outbox)
 	defer f.setOutbox(nil)
 	defer outbox.close()
-	var byNode map[string][]*request
+	var held elsewhere
 	var collecting sync.WaitGroup
-	collecting.Go(func() { byNode = f.collectSettled(ctx) })
+	collecting.Go(func() { held = f.collectForTakeover(ctx) })
 	defer collecting.Wait()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
 	collecting.Wait()
-	f.begin(outbox, byNode)
+	f.begin(outbox, held)
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	defer working.Wait()
@@ -64,8 +65,8 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 }
 
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
-// no outcome yet is executed, in the order of arrival. byNode is what the other nodes hold.
-func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
+// no outcome yet is executed, in the order of arrival.
+func (f *Front) begin(outbox *outbox, held elsewhere) {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -75,9 +76,13 @@ func (f *Front) begin(outbox *outbox, byNode map[string][]*request) {
 		}
 		settings, _ := m.Settings()
 		f.adopt(&settings)
+		f.version = max(f.version, m.Status().Version)
 		f.answered = nil
 		f.pending.hints.forgetArrivals()
-		f.takeUpHeld(m, byNode)
+		if !passes(f.barrier.reached(), held.received) {
+			f.keepSettledLocked(held.byNode)
+		}
+		f.takeUpHeld(m, held.byNode)
 		f.republish(m)
 	})
 	f.mu.Lock()
@@ -234,6 +239,11 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 		tell(len(outcome.Commands))
 	}
 	f.mark, f.applied = max(f.mark, outcome.Published), outcome.Index
+	if s := f.serving; s != nil && s.silent {
+		s.silent = false
+		s.tracker.add(outcome.Index) // so that the published mark passes it, and the other nodes let go of their copies
+		f.doneLocked(outcome.Index)
+	}
 	if f.serving == nil {
 		for _, r := range f.pending.released(outcome.Published) {
 			f.end(r)
@@ -244,12 +254,15 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 // appliedCommand takes up the outcome of one command. f.mu is held.
 func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 	command := &outcome.Commands[i]
+	f.version = max(f.version, command.Version)
 	if command.Kind == fsm.KindConfigure {
 		f.adopt(command.Settings)
 	}
 	if tags != nil && tags[i] != nil {
 		r := tags[i].(*request)
-		r.barred = r.barred || command.Kind == fsm.KindReject && !r.refused // it waited in the store for too long
+		// A write waited in the store for too long, or a refusal did: its outcome may have been forgotten meanwhile.
+		late := r.refused && time.Since(r.began) > f.config.ProposalAge
+		r.barred = r.barred || late || command.Kind == fsm.KindReject && !r.refused
 		switch {
 		case f.serving == nil:
 			f.setAside(r)
@@ -307,14 +320,19 @@ func (f *Front) published(o *outgoing) {
 	f.settle(o)
 }
 
+// doneLocked notes that an output of the entry at an index is published, or need not be.
+func (f *Front) doneLocked(index uint64) {
+	if f.serving.tracker.done(index) {
+		f.store.SetPublished(f.serving.tracker.mark)
+	}
+}
+
 // settle takes an output off the books. f.mu is held.
 func (f *Front) settle(o *outgoing) {
 	if f.serving == nil || o.serving != f.serving {
 		return // of a leadership that is over
 	}
-	if f.serving.tracker.done(o.index) {
-		f.store.SetPublished(f.serving.tracker.mark)
-	}
+	f.doneLocked(o.index)
 	if r := o.request; r != nil && r.state == stateAnswering {
 		now := time.Now()
 		f.world.Metrics.stage("publish", now.Sub(o.queued))

@@ -23,15 +23,13 @@ func stateMachine() []Mutant {
 		one("dedup_crowded", "deduplication forgets when it is full", "exactly once", "fsm/dedup.go",
 			"\tmain := limits.DedupEntries - limits.DedupEntries/10\n",
 			`	for int64(d.byID.Len()) >= limits.DedupEntries-limits.DedupEntries/10 {
-		unit, ids, ok := d.byExpiry.Min()
+		key, e, ok := d.byExpiry.Min()
 		if !ok {
 			break
 		}
-		oldest := slices.MinFunc(ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
-		if ids = slices.DeleteFunc(slices.Clone(ids), func(id RequestID) bool { return id == oldest }); len(ids) == 0 {
-			d.byExpiry.Delete(unit)
-		} else {
-			d.byExpiry.Set(unit, ids)
+		oldest := slices.MinFunc(e.ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
+		if e.ids = slices.DeleteFunc(slices.Clone(e.ids), func(id RequestID) bool { return id == oldest }); len(e.ids) == 0 {
+			d.byExpiry.Delete(key)
 		}
 		d.drop(oldest)
 	}
@@ -132,8 +130,8 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			"p.node.config.ProposalAge && commands[i].IsRemembered()", "p.node.config.ProposalAge && false"),
 		{
 			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
-				{File: "cluster/corrections.go", Old: "return g.Transport.RequestVote(id, target, &named, response)", New: "return g.Transport.RequestVote(id, target, request, response)"},
-				{File: "cluster/corrections.go", Old: "RequestPreVote(id, target, &named, response)", New: "RequestPreVote(id, target, request, response)"},
+				{File: "cluster/corrections.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
+				{File: "cluster/corrections.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
@@ -148,9 +146,9 @@ func frontEnd() []Mutant {
 		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/serve.go",
 			"range f.pending.released(outcome.Published)", "range f.pending.released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
-			"{ return r.read || r.command.ID.IsZero() }", "{ return true }"),
+			"func mayRefuseUnlogged(r *request) bool { return r.read }", "func mayRefuseUnlogged(r *request) bool { return true }"),
 		one("refusal_unkept", "a write without an identity is refused although another node may execute it", "exactly once", "mqttfront/execute.go",
-			"r.command.ID.IsZero() && !f.sole() {", "r.command.ID.IsZero() && false {"),
+			"\tif overloaded && r.logged() && r.command.ID.IsZero() {", "\tif overloaded && r.logged() && r.command.ID.IsZero() && false {"),
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "mqttfront/probe.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
@@ -159,7 +157,7 @@ func frontEnd() []Mutant {
 			},
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/decode.go",
-			"requestID(message, p.sourceID, ", "requestID(message, r.command.Principal.ClientID, "),
+			"requestID(ownWord(p.sourceID, topic), ", "requestID(r.command.Principal.ClientID, "),
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest.go",
 			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/execute.go",
@@ -167,13 +165,13 @@ func frontEnd() []Mutant {
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/handover.go", Old: "\tf.keepSettled(byNode, at)\n", New: ""},
+				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(byNode)\n", New: ""},
 			},
 		},
 		one("sweep_overtakes", "a sweep takes what was held for a second, whatever may still come by the own session", "order of a client", "mqttfront/handover.go",
-			"\tat := f.barrier.reached()\n", "\tat := time.Now()\n"),
-		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/handover.go",
-			"\t\tf.keepSettled(byNode, f.barrier.reached())\n", ""),
+			"\tat := f.barrier.reached()\n\tfor node", "\tat := time.Now()\n\tfor node"),
+		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/serve.go",
+			"\t\t\tf.keepSettledLocked(held.byNode)\n", ""),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
 			"\t\t\t\tf.noteExpired(r)\n", ""),
 	}

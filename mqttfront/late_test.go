@@ -1,0 +1,195 @@
+package mqttfront
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// waiting returns how many outputs wait on the publishing connections.
+func (f *Front) waiting() (count int) {
+	for _, l := range f.serving.lanes {
+		count += len(l.queue)
+	}
+	return count
+}
+
+// A client that does not name itself is known by its response topic: that is part of the message, too.
+func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
+	f, s := newTestFront(t)
+	serve(f)
+	named, _ := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16)) // on clients/c/r
+	arrive(named, del, strings.Repeat("a", 16), "__srcId", "c")
+	if s.proposed[0].ID != named.first().command.ID {
+		t.Error("the client's own word has two forms")
+	}
+}
+
+// A copy comes while the store has the request, which has an outcome already: one request is left, and it is counted once.
+func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
+	f, s := newTestFront(t)
+	arrive(f, del, strings.Repeat("a", 16))
+	r := f.first()
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	serve(f)
+	f.stopServing()
+	arrive(f, del, strings.Repeat("a", 16))
+	f.Failed(s.tags[0], true)
+	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
+	if f.pending.len() != 1 || f.pending.bytes != r.size || f.first() != r || len(f.pending.byID) != 1 {
+		t.Errorf("%d held, %d bytes, %d by id", f.pending.len(), f.pending.bytes, len(f.pending.byID))
+	}
+}
+
+// What the leader answered outside of the log says less of a request than that the log shed it.
+func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
+	f, _ := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16))
+	command := probe.first().command
+	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
+	f.Told(command.ID[:])
+	if f.pending.hints.endedAt(command.ID, endShed).IsZero() {
+		t.Error("nobody knows any more that it was shed")
+	}
+}
+
+// A client sends a request again that was refused, and only a follower gets it: the leader answers with the refusal.
+func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		other, behind := newTestFront(t)
+		probe, _ := newTestFront(t)
+		arrive(probe, del, strings.Repeat("a", 16))
+		command := probe.first().command
+		for _, store := range []*fakeStore{s, behind} {
+			commit(t, store, fsm.Entry{Commands: []fsm.Command{command.Refusal(false)}})
+			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+		}
+		serve(f)
+		arrive(other, del, strings.Repeat("a", 16))
+		time.Sleep(2 * time.Second)
+		f.barrier.pass(time.Now())
+		sweepNow(t, f, s, other)
+		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
+		if f.waiting() != 1 {
+			t.Error("unanswered")
+		}
+	})
+}
+
+// A refusal that waited in the store for long may find that the outcome of the request is forgotten: it is no answer then.
+func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t, func(c *Config) { c.RequestsPerClient = 1 })
+		serve(f)
+		arrive(f, del, strings.Repeat("b", 16)) // fills the share
+		arrive(f, del, strings.Repeat("a", 16))
+		time.Sleep(f.config.ProposalAge + time.Second)
+		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
+		if f.waiting() != 0 || s.tags[1].(*request).state != stateEnded {
+			t.Error("a definite refusal of what may have had its effect")
+		}
+		if s.published != 9 {
+			t.Errorf("the published mark is %d: other nodes hold their copies", s.published)
+		}
+	})
+}
+
+// A node that comes to lead holds a copy of which another leader said in the log that it came too late: it stays unanswered.
+func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
+	f, s := newTestFront(t)
+	probe, _ := newTestFront(t)
+	arrive(probe, del, strings.Repeat("a", 16))
+	command := probe.first().command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
+	arrive(f, del, strings.Repeat("a", 16))
+	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
+	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5001, Commands: []fsm.Command{command.Refusal(true)}})
+	serve(f)
+	if f.waiting() != 0 || len(s.proposed) != 0 || f.pending.len() != 0 || f.busy != 0 {
+		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.waiting(), len(s.proposed), f.pending.len(), f.busy)
+	}
+}
+
+// How old what waits in a session is, is told by the probe that returned last, and by no reconnect.
+func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newTestFront(t)
+		p := f.ownSession().probes
+		sent := time.Now()
+		payload := fmt.Appendf(nil, "%d %d %d", p.boot, 0, f.world.Wall())
+		time.Sleep(50 * time.Second) // it lay in the queue
+		p.fresh(payload)
+		if since, ok := p.resumable(); !ok || since.After(sent) {
+			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
+		}
+		for range 3 { // connections that end right after SUBACK
+			time.Sleep(20 * time.Second)
+			p.contact()
+		}
+		if since, ok := p.resumable(); ok || since.After(sent) {
+			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
+		}
+		wall, _ := f.world.Contact.Load()
+		if wall > sent.UnixMilli() {
+			t.Error("a restart would take the session for younger")
+		}
+	})
+}
+
+// Where the broker lets no probe through, nothing says how old requests are, and they are taken.
+func TestRequestsAreTakenWithoutProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newTestFront(t)
+		session := f.ownSession()
+		in := &ingest{front: f, session: session, probes: session.probes, since: time.Now(), handled: t.Context(), reason: make(chan error, 1)}
+		time.Sleep(2 * f.config.SessionAge)
+		in.received(mqttconn.Message{Publish: &paho.Publish{Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
+		}}})
+		if f.pending.len() != 1 || len(in.reason) != 0 {
+			t.Errorf("%d held, %d reasons to end the session", f.pending.len(), len(in.reason))
+		}
+	})
+}
+
+// The only member executed a request, and could not answer it for longer than the outcome is remembered. The broker sends it again.
+func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
+	f, s := newTestFront(t)
+	s.alone = true
+	serve(f)
+	arrive(f, del, strings.Repeat("a", 16))
+	f.Applied(s.outcome(3, fsm.CodeDeleted), s.tags)
+	arrive(f, del, strings.Repeat("a", 16))
+	if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindReject {
+		t.Errorf("%+v is proposed", s.proposed)
+	}
+}
+
+// What is settled is judged when a leadership begins, with what came by the own session until then.
+func TestSettledIsJudgedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t) // started anew: the first request, which it acknowledged, is lost
+		f.barrier.pass(time.Now().Add(-time.Second))
+		other, _ := newTestFront(t)
+		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		time.Sleep(10 * time.Millisecond)
+		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		s.held = map[string][][]byte{"other": pages(other)}
+		held := f.collectForTakeover(t.Context()) // the probe takes longer than barrierTime, and so do the publishing connections
+		withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		f.begin(newOutbox(f), held)
+		if order := s.order(); order != "ab" {
+			t.Errorf("proposed in the order %q", order)
+		}
+	})
+}
