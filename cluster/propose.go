@@ -156,8 +156,9 @@ func (p *proposer) proposeAll(ctx context.Context) {
 // next waits for commands, or until a tick is due, which is an entry without any. It returns false when the context ended.
 func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
-		commands, tags, hold := p.take()
+		commands, tags, late, hold := p.take()
 		if len(commands) > 0 {
+			p.refuse(commands, late)
 			return commands, tags, true
 		}
 		wait := time.Duration(math.MaxInt64)
@@ -179,12 +180,12 @@ func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 
 // take removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
 // a small segment: an entry costs two writes to each disk and a round of messages, however little is in it, and what the next one brings
-// would have waited for those anyway.
-func (p *proposer) take() (commands []fsm.Command, tags []any, hold bool) {
+// would have waited for those anyway. late are the indexes of writes that have waited for too long.
+func (p *proposer) take() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.queue.len(); n > 0 && n < p.node.config.FurtherBatch && len(p.inFlight) > 0 {
-		return nil, nil, true
+		return nil, nil, nil, true
 	}
 	count, size := 0, 0
 	for count < p.queue.len() && count < p.node.config.BatchCommands {
@@ -195,18 +196,29 @@ func (p *proposer) take() (commands []fsm.Command, tags []any, hold bool) {
 		count++
 	}
 	if count == 0 {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
 	now := p.elapsed()
 	commands, tags = make([]fsm.Command, count), make([]any, count)
 	for i := range count {
 		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
 		if now-p.queue.at(i).queued > p.node.config.ProposalAge && commands[i].IsRemembered() {
-			commands[i] = commands[i].Refusal(p.node.replica.status().Version >= fsm.VersionProlong)
+			late = append(late, i)
 		}
 	}
 	p.queue.drop(count)
-	return commands, tags, false
+	return commands, tags, late, false
+}
+
+// refuse replaces writes by their refusals. p.mu must not be held: the state's lock comes first.
+func (p *proposer) refuse(commands []fsm.Command, late []int) {
+	if len(late) == 0 {
+		return
+	}
+	silent := p.node.replica.status().Version >= fsm.VersionProlong
+	for _, i := range late {
+		commands[i] = commands[i].Refusal(silent)
+	}
 }
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
