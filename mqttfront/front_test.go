@@ -91,20 +91,19 @@ const (
 func (f *Front) first() *request { return f.pending.order.Front().Value.(*request) }
 func (f *Front) last() *request  { return f.pending.order.Back().Value.(*request) }
 
-// withExpiry is arrive, of a message that expires.
-func withExpiry(f *Front, payload, correlation string, seconds uint32, user ...string) {
-	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: &seconds,
-	}}
-	for i := 0; i < len(user); i += 2 {
-		p.Properties.User.Add(user[i], user[i+1])
-	}
-	f.take(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() {})
+// arrive hands a request of the client c to a front end, and returns whether it is acknowledged.
+func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
+	return arriveWith(f, payload, correlation, nil, user...)
 }
 
-func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
+// withExpiry is arrive, of a message that expires after some seconds.
+func withExpiry(f *Front, payload, correlation string, seconds uint32, user ...string) {
+	arriveWith(f, payload, correlation, &seconds, user...)
+}
+
+func arriveWith(f *Front, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	p := &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
 	}}
 	for i := 0; i < len(user); i += 2 {
 		p.Properties.User.Add(user[i], user[i+1])
@@ -218,9 +217,7 @@ func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 	for _, f := range []*Front{leader, other} {
 		arrive(f, del, strings.Repeat("a", 16), properties...)
 	}
-	leader.mu.Lock()
-	added := leader.takeUpHeld(s.machine, map[string][]*request{"other": heldBy(t, other)})
-	leader.mu.Unlock()
+	added := takeUpFrom(t, leader, s, other)
 	if len(added) != 0 || len(s.proposed) != 1 {
 		t.Errorf("%d taken up, %d proposed", len(added), len(s.proposed))
 	}

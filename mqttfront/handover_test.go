@@ -54,6 +54,15 @@ func heldBy(t *testing.T, f *Front) []*request {
 	return held
 }
 
+// takeUpFrom makes a front end take up what another one holds.
+func takeUpFrom(t *testing.T, f *Front, s *fakeStore, other *Front) (added []*request) {
+	t.Helper()
+	held := heldBy(t, other)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+}
+
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
 func TestTakeUpHeld(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -408,10 +417,7 @@ func TestMergeBeforeWhatFollows(t *testing.T) {
 		arrive(f, del, third, "__srcId", "c")
 		time.Sleep(500 * time.Millisecond)
 		arrive(f, del, first, "__srcId", "c")
-		held := heldBy(t, other)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+		takeUpFrom(t, f, s, other)
 		if order := f.heldOrder("abc"); order != "abc" {
 			t.Errorf("executed in the order %s", order)
 		}

@@ -41,10 +41,7 @@ func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
 	for _, letter := range []string{"B", "C", "A", "D"} {
 		arrive(other, del, name(letter), "__srcId", "c")
 	}
-	held := heldBy(t, other)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	takeUpFrom(t, f, s, other)
 	if order := f.heldOrder("BCD"); order != "BCD" {
 		t.Errorf("B, C, D are executed in the order %s", order)
 	}
@@ -58,10 +55,7 @@ func TestMergeGoesByTheFirstCopy(t *testing.T) {
 	for _, letter := range []string{"A", "B", "A", "C"} {
 		arrive(other, del, strings.Repeat(letter, 16), "__srcId", "c")
 	}
-	held := heldBy(t, other)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	takeUpFrom(t, f, s, other)
 	if order := f.heldOrder("ABC"); order != "ABC" {
 		t.Errorf("A, B, C are executed in the order %s", order)
 	}
