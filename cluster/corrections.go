@@ -15,11 +15,12 @@ import (
 // can change: at a follower that knows the term already. Others are answered as not successful. A leader sends entries right after its
 // election, which raise the term on the main goroutine.
 //
-// A voter grants no vote to a candidate that its own configuration does not name as a voter. Where the entry that made the candidate one is on
-// the candidate's disk and on that of a leader that was lost, the candidate alone has all entries, and nobody would elect it. Votes are safe
-// whatever a voter's configuration says: a candidate counts those of its own. So a request for a vote that was not granted is sent once more,
-// with the receiver's id where raft looks for the candidate's: the receiver may be a voter of its own configuration. The candidate's address,
-// to which the vote goes, stays. A vote that was granted is not taken back by the second request, and is granted for a term once.
+// Raft lets a voter grant no vote to a candidate that the voter's own configuration does not name as a voter. Suppose that a leader promotes a
+// member, that only these two store the entry, and that the leader is lost. The promoted member is then the only one with all entries, and the
+// other voters refuse to elect it. Votes are safe whatever a voter's configuration says, because a candidate counts the votes of the voters in
+// its own configuration. So this transport repeats a request for a vote that was not granted, with the receiver's id where raft looks for the
+// candidate's id: the receiver may be a voter in its own configuration. The receiver records the candidate's address, which stays, and grants
+// one vote in a term.
 type correctedTransport struct {
 	raft.Transport
 	running atomic.Pointer[raft.Raft]

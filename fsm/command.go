@@ -120,15 +120,16 @@ type Command struct {
 // IsRemembered reports whether the outcome of the command is remembered under its ID.
 func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && c.Kind != KindGet }
 
-// Refusal returns the command that refuses this one, which has an ID. silent says that nobody is to be told; it has an effect from VersionProlong on.
+// Refusal returns the command that refuses this one, which has an ID. A silent refusal answers neither the request nor its copies; the log must not
+// hold one before VersionProlong.
 func (c *Command) Refusal(silent bool) Command {
 	return Command{Kind: KindReject, Rejected: []Rejection{{
 		ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect, Silent: silent,
 	}}}
 }
 
-// Rejection is a request that the leader refused: for being too busy, or, Silent, because it came too late. The latter may have had its effect
-// before, and the outcome may be forgotten, so no copy of it gets an answer.
+// Rejection is a request that the leader refused. The leader was too busy; or, with Silent, the request came too late. A request that came too late
+// may have had an effect whose outcome is forgotten, so the store answers no copy of it.
 type Rejection struct {
 	ID       RequestID
 	ClientID string

@@ -130,8 +130,8 @@ func (m *memory) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// forget removes what has expired at now, the oldest first, at most maxForgotten. What it removes does not depend on the order in which this
-// replica came to know the outcomes, nor on which of them it saw prolonged.
+// forget removes the outcomes that have expired at now, the oldest first, at most maxForgotten. All replicas remove the same outcomes, whether they
+// applied the log or were restored from a snapshot.
 func (d *dedup) forget(now int64) {
 	for left := maxForgotten; left > 0; {
 		key, e, ok := d.byExpiry.Min()

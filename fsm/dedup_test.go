@@ -143,7 +143,7 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// A silent refusal is an outcome that nobody is told, neither for the request nor for its copies.
+// The state machine remembers a silent refusal as an outcome, and gives no answer to the request or to its copies.
 func TestSilentRefusal(t *testing.T) {
 	l := newLeader(t)
 	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))

@@ -72,7 +72,7 @@ func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
 	})
 }
 
-// A node that comes to lead, whose own session lags, takes up what other nodes had before what has come here, and nothing that may still come.
+// The session of a new leader lags. The leader takes from other nodes the requests that its session cannot deliver any more, and no others.
 func TestTakeUpBehindTheBarrier(t *testing.T) {
 	for name, test := range map[string]struct {
 		own, other, late string // requests, in the order of arrival; late ones were sent again by their client

@@ -64,9 +64,9 @@ func (f *Front) wasShed(r *request) bool {
 	return f.pending.hints.endedAt(r.command.ID, endShed).After(r.arrived.Add(-imprecise))
 }
 
-// rejectRedelivery reports whether a request that the broker sends again is not to be executed. It had expired here before it was its turn,
-// or was shed, and its client's later requests were not: it would come after them. Or, where nobody but the broker keeps requests,
-// an earlier leader may have executed it, and nobody would know it again. f.mu is held.
+// rejectRedelivery reports whether this node must not execute a request that the broker delivers again. The request expired here, or was shed, and
+// later requests of its client may have been executed since. Or it has no identity and only the broker keeps requests: an earlier leader may
+// have executed it, and no node could recognise it. f.mu is held.
 func (f *Front) rejectRedelivery(r *request) bool {
 	id := r.command.ID
 	switch {
@@ -79,14 +79,14 @@ func (f *Front) rejectRedelivery(r *request) bool {
 	}
 }
 
-// noteExpired notes that nobody waits for a request any more that was not executed. f.mu is held.
+// noteExpired notes that a request expired before this node executed it. f.mu is held.
 func (f *Front) noteExpired(r *request) {
 	if !r.command.ID.IsZero() && !r.read {
 		f.pending.hints.ended(r.command.ID, endExpired, 0, false, time.Now())
 	}
 }
 
-// keepFirst lets go of one of two copies of a request, and reports whether it was this one. f.mu is held.
+// keepFirst removes the later one of two copies of a request, unless the store has it, and reports whether it removed r. f.mu is held.
 func (f *Front) keepFirst(r *request) (dropped bool) {
 	other := f.pending.keepFirst(r)
 	if other != nil {

@@ -78,7 +78,7 @@ func newTestFront(t testing.TB, change ...func(*Config)) (*Front, *fakeStore) {
 // serve makes the front end serve, with connections that go nowhere.
 func serve(f *Front) *outbox {
 	o := newOutbox(f)
-	f.begin(o, elsewhere{})
+	f.begin(o, heldElsewhere{})
 	return o
 }
 

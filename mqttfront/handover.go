@@ -204,16 +204,16 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 	return c.byNode
 }
 
-// elsewhere is what the other nodes hold.
-type elsewhere struct {
+// heldElsewhere is what the other nodes hold.
+type heldElsewhere struct {
 	byNode map[string][]*request
-	// received is a moment after all of it was received: where the barrier has passed it, all of it is settled.
+	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
 	received time.Time
 }
 
 // collectForTakeover returns what the other nodes hold. Where this node lacks some of it, it sends a probe, and waits for that for barrierTime at
 // most.
-func (f *Front) collectForTakeover(ctx context.Context) (held elsewhere) {
+func (f *Front) collectForTakeover(ctx context.Context) (held heldElsewhere) {
 	held.byNode = f.collect(ctx, 0)
 	held.received = time.Now()
 	if f.lacks(held.byNode) {

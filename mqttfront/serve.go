@@ -33,7 +33,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	f.setOutbox(outbox)
 	defer f.setOutbox(nil)
 	defer outbox.close()
-	var held elsewhere
+	var held heldElsewhere
 	var collecting sync.WaitGroup
 	collecting.Go(func() { held = f.collectForTakeover(ctx) })
 	defer collecting.Wait()
@@ -66,7 +66,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
-func (f *Front) begin(outbox *outbox, held elsewhere) {
+func (f *Front) begin(outbox *outbox, held heldElsewhere) {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
