@@ -42,8 +42,8 @@ const (
 //	                    what client ids begin with, for brokers that tie them to user names
 //	HOLDFAST_SUBSCRIBE  1: the harness subscribes to the notification topic on the SDK's behalf
 //	                    (the SDK never does); for brokers without implicit delivery
-//	HOLDFAST_REPEATS    1: leaders are killed meanwhile, and the store may repeat the latest notifications
-//	                    (at least once): repetitions are left out
+//	HOLDFAST_REPEATS    1: the leader has changed or may change, and the store may repeat the latest notifications
+//	                    (at least once). TestMain sets it when the product that it started logs the end of a leadership
 //	HOLDFAST_TIMEOUT    limit for each single test, default 60s
 func broker(t *testing.T) (string, uint16) {
 	t.Helper()
@@ -142,27 +142,38 @@ type wire struct {
 	connects []*packets.Connect
 	connacks []*packets.Connack
 	subs     []*packets.Subscribe
-	seen     map[string]bool // notifications, where they may be repeated
+	seen     map[string]bool // the notifications in in
+	repeats  int             // notifications that the store sent again; they are not in in
 }
 
 // repeats reports whether the store may repeat notifications.
 func repeats() bool { return os.Getenv("HOLDFAST_REPEATS") == "1" }
 
-// repeated reports whether a notification has come before, where that may be.
-func (w *wire) repeated(p *packets.Publish) bool {
-	if !repeats() || !strings.HasPrefix(p.Topic, "clients/statestore/") {
-		return false
+// addIncomingLocked records a message, but not a notification that came before. w.mu must be held.
+func (w *wire) addIncomingLocked(p *packets.Publish) {
+	if strings.HasPrefix(p.Topic, "clients/statestore/") {
+		key := p.Topic + " " + string(p.Payload)
+		for _, u := range p.Properties.User {
+			key += " " + u.Value
+		}
+		if w.seen[key] {
+			if !p.Duplicate { // the broker itself repeats what no PUBACK came for
+				w.repeats++
+			}
+			return
+		}
+		w.seen[key] = true
 	}
-	key := p.Topic + " " + string(p.Payload)
-	for _, u := range p.Properties.User {
-		key += " " + u.Value
+	w.in = append(w.in, p)
+}
+
+// checkRepeats fails the test when notifications came twice although the leader never changed.
+func (w *wire) checkRepeats(t *testing.T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.repeats > 0 && !repeats() {
+		t.Errorf("%d notifications came twice, and the leader did not change", w.repeats)
 	}
-	again := w.seen[key]
-	if w.seen == nil {
-		w.seen = map[string]bool{}
-	}
-	w.seen[key] = true
-	return again
 }
 
 // stream cuts one direction of a connection into packets.
@@ -194,11 +205,10 @@ func (w *wire) add(cp *packets.ControlPacket, out bool) {
 	defer w.mu.Unlock()
 	switch p := cp.Content.(type) {
 	case *packets.Publish:
-		switch {
-		case out:
+		if out {
 			w.out = append(w.out, p)
-		case !w.repeated(p):
-			w.in = append(w.in, p)
+		} else {
+			w.addIncomingLocked(p)
 		}
 	case *packets.Connect:
 		w.connects = append(w.connects, p)
@@ -372,7 +382,7 @@ func dial(ctx context.Context, t *testing.T, o peerOptions) *peer {
 	o.id = os.Getenv("HOLDFAST_CLIENT_PREFIX") + o.id
 	p := &peer{
 		t: t, id: o.id,
-		wire: &wire{changed: make(chan struct{})},
+		wire: &wire{changed: make(chan struct{}), seen: map[string]bool{}},
 		up:   make(chan struct{}, 64),
 		down: make(chan struct{}, 64),
 	}
@@ -432,6 +442,7 @@ func dial(ctx context.Context, t *testing.T, o peerOptions) *peer {
 		case <-p.down:
 		case <-time.After(5 * time.Second):
 		}
+		p.wire.checkRepeats(t)
 	})
 	if err := p.kv.Start(ctx); err != nil {
 		t.Fatalf("start: %v", err)

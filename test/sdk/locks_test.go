@@ -65,7 +65,7 @@ func TestLockWaits(t *testing.T) {
 		if err := leasedlock.NewLock(a.kv, key).Lock(ctx, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		err := leasedlock.NewLock(b.kv, key).Lock(ctx, time.Minute, leasedlock.WithTimeout(time.Second))
+		err := leasedlock.NewLock(b.kv, key).Lock(ctx, time.Minute, leasedlock.WithTimeout(5*time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}

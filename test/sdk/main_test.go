@@ -5,6 +5,7 @@ package sdk
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -47,16 +48,25 @@ func run(m *testing.M) (int, error) {
 		return 0, err
 	}
 	product := exec.Command(binary, "dev", "--listen", address)
-	product.Stderr = os.Stderr
 	output, err := product.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	logs, err := product.StderrPipe()
 	if err != nil {
 		return 0, err
 	}
 	if err := product.Start(); err != nil {
 		return 0, err
 	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		noticeLeaderChanges(logs)
+	}()
 	defer func() {
 		_ = product.Process.Signal(os.Interrupt)
+		<-logged
 		_ = product.Wait()
 	}()
 	ready := false
@@ -70,4 +80,15 @@ func run(m *testing.M) (int, error) {
 		return 0, err
 	}
 	return m.Run(), nil
+}
+
+// noticeLeaderChanges copies the product's log to standard error until its end. At the end of a leadership, as on a machine that stalls for
+// longer than the election timeout, it lets the tests expect repeated notifications.
+func noticeLeaderChanges(logs io.Reader) {
+	for lines := bufio.NewScanner(logs); lines.Scan(); {
+		fmt.Fprintln(os.Stderr, lines.Text())
+		if strings.Contains(lines.Text(), "leadership ended") {
+			_ = os.Setenv("HOLDFAST_REPEATS", "1")
+		}
+	}
 }
