@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,9 +238,37 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// measureStalls measures, until the test ends, for how long at most this process did not get to run.
+func measureStalls(t *testing.T) (longest func() time.Duration) {
+	const interval = 20 * time.Millisecond
+	var most atomic.Int64
+	ticker := time.NewTicker(interval)
+	done := make(chan struct{})
+	var measuring sync.WaitGroup
+	measuring.Go(func() {
+		for last := time.Now(); ; {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+			}
+			now := time.Now()
+			most.Store(max(most.Load(), int64(now.Sub(last)-interval)))
+			last = now
+		}
+	})
+	t.Cleanup(func() {
+		ticker.Stop()
+		close(done)
+		measuring.Wait()
+	})
+	return func() time.Duration { return max(time.Duration(most.Load()), 0) }
+}
+
 // A broker that is back after 7 s is found soon: most of the default timeout of 10 s is over by then.
 func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	const most = 1500 * time.Millisecond
+	stall := measureStalls(t)
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
 	p.cut(true)
@@ -256,8 +285,8 @@ func TestReconnectAttemptsStayFrequent(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := 1; i < len(p.attempts); i++ {
-		if gap := p.attempts[i].Sub(p.attempts[i-1]); gap > most {
-			t.Errorf("no attempt for %v, want at most %v", gap, most)
+		if gap := p.attempts[i].Sub(p.attempts[i-1]); gap > most+stall() {
+			t.Errorf("no attempt for %v, want at most %v, and %v in which this process did not run", gap, most, stall())
 		}
 	}
 }
@@ -376,11 +405,11 @@ func TestWatchCloseWatch(t *testing.T) {
 
 func TestLocks(t *testing.T) {
 	a, b := connect(t), connect(t)
-	held, err := a.Lock(t.Context(), "lock", 300*time.Millisecond)
+	held, err := a.Lock(t.Context(), "lock", 3*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), time.Second) // longer than the time to live: it is renewed
+	short, cancel := context.WithTimeout(t.Context(), 4*time.Second) // longer than the time to live: it is renewed
 	defer cancel()
 	if _, err := b.Lock(short, "lock", time.Second); !errors.Is(err, client.ErrNotApplied) {
 		t.Errorf("taken twice: %v", err)

@@ -244,14 +244,24 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 // A leader that alone has lost its broker hands over to a member that has not; when none has, it stays.
 func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 	members := startCluster(t, 3)
-	n := leader(t, members...)
-	for _, m := range members {
-		m.recorder.brokerDown.Store(true)
+	loseBroker := func(lost bool) {
+		for _, m := range members {
+			m.recorder.brokerDown.Store(lost)
+		}
 	}
-	term := n.raft.CurrentTerm()
-	<-time.After(600 * time.Millisecond)
-	if n.raft.State() != raft.Leader || n.raft.CurrentTerm() != term {
-		t.Fatal("it handed over to one that is no better off")
+	var n *member
+	stays := func() bool {
+		loseBroker(false)
+		n = leader(t, members...)
+		loseBroker(true)
+		term := n.raft.CurrentTerm()
+		<-time.After(600 * time.Millisecond)
+		return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
+	}
+	for attempt := 0; !stays(); attempt++ { // a busy machine may cost a leadership, but not each
+		if attempt == 5 {
+			t.Fatal("it hands over to one that is no better off")
+		}
 	}
 	var better *member
 	for _, m := range members {
