@@ -71,6 +71,9 @@ func (m *Machine) Snapshot() *Snapshot {
 // Index returns the index of the last entry in the snapshot.
 func (s *Snapshot) Index() uint64 { return s.state.index }
 
+// snapshotWindow is how far back the compressor looks, in bytes. It allocates twice as much for each snapshot, however small that is.
+const snapshotWindow = 512 << 10
+
 // Write writes the snapshot.
 func (s *Snapshot) Write(w io.Writer) error {
 	sum := crc32.New(castagnoli())
@@ -79,7 +82,7 @@ func (s *Snapshot) Write(w io.Writer) error {
 	if _, err := buffered.Write(header); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
-	compressor, err := zstd.NewWriter(buffered, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
+	compressor, err := zstd.NewWriter(buffered, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithWindowSize(snapshotWindow))
 	if err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
