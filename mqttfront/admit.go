@@ -5,69 +5,60 @@ import (
 	"time"
 )
 
-// admit takes a request in: a leader executes it, another node keeps it.
+// admit takes a request in: a leader executes it, another node holds it.
 func (f *Front) admit(ctx context.Context, r *request) {
-	looked, published := f.recognize(r)
-	published = published && f.backlog.Load()
+	found := f.recognize(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// Whoever answers, or is the only one to have a request, waits for room, and TCP pushes back.
-	alone := f.sole()
-	for !f.stopped && (f.serving != nil && f.busy >= f.config.Executing || (f.serving != nil || alone) && f.pending.full(r)) {
+	// A node that answers, or that alone has a request, waits for room, and TCP pushes back.
+	for !f.stopped && !f.role.hasRoom(f, r) {
 		f.pushesBack.Store(true)
 		f.store.Flush()
 		f.room.Wait()
 	}
 	f.pushesBack.Store(false)
-	f.pending.needsLookup = f.pending.needsLookup || !looked && f.serving == nil
-	if f.serving == nil && f.isStale(r) {
-		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
-		return // not acknowledged: the session ends
+	if f.stopped || ctx.Err() != nil {
+		return // not acknowledged: the broker still has it
 	}
-	if f.stopped || ctx.Err() != nil || f.config.FollowLeader && f.serving == nil {
-		return // not acknowledged: the broker has it still
+	f.role.admit(f, r, found)
+}
+
+// onlyHolder reports whether only this node and the broker have the requests that come here.
+func (f *Front) onlyHolder() bool { return f.mode.onlyHolder(f.store.Alone()) }
+
+// dropRedelivered drops a request that the broker delivers again and that this node must not execute, and reports whether it did. It needs Front.mu.
+func (f *Front) dropRedelivered(r *request) bool {
+	if !r.redelivered || !f.rejectRedelivery(r) {
+		return false
 	}
-	if r.redelivered && f.rejectRedelivery(r) {
-		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-		r.done()
-		return
-	}
-	if f.serving == nil && f.backlog.Load() && !f.pending.hints.endedAt(r.command.ID, endShed).IsZero() { // an old copy of what was shed
-		published = true
-	}
-	if f.serving == nil && (published || !f.keeps(r, alone)) {
-		r.done()
-		return
-	}
+	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+	r.done()
+	return true
+}
+
+// hold adds a request to the pending ones, if there is room for it. It needs Front.mu.
+func (f *Front) hold(r *request) bool {
 	if f.pending.full(r) {
 		f.fullAt = time.Now()
 		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
 		r.done()
-		return
+		return false
 	}
-	if earlier, held := f.pending.byID[r.command.ID]; held && (earlier.outcome != 0 || earlier.effective || earlier.barred) {
-		r.effective = true // it came again after the outcome, which may be forgotten when the entry is applied
+	if earlier, held := f.pending.byID[r.command.ID]; held && !earlier.isOpen() {
+		r.markCopy() // it came again after the outcome, which may be forgotten when the entry is applied
 	}
 	f.pending.add(r)
 	f.world.Metrics.held.Set(float64(f.pending.len()))
-	if !alone { // else a request that is not answered when the node dies has to come again: nobody else has it
+	if !f.onlyHolder() { // otherwise a request that is not answered when the node ends has to come again
 		r.done()
 		r.done = func() {}
 	}
-	switch {
-	case f.serving != nil && f.serving.open:
-		f.execute(r, true)
-	case f.serving == nil && r.outcome != 0:
-		f.pending.addCommitted(r)
-	}
+	return true
 }
 
-// sole reports whether nobody but this node and the broker has the requests that come here.
-func (f *Front) sole() bool { return f.config.FollowLeader || f.store.Alone() }
-
-// keeps reports whether a node that does not lead keeps the request. In a cluster of one it is the only node to have it.
-func (f *Front) keeps(r *request, alone bool) bool {
-	if alone {
+// keeps reports whether a node that does not lead holds the request. In a cluster of one it is the only node to have it. It needs Front.mu.
+func (f *Front) keeps(r *request) bool {
+	if f.onlyHolder() {
 		return true
 	}
 	if r.command.ID.IsZero() {
@@ -78,9 +69,9 @@ func (f *Front) keeps(r *request, alone bool) bool {
 			earlier.absorb(r)
 			return false
 		}
-		if earlier.state != stateHeld { // the store has it, and gives it back: then it stands for the client that asks again
+		if !earlier.state.isHeld() { // the store has it, and gives it back: then it stands for the client that asks again
 			earlier.absorb(r)
-			earlier.outcome, earlier.effective = 0, true
+			earlier.outcome, earlier.state = 0, stateRepeating
 			return false
 		}
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
@@ -90,11 +81,11 @@ func (f *Front) keeps(r *request, alone bool) bool {
 	if known && index <= f.mark {
 		return false // answered before it came
 	}
-	r.outcome = index
+	r.commit(index)
 	return true
 }
 
-// end lets go of a request. f.mu is held.
+// end removes a request. It needs Front.mu.
 func (f *Front) end(r *request) {
 	if !f.pending.remove(r) {
 		return

@@ -27,7 +27,7 @@ func (s *fakeStore) order() string {
 func sweepNow(t *testing.T, f *Front, s *fakeStore, other *Front) {
 	t.Helper()
 	s.held = map[string][][]byte{"other": pages(other)}
-	f.sweepOnce(t.Context())
+	f.sweepOnce(t.Context(), leading(f))
 }
 
 // † A follower crashed after it had acknowledged a request, which was in its memory only, resumed its session and got the next one of the same
@@ -138,7 +138,7 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 		if f.begin(newOutbox(f), byNode); s.order() != "a" {
 			t.Errorf("%q is taken up", s.order())
 		}
-		f.stopServing()
+		f.stopServing(leading(f))
 		if len(f.collectForTakeover(t.Context()).byNode) != 1 || len(f.barrier.ask) != 0 {
 			t.Error("a probe is asked for although nothing is missing")
 		}

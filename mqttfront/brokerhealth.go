@@ -16,12 +16,8 @@ func (f *Front) BrokerSilence() time.Duration {
 	defer f.mu.Unlock()
 	now := time.Now()
 	silence := f.silence(now)
-	switch {
-	case !f.config.FollowLeader || f.serving == nil:
-	case f.unfollowed.IsZero():
-		silence = max(silence, f.quiet(now, &f.followingHeard))
-	default:
-		silence = max(silence, now.Sub(f.unfollowed))
+	if _, leads := f.role.(*leader); leads {
+		silence = max(silence, f.mode.silence(f, now))
 	}
 	if f.outbox != nil {
 		silence = max(silence, f.outbox.down(now))

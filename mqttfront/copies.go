@@ -9,24 +9,25 @@ import (
 // A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
 // What is here keeps copies from being executed again, or in another place.
 
-// recognize notes whether a request that a follower is to hold is a copy of one that has had its effect, and reports whether the
-// reply is known to be published: of what a node has missed for long, nothing else would tell. A leader need not know beforehand, and
-// does not look.
-func (f *Front) recognize(r *request) (looked, published bool) {
+// recognize marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
+// A leader does not look.
+func (f *Front) recognize(r *request) (found lookup) {
 	if r.command.ID.IsZero() || r.read {
-		return true, false
+		return lookup{done: true}
 	}
 	if f.leads() {
-		return false, false
+		return lookup{}
 	}
-	return true, f.look(r)
+	return lookup{done: true, published: f.look(r)}
 }
 
 // look notes whether a request has had its effect, and reports whether the reply is known to be published.
 func (f *Front) look(r *request) (published bool) {
 	f.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.command.ID)
-		r.effective = known
+		if known {
+			r.markCopy()
+		}
 		published = known && index <= m.Status().Published
 	})
 	return published
@@ -39,15 +40,17 @@ func (f *Front) recognizeHeld() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		index := m.Status().Index
-		if f.serving != nil || !f.pending.needsLookup && index == f.applied {
+		if _, follows := f.role.(follower); !follows || !f.pending.needsLookup && index == f.applied {
 			return
 		}
 		f.pending.needsLookup, f.applied = false, index
 		for r := range f.pending.all() {
-			if r.effective || r.read || r.command.ID.IsZero() {
+			if r.isCopy() || r.read || r.command.ID.IsZero() {
 				continue
 			}
-			_, _, r.effective = m.Remembered(r.command.ID)
+			if _, _, known := m.Remembered(r.command.ID); known {
+				r.markCopy()
+			}
 		}
 	})
 }
@@ -55,7 +58,8 @@ func (f *Front) recognizeHeld() {
 func (f *Front) leads() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.serving != nil
+	_, leads := f.role.(*leader)
+	return leads
 }
 
 // wasShed reports whether a request was shed after this copy of it had come. f.mu is held.
@@ -73,9 +77,9 @@ func (f *Front) rejectRedelivery(r *request) bool {
 	case r.read:
 		return false
 	case id.IsZero():
-		return f.config.FollowLeader
+		return !f.mode.followersHold()
 	default:
-		return !f.pending.hints.endedAt(id, endExpired).IsZero() || f.config.FollowLeader && !f.pending.hints.endedAt(id, endShed).IsZero()
+		return !f.pending.hints.endedAt(id, endExpired).IsZero() || !f.mode.followersHold() && !f.pending.hints.endedAt(id, endShed).IsZero()
 	}
 }
 

@@ -51,11 +51,11 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := f.takeUpHeld(fsm.New(), map[string][]*request{"other": held}); len(added) != 0 {
+		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*request{"other": held}); len(added) != 0 {
 			t.Errorf("leads %v: taken up", leads)
 		}
 		held[0].arrived = time.Now().Add(time.Second)
-		if added := f.takeUpHeld(fsm.New(), map[string][]*request{"other": held}); len(added) != 1 {
+		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*request{"other": held}); len(added) != 1 {
 			t.Errorf("leads %v: what the client has sent again is refused", leads)
 		}
 		f.mu.Unlock()
@@ -93,7 +93,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if added := f.takeUpHeld(s.machine, map[string][]*request{"other": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": requests}); len(added) != 0 {
 		t.Error("taken up from another node")
 	}
 }
@@ -111,8 +111,8 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		serve(f)
 		held := heldBy(t, other)
 		f.mu.Lock()
-		for _, r := range f.takeUpHeld(s.machine, map[string][]*request{"other": held}) {
-			f.execute(r, false)
+		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held}) {
+			leading(f).execute(f, r, false)
 		}
 		f.mu.Unlock()
 		arrive(f, del, ids[0], "__srcId", "c")
@@ -124,7 +124,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		if failFirst {
 			fail()
 		}
-		f.stopServing()
+		f.stopServing(leading(f))
 		if !failFirst {
 			fail()
 		}
@@ -150,10 +150,10 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().command}})
 	serve(f)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.stopServing()
+	f.stopServing(leading(f))
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recognizeHeld()
-	if f.pending.len() != 1 || !f.first().effective {
+	if f.pending.len() != 1 || !f.first().isCopy() {
 		t.Error("the copy is not recognized")
 	}
 }
@@ -187,7 +187,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.command}})
 	f.recognizeHeld()
-	if !held.effective {
+	if !held.isCopy() {
 		t.Error("the request is not recognized")
 	}
 }
@@ -216,7 +216,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := f.takeUpHeld(s.machine, map[string][]*request{"other": held}); (len(added) == 1) != copied {
+		if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held}); (len(added) == 1) != copied {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
 		f.mu.Unlock()

@@ -1,9 +1,13 @@
 // Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
 //
 // Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (decode.go) into a
-// request and kept (admit.go) until it is known to be answered: a follower only holds it, so that it can answer when it comes
-// to lead. The leader executes it through the Store and publishes replies and notifications on the outgoing connections
-// (outbox.go, lane.go), which a new leader takes over from the old one before it says anything.
+// request and kept (admit.go, pending.go) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
+// holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (outbox.go, lane.go). A new
+// leader takes these connections over from the old one before it publishes anything, and answers what it held as a follower. What depends on
+// cluster.ingest is in ingestmode.go.
+//
+// Front.mu guards the role, the pending requests and what is known of others. Locks are taken in this order: the store's state (View), Front.mu, the
+// store's queue of proposals.
 //
 // The package knows nothing of Raft: it is given a Store. It knows nothing of a particular broker either: what differs between
 // brokers is in a Driver.

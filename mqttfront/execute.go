@@ -6,9 +6,9 @@ import (
 	"holdfast/fsm"
 )
 
-// execute hands a request to the store, or answers it where the store is not needed. One that waited too long for a leader that
-// was there all the time is refused; one that waited for an election is not. f.mu is held.
-func (f *Front) execute(r *request, mayRefuse bool) {
+// execute gives a request to the store, or answers it where the store is not needed. A request that waited too long for a leader that
+// was there all the time is refused; one that waited for an election is not. It needs Front.mu.
+func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	now := time.Now()
 	if r.expired(now) {
 		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
@@ -17,31 +17,40 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 			return
 		}
 	}
-	late := mayRefuse && now.Sub(r.arrived) > f.config.maxWait()
-	r.barred = r.inTable() && (r.barred || late || f.mustBar(r, now))
+	late := r.state == stateLate || mayRefuse && now.Sub(r.arrived) > f.config.maxWait()
+	known := r.state == stateCopy || r.outcome != 0
+	barred := r.inTable() && (known || late || f.mustBar(r, now))
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
-	overloaded := mayRefuse && !r.barred && f.overloadedLocked(r, now)
+	overloaded := mayRefuse && !barred && f.overloadedLocked(r, now)
 	if overloaded && r.logged() && r.command.ID.IsZero() {
 		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
 		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
 		return
 	}
-	r.state, r.refused = stateExecuting, false
-	r.began = now
+	switch r.began = now; {
+	case barred && r.state == stateCopy:
+		r.state = stateRepeating
+	case barred:
+		r.state = stateBarring
+	case overloaded:
+		r.state = stateRefusing
+	default:
+		r.state = stateExecuting
+	}
 	f.beginWorkLocked(r)
 	command := r.command
 	switch {
 	case r.answerKnown():
-		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
+		l.answer(f, r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
 	case overloaded && mayRefuseUnlogged(r):
-		f.answer(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
+		l.answer(f, r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
-	case overloaded || r.barred:
+	case overloaded || barred:
 		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
-		silent := r.barred && (late || r.effective || r.outcome != 0)
-		command, r.refused = command.Refusal(silent && f.version >= fsm.VersionProlong), !r.barred
+		silent := barred && (late || known)
+		command = command.Refusal(silent && f.version >= fsm.VersionProlong)
 	case r.read && f.pending.noConflictingWrite(r):
 		if !f.store.Read(&r.command, r) {
 			f.putBack(r)
@@ -56,20 +65,20 @@ func (f *Front) execute(r *request, mayRefuse bool) {
 	}
 }
 
-// mustBar reports whether a write must not have an effect any more: it has expired, it was shed, or it has had its effect, which the state
-// may have forgotten when the entry is applied. f.mu is held.
+// mustBar reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
+// node, and expired here, so that its client's later requests may have been executed. f.mu is held.
 func (f *Front) mustBar(r *request, now time.Time) bool {
-	return r.expired(now) || r.effective || r.outcome != 0 || f.wasShed(r)
+	return r.expired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.command.ID, endExpired).IsZero()
 }
 
-// barredLocked handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
+// answersBarred handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
 // the request ends here.
-func (f *Front) barredLocked(r *request, result *fsm.Result) (answer bool) {
+func (l *leader) answersBarred(f *Front, r *request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeDropped && !r.over(time.Now()) {
 		return true
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-	f.serving.silent = true
+	l.silent = true
 	f.pending.endWrite(r)
 	f.endWorkLocked(r)
 	f.end(r)
@@ -97,32 +106,18 @@ func (f *Front) leaveOutOversize(command *fsm.Command) {
 	}
 }
 
-// putBack makes a request wait for the next leadership. f.mu is held.
+// putBack makes a request wait for the next leadership. It needs Front.mu.
 func (f *Front) putBack(r *request) {
-	if f.serving == nil { // otherwise the leadership is about to end, and no GET of the same client may overtake the write until then
-		f.pending.endWrite(r)
-	}
-	r.state = stateHeld
+	r.hold()
 	f.endWorkLocked(r)
-	if f.config.FollowLeader && f.serving == nil {
-		f.letGo(r)
-		return
-	}
-	if f.isStale(r) { // a leader that was stopped had it in hand
-		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
-		f.end(r)
-		return
-	}
-	if f.serving == nil {
-		f.keepFirst(r)
-	}
+	f.role.givenBack(f, r)
 }
 
 // setAside makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
 // without must never be proposed again, so it stays unanswered. f.mu is held.
 func (f *Front) setAside(r *request) {
 	f.putBack(r)
-	if r.state == stateHeld && !r.read && r.command.ID.IsZero() {
+	if r.state.isHeld() && !r.read && r.command.ID.IsZero() {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		f.end(r)
 	}

@@ -29,7 +29,10 @@ type Front struct {
 	// subscribing are clients to be subscribed to their notifications.
 	subscribing chan subscribing
 
+	mode ingestMode
+
 	mu        sync.Mutex
+	role      role
 	room      sync.Cond // somebody waits to hand a request to the store
 	pending   pending
 	mark      uint64       // the published mark, as the log has it
@@ -39,17 +42,14 @@ type Front struct {
 	penalties penalties    // for replies on which the broker ends a connection
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround         time.Duration
-	serving            *serving
 	limits             fsm.Limits
 	version            uint32        // of the log, in force
 	expiry             time.Duration // of notifications
 	stopped            bool
 	untold             error // why the broker last did not tell who goes away
 	untoldAt           time.Time
-	answered           []fsm.RequestID // leader: answered outside of the log, and not reported yet
-	outbox             *outbox         // while the node leads
-	upSince            time.Time       // the node's own session is up or down since then
-	unfollowed         time.Time       // while this node leads, and the session that follows the leader is down: since when; else zero
+	outbox             *outbox   // while the node leads
+	upSince            time.Time // the node's own session is up or down since then
 	contest            contest
 	freshAt            time.Time // when the last fresh probe came
 	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
@@ -59,10 +59,8 @@ type Front struct {
 	pushesBack atomic.Bool  // a request waits for room, and whatever comes from the broker behind it
 	backlog    atomic.Bool  // what comes from the broker is old
 	heard      atomic.Int64 // when the broker last sent anything by the node's own session: nanoseconds since started
-	// followingHeard is the same of the session that follows the leader.
-	followingHeard atomic.Int64
-	session        string // what the ingest session is doing, for people
-	up             bool   // the ingest session is
+	session    string       // what the ingest session is doing, for people
+	up         bool         // the ingest session is
 }
 
 // New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
@@ -72,10 +70,13 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, barrier: newBarrier(), departures: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
+		config: config, world: world, mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(), departures: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(),
+	}
+	if config.FollowLeader {
+		f.mode = &ingestAtLeader{}
 	}
 	f.room.L = &f.mu
 	return f, nil
@@ -127,14 +128,7 @@ const (
 func (f *Front) rest() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.serving == nil:
-		return holdRest
-	case f.busy >= enoughToDo:
-		return min(busyRest, f.turnaround/restShare)
-	default:
-		return 0
-	}
+	return f.role.coalescingDelay(f)
 }
 
 // heardFresh notes that a probe has returned that was sent at a moment not long ago.
@@ -152,11 +146,20 @@ func (f *Front) dropSinceFresh() {
 	defer f.mu.Unlock()
 	f.staleFrom, f.staleTo = f.freshAt, time.Now()
 	for r := range f.pending.all() {
-		if r.state == stateHeld && f.isStale(r) {
-			f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
-			f.end(r)
+		if r.state.isHeld() {
+			f.dropStale(r)
 		}
 	}
+}
+
+// dropStale removes a request if it is stale, and reports whether it did. It needs Front.mu.
+func (f *Front) dropStale(r *request) bool {
+	if !f.isStale(r) {
+		return false
+	}
+	f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+	f.end(r)
+	return true
 }
 
 // isStale reports whether a request came when what came was old. f.mu is held.
@@ -174,12 +177,10 @@ func (f *Front) Ready() error {
 	switch {
 	case !f.up || f.silence(time.Now()) > silent:
 		return fmt.Errorf("broker session: %s", f.session)
-	case !f.unfollowed.IsZero() && time.Since(f.unfollowed) > silent:
-		return fmt.Errorf("broker session: %s is not connected", f.leaderID())
 	case time.Since(f.fullAt) < fullShown:
 		return errors.New("the hold buffer is full")
 	default:
-		return nil
+		return f.mode.ready(f, time.Now())
 	}
 }
 
@@ -187,7 +188,8 @@ func (f *Front) Ready() error {
 func (f *Front) Serving() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.serving != nil && f.serving.open
+	l, leads := f.role.(*leader)
+	return leads && l.open
 }
 
 // Drain takes up no more requests and waits until those that were are answered, or the context ends. What was received
@@ -253,7 +255,7 @@ func (f *Front) giveUp(now time.Time) {
 	defer f.mu.Unlock()
 	f.pending.hints.forget(now)
 	for r := range f.pending.all() {
-		if r.state == stateHeld && now.After(r.holdUntil) {
+		if r.state.isHeld() && now.After(r.holdUntil) {
 			if r.outcome == 0 {
 				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()
 				f.noteExpired(r)

@@ -82,6 +82,14 @@ func serve(f *Front) *outbox {
 	return o
 }
 
+// leading returns the node's role as a leader. A node that does not lead gets one that no other code knows.
+func leading(f *Front) *leader {
+	if l, leads := f.role.(*leader); leads {
+		return l
+	}
+	return &leader{}
+}
+
 const (
 	del = "*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
 	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
@@ -123,14 +131,14 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 	for name, end := range map[string]func(*Front, *fakeStore){
 		"its reply was on its way": func(f *Front, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			f.stopServing()
+			f.stopServing(leading(f))
 		},
 		"it was applied when the leadership had ended": func(f *Front, s *fakeStore) {
-			f.stopServing()
+			f.stopServing(leading(f))
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 		"its outcome is unknown": func(f *Front, s *fakeStore) {
-			f.stopServing()
+			f.stopServing(leading(f))
 			f.Failed(s.tags[0], true)
 		},
 	} {
@@ -154,7 +162,7 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 		f, s := newTestFront(t)
 		serve(f)
 		arrive(f, del, test.correlation)
-		f.stopServing()
+		f.stopServing(leading(f))
 		f.Failed(s.tags[0], test.unknown)
 		serve(f)
 		if len(s.proposed) != 2 || f.busy != 1 {
@@ -243,7 +251,7 @@ func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
 			if len(s.reads) != 1 || s.reads[0].(*request).correlation[0] != 'c' {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
-			f.stopServing()
+			f.stopServing(leading(f))
 			if len(f.pending.writing) != 0 {
 				t.Errorf("writes under way after the leadership: %v", f.pending.writing)
 			}
@@ -342,7 +350,7 @@ func TestLaneGivesUpTheOldest(t *testing.T) {
 // † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
 func TestStaleSessionStaysClean(t *testing.T) {
 	f, _ := newTestFront(t)
-	p := f.ownSession().probes
+	p := f.mode.ownSession(f).probes
 	p.contact()
 	resumable := func() bool {
 		_, ok := p.resumable()
@@ -377,7 +385,7 @@ func TestResumeAfterRestart(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		f, _ := newTestFront(t)
 		_ = f.world.Contact.Save(time.Now().Add(-age).UnixMilli())
-		contact, resumed := f.ownSession().probes.resumable()
+		contact, resumed := f.mode.ownSession(f).probes.resumable()
 		if resumed != want {
 			t.Errorf("contact %v ago: resumed %v", age, !want)
 		}

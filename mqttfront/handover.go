@@ -59,8 +59,8 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 
 // The flags of a request that one node gives to another.
 const (
-	flagBare      = 1 << iota // its command has no kind: it is answered without the log
-	flagEffective             // it is a copy of one that has had its effect
+	flagBare = 1 << iota // its command has no kind: it is answered without the log
+	flagCopy             // it is a copy of one that has an outcome
 )
 
 // appendHeld appends a request as one node gives it to another: times as what is left of them, because clocks differ.
@@ -81,8 +81,8 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
 		command.Kind, flags = fsm.KindInvalid, flagBare
 	}
-	if r.effective {
-		flags |= flagEffective
+	if r.isCopy() {
+		flags |= flagCopy
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
@@ -152,7 +152,7 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	}
 	r.holdUntil = now.Add(body.milliseconds())
 	r.arrived = now.Add(-body.milliseconds())
-	r.outcome = body.number()
+	r.commit(body.number())
 	flags := body.number()
 	encoded := body.bytes()
 	if body.err != nil {
@@ -175,7 +175,9 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	if flags&flagBare != 0 {
 		r.command.Kind = 0
 	}
-	r.effective = flags&flagEffective != 0
+	if flags&flagCopy != 0 {
+		r.markCopy()
+	}
 	r.read = r.command.Kind == fsm.KindGet
 	r.size = requestOverhead + len(encoded) + len(r.responseTopic) + len(r.correlation)
 	return r, nil
@@ -248,42 +250,45 @@ func (f *Front) keepSettledLocked(byNode map[string][]*request) {
 
 // takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
 // their order. f.mu is held.
-func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added []*request) {
+func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*request) (added []*request) {
 	published, now := m.Status().Published, time.Now()
-	effective := make(map[fsm.RequestID]bool) // on any node: its copy was recognised
+	copies := make(map[fsm.RequestID]bool) // that any node knows as such
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if r.effective {
-				effective[r.command.ID] = true
+			if r.isCopy() {
+				copies[r.command.ID] = true
 			}
 		}
 	}
 	var elsewhere [][]*request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
-			r.effective = effective[r.command.ID]
+			if copies[r.command.ID] {
+				r.markCopy()
+			}
 			if here, held := f.pending.byID[r.command.ID]; held {
-				here.effective = here.effective || r.effective
+				if r.isCopy() && here.state.isHeld() {
+					here.markCopy()
+				}
 				return false
 			}
 			if r.over(now) { // deduplication may have forgotten it
 				return true
 			}
 			_, index, known := m.Remembered(r.command.ID)
-			if !known && (r.effective && !r.read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
-				f.answered = append(f.answered, r.command.ID)
+			if !known && (r.isCopy() && !r.read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
+				l.report(f, r.command.ID)
 				return true
 			}
-			r.barred = r.barred || !f.pending.hints.endedAt(r.command.ID, endExpired).IsZero() // its client's later requests may have been executed
-			if known && index <= published && !r.effective {                                   // answered: that node only does not know it yet
-				f.answered = append(f.answered, r.command.ID)
+			if known && index <= published && !r.isCopy() { // answered: that node only does not know it yet
+				l.report(f, r.command.ID)
 				return true
 			}
 			return false
 		}))
 	}
 	added, full := f.pending.merge(elsewhere, func(r *request) bool {
-		if r.outcome != 0 || r.effective {
+		if !r.isOpen() {
 			return false
 		}
 		_, _, known := m.Remembered(r.command.ID)
@@ -302,7 +307,7 @@ func (f *Front) takeUpHeld(m *fsm.Machine, byNode map[string][]*request) (added 
 }
 
 // sweep takes up, until the context ends, what passed this node by while it leads.
-func (f *Front) sweep(ctx context.Context) {
+func (f *Front) sweep(ctx context.Context, l *leader) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {
@@ -311,12 +316,12 @@ func (f *Front) sweep(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		f.sweepOnce(ctx)
+		f.sweepOnce(ctx, l)
 	}
 }
 
 // sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
-func (f *Front) sweepOnce(ctx context.Context) {
+func (f *Front) sweepOnce(ctx context.Context, l *leader) {
 	at := f.barrier.reached()
 	if f.pushesBack.Load() || at.IsZero() {
 		return // no room, or no probe has returned yet
@@ -328,12 +333,12 @@ func (f *Front) sweepOnce(ctx context.Context) {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.serving == nil || !f.serving.open {
+		if f.role != role(l) {
 			return
 		}
 		f.keepSettledLocked(byNode)
-		for _, r := range f.takeUpHeld(m, byNode) {
-			f.execute(r, false)
+		for _, r := range l.takeUpHeld(f, m, byNode) {
+			l.execute(f, r, false)
 		}
 		f.store.Flush()
 	})

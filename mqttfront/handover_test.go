@@ -60,7 +60,7 @@ func takeUpFrom(t *testing.T, f *Front, s *fakeStore, other *Front) (added []*re
 	held := heldBy(t, other)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.takeUpHeld(s.machine, map[string][]*request{"other": held})
+	return leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held})
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
@@ -86,7 +86,7 @@ func TestTakeUpHeld(t *testing.T) {
 		}
 		byNode := f.collect(context.Background(), 0)
 		f.mu.Lock()
-		f.takeUpHeld(s.machine, byNode)
+		leading(f).takeUpHeld(f, s.machine, byNode)
 		order := f.order()
 		f.mu.Unlock()
 		of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
@@ -106,7 +106,7 @@ func TestHandOverOfErrors(t *testing.T) {
 	f, s := newTestFront(t)
 	s.held = map[string][][]byte{"n2": append([][]byte{appendField(nil, "nonsense")}, pages(other)...)}
 	byNode := f.collect(context.Background(), 0)
-	f.takeUpHeld(s.machine, byNode)
+	leading(f).takeUpHeld(f, s.machine, byNode)
 	if f.pending.len() != 4 {
 		t.Fatalf("%d of 4", f.pending.len())
 	}
@@ -209,7 +209,7 @@ func TestLeaderReportsReads(t *testing.T) {
 	f.Applied(s.outcome(4, fsm.CodeMissing), s.tags[len(s.tags)-1:])
 	arrive(f, get, "short", "__srcId", "c")
 	f.ReadDone(f.last(), 5, fsm.Result{Code: fsm.CodeNull})
-	for _, l := range f.serving.lanes {
+	for _, l := range leading(f).lanes {
 		for {
 			o, wait := l.next()
 			if wait {
@@ -218,8 +218,8 @@ func TestLeaderReportsReads(t *testing.T) {
 			l.acknowledge(o)
 		}
 	}
-	if len(f.answered) != 1 {
-		t.Errorf("%d are reported", len(f.answered))
+	if len(leading(f).answered) != 1 {
+		t.Errorf("%d are reported", len(leading(f).answered))
 	}
 }
 
@@ -285,7 +285,7 @@ func TestSweep(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.sweep(ctx)
+		f.sweep(ctx, leading(f))
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
 		f.mu.Lock()
@@ -382,7 +382,7 @@ func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 	for _, r := range requests {
 		r.holdUntil = time.Now().Add(-time.Second)
 	}
-	if added := f.takeUpHeld(s.machine, map[string][]*request{"n2": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n2": requests}); len(added) != 0 {
 		t.Errorf("%d are taken up", len(added))
 	}
 }

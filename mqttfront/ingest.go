@@ -18,19 +18,24 @@ import (
 // quota is still answered.
 const maxPacket = maxPayload + 4<<20
 
-// brokerSession is a session with the broker: a node's own, or the cluster's, which follows the leader (follow.go).
+// brokerSession is a session with the broker: a node's own, or the cluster's, which follows the leader (ingestmode.go).
 type brokerSession struct {
 	clientID string
-	follows  bool // the leader
-	requests bool // it brings them
+	follows  bool   // the leader
+	up       func() // called when it is
+	heard    func() // called when something came by it
+	requests bool   // it brings them
 	probes   *prober
 	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
 	cleanStart bool
 }
 
-// ownSession is the node's own. It brings requests, unless the cluster has a session for them; then it only tells how the broker is.
-func (f *Front) ownSession() *brokerSession {
-	return &brokerSession{clientID: f.ingestID(), requests: !f.config.FollowLeader, probes: newProber(f, f.probeTopic(f.config.Node), !f.config.FollowLeader, f.world.Wall)}
+// newOwnSession returns the node's own session. One that brings no requests only tells whether the broker is there.
+func (f *Front) newOwnSession(requests bool) *brokerSession {
+	return &brokerSession{
+		clientID: f.ingestID(), requests: requests, probes: newProber(f, f.probeTopic(f.config.Node), requests, f.world.Wall),
+		up: func() { f.setSession(true, "connected") }, heard: f.heardBroker,
+	}
 }
 
 func (f *Front) probeTopic(whose string) string {
@@ -76,7 +81,7 @@ func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || erro
 
 // receive keeps the node's own session connected until the context ends.
 func (f *Front) receive(ctx context.Context) error {
-	session := f.ownSession()
+	session := f.mode.ownSession(f)
 	delay := f.config.BackoffMin
 	said := "" // of the attempts since the session was lost
 	short := 0 // sessions in a row that ended soon after they began, without a word
@@ -193,7 +198,7 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 	if connack.SessionPresent { // what waits in it may come first, and take its time
 		subscribing = ctx
 		if session.follows {
-			f.setFollowing(true)
+			session.up()
 		}
 	}
 	err = in.serve(ctx, subscribing)
@@ -250,11 +255,7 @@ func (in *ingest) serve(ctx, subscribing context.Context) error {
 	if err := mqttconn.Subscribe(subscribing, in.client, subscriptions...); err != nil {
 		return err
 	}
-	if in.session.follows {
-		f.setFollowing(true)
-	} else {
-		f.setSession(true, "connected")
-	}
+	in.session.up()
 	f.world.Log.Info("broker session up", "client", in.session.clientID)
 	in.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
@@ -287,11 +288,7 @@ func (in *ingest) ended(err error) {
 // received takes a message from the connection, as far as it can: while a request waits for room, TCP pushes back.
 func (in *ingest) received(message mqttconn.Message) {
 	f := in.front
-	if in.session.follows {
-		f.heardFollowing()
-	} else {
-		f.heardBroker()
-	}
+	in.session.heard()
 	done := func() {}
 	if message.QoS == 1 {
 		number := in.acks.Arrived(message.PacketID)

@@ -83,7 +83,7 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newTestFront(t)
-		session := f.ownSession()
+		session := f.mode.ownSession(f)
 		near, far := net.Pipe()
 		defer func() { _, _ = near.Close(), far.Close() }()
 		in := &ingest{

@@ -16,9 +16,9 @@ import (
 
 // outgoing is a reply or a notification on its way to the broker.
 type outgoing struct {
-	serving *serving
-	index   uint64 // of its log entry; 0 for what is not in the log
-	queued  time.Time
+	leader *leader // the leader that sends it
+	index  uint64  // of its log entry; 0 for what is not in the log
+	queued time.Time
 
 	request  *request  // a reply
 	deadline time.Time // of the request: the request's own may still move

@@ -15,7 +15,7 @@ import (
 
 // waiting returns how many outputs wait on the publishing connections.
 func (f *Front) waiting() (count int) {
-	for _, l := range f.serving.lanes {
+	for _, l := range leading(f).lanes {
 		count += len(l.queue)
 	}
 	return count
@@ -40,7 +40,7 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	r := f.first()
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
-	f.stopServing()
+	f.stopServing(leading(f))
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
@@ -95,7 +95,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 		arrive(f, del, strings.Repeat("a", 16))
 		time.Sleep(f.config.ProposalAge + time.Second)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
-		if f.waiting() != 0 || s.tags[1].(*request).state != stateEnded {
+		if f.waiting() != 0 || s.tags[1].(*request).state != stateDone {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {
@@ -124,7 +124,7 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newTestFront(t)
-		p := f.ownSession().probes
+		p := f.mode.ownSession(f).probes
 		sent := time.Now()
 		payload := fmt.Appendf(nil, "%d %d %d", p.boot, 0, f.world.Wall())
 		time.Sleep(50 * time.Second) // it lay in the queue
@@ -150,7 +150,7 @@ func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newTestFront(t)
-		session := f.ownSession()
+		session := f.mode.ownSession(f)
 		in := &ingest{front: f, session: session, probes: session.probes, since: time.Now(), handled: t.Context(), reason: make(chan error, 1)}
 		time.Sleep(2 * f.config.SessionAge)
 		in.received(mqttconn.Message{Publish: &paho.Publish{Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added []*request, full int) {
 	here := slices.Collect(p.all())
 	affected := make(map[string]bool) // clients whose requests were missing here
+	var names map[string]string       // made when the first request is missing: before any is added
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
 			if _, held := p.byID[r.command.ID]; held {
@@ -29,6 +29,10 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 				full++
 				return true
 			}
+			if names == nil {
+				names = p.clientNames(elsewhere)
+			}
+			r.client = names[r.ordering()] // reads of the client that come here wait for its writes
 			p.add(r)
 			affected[r.ordering()] = true
 			added = append(added, r)
@@ -41,6 +45,35 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 	return added, full
 }
 
+// clientNames returns the names that clients have here, by the names that other nodes give them. Nodes whose identity settings differ, as while a
+// change is rolled out, name a client differently. A name stands for a client here if all requests that both nodes hold agree; otherwise it has none.
+func (p *pending) clientNames(elsewhere [][]*request) map[string]string {
+	const ambiguous = ""
+	names := make(map[string]string)
+	for _, list := range elsewhere {
+		for _, r := range list {
+			here := p.byID[r.command.ID]
+			if here == nil {
+				continue
+			}
+			there, name := r.ordering(), here.ordering()
+			if known, ok := names[there]; ok && known != name {
+				name = ambiguous
+			}
+			names[there] = name
+		}
+	}
+	return names
+}
+
+// client returns the key of a request's client: the one of the copy that is held here, if there is one.
+func (p *pending) client(r *request) string {
+	if here := p.byID[r.command.ID]; here != nil {
+		r = here
+	}
+	return r.ordering()
+}
+
 // arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
 // between clients by the time of arrival.
 func (p *pending) arrange(all []*request, lists [][]*request, affected map[string]bool, open func(*request) bool) {
@@ -48,12 +81,12 @@ func (p *pending) arrange(all []*request, lists [][]*request, affected map[strin
 	for _, list := range lists {
 		part := make(map[string][]*request)
 		for _, r := range list {
-			if client := r.ordering(); affected[client] && open(r) && p.isOpenHere(r, open) {
-				part[client] = append(part[client], r)
+			if key := p.client(r); affected[key] && open(r) && p.isOpenHere(r, open) {
+				part[key] = append(part[key], r)
 			}
 		}
-		for client, requests := range part {
-			parts[client] = append(parts[client], requests)
+		for key, requests := range part {
+			parts[key] = append(parts[key], requests)
 		}
 	}
 	ordered := make([]*request, 0, len(all))
@@ -68,8 +101,8 @@ func (p *pending) arrange(all []*request, lists [][]*request, affected map[strin
 			ordered = append(ordered, r)
 		}
 	}
-	for _, client := range slices.Sorted(maps.Keys(affected)) {
-		rankInOrder(mergeOrder(parts[client]))
+	for _, key := range slices.Sorted(maps.Keys(affected)) {
+		rankInOrder(mergeOrder(parts[key]))
 	}
 	var rest []*request
 	for _, r := range all {
@@ -99,8 +132,8 @@ func (p *pending) isOpenHere(r *request, open func(*request) bool) bool {
 // Of a request that several lists hold, the one of the first list is returned.
 //
 // A copy that was sent later than the one that another node holds says nothing of where its request stands. The broker counts down a message's
-// expiry while it waits, in whole seconds: so deadlines tell which was sent later, to within a second, however much a session lags. What no
-// order explains is taken for the work of the copy that looks latest.
+// expiry while it waits, in whole seconds: so deadlines tell which was sent later, to within a second, however much a session lags. Where the lists
+// contradict each other, the copy goes that looks latest; of several, the one that stands behind most of the requests that come after it elsewhere.
 func mergeOrder(lists [][]*request) []*request {
 	const rounds = 50 // each takes time in proportion to the number of requests; what contradicts itself more often is left as it arrived
 	m := newMerging(lists)
@@ -124,7 +157,12 @@ func mergeOrder(lists [][]*request) []*request {
 type merging struct {
 	lists [][]*mergeNode
 	order []*mergeNode // all, as they were found
+	// counted says that mergeCopy.overtaken is set.
+	counted bool
 }
+
+// recount is up to how many requests that contradict each other are counted again when one was left out. Of more, the first count has to do.
+const recount = 4096
 
 type mergeNode struct {
 	request *request
@@ -140,6 +178,8 @@ type mergeNode struct {
 type mergeCopy struct {
 	list int
 	sent time.Time
+	// overtaken counts the requests before the copy in its list that stand behind the request in another list.
+	overtaken int
 }
 
 func newMerging(lists [][]*request) *merging {
@@ -162,7 +202,7 @@ func newMerging(lists [][]*request) *merging {
 			if r.sent.Before(n.sent) {
 				n.sent = r.sent
 			}
-			n.copies = append(n.copies, mergeCopy{i, r.sent})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.sent})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}
@@ -256,15 +296,34 @@ func (m *merging) biases() []time.Duration {
 	return biases
 }
 
-// dropLatest leaves out the copy that was sent latest after another one of the same request, and reports whether there was any.
+// suspicion is what speaks for it that a copy was sent later than another one.
+type suspicion struct {
+	overtaken int
+	after     time.Duration // by how much later it looks
+}
+
+// compare orders copies by whether they contradict another list at all, then by how much later they look, then by how much they contradict.
+func (s suspicion) compare(other suspicion) int {
+	const precision = 100 * time.Millisecond // of the lags of sessions
+	return cmp.Or(cmp.Compare(min(s.overtaken, 1), min(other.overtaken, 1)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
+		cmp.Compare(s.overtaken, other.overtaken), cmp.Compare(s.after, other.after))
+}
+
+// dropLatest leaves out the most suspicious copy, and reports whether there was any.
 func (m *merging) dropLatest(among []*mergeNode) bool {
+	if !m.counted || len(among) <= recount {
+		m.countOvertaken(among)
+		m.counted = true
+	}
 	biases := m.biases()
 	var latest *mergeNode
-	at, by := 0, time.Duration(math.MinInt64)
+	var worst suspicion
+	at := 0
 	for _, n := range among {
 		for i, c := range n.copies {
-			if after := c.sent.Sub(n.sent) - biases[c.list]; len(n.copies) > 1 && after > by {
-				latest, at, by = n, i, after
+			s := suspicion{overtaken: c.overtaken, after: c.sent.Sub(n.sent) - biases[c.list]}
+			if len(n.copies) > 1 && (latest == nil || s.compare(worst) > 0) {
+				latest, at, worst = n, i, s
 			}
 		}
 	}
@@ -272,6 +331,70 @@ func (m *merging) dropLatest(among []*mergeNode) bool {
 		latest.copies = slices.Delete(latest.copies, at, at+1)
 	}
 	return latest != nil
+}
+
+// countOvertaken sets mergeCopy.overtaken of some requests, from their places among each other.
+func (m *merging) countOvertaken(among []*mergeNode) {
+	const absent = -1
+	places := make([][]int, len(m.lists)) // by list and mergeNode.index
+	for i := range places {
+		places[i] = slices.Repeat([]int{absent}, len(m.order))
+	}
+	wanted, sizes := make([]bool, len(m.order)), make([]int, len(m.lists))
+	for _, n := range among {
+		wanted[n.index] = true
+		for i := range n.copies {
+			n.copies[i].overtaken = 0
+		}
+	}
+	for i, list := range m.lists {
+		for _, n := range list {
+			if wanted[n.index] && n.standsIn(i) {
+				places[i][n.index] = sizes[i]
+				sizes[i]++
+			}
+		}
+	}
+	for i, list := range m.lists {
+		for j := range m.lists {
+			if i == j {
+				continue
+			}
+			seen := make(fenwick, sizes[j]) // by place in list j
+			for _, n := range list {
+				place := places[j][n.index]
+				if place == absent || places[i][n.index] == absent {
+					continue
+				}
+				for k := range n.copies {
+					if n.copies[k].list == i {
+						n.copies[k].overtaken += seen.above(place)
+					}
+				}
+				seen.add(place)
+			}
+		}
+	}
+}
+
+// fenwick counts numbers below its length (Fenwick, 1994).
+type fenwick []int
+
+func (f fenwick) add(number int) {
+	for i := number; i < len(f); i |= i + 1 {
+		f[i]++
+	}
+}
+
+// above returns how many of the numbers that were added are greater.
+func (f fenwick) above(number int) (count int) {
+	for i := len(f) - 1; i >= 0; i = i&(i+1) - 1 {
+		count += f[i]
+	}
+	for i := number; i >= 0; i = i&(i+1) - 1 {
+		count -= f[i]
+	}
+	return count
 }
 
 // mergeHeap implements heap.Interface: the earliest arrival is first.

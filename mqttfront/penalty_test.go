@@ -110,7 +110,7 @@ func TestPenaltyKeepsRepliesFromTheBroker(t *testing.T) {
 	arrive(f, del, "0123456789abcdef", "__srcId", "c")
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 	queued := 0
-	for _, l := range f.serving.lanes {
+	for _, l := range leading(f).lanes {
 		queued += len(l.queue)
 	}
 	if queued != 0 || f.busy != 0 || s.published != 5 {

@@ -13,20 +13,30 @@ import (
 // pending is the requests of a node that are not known to be answered, each client's in the order in which it sent them, and what is known of
 // others. It has no lock, no clock and no I/O: Front.mu guards it, and time is handed in.
 //
-// A request moves between these states:
+// A request is in one of these states. It is held when it is pending, committed, a copy or late; the store has it when it is executing, refusing,
+// repeating or barring.
 //
-//	from       by                                    to
-//	-          add, merge                            held
-//	held       execute: given to the store           executing
-//	held       answer: its outcome is known          answering
-//	executing  Applied, ReadDone: the node leads     answering
-//	executing  Failed, or it leads no more           held
-//	answering  the broker has the reply              ended
-//	answering  the leadership ends                   held
-//	held       released, reported, expired, stale    ended
-//
-// A request must not have an effect if it has an outcome in the log (outcome), if it arrived as a copy of a request that had one (effective), or if
-// the leader found that it came too late (barred).
+//	from        when                                                         to
+//	-           it arrives, or is taken from another node                    pending, or committed or copy if its outcome is known
+//	pending     the log has its outcome, and another node answers            committed
+//	held        its outcome was found in the state                           copy
+//	pending     the leader proposes it, or reads                             executing
+//	pending     the leader proposes to refuse it as overload                 refusing
+//	copy        the leader proposes a refusal                                repeating
+//	held        the leader proposes a refusal: it expired, was shed, is late,
+//	            or has an outcome that may be forgotten                      barring
+//	held        a new leader finds its outcome in the state                  delivering
+//	executing   the log has its outcome                                      delivering
+//	refusing    the log has the refusal, or an outcome from before           delivering
+//	repeating,  the log has an outcome from before                           delivering
+//	barring
+//	repeating,  the log has the refusal                                      done
+//	barring
+//	in store    the store gives it back, or the node leads no more           as before; late if it was barring
+//	delivering  the broker has the reply                                     done
+//	delivering  the leadership ends                                          committed, or pending if it is not in the log
+//	held        its outcome is published, the leader reports it as answered,
+//	            no client waits any more, or it is stale                     done
 type pending struct {
 	maxRequests, maxBytes int
 
@@ -88,10 +98,10 @@ func (p *pending) add(r *request) {
 
 // remove removes a request, and reports whether it was there.
 func (p *pending) remove(r *request) bool {
-	if r.state == stateEnded {
+	if r.state == stateDone {
 		return false
 	}
-	r.state = stateEnded
+	r.state = stateDone
 	p.order.Remove(r.element)
 	p.bytes -= r.size
 	if p.byID[r.command.ID] == r {
@@ -115,7 +125,7 @@ func (p *pending) learn(id fsm.RequestID, end requestEnd, index uint64, expected
 	}
 	r, held := p.byID[id]
 	if expected && held && r.outcome == 0 {
-		r.outcome = index
+		r.commit(index)
 		p.committed = append(p.committed, committed{r, index})
 	}
 	if early := expected && !held; early || end == endShed {
@@ -138,7 +148,7 @@ func (p *pending) addCommitted(r *request) {
 func (p *pending) findCommitted() {
 	p.committed = nil
 	for r := range p.all() {
-		if r.state == stateHeld && r.outcome != 0 {
+		if r.state.isHeld() && r.outcome != 0 {
 			p.committed = append(p.committed, committed{r, r.outcome})
 		}
 	}
@@ -148,7 +158,7 @@ func (p *pending) findCommitted() {
 // released returns the held requests whose outcomes are published up to an index. They are to be removed.
 func (p *pending) released(published uint64) (released []*request) {
 	for len(p.committed) > 0 && p.committed[0].index <= published {
-		if r := p.committed[0].request; r.state == stateHeld {
+		if r := p.committed[0].request; r.state.isHeld() {
 			released = append(released, r)
 		}
 		p.committed = p.committed[1:]
@@ -213,7 +223,7 @@ func (p *pending) keepFirst(r *request) (dropped *request) {
 	if kept.outcome != 0 {
 		p.addCommitted(kept)
 	}
-	if other == nil || other.state != stateHeld {
+	if other == nil || !other.state.isHeld() {
 		return nil
 	}
 	return other

@@ -74,12 +74,12 @@ func TestPendingAgainstModel(t *testing.T) {
 					model = append(model, q)
 				}
 			case one == nil:
-			case choice < 5 && one.state == stateHeld:
+			case choice < 5 && one.state.isHeld():
 				if one.state = stateExecuting; !one.read {
 					p.beginWrite(one)
 				}
 			case choice < 6 && one.state == stateExecuting:
-				one.state = stateHeld
+				one.hold()
 				p.endWrite(one)
 			case choice < 8:
 				index++
@@ -87,7 +87,7 @@ func TestPendingAgainstModel(t *testing.T) {
 			case choice < 9:
 				published = min(index, published+uint64(r.IntN(4)))
 				want := slices.DeleteFunc(slices.Clone(model), func(m *request) bool {
-					return m.state != stateHeld || m.outcome == 0 || m.outcome > published
+					return !m.state.isHeld() || m.outcome == 0 || m.outcome > published
 				})
 				for _, q := range p.released(published) {
 					if !slices.Contains(want, q) {
@@ -145,7 +145,7 @@ func TestKeepFirst(t *testing.T) {
 			}
 			for i, number := range test.given {
 				r := copies[number-1]
-				r.state = stateHeld
+				r.hold()
 				dropped := p.keepFirst(r)
 				if (dropped == nil) != (test.dropped[i] == 0) || dropped != nil && dropped != copies[test.dropped[i]-1] {
 					t.Fatalf("step %d: dropped %v", i, dropped)

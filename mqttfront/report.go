@@ -14,9 +14,9 @@ const (
 	maxReport = 1 << 16
 )
 
-// report tells the other nodes, until the context ends, which requests were answered that never enter the log: they need not
+// reportAnswered tells the other nodes, until the context ends, which requests were answered that never enter the log: they need not
 // hold them any longer.
-func (f *Front) report(ctx context.Context) {
+func (f *Front) reportAnswered(ctx context.Context, l *leader) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
 	for {
@@ -26,8 +26,8 @@ func (f *Front) report(ctx context.Context) {
 		case <-ticker.C:
 		}
 		f.mu.Lock()
-		answered := f.answered
-		f.answered = nil
+		answered := l.answered
+		l.answered = nil
 		f.mu.Unlock()
 		f.tell(ctx, answered)
 	}
@@ -47,42 +47,26 @@ func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
 	f.store.Tell(ctx, message)
 }
 
-// noteAnswered puts a request that the broker has the answer to into the next report, unless the log tells of it. f.mu is held.
-func (f *Front) noteAnswered(o *outgoing) {
-	if o.index == 0 || o.request.read {
-		f.reportLocked(o.request.command.ID)
-	}
-}
-
-// reportLocked puts a request that nobody need hold any longer into the next report.
-func (f *Front) reportLocked(id fsm.RequestID) {
+// report puts a request that no node need hold any longer into the next report. It needs Front.mu.
+func (l *leader) report(f *Front, id fsm.RequestID) {
 	if id.IsZero() {
 		return
 	}
-	if len(f.answered) >= maxReport {
+	if len(l.answered) >= maxReport {
 		f.world.Metrics.unreported.Inc()
 		return
 	}
-	f.answered = append(f.answered, id)
+	l.answered = append(l.answered, id)
 }
 
 // Told takes the leader's report of what it answered.
 func (f *Front) Told(message []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.serving != nil {
-		return // of a leader that was
-	}
 	now := time.Now()
 	for len(message) >= len(fsm.RequestID{}) {
 		id := fsm.RequestID(message[:len(fsm.RequestID{})])
 		message = message[len(id):]
-		if r, held := f.pending.byID[id]; held && r.state == stateHeld {
-			f.end(r)
-			continue
-		}
-		if !f.config.FollowLeader { // else it will not come here
-			f.pending.hints.answered(id, now)
-		}
+		f.role.reported(f, id, now)
 	}
 }

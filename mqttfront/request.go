@@ -36,14 +36,8 @@ type request struct {
 	began    time.Time     // when it went into the hands of the store
 	writing  bool          // counts in Front.writing
 	sequence uint64        // grows with the place in pending.order
-	outcome  uint64        // index of the entry with its outcome, when this node knows it and does not answer
-	// effective says that it is a copy: when it came here, the request had had its effect. It must not be executed, even when the
-	// state has forgotten the outcome by the time somebody can answer.
-	effective bool
-	// barred says that it must not have an effect any more. The leader proposes a refusal in its place, which holds for the copies of other nodes.
-	// Only an outcome that it had before is answered.
-	barred  bool
-	refused bool // the leader proposed to refuse it as overload: the refusal is answered
+	client   string        // the key of its client, where that is known to be another than the request says
+	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
 
 // over reports whether nobody waits for the answer any more.
@@ -70,23 +64,19 @@ func (r *request) absorb(other *request) {
 		r.holdUntil = other.holdUntil
 	}
 	r.command.Lifetime = max(r.command.Lifetime, other.command.Lifetime)
-	r.effective = r.effective || other.effective
+	if other.isCopy() {
+		r.markCopy()
+	}
 	if r.outcome == 0 {
-		r.outcome = other.outcome
+		r.commit(other.outcome)
 	}
 }
 
-type requestState uint8
-
-const (
-	stateHeld      requestState = iota // waits for somebody to answer it
-	stateExecuting                     // in the hands of the store
-	stateAnswering                     // on its way out
-	stateEnded
-)
-
 // ordering returns the key by which what one client receives is kept in order.
 func (r *request) ordering() string {
+	if r.client != "" {
+		return r.client
+	}
 	if id := r.command.Principal.ClientID; id != "" {
 		return id
 	}

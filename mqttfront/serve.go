@@ -13,14 +13,6 @@ import (
 	"holdfast/internal/policy"
 )
 
-// serving is what the front end has while its node leads. It is guarded by Front.mu.
-type serving struct {
-	lanes   []*lane
-	tracker tracker
-	open    bool // requests go to the store as they come
-	silent  bool // the entry that is being applied has an outcome that nobody is told
-}
-
 // Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
 // and then whatever comes, until the context ends. The error says why it ended.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
@@ -41,21 +33,19 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
 	collecting.Wait()
-	f.begin(outbox, held)
+	l := f.begin(outbox, held)
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer cancel()
-	working.Go(func() { f.report(ctx) })
-	working.Go(func() { f.sweep(ctx) })
-	if f.config.FollowLeader {
-		working.Go(func() { f.follow(ctx) })
-	}
+	working.Go(func() { f.reportAnswered(ctx, l) })
+	working.Go(func() { f.sweep(ctx, l) })
+	working.Go(func() { f.mode.lead(ctx, f) })
 	f.world.Log.Info("serving", "term", term)
 	for {
 		select {
 		case <-ctx.Done():
-			f.tell(context.WithoutCancel(ctx), f.stopServing()) // else the next leader answers them again
+			f.tell(context.WithoutCancel(ctx), f.stopServing(l)) // else the next leader answers them again
 			f.recognizeHeld()
 			return context.Cause(ctx)
 		case d := <-f.departures:
@@ -66,37 +56,33 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
-func (f *Front) begin(outbox *outbox, held heldElsewhere) {
+func (f *Front) begin(outbox *outbox, held heldElsewhere) *leader {
+	l := &leader{lanes: outbox.lanes}
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.serving = &serving{lanes: outbox.lanes}
-		if f.config.FollowLeader {
-			f.unfollowed = time.Now()
-		}
+		f.role = l
+		f.mode.begin(time.Now())
 		settings, _ := m.Settings()
 		f.adopt(&settings)
 		f.version = max(f.version, m.Status().Version)
-		f.answered = nil
 		f.pending.hints.forgetArrivals()
 		if !passes(f.barrier.reached(), held.received) {
 			f.keepSettledLocked(held.byNode)
 		}
-		f.takeUpHeld(m, held.byNode)
-		f.republish(m)
+		l.takeUpHeld(f, m, held.byNode)
+		l.republish(f, m)
 	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.serving == nil {
-		return
-	}
-	f.serving.open = true
+	l.open = true
 	defer f.store.Flush()
 	for r := range f.pending.all() {
-		if r.state == stateHeld {
-			f.execute(r, false)
+		if r.state.isHeld() {
+			l.execute(f, r, false)
 		}
 	}
+	return l
 }
 
 // adopt takes up the settings that the front end needs to know. f.mu is held.
@@ -107,7 +93,7 @@ func (f *Front) adopt(settings *fsm.Settings) {
 
 // republish queues what may not have been published: notifications beyond the published mark, and the outcomes of requests
 // that this node still holds. f.mu is held, and the state does not move.
-func (f *Front) republish(m *fsm.Machine) {
+func (l *leader) republish(f *Front, m *fsm.Machine) {
 	type output struct {
 		index uint64
 		send  func()
@@ -116,19 +102,19 @@ func (f *Front) republish(m *fsm.Machine) {
 	now := m.Status().Now
 	for _, event := range m.Unpublished() {
 		age := time.Duration(now-event.At) * time.Millisecond
-		outputs = append(outputs, output{event.Index, func() { f.notify(&event, age) }})
+		outputs = append(outputs, output{event.Index, func() { l.notify(f, &event, age) }})
 	}
 	for r := range f.pending.all() {
-		if r.state != stateHeld || r.command.ID.IsZero() {
+		if !r.state.isHeld() || r.command.ID.IsZero() {
 			continue
 		}
 		result, index, ok := m.Remembered(r.command.ID)
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.command.ID, r.command.Lifetime-f.config.DedupMargin.Milliseconds()):
-			r.barred = true // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
+			r.state = stateCopy // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
 		default:
-			outputs = append(outputs, output{index, func() { f.answer(r, index, &result) }})
+			outputs = append(outputs, output{index, func() { l.answer(f, r, index, &result) }})
 		}
 	}
 	slices.SortStableFunc(outputs, func(a, b output) int { return cmp.Compare(a.index, b.index) })
@@ -140,18 +126,18 @@ func (f *Front) republish(m *fsm.Machine) {
 
 // stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
 // It returns what was answered and not reported yet.
-func (f *Front) stopServing() (answered []fsm.RequestID) {
+func (f *Front) stopServing(l *leader) (answered []fsm.RequestID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.serving, f.pending.needsLookup = nil, true
-	answered, f.answered = f.answered, nil
+	f.role, f.pending.needsLookup = follower{}, true
+	answered, l.answered = l.answered, nil
 	for _, r := range slices.Collect(f.pending.all()) {
-		if r.state == stateAnswering {
+		if r.state == stateDelivering {
 			f.setAside(r)
 		}
 		switch {
-		case r.state != stateHeld:
-		case f.config.FollowLeader:
+		case !r.state.isHeld():
+		case !f.mode.followersHold():
 			f.letGo(r)
 		default:
 			f.keepFirst(r)
@@ -164,12 +150,12 @@ func (f *Front) stopServing() (answered []fsm.RequestID) {
 }
 
 // answer sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log. f.mu is held.
-func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
-	if r.state == stateHeld {
+func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) {
+	if r.state.isHeld() {
 		f.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
 	f.pending.endWrite(r)
-	r.state = stateAnswering
+	r.state = stateDelivering
 	if !r.read {
 		r.outcome = index
 	}
@@ -184,37 +170,37 @@ func (f *Front) answer(r *request, index uint64, result *fsm.Result) {
 		return
 	}
 	f.subscribeLocked(r, result)
-	f.serving.tracker.add(index)
-	f.send(r.ordering(), &outgoing{index: index, request: r, deadline: r.deadline, result: *result, queued: time.Now()})
+	l.tracker.add(index)
+	l.send(f, r.ordering(), &outgoing{index: index, request: r, deadline: r.deadline, result: *result, queued: time.Now()})
 }
 
 // notify sends the notifications of a change on their way. f.mu is held.
-func (f *Front) notify(event *fsm.Event, age time.Duration) {
+func (l *leader) notify(f *Front, event *fsm.Event, age time.Duration) {
 	if age >= f.expiry {
 		return
 	}
 	for i := range event.Receivers {
-		f.serving.tracker.add(event.Index)
-		f.send(event.Receivers[i].ClientID, &outgoing{
+		l.tracker.add(event.Index)
+		l.send(f, event.Receivers[i].ClientID, &outgoing{
 			index: event.Index, event: event, receiver: &event.Receivers[i], queued: time.Now(), worth: f.expiry - age,
 		})
 	}
 }
 
 // send queues an output on the connection on which its client receives everything. f.mu is held.
-func (f *Front) send(client string, o *outgoing) {
-	o.serving = f.serving
+func (l *leader) send(f *Front, client string, o *outgoing) {
+	o.leader = l
 	if o.request != nil && f.penalties.any() && f.penalties.has(f.culprit(o.request), time.Now()) {
 		f.world.Metrics.abandoned.WithLabelValues("reply").Inc()
-		f.settle(o)
+		l.settle(f, o)
 		return
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
-	lane := f.serving.lanes[hash.Sum32()%uint32(len(f.serving.lanes))]
+	lane := l.lanes[hash.Sum32()%uint32(len(l.lanes))]
 	for _, givenUp := range lane.push(o) {
 		f.world.Metrics.notifications.WithLabelValues("given_up").Inc()
-		f.settle(givenUp)
+		l.settle(f, givenUp)
 	}
 }
 
@@ -225,9 +211,7 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 	events := outcome.Events
 	tell := func(position int) {
 		for len(events) > 0 && events[0].Command <= position {
-			if f.serving != nil {
-				f.notify(&events[0], 0)
-			}
+			f.role.changed(f, &events[0])
 			events = events[1:]
 		}
 	}
@@ -239,16 +223,7 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 		tell(len(outcome.Commands))
 	}
 	f.mark, f.applied = max(f.mark, outcome.Published), outcome.Index
-	if s := f.serving; s != nil && s.silent {
-		s.silent = false
-		s.tracker.add(outcome.Index) // so that the published mark passes it, and the other nodes let go of their copies
-		f.doneLocked(outcome.Index)
-	}
-	if f.serving == nil {
-		for _, r := range f.pending.released(outcome.Published) {
-			f.end(r)
-		}
-	}
+	f.role.applied(f, outcome)
 }
 
 // appliedCommand takes up the outcome of one command. f.mu is held.
@@ -259,16 +234,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 		f.adopt(command.Settings)
 	}
 	if tags != nil && tags[i] != nil {
-		r := tags[i].(*request)
-		// A write waited in the store for too long, or a refusal did: its outcome may have been forgotten meanwhile.
-		late := r.refused && time.Since(r.began) > f.config.ProposalAge
-		r.barred = r.barred || late || command.Kind == fsm.KindReject && !r.refused
-		switch {
-		case f.serving == nil:
-			f.setAside(r)
-		case !r.barred || f.barredLocked(r, &outcome.Results[i]):
-			f.answer(r, outcome.Index, &outcome.Results[i])
-		}
+		f.role.committed(f, tags[i].(*request), outcome, i)
 	}
 	f.learnAll(outcome, i)
 }
@@ -276,7 +242,7 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 // learnAll notes how the requests of a command ended. f.mu is held.
 func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
 	command, end := &outcome.Commands[i], endAnswered
-	expected, now := f.serving == nil && !f.config.FollowLeader, time.Now()
+	expected, now := f.role.expects(f), time.Now()
 	if outcome.Results[i].Code == fsm.CodeDropped {
 		end = endShed
 	}
@@ -292,12 +258,7 @@ func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
 func (f *Front) ReadDone(tag any, _ uint64, result fsm.Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := tag.(*request)
-	if f.serving == nil {
-		f.putBack(r)
-		return
-	}
-	f.answer(r, 0, &result)
+	f.role.readDone(f, tag.(*request), &result)
 }
 
 // Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
@@ -317,27 +278,28 @@ func (f *Front) Failed(tag any, unknown bool) {
 func (f *Front) published(o *outgoing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.settle(o)
-}
-
-// doneLocked notes that an output of the entry at an index is published, or need not be.
-func (f *Front) doneLocked(index uint64) {
-	if f.serving.tracker.done(index) {
-		f.store.SetPublished(f.serving.tracker.mark)
+	if f.role == role(o.leader) { // otherwise that leadership is over
+		o.leader.settle(f, o)
 	}
 }
 
-// settle takes an output off the books. f.mu is held.
-func (f *Front) settle(o *outgoing) {
-	if f.serving == nil || o.serving != f.serving {
-		return // of a leadership that is over
+// published notes that an output of the entry at an index is published, or need not be. It needs Front.mu.
+func (l *leader) published(f *Front, index uint64) {
+	if l.tracker.done(index) {
+		f.store.SetPublished(l.tracker.mark)
 	}
-	f.doneLocked(o.index)
-	if r := o.request; r != nil && r.state == stateAnswering {
+}
+
+// settle ends an output. It needs Front.mu.
+func (l *leader) settle(f *Front, o *outgoing) {
+	l.published(f, o.index)
+	if r := o.request; r != nil && r.state == stateDelivering {
 		now := time.Now()
 		f.world.Metrics.stage("publish", now.Sub(o.queued))
 		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
-		f.noteAnswered(o)
+		if o.index == 0 || r.read { // the log does not say that it is answered
+			l.report(f, r.command.ID)
+		}
 		f.endWorkLocked(r)
 		f.end(r)
 	}

@@ -20,6 +20,14 @@ type Mutant struct {
 	What  string         // the rule that is broken
 	Check string         // of the simulation, that catches it as a rule; empty for a build that is no mutant
 	Edits []overlay.Edit // of files below the module's root
+	// Faults are the kinds of faults of the simulation that show it soon; none is all kinds.
+	Faults []string
+}
+
+// shownBy returns the mutant with the kinds of faults that show it soon.
+func (m Mutant) shownBy(faults ...string) Mutant {
+	m.Faults = faults
+	return m
 }
 
 // ErrUnknown says that no mutant has a name.

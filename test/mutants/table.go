@@ -39,7 +39,7 @@ func stateMachine() []Mutant {
 	main := limits.DedupEntries - limits.DedupEntries/10
 `),
 		one("copy_unprolonged", "a copy does not prolong its outcome", "exactly once", "fsm/execute.go",
-			"\tif m.version >= VersionProlong {\n", "\tif false {\n"),
+			"\tif m.version >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
@@ -126,6 +126,13 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 		},
 		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrections.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
+		{
+			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply", Edits: []overlay.Edit{
+				{File: "cluster/survey.go", Old: "known && server.ID != n.config.ID {", New: "known && server.ID != n.config.ID && server.Suffrage == raft.Voter {"},
+				{File: "cluster/survey.go", Old: "\t\tbases = withCarried(bases, n.survey.carried)\n", New: ""},
+			},
+			Faults: []string{"members demoted while a clock is wrong", "leadership transfer", "kill -9"},
+		},
 		one("proposed_late", "a write is proposed however long it has waited", "exactly once", "cluster/propose.go",
 			"p.node.config.ProposalAge && commands[i].IsRemembered()", "p.node.config.ProposalAge && false"),
 		{
@@ -143,12 +150,17 @@ func frontEnd() []Mutant {
 	return []Mutant{
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/tracker.go",
 			"t.mark, moved = t.entries[0].index, true", "t.mark, moved = t.entries[0].index+1, true"),
-		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/serve.go",
+		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role.go",
 			"range f.pending.released(outcome.Published)", "range f.pending.released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
 			"func mayRefuseUnlogged(r *request) bool { return r.read }", "func mayRefuseUnlogged(r *request) bool { return true }"),
-		one("refusal_unkept", "a write without an identity is refused although another node may execute it", "exactly once", "mqttfront/execute.go",
-			"\tif overloaded && r.logged() && r.command.ID.IsZero() {", "\tif overloaded && r.logged() && r.command.ID.IsZero() && false {"),
+		{
+			Name: "refusal_unkept", What: "a write without an identity is refused although another node may execute it", Check: "effect after an error", Edits: []overlay.Edit{
+				{File: "mqttfront/execute.go", Old: "\tif overloaded && r.logged() && r.command.ID.IsZero() {", New: "\tif overloaded && r.logged() && r.command.ID.IsZero() && false {"},
+				{File: "mqttfront/execute.go", Old: "func mayRefuseUnlogged(r *request) bool { return r.read }", New: "func mayRefuseUnlogged(r *request) bool { return r.read || r.command.ID.IsZero() }"},
+			},
+			Faults: []string{"leader whose session lags"},
+		},
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "mqttfront/probe.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
@@ -157,21 +169,26 @@ func frontEnd() []Mutant {
 			},
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/decode.go",
-			"requestID(ownWord(p.sourceID, topic), ", "requestID(r.command.Principal.ClientID, "),
+			"requestID(ownWord(p.sourceID, topic), ", "requestID(r.command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest.go",
-			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)"),
-		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/execute.go",
-			"\tif f.serving == nil { // otherwise the leadership", "\tif true { // otherwise the leadership"),
+			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)").shownBy("stopped until outcomes are forgotten"),
+		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role.go",
+			"func (l *leader) givenBack(f *Front, r *request) {\n", "func (l *leader) givenBack(f *Front, r *request) {\n\tf.pending.endWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
 				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(byNode)\n", New: ""},
 			},
 		},
-		one("sweep_overtakes", "a sweep takes what was held for a second, whatever may still come by the own session", "order of a client", "mqttfront/handover.go",
-			"\tat := f.barrier.reached()\n\tfor node", "\tat := time.Now()\n\tfor node"),
+		{
+			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
+				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, sweepInterval)"},
+				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(byNode)\n", New: ""},
+			},
+			Faults: []string{"leader whose session lags"},
+		},
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/serve.go",
-			"\t\t\tf.keepSettledLocked(held.byNode)\n", ""),
+			"\t\t\tf.keepSettledLocked(held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
 			"\t\t\t\tf.noteExpired(r)\n", ""),
 	}
@@ -196,8 +213,9 @@ func takeover() []Mutant {
 				},
 				{File: "cluster/lead.go", Old: "\tn.proposer.Store(l.proposer)\n", New: "\tl.proposer.setPublished(n.published.Load())\n\tn.proposer.Store(l.proposer)\n"},
 			},
+			Faults: []string{"leaders cut off one after the other"},
 		},
 		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/serve.go",
-			"\tf.serving.open = true\n", "\tf.serving.open = true\n\tf.store.SetPublished(f.applied)\n"),
+			"\tl.open = true\n", "\tl.open = true\n\tf.store.SetPublished(f.applied)\n"),
 	}
 }

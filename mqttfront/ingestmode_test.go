@@ -29,9 +29,9 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 		t.Fatal("acknowledged before the reply")
 	}
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-	o, _ := f.serving.lanes[0].next()
+	o, _ := leading(f).lanes[0].next()
 	if o == nil {
-		o, _ = f.serving.lanes[1].next()
+		o, _ = leading(f).lanes[1].next()
 	}
 	if *acknowledged {
 		t.Error("acknowledged before the reply was published")
@@ -46,19 +46,19 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 func TestWhatFollowedIsLetGo(t *testing.T) {
 	for name, end := range map[string]func(*Front, *fakeStore){
 		"in the hands of the store": func(f *Front, s *fakeStore) {
-			f.stopServing()
+			f.stopServing(leading(f))
 			f.Failed(s.tags[0], true)
 		},
 		"given back before the end": func(f *Front, s *fakeStore) {
 			f.Failed(s.tags[0], false)
-			f.stopServing()
+			f.stopServing(leading(f))
 		},
 		"on its way out": func(f *Front, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			f.stopServing()
+			f.stopServing(leading(f))
 		},
 		"applied after the end": func(f *Front, s *fakeStore) {
-			f.stopServing()
+			f.stopServing(leading(f))
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 	} {
@@ -121,7 +121,7 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			}
 			first := s.tags[0].(*request)
 			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
-			if first.state != stateEnded || f.busy != 1 {
+			if first.state != stateDone || f.busy != 1 {
 				t.Errorf("state %d, %d busy", first.state, f.busy)
 			}
 		})
@@ -146,8 +146,8 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 		}
 		serve(f)
 		f.mu.Lock()
-		for _, r := range f.takeUpHeld(s.machine, map[string][]*request{"other": heldBy(t, other)}) {
-			f.execute(r, false)
+		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": heldBy(t, other)}) {
+			leading(f).execute(f, r, false)
 		}
 		f.mu.Unlock()
 		for _, command := range s.proposed[1:] {
@@ -178,11 +178,11 @@ func TestWhoIsNotConfirmedDoesNotFollow(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			f.follow(ctx)
+			f.mode.lead(ctx, f)
 			if confirmed != (dialled > 0) {
 				t.Errorf("confirmed: %v, connected %d times", confirmed, dialled)
 			}
-			if !f.unfollowed.IsZero() {
+			if !f.mode.(*ingestAtLeader).downSince.IsZero() {
 				t.Error("a node that has stopped to lead misses the session")
 			}
 		}
@@ -194,12 +194,13 @@ func TestLeaderWithoutTheSessionIsSilent(t *testing.T) {
 	f, _ := newTestFront(t, followLeader)
 	serve(f)
 	f.setSession(true, "connected")
-	f.setFollowing(false)
-	f.unfollowed = time.Now().Add(-3 * time.Second)
+	session := f.mode.(*ingestAtLeader)
+	session.setUp(f, false)
+	session.downSince = time.Now().Add(-3 * time.Second)
 	if silence := f.BrokerSilence(); silence < 3*time.Second || f.Ready() == nil {
 		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
 	}
-	f.setFollowing(true)
+	session.setUp(f, true)
 	if silence := f.BrokerSilence(); silence != 0 || f.Ready() != nil {
 		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
 	}

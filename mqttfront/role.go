@@ -1,0 +1,157 @@
+package mqttfront
+
+import (
+	"time"
+
+	"holdfast/fsm"
+)
+
+// role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
+// need Front.mu.
+type role interface {
+	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
+	hasRoom(f *Front, r *request) bool
+	// admit takes a request in that has just come.
+	admit(f *Front, r *request, found lookup)
+	// coalescingDelay returns for how long messages from the broker may gather before they are read.
+	coalescingDelay(f *Front) time.Duration
+	// changed handles a change of a watched key.
+	changed(f *Front, event *fsm.Event)
+	// committed handles the outcome of a request that this node proposed: command i of an entry.
+	committed(f *Front, r *request, outcome *fsm.Outcome, i int)
+	// applied follows when all of an entry is handled.
+	applied(f *Front, outcome *fsm.Outcome)
+	// readDone handles the result of a GET.
+	readDone(f *Front, r *request, result *fsm.Result)
+	// givenBack decides what becomes of a held request that the store had.
+	givenBack(f *Front, r *request)
+	// expects reports whether requests whose outcomes the log shows are held here, or are still to come.
+	expects(f *Front) bool
+	// reported handles a leader's report of a request that was answered outside of the log.
+	reported(f *Front, id fsm.RequestID, now time.Time)
+}
+
+// lookup is what a node found in the state about a request that has just come.
+type lookup struct {
+	done      bool // the node looked
+	published bool // the reply is known to be published
+}
+
+// follower is the role of a node that does not serve. It holds requests. If the node becomes the leader, the leader answers them.
+type follower struct{}
+
+func (follower) hasRoom(f *Front, r *request) bool { return !f.onlyHolder() || !f.pending.full(r) }
+
+func (follower) admit(f *Front, r *request, found lookup) {
+	f.pending.needsLookup = f.pending.needsLookup || !found.done
+	if f.isStale(r) {
+		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
+		return // not acknowledged: the session ends
+	}
+	if !f.mode.followersHold() {
+		return // not acknowledged: the broker still has it
+	}
+	if f.dropRedelivered(r) {
+		return
+	}
+	// In a backlog, a copy of a request that was answered or shed is old.
+	ended := f.backlog.Load() && (found.published || !f.pending.hints.endedAt(r.command.ID, endShed).IsZero())
+	if ended || !f.keeps(r) {
+		r.done()
+		return
+	}
+	if f.hold(r) && r.outcome != 0 {
+		f.pending.addCommitted(r)
+	}
+}
+
+func (follower) coalescingDelay(*Front) time.Duration { return holdRest }
+
+func (follower) changed(*Front, *fsm.Event) {}
+
+func (follower) committed(f *Front, r *request, _ *fsm.Outcome, _ int) { f.setAside(r) }
+
+func (follower) applied(f *Front, outcome *fsm.Outcome) {
+	for _, r := range f.pending.released(outcome.Published) {
+		f.end(r)
+	}
+}
+
+func (follower) readDone(f *Front, r *request, _ *fsm.Result) { f.putBack(r) }
+
+func (follower) givenBack(f *Front, r *request) {
+	f.pending.endWrite(r)
+	switch {
+	case !f.mode.followersHold():
+		f.letGo(r)
+	case f.dropStale(r): // a leader that was stopped had it
+	default:
+		f.keepFirst(r)
+	}
+}
+
+func (follower) expects(f *Front) bool { return f.mode.followersHold() }
+
+func (follower) reported(f *Front, id fsm.RequestID, now time.Time) {
+	if r, held := f.pending.byID[id]; held && r.state.isHeld() {
+		f.end(r)
+	} else if f.mode.followersHold() {
+		f.pending.hints.answered(id, now)
+	}
+}
+
+// leader is the role of a node while it serves: it executes and answers requests.
+type leader struct {
+	lanes    []*lane
+	tracker  tracker
+	open     bool            // requests go to the store as they come
+	silent   bool            // the entry that is being applied has an outcome that no client is told
+	answered []fsm.RequestID // outside of the log, and not reported yet
+}
+
+func (l *leader) hasRoom(f *Front, r *request) bool {
+	return f.busy < f.config.Executing && !f.pending.full(r)
+}
+
+func (l *leader) admit(f *Front, r *request, _ lookup) {
+	if !f.dropRedelivered(r) && f.hold(r) && l.open {
+		l.execute(f, r, true)
+	}
+}
+
+func (l *leader) coalescingDelay(f *Front) time.Duration {
+	if f.busy < enoughToDo {
+		return 0
+	}
+	return min(busyRest, f.turnaround/restShare)
+}
+
+func (l *leader) changed(f *Front, event *fsm.Event) { l.notify(f, event, 0) }
+
+func (l *leader) committed(f *Front, r *request, outcome *fsm.Outcome, i int) {
+	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
+	late := outcome.Commands[i].Kind == fsm.KindReject && r.state != stateRefusing || r.state == stateRefusing && time.Since(r.began) > f.config.ProposalAge
+	barred := late || r.state == stateBarring || r.state == stateRepeating
+	if !barred || l.answersBarred(f, r, &outcome.Results[i]) {
+		l.answer(f, r, outcome.Index, &outcome.Results[i])
+	}
+}
+
+func (l *leader) applied(f *Front, outcome *fsm.Outcome) {
+	if l.silent {
+		l.silent = false
+		l.tracker.add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
+		l.published(f, outcome.Index)
+	}
+}
+
+func (l *leader) readDone(f *Front, r *request, result *fsm.Result) { l.answer(f, r, 0, result) }
+
+// givenBack leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
+func (l *leader) givenBack(f *Front, r *request) {
+	f.dropStale(r)
+}
+
+func (l *leader) expects(*Front) bool { return false }
+
+func (l *leader) reported(*Front, fsm.RequestID, time.Time) {} // of an earlier leader
