@@ -117,7 +117,7 @@ func (j *judge) checkErrors() {
 		if !o.Known || o.Reply.Kind != resp.ReplyError {
 			continue
 		}
-		if o.Verb == Set && o.Value != "" {
+		if o.Verb == Set && o.Value != "" && !o.Late {
 			refused[o.Value] = o
 		}
 		explained := false
@@ -156,7 +156,7 @@ func (j *judge) checkErrors() {
 // checkRepeats: whoever sends a write again gets the same reply.
 func (j *judge) checkRepeats() {
 	for _, o := range j.history.Ops {
-		if o.Verb == Get || o.Anonymous {
+		if o.Verb == Get || o.Anonymous || o.Late {
 			continue
 		}
 		for _, again := range o.Again {
@@ -181,7 +181,7 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if family(o.Key) != "lock" && o.Value != "" { // nobody else writes what is not empty
+		if family(o.Key) != "lock" && o.Value != "" && !o.Late { // one operation alone writes this value
 			versions[o.Value] = o.Version
 		}
 	}

@@ -48,6 +48,7 @@ type Op struct {
 	TTL       time.Duration
 	Token     hlc.Timestamp
 	Anonymous bool // without enough correlation data to be recognized
+	Late      bool // copies may come when the outcome is forgotten
 	NoExpiry  bool // no message expiry
 	Final     bool // a read at the end
 	Size      int  // of the value, when it is longer than its label
@@ -127,6 +128,11 @@ func (o *Op) Applied() bool {
 	default:
 		return false
 	}
+}
+
+// Overloaded reports whether the operation was refused because the store was too busy.
+func (o *Op) Overloaded() bool {
+	return o.Known && o.Reply.Kind == resp.ReplyError && o.Reply.Error == errorOverloaded
 }
 
 // Singly reports whether the request was published once, and got to the broker.

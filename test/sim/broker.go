@@ -179,7 +179,11 @@ func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit 
 	return a, present, nil
 }
 
-const reasonTakenOver = 0x8E
+// Reasons of a DISCONNECT.
+const (
+	reasonTakenOver      = 0x8E
+	reasonAdministrative = 0x98
+)
 
 // detach ends a client's connection; its session goes on for its expiry.
 func (b *broker) detach(a *attachment) {
@@ -219,6 +223,20 @@ func (b *broker) drop(s *session) {
 			b.losses = append(b.losses, sessionLoss{s.id, time.Now()})
 		}
 	}
+}
+
+// forget drops a session, and ends its connection with a word, as an operator may.
+func (b *broker) forget(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sessions[id]
+	if s == nil {
+		return
+	}
+	if s.attached != nil {
+		s.attached.end(reasonAdministrative)
+	}
+	b.drop(s)
 }
 
 // close ends what is left of the broker.

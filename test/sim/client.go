@@ -1,7 +1,11 @@
 package sim
 
 import (
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/test/sim/schedule"
 	"holdfast/test/workload"
@@ -142,7 +146,7 @@ func (c *client) uplink() {
 			if o.attachment == nil || o.attachment != c.connection() {
 				continue
 			}
-			m := message{topic: workload.InvokeTopic, payload: o.publication.Payload, properties: o.publication.Properties}
+			m := message{topic: workload.InvokeTopic, payload: o.publication.Payload, properties: c.stamp(o.publication.Properties)}
 			if m.properties.MessageExpiry != nil {
 				m.expires = time.Now().Add(time.Duration(*m.properties.MessageExpiry) * time.Second)
 			}
@@ -153,4 +157,22 @@ func (c *client) uplink() {
 			o.publication.Reached(receivers)
 		}
 	}
+}
+
+// stampProperty is the user property by which the broker says who published.
+const stampProperty = "mqtt-client"
+
+// stamp returns the properties of a publication with the client's id as the broker knows it. Some clients name themselves differently in their
+// requests; clients that watch keys must not.
+func (c *client) stamp(properties *packets.Properties) *packets.Properties {
+	id := c.ID
+	for _, family := range []string{"register", "locker", "expirer", "writer", "flooder"} {
+		if strings.HasPrefix(id, family) {
+			id = "session-of-" + c.ID
+			break
+		}
+	}
+	stamped := *properties
+	stamped.User = append(slices.Clone(properties.User), packets.User{Key: stampProperty, Value: id})
+	return &stamped
 }

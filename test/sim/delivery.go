@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type observer struct {
 // Applied implements cluster.Observer.
 func (o observer) Applied(outcome *fsm.Outcome, tags []any) {
 	o.host.sim.deliveries.apply(outcome, o.host.sim.trace.now())
+	o.host.sim.executions.apply(outcome, o.host.sim.trace.now())
 	o.Front.Applied(outcome, tags)
 }
 
@@ -97,6 +99,11 @@ func (d *deliveries) endedHosts(from, to time.Duration) int {
 		}
 	}
 	return len(hosts)
+}
+
+// endedBetween reports whether a host's node ended in a time.
+func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
+	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
 // checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered: the delivery

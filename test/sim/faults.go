@@ -64,6 +64,9 @@ func (s *simulation) victims(f *fault) []*host {
 // act does one fault from its beginning to its end, and reports whether it had any effect.
 func (s *simulation) act(f *fault) bool {
 	victims := s.victims(f)
+	if slices.ContainsFunc(victims, (*host).isAsleep) {
+		return false
+	}
 	switch f.kind {
 	case killNodes, powerFailure, killAll, stopNode, pauseNode, wipeNode, flipBit:
 		return s.actOnProcesses(f, victims)
@@ -74,8 +77,7 @@ func (s *simulation) act(f *fault) bool {
 	case diskSlow, diskHangs, diskFails, diskLow:
 		return s.actOnDisk(f, victims[0].disk)
 	case clockJump:
-		s.jump(f, victims)
-		return true
+		return s.jump(f, victims)
 	case clientsAway:
 		s.sendAway(f)
 		return true
@@ -87,7 +89,7 @@ func (s *simulation) act(f *fault) bool {
 func (s *simulation) actOnProcesses(f *fault, victims []*host) bool {
 	switch f.kind {
 	case killAll:
-		victims = s.hosts
+		victims = slices.DeleteFunc(slices.Clone(s.hosts), (*host).isAsleep)
 	case stopNode:
 		victims[0].shutdown()
 		s.sleep(f.lasts)
@@ -144,7 +146,7 @@ func (s *simulation) healthy() bool {
 		damaged := h.damaged
 		h.mu.Unlock()
 		node := h.member()
-		if node == nil || damaged {
+		if node == nil || damaged || h.isAsleep() {
 			return false
 		}
 		voter := slices.ContainsFunc(status.Servers, func(server raft.Server) bool {
@@ -371,16 +373,31 @@ func (s *simulation) actOnDisk(f *fault, d *disk) bool {
 	return true
 }
 
+// clockSeen is how long it takes at most until all nodes that can answer have seen a clock that was set.
+const clockSeen = 3 * time.Second
+
+// setClocksRight sets all clocks, and reports whether all nodes have surely been asked for them since: leaders remember what a node that is away
+// said last.
+func (s *simulation) setClocksRight() bool {
+	for _, h := range s.hosts {
+		h.offset.Store(0)
+	}
+	there := func() bool {
+		return !slices.ContainsFunc(s.hosts, func(h *host) bool { return h.member() == nil || h.isAsleep() })
+	}
+	before := there()
+	s.sleep(clockSeen)
+	return before && there()
+}
+
 // jump sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
-func (s *simulation) jump(f *fault, victims []*host) {
-	const seen = 3 * time.Second // by then everybody has seen a clock that was set
+func (s *simulation) jump(f *fault, victims []*host) bool {
 	if !s.tunables.clockWild {
 		s.setting.Lock()
 		defer s.setting.Unlock()
-		for _, h := range s.hosts {
-			h.offset.Store(0)
+		if !s.setClocksRight() {
+			return false
 		}
-		s.sleep(seen)
 	}
 	for _, h := range victims {
 		h.offset.Store(f.offset.Milliseconds())
@@ -391,6 +408,7 @@ func (s *simulation) jump(f *fault, victims []*host) {
 			h.offset.Store(0)
 		}
 	}
+	return true
 }
 
 func (s *simulation) sendAway(f *fault) {

@@ -40,6 +40,8 @@ type host struct {
 	damaged bool // by a fault: the node may refuse to go on
 	removed bool // by a fault: the node may find itself removed
 	starts  int
+	asleep  bool // a fault has stopped the node for long
+	stamped bool // the node knows its clients by what the broker says, not by their own word
 }
 
 func (h *host) address() string { return h.name + ":7400" }
@@ -77,6 +79,19 @@ func (h *host) member() *cluster.Node {
 		return p.node.Load()
 	}
 	return nil
+}
+
+// isAsleep reports whether a fault has stopped the node for long. A process that is stopped does not end before it goes on.
+func (h *host) isAsleep() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asleep
+}
+
+func (h *host) setAsleep(asleep bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asleep = asleep
 }
 
 // start runs a node, if none runs.
@@ -307,6 +322,11 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	h, broker := p.host, []mqttconn.Address{{Host: p.host.sim.broker.address}}
 	config := h.sim.tunables.front
 	config.Cluster, config.Node, config.Addresses = clusterName, h.name, broker
+	h.mu.Lock()
+	if h.stamped {
+		config.Identity.ClientIDProperty = stampProperty
+	}
+	h.mu.Unlock()
 	front, err := mqttfront.New(config, mqttfront.World{
 		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
 		Driver: mqttfront.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,

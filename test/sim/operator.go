@@ -38,6 +38,19 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 		return s.trap(ctx, f, leader)
 	case laggingBroker:
 		s.lag(ctx, f)
+	case lateSession:
+		return s.leadLate(ctx, f, leader, victim)
+	case cutLeaders:
+		s.cutOneAfterTheOther(ctx, f)
+	case sleepsThrough, lateNode:
+		if victim == leader {
+			victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
+		}
+		return s.comeBackToLead(ctx, f, victim)
+	case rollIdentity:
+		s.rollIdentity(f)
+	case demoteAndJump:
+		return s.demoteAndJump(f)
 	case flapLeader:
 		s.flap(ctx, f)
 	case snapshotStorm:
@@ -86,6 +99,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 			continue
 		}
 		node := leader.member()
+		s.traps.set(&fault{kind: flapLeader, points: 1 + random.Uint64N(1<<random.IntN(8)), delay: between(random, 10*time.Millisecond, 400*time.Millisecond)})
 		if random.IntN(2) == 0 {
 			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
 		}
@@ -98,6 +112,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 			}
 		}
 	}
+	s.traps.endFlapping()
 }
 
 // lag slows the way from and to the broker, and changes the leader again and again meanwhile: what one has not published yet, and what
@@ -222,6 +237,76 @@ func (s *simulation) promote(ctx context.Context, h *host) {
 	if node := leader.member(); node != nil {
 		s.done("promote", node.AddMember(ctx, raft.ServerAddress(h.address()), true))
 	}
+}
+
+// rollIdentity changes the setting by which nodes know their clients, and starts one node after the other with it. Nodes that differ lead meanwhile.
+func (s *simulation) rollIdentity(f *fault) {
+	for i := range s.hosts {
+		h := s.hosts[(f.node+i)%len(s.hosts)]
+		if h.isAsleep() {
+			continue
+		}
+		h.mu.Lock()
+		h.stamped = !h.stamped
+		h.mu.Unlock()
+		h.shutdown()
+		h.start()
+		s.sleep(f.lasts / time.Duration(len(s.hosts)))
+	}
+}
+
+// demoteAndJump sets the clock of one machine, and leaves few voters besides, at some times none but the leader: the cluster's clock must not follow
+// it.
+func (s *simulation) demoteAndJump(f *fault) bool {
+	wrong := s.hosts[f.node]
+	if !s.tunables.clockWild {
+		s.setting.Lock()
+		defer s.setting.Unlock()
+		defer wrong.offset.Store(0)
+		if !s.setClocksRight() {
+			return false
+		}
+	}
+	leader := s.leader()
+	if leader == nil {
+		return false
+	}
+	var demoted []*host
+	for i := range s.hosts {
+		h := s.hosts[(f.variant+i)%len(s.hosts)]
+		if len(demoted) < f.others && h != leader && (h != wrong || f.silently) && s.asLeader("demote", func(ctx context.Context, node *cluster.Node) error { return node.Demote(ctx, h.name) }) {
+			demoted = append(demoted, h)
+		}
+	}
+	wrong.offset.Store(f.offset.Milliseconds())
+	slowed := link{s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name, classCall}
+	s.network.slow(slowed, f.delay)
+	s.sleep(f.lasts / 2)
+	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.HandOver(ctx, "") }) // the next leader has to ask anew
+	s.sleep(f.lasts / 2)
+	s.network.slow(slowed, 0)
+	for _, h := range demoted {
+		for until := s.trace.now() + clockSeen; s.trace.now() < until && !s.asLeader("promote", func(ctx context.Context, node *cluster.Node) error {
+			return node.AddMember(ctx, raft.ServerAddress(h.address()), true)
+		}); s.sleep(100 * time.Millisecond) {
+		}
+	}
+	return len(demoted) > 0
+}
+
+// asLeader does something at the node that leads, if there is one, and reports whether it worked.
+func (s *simulation) asLeader(what string, do func(context.Context, *cluster.Node) error) bool {
+	leader := s.leader()
+	if leader == nil {
+		return false
+	}
+	node := leader.member()
+	if node == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return s.done(what, do(ctx, node))
 }
 
 // changeSettings offers other settings on one node for a time: limits, or a policy that shuts a guest out.

@@ -38,6 +38,12 @@ const (
 	transferLeader kind = "leadership transfer"
 	flapLeader     kind = "flapping leadership"
 	deposeLeader   kind = "leader that is deposed and does not hear of it"
+	lateSession    kind = "leader whose session lags"
+	cutLeaders     kind = "leaders cut off one after the other"
+	sleepsThrough  kind = "stopped until outcomes are forgotten"
+	lateNode       kind = "late node that comes to lead"
+	rollIdentity   kind = "identity settings rolled"
+	demoteAndJump  kind = "members demoted while a clock is wrong"
 	laggingBroker  kind = "leaders that change while the broker lags"
 	stopsLeading   kind = "stopped when it begins to lead"
 	stopsDialling  kind = "leader stopped on its way to the broker"
@@ -143,6 +149,12 @@ func weights() []weight {
 		{flapLeader, 5},
 		{deposeLeader, 10},
 		{laggingBroker, 12},
+		{lateSession, 8},
+		{cutLeaders, 6},
+		{sleepsThrough, 3},
+		{lateNode, 5},
+		{rollIdentity, 3},
+		{demoteAndJump, 3},
 		{stopsLeading, 7},
 		{stopsDialling, 7},
 		{snapshotStorm, 4},
@@ -227,6 +239,21 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
 		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to its fall
+	case lateSession:
+		f.delay, f.lasts = between(r, t.front.SessionAge/8, min(t.front.SessionAge*5/8, 3*time.Second)), between(r, 2*time.Second, 6*time.Second)
+		if t.broker.inFlight == 1 { // each message takes as long
+			f.delay = between(r, 10*time.Millisecond, 40*time.Millisecond)
+		}
+	case cutLeaders:
+		f.delay, f.lasts = between(r, 5*time.Millisecond, 400*time.Millisecond), between(r, 6*time.Second, 15*time.Second)
+	case sleepsThrough:
+		f.leader, f.lasts = false, t.remembered()+between(r, time.Second, 4*time.Second)
+	case lateNode:
+		f.leader, f.lasts = false, t.front.SessionAge*time.Duration(30+r.IntN(60))/100
+	case demoteAndJump:
+		f.offset = time.Duration(1-2*r.IntN(2)) * between(r, 61*time.Second, 2*time.Minute)
+		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+r.IntN(max(1, t.nodes-2))
+		f.lasts = between(r, 3*time.Second, 8*time.Second)
 	case laggingBroker:
 		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond), between(r, 3*time.Second, 8*time.Second)
 	case stopsLeading, stopsDialling:

@@ -52,6 +52,7 @@ type simulation struct {
 	plan     []fault
 
 	deliveries deliveries
+	executions executions
 	traps      traps
 
 	mu         schedule.Mutex
@@ -61,6 +62,7 @@ type simulation struct {
 	damaging   turn           // while a machine loses what it has
 	restarting turn           // the broker
 	setting    turn           // clocks
+	lagging    turn           // while a node's session lags
 	recovered  time.Duration  // how long it took until service was back
 
 	findings *history.Findings
@@ -71,6 +73,15 @@ type turn chan struct{}
 
 func (t turn) Lock()   { t <- struct{}{} }
 func (t turn) Unlock() { <-t }
+
+func (t turn) TryLock() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
 
 // Violation is something that must never happen.
 type Violation struct {
@@ -89,13 +100,13 @@ func newSimulation(config Config) *simulation {
 	}
 	s := &simulation{
 		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
-		effects: make(map[string]int), deliveries: newDeliveries(),
-		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1),
+		effects: make(map[string]int), deliveries: newDeliveries(), executions: newExecutions(),
+		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1), lagging: make(turn, 1),
 	}
 	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
 	s.load = workload.New(workload.Settings{
 		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, RememberedFor: s.tunables.front.SessionAge,
-		Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
+		Lifetime: s.tunables.remembered(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
 	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
 	s.broker = newBroker(s.network, s.tunables.broker)
@@ -185,20 +196,27 @@ func (s *simulation) live() {
 	s.stop()
 }
 
-// recoveryTime is how soon service has to be back. Where the store may remember few outcomes, writes are refused until some are forgotten.
+// fewOutcomes is a number of outcomes that no run has to remember at once.
+const fewOutcomes = 10_000
+
+// recoveryTime is how soon service has to be back. Where the store may remember few outcomes, writes are refused until some are forgotten, and all
+// clients compete for the room.
 func (t *tunables) recoveryTime() time.Duration {
-	const usual, fewOutcomes = 10 * time.Second, 1000
+	const usual = 10 * time.Second
 	if t.offer.Limits.DedupEntries < fewOutcomes {
-		return usual + time.Duration(t.expiry)*time.Second + t.front.DedupMargin + t.front.SessionAge + t.front.OverloadAge + t.front.ProposalAge
+		return usual + 3*t.remembered()
 	}
 	return usual
 }
 
 // recoverWithin waits until the store serves, and says so when that takes too long.
 func (s *simulation) recoverWithin(prober *client, limit time.Duration, when string) {
-	took := prober.Probe()
+	took, worked := prober.Probe(max(limit, time.Minute))
 	s.recovered = took
-	if took > limit {
+	switch {
+	case !worked:
+		s.violation("recovery", "service was not back %v %s", took, when)
+	case took > limit:
 		s.violation("recovery", "service was back %v %s", took, when)
 	}
 }

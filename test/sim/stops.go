@@ -14,16 +14,27 @@ type traps struct {
 	mu       schedule.Mutex
 	leading  *fault // the next node that begins to lead
 	dialling *fault // the next leader that connects to the broker
+	failing  *fault // the next leader whose proposal fails: one of its goroutines is slow, and it still takes requests
 }
 
 func (t *traps) set(f *fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.kind == stopsLeading {
+	switch f.kind {
+	case stopsLeading:
 		t.leading = f
-	} else {
+	case stopsDialling:
 		t.dialling = f
+	default:
+		t.failing = f
 	}
+}
+
+// endFlapping takes away the trap that flap has set last.
+func (t *traps) endFlapping() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failing = nil
 }
 
 // remove takes a trap away, and reports whether a node was stopped by it.
@@ -57,7 +68,21 @@ func (h *host) stopLater(trap **fault) {
 // Serve implements cluster.Observer.
 func (o observer) Serve(ctx context.Context, term uint64) error {
 	o.host.stopLater(&o.host.sim.traps.leading)
+	o.host.sim.executions.begin(o.host, term)
 	return o.Front.Serve(ctx, term)
+}
+
+// Failed implements cluster.Observer.
+func (o observer) Failed(tag any, unknown bool) {
+	t := &o.host.sim.traps
+	t.mu.Lock()
+	f := t.failing
+	t.failing = nil
+	t.mu.Unlock()
+	o.Front.Failed(tag, unknown)
+	if f != nil {
+		schedule.DelayAfter(o.host.group, f.points, f.delay)
+	}
 }
 
 // dialsBroker is called by a node that connects to the broker.

@@ -85,6 +85,13 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	case 3:
 		f.LaneNotifications, t.complete = 8, false
 	}
+	f.RequestsPerClient = pick(r, 4, 4096, 4096)
+}
+
+// remembered returns how long the outcome of a request of the usual expiry is remembered.
+func (t *tunables) remembered() time.Duration {
+	f := &t.front
+	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionAge + f.OverloadAge + f.ProposalAge
 }
 
 // drawIngest draws by what session requests come, and when they are proposed together.

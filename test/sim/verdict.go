@@ -19,6 +19,7 @@ func (s *simulation) check() {
 		conditions.SameWay = s.sameWay
 	}
 	s.checkDelivered()
+	s.checkExecutions()
 	s.findings = history.Check(s.load.History, conditions)
 	for _, v := range s.findings.Violations {
 		s.violation(v.Check, "%s", v.Text)
@@ -34,14 +35,28 @@ func (s *simulation) notesComplete() bool {
 // roomForAll reports whether every node had room to hold each request, and the state to remember each that it refused: one that
 // passes the leader by is executed later, and comes out of its client's order.
 func (s *simulation) roomForAll() bool {
-	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.metric("holdfast_requests_total", "dropped") == 0
+	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// sameWay reports whether two requests reached the same nodes, and none of these lost what it had.
+// sameWay reports whether two requests surely came to the leader in their order: they reached the same nodes, and none of these lost what it had. Or
+// the node that executed the later one received the earlier one before, whatever the others received.
 func (s *simulation) sameWay(a, b *history.Op) bool {
 	first, second := nodeSessions(a.Copies[0].Receivers), nodeSessions(b.Copies[0].Receivers)
-	from, to := s.trace.start.Add(a.Call), s.trace.start.Add(max(a.Replied, b.Replied))
-	return slices.Equal(first, second) && !s.broker.lossesBetween(first, from, to)
+	if slices.Equal(first, second) && !s.lost(first, a.Call, max(a.Replied, b.Replied)) {
+		return true
+	}
+	at, by, executed := s.executions.effect(b)
+	inTime := at-a.Call < time.Duration(s.tunables.expiry)*time.Second/2 // so that it did not expire in a queue
+	if !executed || !inTime || by == nil {
+		return false
+	}
+	session := clusterName + "-" + by.name + "-in"
+	return slices.Contains(first, session) && slices.Contains(second, session) && !s.lost([]string{session}, a.Call, at) && !s.deliveries.endedBetween(by.name, a.Call, at)
+}
+
+// lost reports whether the broker forgot one of the sessions in a time.
+func (s *simulation) lost(sessions []string, from, to time.Duration) bool {
+	return s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to))
 }
 
 // nodeSessions returns those of the nodes, or the one that follows the leader, among the receivers of a request.

@@ -65,6 +65,7 @@ func (c *Client) registers() {
 // pipeline sends several operations on a key of its own without waiting, and watches what becomes of it.
 func (c *Client) pipeline() {
 	key := ""
+	var burst []*Request
 	for c.load.loaded(between(c.random, 300*time.Millisecond, 900*time.Millisecond)) {
 		if now := c.key("p/"+c.ID, 0); now != key {
 			if key != "" {
@@ -73,17 +74,42 @@ func (c *Client) pipeline() {
 			key = now
 			c.Do(history.Op{Verb: history.Notify, Key: key})
 		}
-		var burst []*Request
+		earlier := burst
+		burst = nil
 		for range 2 + c.random.IntN(5) {
 			o := history.Op{Verb: history.Set, Key: key, Value: c.unique()}
 			if c.random.IntN(4) == 0 {
 				o.Verb, o.Value = history.Get, ""
 			}
 			burst = append(burst, c.Begin(o))
+			if len(earlier) > 0 && c.random.IntN(6) == 0 {
+				c.repeat(earlier[c.random.IntN(len(earlier))])
+			}
 		}
 		for _, r := range burst {
 			c.Await(r)
 		}
+	}
+}
+
+// repeat sends a copy of a request, unless the store may have forgotten its outcome when the copy arrives.
+func (c *Client) repeat(r *Request) {
+	if c.load.Now()-r.Op.Call < time.Duration(c.load.Expiry)*time.Second/2 {
+		c.send(r)
+	}
+}
+
+// late sends copies around the moment at which the store forgets the outcome, most of them shortly before it. Their keys have no model: such a
+// request may take effect again when its outcome is forgotten.
+func (c *Client) late() {
+	for c.load.loaded(between(c.random, c.load.Pace, c.load.Pace*5)) {
+		r := c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("late/%s/%d", c.ID, c.random.IntN(8)), Value: c.unique(), Late: true})
+		wait := between(c.random, c.load.Lifetime*3/4, c.load.Lifetime*17/16)
+		c.load.Go(func() {
+			if c.load.loaded(wait) {
+				c.send(r)
+			}
+		})
 	}
 }
 
@@ -181,7 +207,13 @@ func (c *Client) anonymous() {
 			c.Do(history.Op{Verb: history.Get, Key: c.key("r", c.random.IntN(3)), Anonymous: true})
 			continue
 		}
-		c.Do(history.Op{Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(), Anonymous: true})
+		var burst []*Request
+		for range pick(c.random, 1, 1, 1, 1, 1, 8) {
+			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(), Anonymous: true}))
+		}
+		for _, r := range burst {
+			c.Await(r)
+		}
 	}
 }
 
@@ -209,20 +241,20 @@ func (c *Client) floods() {
 	}
 }
 
-// Probe tries until a write and a read have worked, and returns how long that took.
-func (c *Client) Probe() time.Duration {
+// Probe tries for a time until a write and a read have worked, and returns how long that took, and whether they have.
+func (c *Client) Probe(limit time.Duration) (took time.Duration, worked bool) {
 	began := c.load.Now()
-	for c.load.Now()-began < 60*time.Second {
+	for c.load.Now()-began < limit {
 		o := history.Op{Verb: history.Set, Key: fmt.Sprintf("probe/%d", c.random.Uint32()), Value: c.unique()}
 		if !c.worked(o) {
 			continue
 		}
 		o.Verb, o.Value = history.Get, ""
 		if c.worked(o) {
-			break
+			return c.load.Now() - began, true
 		}
 	}
-	return c.load.Now() - began
+	return c.load.Now() - began, false
 }
 
 // worked sends an operation, and waits a second for it.
@@ -296,6 +328,10 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	employ("anonymous-0", true, (*Client).anonymous)
 	employ("guest-0", true, (*Client).guest)
 	employ("flooder-0", true, (*Client).floods)
+	if l.Lifetime > 0 {
+		employ("late-0", true, (*Client).late)
+		employ("late-1", false, (*Client).late)
+	}
 	if !more {
 		return
 	}
@@ -305,11 +341,13 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	}
 }
 
-// ReadAll reads every key that was ever used, some at once, and returns the reads that were not answered however often they were sent.
+// ReadAll reads every key that was ever used, some at once, and returns the reads that were not answered however often they were sent. Reads that are
+// refused as overload are sent again, fewer at once.
 func (c *Client) ReadAll() (unanswered []*history.Op) {
-	const atOnce, attempts = 50, 3
+	const attempts = 4
+	atOnce := 50
 	left := slices.DeleteFunc(c.load.History.Keys(), func(key string) bool { return strings.HasPrefix(key, "probe/") })
-	for attempt := range attempts {
+	for range attempts {
 		var missing []string
 		unanswered = nil
 		for keys := range slices.Chunk(left, atOnce) {
@@ -318,14 +356,19 @@ func (c *Client) ReadAll() (unanswered []*history.Op) {
 				reading = append(reading, c.Begin(history.Op{Verb: history.Get, Key: key, Final: true}))
 			}
 			for _, r := range reading {
-				if !c.Await(r) && !c.load.Ended() {
+				switch answered := c.Await(r); {
+				case c.load.Ended():
+				case !answered:
 					missing, unanswered = append(missing, r.Op.Key), append(unanswered, r.Op)
+				case r.Op.Reply.Kind == resp.ReplyError:
+					missing = append(missing, r.Op.Key)
 				}
 			}
 		}
-		if left = missing; len(left) == 0 || attempt == attempts-1 {
+		if left = missing; len(left) == 0 {
 			break
 		}
+		atOnce = 3
 	}
 	return unanswered
 }

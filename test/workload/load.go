@@ -17,9 +17,11 @@ type Settings struct {
 	Expiry        int           // of requests, in seconds
 	DefaultExpiry time.Duration // that the store gives to requests without
 	RememberedFor time.Duration // within which a copy may be sent after the reply
-	Pace          time.Duration // between the operations of one client
-	LockTTL       time.Duration
-	Generation    time.Duration // how long a set of keys is used: short histories are quick to check
+	// Lifetime is how long the store remembers an outcome. With it, some clients send copies around the end of that; 0 is without them.
+	Lifetime   time.Duration
+	Pace       time.Duration // between the operations of one client
+	LockTTL    time.Duration
+	Generation time.Duration // how long a set of keys is used: short histories are quick to check
 }
 
 // Load is what the clients of one run have in common.
@@ -105,3 +107,6 @@ func (l *Load) Wait() { l.work.Wait() }
 func between(r *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(r.Int64N(int64(high-low)+1))
 }
+
+// pick returns one of the values.
+func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }

@@ -54,7 +54,11 @@ func (o *options) hunt(ctx context.Context, folder string) error {
 	}
 	var escaped []string
 	for _, m := range wanted {
-		caught, tried, err := o.catch(ctx, folder, whole, m)
+		focused := *o
+		if len(o.kinds) == 0 {
+			focused.kinds = m.Faults
+		}
+		caught, tried, err := focused.catch(ctx, folder, whole, m)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/test/mutants"
 	"holdfast/test/sim"
 	"holdfast/test/sim/schedule"
 )
@@ -125,5 +126,15 @@ func TestKnownFindingsAreNoFailures(t *testing.T) {
 				t.Errorf("failed: %t", failed)
 			}
 		})
+	}
+}
+
+func TestMutantsNameFaultsThatThereAre(t *testing.T) {
+	for _, m := range mutants.All() {
+		for _, kind := range m.Faults {
+			if !slices.Contains(sim.Kinds(), kind) {
+				t.Errorf("%s is to be shown by %q, which is no kind of fault", m.Name, kind)
+			}
+		}
 	}
 }

@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"holdfast/test/sim/schedule"
+)
+
+// Nodes receive the same messages at different times, or only some of them. These faults let a node lead that is behind the others, or that alone
+// has everything.
+
+// giveLead hands the leadership to a host's node, as far as that can be done within a time, and reports whether it leads.
+func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duration) bool {
+	const pause = 100 * time.Millisecond
+	for until := s.trace.now() + within; s.trace.now() < until; s.sleep(pause) {
+		leader := s.leader()
+		if leader == to {
+			return true
+		}
+		if leader == nil {
+			continue
+		}
+		if node := leader.member(); node != nil {
+			s.done("transfer", node.HandOver(ctx, to.name))
+		}
+	}
+	return false
+}
+
+// leadLate delays what the broker sends to one node, and lets it lead: it executes late what the others have had for long. A third of the times
+// nothing else happens, so that the new leader receives what the old one has refused. A third of the times other nodes lose parts of what
+// the clients send before the leader changes, and a third of the times while the late node leads.
+func (s *simulation) leadLate(ctx context.Context, f *fault, leader, late *host) bool {
+	const others, whileLeading = 1, 2
+	if s.tunables.front.FollowLeader || !s.lagging.TryLock() {
+		return false // there is one session only, or another node is late
+	}
+	defer s.lagging.Unlock()
+	if late == leader && f.variant%3 != whileLeading {
+		late = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
+	}
+	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
+	slowed := link{"broker", late.name, classBroker}
+	s.network.slow(slowed, f.delay)
+	defer s.network.slow(slowed, 0)
+	switch f.variant % 3 {
+	case others:
+		deaf := &s.network.link(link{"broker", leader.name, classBroker}).gate
+		deaf.close() // it executes nothing of what the new leader receives late
+		s.loseSessions(random, between(random, 500*time.Millisecond, 1500*time.Millisecond), late, leader)
+		led := s.giveLead(ctx, late, time.Second)
+		s.sleep(f.lasts / 2)
+		deaf.open()
+		return led
+	case whileLeading:
+		led := s.giveLead(ctx, late, 2*time.Second)
+		s.loseSessions(random, f.lasts, late)
+		return led
+	default:
+		s.sleep(max(f.delay, time.Second))
+		led := s.giveLead(ctx, late, 2*time.Second)
+		s.sleep(f.lasts / 2)
+		return led
+	}
+}
+
+// loseSessions lets the broker forget the sessions of all nodes but some, again and again: these nodes receive parts of what clients send.
+func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ...*host) {
+	for until := s.trace.now() + lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 300*time.Millisecond)) {
+		for _, h := range s.hosts {
+			if !slices.Contains(but, h) {
+				s.broker.forget(clusterName + "-" + h.name + "-in")
+			}
+		}
+	}
+}
+
+// cutOneAfterTheOther cuts off each node from the others when it has led for a short time, and at some times from the broker as well, which is
+// slow meanwhile. What the node has published is not in the log yet. At some times it leads again soon, while its successor still repeats that.
+func (s *simulation) cutOneAfterTheOther(ctx context.Context, f *fault) {
+	const longest = 4 * time.Second // until another one leads
+	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
+	for _, h := range s.hosts {
+		s.network.slow(link{h.name, "broker", classBroker}, f.delay)
+		s.network.slow(link{"broker", h.name, classBroker}, f.delay)
+	}
+	for until := s.trace.now() + f.lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 600*time.Millisecond)) {
+		leader := s.leader()
+		if leader == nil {
+			continue
+		}
+		cut := *f
+		cut.shape, cut.classes = isolated, pick(random, []class{classRaft, classCall}, []class{classRaft, classCall, classBroker})
+		links := s.links(&cut, []*host{leader})
+		for _, l := range links {
+			s.network.link(l).gate.close()
+		}
+		next := leader
+		for given := s.trace.now() + longest; s.trace.now() < given && (next == nil || next == leader); next = s.leader() {
+			s.sleep(10 * time.Millisecond)
+		}
+		for _, l := range links {
+			s.network.link(l).gate.open()
+		}
+		if next != nil && next != leader && random.IntN(2) == 0 {
+			s.sleep(between(random, 0, 4*f.delay))
+			s.giveLead(ctx, leader, time.Second)
+		}
+	}
+	for _, h := range s.hosts {
+		s.network.slow(link{h.name, "broker", classBroker}, 0)
+		s.network.slow(link{"broker", h.name, classBroker}, 0)
+	}
+}
+
+// comeBackToLead keeps a node away while the broker keeps what it sends to it, and lets it lead when it is back. It is stopped, for so long that
+// the others have forgotten outcomes of what it reads then, and compacted their logs; or it is down.
+func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool {
+	if h.isAsleep() || f.kind == sleepsThrough && !schedule.Replays {
+		return false
+	}
+	if f.kind == lateNode {
+		h.kill(false)
+		s.sleep(f.lasts)
+		h.start()
+	} else {
+		h.setAsleep(true)
+		schedule.Stop(h.group, f.lasts)
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
+		s.sleep(f.lasts - time.Second)
+		for _, other := range s.hosts {
+			if node := other.member(); other != h && node != nil {
+				s.done("snapshot", node.TakeSnapshot())
+			}
+		}
+		s.sleep(time.Second)
+		h.setAsleep(false)
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
+	}
+	return s.giveLead(ctx, h, 3*time.Second)
+}
