@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/broker"
 )
 
 // Identity names the user properties by which a broker tells who published.
@@ -152,7 +153,7 @@ type ContactStore interface {
 // World is all that a Front touches outside of its own memory.
 type World struct {
 	Dialer  *mqttconn.Dialer
-	Driver  Driver
+	Driver  broker.Driver
 	Contact ContactStore
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Random  func() uint64

@@ -20,7 +20,7 @@ const (
 	verdictExecute     verdict = iota // it is a command
 	verdictAnswer                     // its answer is known without the log: a pure function of its bytes
 	verdictIgnore                     // nothing can be answered
-	verdictSendAway                   // not answered, and its publisher is to be disconnected
+	verdictKick                       // not answered, and its publisher is to be disconnected
 	verdictUnsupported                // answered with 505
 )
 
@@ -60,7 +60,7 @@ func (f *Front) decode(message *paho.Publish, arrived time.Time) (*request, verd
 	}
 	r.command.Principal = policy.Principal{ClientID: f.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
 	if !validResponseTopic(topic) || !f.isOwnResponseTopic(topic, r.command.Principal.ClientID) {
-		return r, verdictSendAway, reasonBadResponseTopic
+		return r, verdictKick, reasonBadResponseTopic
 	}
 	if message.Retain {
 		return nil, verdictIgnore, reasonRetained
@@ -189,6 +189,12 @@ func ownWord(sourceID, responseTopic string) string {
 // maxTopicLevels is what the brokers that were looked at carry: EMQX 128 levels by default, Mosquitto 200. Mosquitto ends a connection that
 // publishes on more.
 const maxTopicLevels = 128
+
+// notificationFilter returns the filter for all notifications of a client, with the single level for the key that the protocol's Rust library
+// subscribes as well.
+func notificationFilter(clientID string) string {
+	return notificationPrefix + "/" + base16(clientID) + "/command/notify/+"
+}
 
 // validResponseTopic reports whether the store may publish there.
 func validResponseTopic(topic string) bool {

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/broker"
 )
 
 // Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
@@ -23,11 +24,10 @@ type Front struct {
 	drain    chan struct{} // closed when nothing more is taken up
 	once     sync.Once
 	barrier  *barrier
-	// departures are for a leader.
-	departures chan Departure
-	offenders  chan Publisher // to be sent away
-	// subscribing are clients to be subscribed to their notifications.
-	subscribing chan subscribing
+
+	disconnects *broker.Feed
+	kicker      *broker.Kicker
+	subscriber  *broker.Subscriber
 
 	mode ingestMode
 
@@ -46,8 +46,6 @@ type Front struct {
 	version            uint32        // of the log, in force
 	expiry             time.Duration // of notifications
 	stopped            bool
-	untold             error // why the broker last did not tell who goes away
-	untoldAt           time.Time
 	outbox             *outbox   // while the node leads
 	upSince            time.Time // the node's own session is up or down since then
 	contest            contest
@@ -70,7 +68,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(), departures: make(chan Departure, 1024), offenders: make(chan Publisher, maxOffenders), subscribing: make(chan subscribing, maxSubscribing),
+		config: config, world: world, mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(),
@@ -79,6 +77,10 @@ func New(config Config, world World) (*Front, error) {
 		f.mode = &ingestAtLeader{}
 	}
 	f.room.L = &f.mu
+	metrics, log := world.Metrics, world.Log
+	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.disconnects.WithLabelValues("dropped").Inc, log)
+	f.kicker = broker.NewKicker(world.Driver, func(result string) { metrics.kicked.WithLabelValues(result).Inc() }, log)
+	f.subscriber = broker.NewSubscriber(world.Driver, func(result string) { metrics.subscribed.WithLabelValues(result).Inc() }, log)
 	return f, nil
 }
 
@@ -94,9 +96,9 @@ func (f *Front) Run(ctx context.Context) error {
 	defer cancel(nil)
 	var workers sync.WaitGroup
 	workers.Go(func() { f.expireHeld(ctx) })
-	workers.Go(func() { f.watchDepartures(ctx) })
-	workers.Go(func() { f.sendOffendersAway(ctx) })
-	workers.Go(func() { f.subscribeClients(ctx) })
+	workers.Go(func() { f.disconnects.Run(ctx) })
+	workers.Go(func() { f.kicker.Run(ctx) })
+	workers.Go(func() { f.subscriber.Run(ctx) })
 	workers.Go(func() {
 		if err := f.receive(ctx); err != nil {
 			cancel(err)
@@ -225,9 +227,9 @@ func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time
 		done()
 		return
 	}
-	if verdict == verdictSendAway {
+	if verdict == verdictKick {
 		done()
-		f.sendAway(r)
+		f.kick(r)
 		return
 	}
 	r.size = max(r.size, requestOverhead+message.Size) // whatever is kept of it keeps all

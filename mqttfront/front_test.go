@@ -13,6 +13,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/broker"
 )
 
 // fakeStore keeps what the front end gives it.
@@ -58,13 +59,18 @@ func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
 
 func newTestFront(t testing.TB, change ...func(*Config)) (*Front, *fakeStore) {
 	t.Helper()
+	return newTestFrontOf(t, broker.NoDriver{}, change...)
+}
+
+func newTestFrontOf(t testing.TB, driver broker.Driver, change ...func(*Config)) (*Front, *fakeStore) {
+	t.Helper()
 	config := DefaultConfig()
 	config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
 	for _, f := range change {
 		f(&config)
 	}
 	f, err := New(config, World{
-		Driver: NoDriver{}, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
+		Driver: driver, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
 		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	if err != nil {

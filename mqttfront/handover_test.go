@@ -148,10 +148,11 @@ func TestHeldPages(t *testing.T) {
 
 // Many requests are merged in a time that grows with their number, not with its square.
 func TestMergeIsQuick(t *testing.T) {
+	const many, bound = 100_000, 20 * time.Second // a busy machine needs 5 s, the square of many takes minutes
 	f, _ := newTestFront(t)
 	now := time.Now()
 	var others []*request
-	for i := range 40_000 {
+	for i := range many {
 		r := &request{done: func() {}, arrived: now.Add(time.Duration(i) * time.Millisecond), responseTopic: fmt.Sprint(i)}
 		r.command.ID[0], r.command.ID[1], r.command.ID[2] = byte(i), byte(i>>8), byte(i>>16)
 		others = append(others, r)
@@ -161,10 +162,10 @@ func TestMergeIsQuick(t *testing.T) {
 		f.pending.add(mine)
 	}
 	began := time.Now()
-	if added, _ := f.pending.merge([][]*request{others}, func(*request) bool { return true }); len(added) != 40_000 {
+	if added, _ := f.pending.merge([][]*request{others}, func(*request) bool { return true }); len(added) != many {
 		t.Fatal(len(added))
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > bound {
 		t.Errorf("took %v", took)
 	}
 }

@@ -343,11 +343,9 @@ func (f *Front) notified(o *outgoing, reason byte) {
 			Kind: fsm.KindWatchEnd, Principal: principal(o.receiver.ClientID), Key: []byte(o.event.Key),
 			NotificationIndex: o.event.Index, PublishedAt: o.event.At,
 		}
-		if f.trySubscribe(subscribing{o.receiver.ClientID, &end}) {
-			return
+		if !f.subscribe(o.receiver.ClientID, &end) {
+			f.propose(end)
 		}
-		f.store.Propose(end, nil)
-		f.store.Flush()
 	case reason >= 0x80:
 		f.world.Metrics.notifications.WithLabelValues("refused").Inc()
 	default:

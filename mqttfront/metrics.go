@@ -23,12 +23,12 @@ type Metrics struct {
 	refused       *prometheus.CounterVec // reason
 	subscribed    *prometheus.CounterVec // result
 	probe         prometheus.Histogram
-	sentAway      *prometheus.CounterVec // result
+	kicked        *prometheus.CounterVec // result
 	ingestTaken   prometheus.Counter
 	contested     prometheus.Counter
 	unreported    prometheus.Counter
 	takenUp       prometheus.Counter
-	departures    *prometheus.CounterVec // result
+	disconnects   *prometheus.CounterVec // result
 }
 
 // NewMetrics registers the metrics.
@@ -54,15 +54,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		refused:       vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), or their client has too many under way (client_share).", "reason"),
 		subscribed:    vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
 		probe:         prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: buckets}),
-		sentAway:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
+		kicked:        vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
 		ingestTaken:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
 		contested:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "How often the publishing connections were found to be contested by another cluster."}),
 		unreported:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
 		takenUp:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
-	m.departures = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
-	registry.MustRegister(m.departures, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
-		m.laneLosses, m.abandoned, m.probe, m.sentAway, m.ingestTaken, m.contested, m.unreported, m.takenUp)
+	m.disconnects = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
+	registry.MustRegister(m.disconnects, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.notifications, m.held, m.heldDropped, m.ingest, m.ingestLosses,
+		m.laneLosses, m.abandoned, m.probe, m.kicked, m.ingestTaken, m.contested, m.unreported, m.takenUp)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for _, series := range []struct {
 		vector *prometheus.CounterVec
@@ -74,8 +74,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		{m.abandoned, []string{"reply", "notification"}},
 		{m.refused, []string{"age", "client_share"}},
 		{m.subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},
-		{m.departures, []string{"logged", "no_watches", "dropped"}},
-		{m.sentAway, []string{"done", "untrusted", "unsupported", "failed", "dropped"}},
+		{m.disconnects, []string{"logged", "no_watches", "dropped"}},
+		{m.kicked, []string{"done", "untrusted", "unsupported", "failed", "dropped"}},
 	} {
 		for _, value := range series.values {
 			series.vector.WithLabelValues(value)

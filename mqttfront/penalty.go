@@ -60,7 +60,7 @@ func (f *Front) abandon(o *outgoing) {
 		f.mu.Unlock()
 		f.world.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
 			"client", o.request.command.Principal.ClientID, "response_topic", o.request.responseTopic, "penalty", penaltyTime)
-		f.sendAway(o.request)
+		f.kick(o.request)
 	}
 	f.world.Metrics.abandoned.WithLabelValues(kind).Inc()
 	f.published(o)

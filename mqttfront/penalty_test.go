@@ -7,10 +7,11 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/broker"
 )
 
 // trustedDriver vouches for client ids.
-type trustedDriver struct{ NoDriver }
+type trustedDriver struct{ broker.NoDriver }
 
 func (trustedDriver) TrustedIdentity() bool { return true }
 
@@ -42,8 +43,7 @@ func lose(l *lane, blamed bool) (abandoned bool) {
 // † An output on which the broker ends its connection goes alone after the first time, and is given up when it ends the next as well, with the
 // other replies to the same client. Those of others are not.
 func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
-	f, _ := newTestFront(t)
-	f.world.Driver = trustedDriver{}
+	f, _ := newTestFrontOf(t, trustedDriver{})
 	l := newLane(f, "x")
 	poison, another, innocent := replyTo("robot", "a"), replyTo("robot", "b"), replyTo("press", "c")
 	for _, o := range []*outgoing{poison, innocent, another} {

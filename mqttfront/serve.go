@@ -48,7 +48,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 			f.tell(context.WithoutCancel(ctx), f.stopServing(l)) // else the next leader answers them again
 			f.recognizeHeld()
 			return context.Cause(ctx)
-		case d := <-f.departures:
+		case d := <-f.disconnects.Disconnects():
 			f.endWatches(d)
 		}
 	}

@@ -12,13 +12,14 @@ import (
 	"holdfast/internal/settings"
 	"holdfast/internal/tlsconfig"
 	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/emqx"
 	"holdfast/mqttfront/mosquitto"
 	"holdfast/mqttfront/presence"
 )
 
 // newDriver returns what is known of the broker beyond the MQTT standard. It gets connections of its own.
-func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer, log *slog.Logger) (mqttfront.Driver, error) {
+func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer, log *slog.Logger) (broker.Driver, error) {
 	config := presence.Config{
 		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,
 		Dialer: &mqttconn.Dialer{Addresses: dialer.Addresses, Renew: dialer.Renew, Timeout: dialer.Timeout},
@@ -35,7 +36,7 @@ func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.D
 		}
 		return emqx.New(config, api), nil
 	default:
-		return mqttfront.NoDriver{}, nil
+		return broker.NoDriver{}, nil
 	}
 }
 

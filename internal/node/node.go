@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/audit"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 // Config is what a Node is made of.
@@ -37,7 +38,7 @@ type Config struct {
 	PolicyFile  string       // followed for changes; empty when there is none
 	Audit       audit.Config // without a file there is none
 	Front       mqttfront.Config
-	Driver      mqttfront.Driver
+	Driver      broker.Driver
 	Dialer      *mqttconn.Dialer
 	Links       Links
 	Log         *slog.Logger
@@ -202,7 +203,7 @@ func (n *Node) Notes() (notes []string) {
 	if free, low := n.space.get(); low {
 		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: nothing may grow", free))
 	}
-	if err := n.Front.Untold(); err != nil {
+	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
 	}
 	if n.Front.Contested() {

@@ -24,7 +24,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"holdfast/internal/ordered"
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 // Config says how the broker listens, and who belongs to the store itself.
@@ -54,7 +54,7 @@ type Broker struct {
 	closed   error
 
 	mu        sync.Mutex
-	observers ordered.Set[*func(mqttfront.Departure)]
+	observers ordered.Set[*func(broker.Disconnect)]
 }
 
 const (
@@ -121,8 +121,8 @@ const (
 	qosProperty        = "$holdfast-qos"
 )
 
-// Origin implements mqttfront.Driver.
-func (b *Broker) Origin(request *paho.Publish) (origin mqttfront.Origin) {
+// Origin implements broker.Driver.
+func (b *Broker) Origin(request *paho.Publish) (origin broker.Origin) {
 	for _, user := range request.Properties.User {
 		switch user.Key {
 		case connectionProperty:
@@ -136,12 +136,12 @@ func (b *Broker) Origin(request *paho.Publish) (origin mqttfront.Origin) {
 	return origin
 }
 
-// TrustedIdentity implements mqttfront.Driver.
+// TrustedIdentity implements broker.Driver.
 func (b *Broker) TrustedIdentity() bool { return true }
 
-// Departures implements mqttfront.Driver. Nobody who was connected before the broker started is connected now.
-func (b *Broker) Departures(ctx context.Context, gone func(mqttfront.Departure)) error {
-	gone(mqttfront.Departure{Everyone: true, Time: b.base})
+// WatchDisconnects implements broker.Driver. Nobody who was connected before the broker started is connected now.
+func (b *Broker) WatchDisconnects(ctx context.Context, gone func(broker.Disconnect)) error {
+	gone(broker.Disconnect{Everyone: true, Time: b.base})
 	b.mu.Lock()
 	b.observers.Add(&gone)
 	b.mu.Unlock()
@@ -156,15 +156,15 @@ func (b *Broker) departed(clientID string, ordinal int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for observer := range b.observers.All() {
-		(*observer)(mqttfront.Departure{ClientID: clientID, Time: ordinal})
+		(*observer)(broker.Disconnect{ClientID: clientID, Time: ordinal})
 	}
 }
 
 // ErrUnknownClient says that no client of this id is connected.
 var ErrUnknownClient = errors.New("no such client is connected")
 
-// Disconnect implements mqttfront.Driver.
-func (b *Broker) Disconnect(_ context.Context, publisher mqttfront.Publisher) error {
+// Kick implements broker.Driver.
+func (b *Broker) Kick(_ context.Context, publisher broker.Publisher) error {
 	client, ok := b.server.Clients.Get(publisher.ClientID)
 	if !ok || client.Closed() {
 		return ErrUnknownClient

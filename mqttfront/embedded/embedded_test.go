@@ -20,6 +20,7 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -215,20 +216,20 @@ func TestNodesAreProtected(t *testing.T) {
 }
 
 // The stamps are the broker's own, and its word on who went away is in the order of connections.
-func TestOriginAndDepartures(t *testing.T) {
+func TestOriginAndDisconnects(t *testing.T) {
 	b := startBroker(t)
-	departures := make(chan mqttfront.Departure, 10)
+	disconnects := make(chan broker.Disconnect, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		_ = b.Departures(ctx, func(d mqttfront.Departure) { departures <- d })
+		_ = b.WatchDisconnects(ctx, func(d broker.Disconnect) { disconnects <- d })
 	}()
 	defer func() {
 		cancel()
 		<-watching
 	}()
-	first := <-departures
+	first := <-disconnects
 	if !first.Everyone {
 		t.Fatalf("%+v", first)
 	}
@@ -254,7 +255,7 @@ func TestOriginAndDepartures(t *testing.T) {
 			t.Errorf("%v, %+v after %d", request.Properties.User, origin, last)
 		}
 		p.Close()
-		if gone := <-departures; gone.ClientID != "client" || gone.Time != origin.Time {
+		if gone := <-disconnects; gone.ClientID != "client" || gone.Time != origin.Time {
 			t.Errorf("%+v, but the request came from connection %d", gone, origin.Time)
 		}
 		last = origin.Time

@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strings"
 
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/presence"
 )
 
@@ -26,7 +26,7 @@ type API struct {
 	Client *http.Client
 }
 
-// Driver implements mqttfront.Driver.
+// Driver implements broker.Driver.
 type Driver struct {
 	*presence.Watcher
 	api API
@@ -37,8 +37,8 @@ func New(config presence.Config, api API) *Driver {
 	return &Driver{Watcher: presence.New(config, source{}), api: api}
 }
 
-// Disconnect implements mqttfront.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected any more is no error.
-func (d *Driver) Disconnect(ctx context.Context, publisher mqttfront.Publisher) error {
+// Kick implements broker.Driver: DELETE /api/v5/clients/{clientid}. A client that is not connected any more is no error.
+func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	_, err := d.call(ctx, http.MethodDelete, publisher.ClientID, "", nil, nil)
 	if err != nil {
 		return fmt.Errorf("disconnect a client: %w", err)
@@ -52,7 +52,7 @@ type subscription struct {
 	QoS   byte   `json:"qos"`
 }
 
-// SubscribeNotifications implements mqttfront.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and where none of these is
+// SubscribeNotifications implements broker.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and where none of these is
 // below the filter's topics POST /api/v5/clients/{clientid}/subscribe. EMQX makes the subscription after it has answered, without asking its
 // access control, and keeps it as long as the client's session.
 func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error) {
@@ -73,10 +73,10 @@ func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter st
 // call calls the API about one client. It reports whether EMQX knows the client.
 func (d *Driver) call(ctx context.Context, method, clientID, path string, body, into any) (found bool, err error) {
 	if d.api.URL == "" {
-		return false, fmt.Errorf("%w: broker.api.url is not set", mqttfront.ErrUnsupported)
+		return false, fmt.Errorf("%w: broker.api.url is not set", broker.ErrUnsupported)
 	}
 	if clientID == "." || clientID == ".." { // what is left of it in a path is another path
-		return false, fmt.Errorf("%w: the client id is %q", mqttfront.ErrUnsupported, clientID)
+		return false, fmt.Errorf("%w: the client id is %q", broker.ErrUnsupported, clientID)
 	}
 	content := io.Reader(http.NoBody)
 	if body != nil {

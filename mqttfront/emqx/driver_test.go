@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/mqttconn"
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/presence"
 )
 
@@ -192,7 +192,7 @@ func TestSubscribesOnBehalfOfClients(t *testing.T) {
 		t.Error("no error without a key")
 	}
 	unset := withAPI(API{})
-	if _, err := unset.SubscribeNotifications(t.Context(), "go", "x"); !errors.Is(err, mqttfront.ErrUnsupported) {
+	if _, err := unset.SubscribeNotifications(t.Context(), "go", "x"); !errors.Is(err, broker.ErrUnsupported) {
 		t.Errorf("without broker.api.url: %v", err)
 	}
 }
@@ -223,12 +223,12 @@ func newDriver(s *standIn, key string) *Driver {
 }
 
 // listen runs the driver, and returns what it tells.
-func listen(t *testing.T, d *Driver) <-chan mqttfront.Departure {
+func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan mqttfront.Departure, 1000)
+	told := make(chan broker.Disconnect, 1000)
 	ended := make(chan error, 1)
-	go func() { ended <- d.Departures(ctx, func(d mqttfront.Departure) { told <- d }) }()
+	go func() { ended <- d.WatchDisconnects(ctx, func(d broker.Disconnect) { told <- d }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -245,7 +245,7 @@ func listen(t *testing.T, d *Driver) <-chan mqttfront.Departure {
 }
 
 // await returns the first departure of a client that ends a watch of the given time.
-func await(t *testing.T, told <-chan mqttfront.Departure, id string, watch int64) {
+func await(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
 	t.Helper()
 	for {
 		select {
@@ -260,7 +260,7 @@ func await(t *testing.T, told <-chan mqttfront.Departure, id string, watch int64
 }
 
 // A client that disconnects is told of, and its watches end, also one that is only as old as the connection.
-func TestDepartures(t *testing.T) {
+func TestDisconnectsAreReported(t *testing.T) {
 	s := startStandIn(t)
 	d := newDriver(s, apiKey+":"+apiSecret)
 	told := listen(t, d)
@@ -273,7 +273,7 @@ func TestDepartures(t *testing.T) {
 }
 
 // † A client that takes its own connection over has not gone, also when the word of the old one's end comes last.
-func TestTakeOverIsNoDeparture(t *testing.T) {
+func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	s := startStandIn(t)
 	d := newDriver(s, apiKey+":"+apiSecret)
 	told := listen(t, d)
@@ -303,7 +303,7 @@ func TestDisconnect(t *testing.T) {
 	s := startStandIn(t)
 	client := s.connect(t, "line/1 press")
 	d := newDriver(s, apiKey+":"+apiSecret)
-	if err := d.Disconnect(t.Context(), mqttfront.Publisher{ClientID: "line/1 press"}); err != nil {
+	if err := d.Kick(t.Context(), broker.Publisher{ClientID: "line/1 press"}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -311,13 +311,13 @@ func TestDisconnect(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("the client was not sent away")
 	}
-	if err := d.Disconnect(t.Context(), mqttfront.Publisher{ClientID: "nobody"}); err != nil {
+	if err := d.Kick(t.Context(), broker.Publisher{ClientID: "nobody"}); err != nil {
 		t.Errorf("a client that is not there: %v", err)
 	}
-	if err := newDriver(s, "key:wrong").Disconnect(t.Context(), mqttfront.Publisher{ClientID: "x"}); err == nil || !strings.Contains(err.Error(), "401") {
+	if err := newDriver(s, "key:wrong").Kick(t.Context(), broker.Publisher{ClientID: "x"}); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("a wrong secret: %v", err)
 	}
-	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}).Disconnect(t.Context(), mqttfront.Publisher{}); !errors.Is(err, mqttfront.ErrUnsupported) {
+	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}).Kick(t.Context(), broker.Publisher{}); !errors.Is(err, broker.ErrUnsupported) {
 		t.Errorf("without an API: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/presence"
 )
 
@@ -20,7 +20,7 @@ const (
 	responseTopic = controlTopic + "/response"
 )
 
-// Driver implements mqttfront.Driver.
+// Driver implements broker.Driver.
 type Driver struct {
 	*presence.Watcher
 	username string
@@ -41,15 +41,15 @@ func New(config presence.Config) *Driver {
 // ErrRefused says that the dynamic security plugin did not do as it was told.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
 
-// Disconnect implements mqttfront.Driver. The plugin knows users only: all clients with the publisher's user name are sent away. It does so
+// Kick implements broker.Driver. The plugin knows users only: all clients with the publisher's user name are sent away. It does so
 // when something about a user is changed, so a change of nothing does it, and leaves the user as it is: neither is one disabled for a
 // moment in which the broker could stop, nor one enabled that an administrator has disabled meanwhile.
-func (d *Driver) Disconnect(ctx context.Context, publisher mqttfront.Publisher) error {
+func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	switch publisher.Username {
 	case "":
-		return fmt.Errorf("%w: the publisher has no user name, or the broker does not stamp it (identity.usernameProperty)", mqttfront.ErrUnsupported)
+		return fmt.Errorf("%w: the publisher has no user name, or the broker does not stamp it (identity.usernameProperty)", broker.ErrUnsupported)
 	case d.username:
-		return fmt.Errorf("%w: %s is the nodes' own user", mqttfront.ErrUnsupported, publisher.Username)
+		return fmt.Errorf("%w: %s is the nodes' own user", broker.ErrUnsupported, publisher.Username)
 	}
 	correlation, answer := d.expect()
 	defer d.forget(correlation)

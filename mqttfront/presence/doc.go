@@ -11,7 +11,7 @@ package presence
 import (
 	"time"
 
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 // Slack is what watches are made younger, and departures older, so that clocks of two nodes may differ.
@@ -48,4 +48,4 @@ type Source interface {
 }
 
 // gone takes departures, in the Origin's reckoning.
-type gone func(mqttfront.Departure)
+type gone func(broker.Disconnect)

@@ -1,6 +1,6 @@
 package presence
 
-import "holdfast/mqttfront"
+import "holdfast/mqttfront/broker"
 
 const (
 	// confirmAfter is how long after a client's end it is looked at again, in milliseconds: then no watch of the connection that has ended
@@ -73,7 +73,7 @@ func (l *ledger) event(e Event, now int64) {
 func (l *ledger) brokerStarted(at int64) {
 	const imprecise = 5_000 // milliseconds
 	if l.started == 0 || at > l.started+imprecise {
-		l.gone(mqttfront.Departure{Everyone: true, Time: at - int64(Slack/1e6)})
+		l.gone(broker.Disconnect{Everyone: true, Time: at - int64(Slack/1e6)})
 		l.started = at
 	}
 }
@@ -90,5 +90,5 @@ func (l *ledger) marker(sent int64) {
 }
 
 func (l *ledger) tell(clientID string, at int64) {
-	l.gone(mqttfront.Departure{ClientID: clientID, Time: at - int64(Slack/1e6)})
+	l.gone(broker.Disconnect{ClientID: clientID, Time: at - int64(Slack/1e6)})
 }

@@ -8,14 +8,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 // told is a ledger that writes down what it tells.
-func told() (*ledger, *[]mqttfront.Departure) {
-	var departures []mqttfront.Departure
+func told() (*ledger, *[]broker.Disconnect) {
+	var departures []broker.Disconnect
 	l := newLedger()
-	l.gone = func(d mqttfront.Departure) { departures = append(departures, d) }
+	l.gone = func(d broker.Disconnect) { departures = append(departures, d) }
 	return l, &departures
 }
 
@@ -30,7 +30,7 @@ func TestGoneIsToldTwice(t *testing.T) {
 	l.marker(3_000)
 	l.marker(5_100)
 	l.marker(6_000)
-	want := []mqttfront.Departure{{ClientID: "a", Time: 2_000 - slack}, {ClientID: "a", Time: 5_100 - slack}}
+	want := []broker.Disconnect{{ClientID: "a", Time: 2_000 - slack}, {ClientID: "a", Time: 5_100 - slack}}
 	if !slices.Equal(*departures, want) {
 		t.Errorf("%+v", *departures)
 	}
@@ -84,7 +84,7 @@ func TestBrokerStarted(t *testing.T) {
 	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_500)
 	l.marker(200_000)
 	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000) // it has waited for this node for a minute
-	want := []mqttfront.Departure{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
+	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
 	if !slices.Equal(*departures, want) {
 		t.Errorf("%+v", *departures)
 	}
@@ -165,7 +165,7 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			}
 		}
 		for _, w := range watches {
-			if !slices.ContainsFunc(*departures, func(d mqttfront.Departure) bool { return d.Time >= w.stamp }) {
+			if !slices.ContainsFunc(*departures, func(d broker.Disconnect) bool { return d.Time >= w.stamp }) {
 				t.Fatalf("a watch of %d was never ended: %+v", w.from, *departures)
 			}
 		}

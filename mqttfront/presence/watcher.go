@@ -13,7 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
-	"holdfast/mqttfront"
+	"holdfast/mqttfront/broker"
 )
 
 // Config is what a Watcher needs to know.
@@ -65,20 +65,20 @@ func New(config Config, source Source) *Watcher {
 // now returns the time of the steady clock in milliseconds.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements mqttfront.Driver: the time is that of the request's arrival, to be compared with departures.
-func (w *Watcher) Origin(*paho.Publish) mqttfront.Origin {
-	return mqttfront.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
+// Origin implements broker.Driver: the time is that of the request's arrival, to be compared with departures.
+func (w *Watcher) Origin(*paho.Publish) broker.Origin {
+	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
 
-// TrustedIdentity implements mqttfront.Driver.
+// TrustedIdentity implements broker.Driver.
 func (w *Watcher) TrustedIdentity() bool { return w.config.Trusted }
 
 func (w *Watcher) topic() string {
 	return fmt.Sprintf("holdfast/%s/%s/presence", w.config.Cluster, w.config.Node)
 }
 
-// Departures implements mqttfront.Driver. It is called once at a time.
-func (w *Watcher) Departures(ctx context.Context, tell func(mqttfront.Departure)) error {
+// WatchDisconnects implements broker.Driver. It is called once at a time.
+func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconnect)) error {
 	w.ledger.gone = tell
 	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTime)
 	defer cancel()
@@ -194,7 +194,7 @@ func (s *session) serve(ctx, subscribing context.Context) error {
 		return err
 	}
 	w.setClient(s.client)
-	w.config.Log.Info("the broker tells who goes away", "client", s.clientID())
+	w.config.Log.Info("client-disconnect feed is up", "client", s.clientID())
 	ticker := time.NewTicker(w.config.Interval)
 	defer ticker.Stop()
 	for {

@@ -152,7 +152,7 @@ stateStoreResources:
 		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username",
 		"--audit.file", filepath.Join(folder, "audit.jsonl"))
 	s.waitReady(t)
-	eventually(t, "the node can send clients away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
+	eventually(t, "the node can send clients away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	return s, filepath.Join(folder, "audit.jsonl")
 }
 

@@ -41,7 +41,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	broker := startMosquitto(t, "sys_interval 1")
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
+	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	for name, leave := range map[string]func(*peer){
 		"disconnect": (*peer).leave,
 		"cut":        func(p *peer) { _ = p.conn.Close() },
@@ -71,11 +71,11 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 
 // † A client that goes and comes back at once, or takes its own connection over, keeps the watch that it makes then, however late the
 // broker's word of its end comes. The watches that it had made before end.
-func TestLateDepartureOnMosquitto(t *testing.T) {
+func TestLateDisconnectOnMosquitto(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
-	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "the broker tells who goes away") })
+	eventually(t, "the node listens to who goes away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	const clients = 20
 	for round := range 3 {
 		for i := range clients {

@@ -19,6 +19,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
+	mqttbroker "holdfast/mqttfront/broker"
 	"holdfast/test/sim/schedule"
 )
 
@@ -329,7 +330,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	h.mu.Unlock()
 	front, err := mqttfront.New(config, mqttfront.World{
 		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
-		Driver: mqttfront.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
+		Driver: mqttbroker.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: mqttfront.NewMetrics(p.registry),
 	})
 	p.front = front

@@ -1,0 +1,73 @@
+// Package broker is the interface between the front end and what differs between MQTT brokers.
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// Driver provides what the MQTT standard does not: who published a request, which clients have disconnected, and a way to disconnect a client.
+// Its methods are safe for concurrent use.
+type Driver interface {
+	// Origin returns what the broker reports about a request beyond the MQTT standard.
+	Origin(request *paho.Publish) Origin
+	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected, until the context ends. It may report one
+	// disconnect several times. An error means that the broker cannot be watched now; the caller tries again.
+	WatchDisconnects(ctx context.Context, disconnected func(Disconnect)) error
+	// Kick disconnects a publisher. The error wraps ErrUnsupported if the broker has no way to do that.
+	Kick(ctx context.Context, publisher Publisher) error
+	// TrustedIdentity reports whether the broker vouches for the identity in requests. If not, it is the client's own claim.
+	TrustedIdentity() bool
+}
+
+// NotificationSubscriber is a Driver that can subscribe clients to their own notifications, for client libraries that never subscribe. Its
+// method is safe for concurrent use.
+type NotificationSubscriber interface {
+	// SubscribeNotifications subscribes a connected client to a topic filter, unless it has a subscription there already. It reports whether it
+	// made one. The error wraps ErrUnsupported if the driver is not configured for that.
+	SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error)
+}
+
+// Publisher is the client that published a request. The broker vouches for it.
+type Publisher struct {
+	ClientID string
+	Username string // empty if the broker does not report it
+}
+
+// Origin is what a broker reports about a request.
+type Origin struct {
+	// Time orders the events of one client on the broker's own clock; 0 is unknown.
+	Time int64
+	// QoS is the level with which the client published, if the broker reports it; 0 is the level of the delivery.
+	QoS byte
+}
+
+// Disconnect is the end of a client's connection.
+type Disconnect struct {
+	ClientID string
+	Everyone bool  // all clients, for instance because the broker restarted
+	Time     int64 // on the same clock as Origin.Time
+}
+
+// ErrUnsupported is the error for what a broker has no way to do.
+var ErrUnsupported = errors.New("not supported by this broker")
+
+// NoDriver is the Driver for brokers that nothing is known of. Watches end by PUBACK 0x10 where the broker sends it, by STOP, or by their time to live.
+type NoDriver struct{}
+
+// Origin implements Driver.
+func (NoDriver) Origin(*paho.Publish) Origin { return Origin{} }
+
+// WatchDisconnects implements Driver.
+func (NoDriver) WatchDisconnects(ctx context.Context, _ func(Disconnect)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Kick implements Driver.
+func (NoDriver) Kick(context.Context, Publisher) error { return ErrUnsupported }
+
+// TrustedIdentity implements Driver.
+func (NoDriver) TrustedIdentity() bool { return false }

@@ -1,0 +1,116 @@
+package mqttfront
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/broker"
+)
+
+// clientDriver vouches for client ids, and notes what it is asked for.
+type clientDriver struct {
+	broker.NoDriver
+	kicked     chan string
+	subscribed chan string
+}
+
+func (clientDriver) TrustedIdentity() bool { return true }
+
+func (d clientDriver) Kick(_ context.Context, publisher broker.Publisher) error {
+	d.kicked <- publisher.ClientID
+	return nil
+}
+
+func (d clientDriver) SubscribeNotifications(_ context.Context, clientID, filter string) (bool, error) {
+	d.subscribed <- clientID + " " + filter
+	return true, nil
+}
+
+// The leader alone disconnects the publisher of an invalid response topic, and does not answer.
+func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := clientDriver{kicked: make(chan string, 10)}
+		f, s := newTestFrontOf(t, driver)
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.kicker.Run(ctx)
+		misbehave := func() (acknowledged bool) {
+			f.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+				ResponseTopic: InvokeTopic, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
+			}}}, time.Now(), func() { acknowledged = true })
+			return acknowledged
+		}
+		if !misbehave() {
+			t.Error("a follower leaves the message at the broker")
+		}
+		synctest.Wait()
+		if len(driver.kicked) != 0 {
+			t.Error("a follower disconnects the publisher")
+		}
+		serve(f)
+		if !misbehave() {
+			t.Error("the leader leaves the message at the broker")
+		}
+		synctest.Wait()
+		if len(driver.kicked) != 1 || <-driver.kicked != "robot" || len(s.proposed) != 0 {
+			t.Errorf("the publisher is connected, %d commands proposed", len(s.proposed))
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A leader subscribes the clients that watch a key, and no others.
+func TestWatchingClientsAreSubscribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := clientDriver{subscribed: make(chan string, 10)}
+		f, s := newTestFrontOf(t, driver)
+		serve(f)
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.subscriber.Run(ctx)
+		arrive(f, del, "0123456789abcdef", "__srcId", "writer")
+		f.Applied(s.outcome(1, fsm.CodeDeleted), s.tags[:1])
+		arrive(f, "*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n", "0123456789abcdeX", "__srcId", "a")
+		f.Applied(s.outcome(2, fsm.CodeOK), s.tags[1:])
+		synctest.Wait()
+		if got, want := <-driver.subscribed, "a clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/61/command/notify/+"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		// A notification without a subscriber does not end the watch of a client that could be subscribed.
+		proposed := len(s.proposed)
+		f.notified(&outgoing{event: &fsm.Event{Key: "k"}, receiver: &fsm.Receiver{ClientID: "b"}}, mqttconn.ReasonNoMatchingSubscriber)
+		synctest.Wait()
+		<-driver.subscribed
+		if len(s.proposed) != proposed || len(driver.subscribed) != 0 {
+			t.Errorf("proposed %+v, %d more subscribed", s.proposed[proposed:], len(driver.subscribed))
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// Where the broker vouches for client ids, nobody has the store write under another client's id; and never on a node's own topics.
+func TestResponseTopicsOfOthers(t *testing.T) {
+	for _, trusted := range []bool{false, true} {
+		f, _ := newTestFront(t, func(c *Config) {
+			if trusted {
+				c.Identity.ClientIDProperty, c.Identity.OwnResponses = "id", true
+			}
+		})
+		for topic, ours := range map[string]bool{
+			"clients/a/r": true, "elsewhere": true, "clients": true, "clients/b/r": !trusted, "clients/b": !trusted, "clients/": !trusted, "clients/ab/r": !trusted,
+			"holdfast/holdfast/n1/probe": false, "clients/61/" + goResponse: true, "clients/62/" + goResponse: !trusted, "clients/a/" + goResponse: !trusted,
+			strings.Repeat("l/", 127) + "l": true, strings.Repeat("l/", 128) + "l": false,
+		} {
+			if got := validResponseTopic(topic) && f.isOwnResponseTopic(topic, "a"); got != ours {
+				t.Errorf("trusted: %v, %s: %v", trusted, topic, got)
+			}
+		}
+	}
+}
