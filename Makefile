@@ -25,7 +25,7 @@ K8STOOLS    := containernetworking-plugins conntrack iptables iproute2 openssl p
 
 # Fuzz targets, as package:name.
 FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntry fsm:FuzzRestore fsm:FuzzFrames \
-	mqttfront:FuzzParsePayload internal/mqttconn:FuzzParsePublish
+	mqttfront/wire:FuzzParsePayload internal/mqttconn:FuzzParsePublish
 
 # The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1 SCHEDULE=1. A run is a pair of a seed, of what goes wrong,
 # and a schedule, the order in which goroutines run. PAIRS=1 also runs the pairs of all failures that were ever found.
@@ -200,7 +200,7 @@ bench-tls: bench-build ## SETs with TLS to the broker beside SETs without; fails
 	bin/bench tls --output report/bench-tls --rounds 3 --duration 1500ms
 
 bench-go: ## micro-benchmarks of the hot paths, six times, for benchstat
-	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./mqttfront ./internal/mqttconn
+	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./mqttfront ./mqttfront/wire ./internal/mqttconn
 
 allocations: ## fail when a SET allocates more than it did (without the race detector, which allocates, too)
 	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocations -v ./mqttfront ./internal/mqttconn ./resp

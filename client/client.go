@@ -20,12 +20,7 @@ import (
 
 	"holdfast/hlc"
 	"holdfast/internal/mqttconn"
-)
-
-const (
-	serviceID          = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-	invokeTopic        = "statestore/v1/" + serviceID + "/command/invoke"
-	notificationPrefix = "clients/statestore/v1/" + serviceID + "/"
+	"holdfast/internal/topics"
 )
 
 // Config says where the broker is and who the client is. Only Addresses is needed.
@@ -122,7 +117,7 @@ func (c *Client) complete() error {
 		return fmt.Errorf("client id %q: must not hold '/', '+' or '#'", c.config.ClientID)
 	}
 	if c.config.InvokeTopic == "" {
-		c.config.InvokeTopic = invokeTopic
+		c.config.InvokeTopic = topics.Invoke
 	}
 	if c.config.Timeout <= 0 {
 		c.config.Timeout = 10 * time.Second

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // session is one connection to the broker.
@@ -90,7 +90,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	err = mqttconn.Subscribe(ctx, s.mqtt,
 		paho.SubscribeOptions{Topic: c.responseTopic, QoS: 1},
-		paho.SubscribeOptions{Topic: notificationPrefix + base16(c.config.ClientID) + "/command/notify/#", QoS: 1})
+		paho.SubscribeOptions{Topic: topics.OfClient(c.config.ClientID) + "#", QoS: 1})
 	if err != nil {
 		s.close()
 		return nil, err
@@ -99,8 +99,6 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	s.sending.Go(s.renewWatches)
 	return s, nil
 }
-
-func base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
 
 // rest returns for how long replies may gather before they are read: one wake-up for many is cheaper, and when many are waited for
 // one is not much later for it.
@@ -156,7 +154,7 @@ func (s *session) received(m mqttconn.Message) {
 	p := m.Publish
 	if p.Topic == s.client.responseTopic {
 		s.client.answered(p)
-	} else if rest, ok := strings.CutPrefix(p.Topic, notificationPrefix); ok {
+	} else if rest, ok := strings.CutPrefix(p.Topic, topics.Notifications); ok {
 		s.client.notified(rest, p)
 	}
 	if p.QoS == 1 {

@@ -6,6 +6,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"holdfast/hlc"
+	"holdfast/internal/topics"
 )
 
 // execute runs one command and puts down its result.
@@ -152,7 +153,7 @@ func (m *Machine) judge(command *Command, rule *uint16) ErrorCode {
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,
 		int64(len(command.Expected)) > limits.ValueBytes,
-		command.Kind == KindKeyNotify && NotificationTopicSize(command.Principal.ClientID, command.Key) > maxNotificationTopic:
+		command.Kind == KindKeyNotify && topics.NotificationSize(command.Principal.ClientID, command.Key) > maxNotificationTopic:
 		return ErrorQuota
 	case command.LateError != NoError:
 		return command.LateError
@@ -287,12 +288,6 @@ func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
 
 // maxNotificationTopic is how long an MQTT topic name can be.
 const maxNotificationTopic = 65_535
-
-// NotificationTopicSize returns the size in bytes of the topic on which a client is told of a key.
-func NotificationTopicSize[T ~string | ~[]byte](clientID string, key T) int {
-	const fixed = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8//command/notify/")
-	return fixed + 2*len(clientID) + 2*len(key)
-}
 
 func (m *Machine) keyNotify(command *Command, result *Result) {
 	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)

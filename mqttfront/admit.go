@@ -44,7 +44,7 @@ func (f *Front) hold(r *request) bool {
 		r.done()
 		return false
 	}
-	if earlier, held := f.pending.byID[r.command.ID]; held && !earlier.isOpen() {
+	if earlier, held := f.pending.byID[r.Command.ID]; held && !earlier.isOpen() {
 		r.markCopy() // it came again after the outcome, which may be forgotten when the entry is applied
 	}
 	f.pending.add(r)
@@ -61,10 +61,10 @@ func (f *Front) keeps(r *request) bool {
 	if f.onlyHolder() {
 		return true
 	}
-	if r.command.ID.IsZero() {
+	if r.Command.ID.IsZero() {
 		return false
 	}
-	if earlier, held := f.pending.byID[r.command.ID]; held {
+	if earlier, held := f.pending.byID[r.Command.ID]; held {
 		if earlier.outcome == 0 { // one copy is enough
 			earlier.absorb(r)
 			return false
@@ -77,7 +77,7 @@ func (f *Front) keeps(r *request) bool {
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
 		return true
 	}
-	index, known := f.pending.hints.arrived(r.command.ID, r.arrived)
+	index, known := f.pending.hints.arrived(r.Command.ID, r.arrived)
 	if known && index <= f.mark {
 		return false // answered before it came
 	}

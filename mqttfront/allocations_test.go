@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // replay is a connection that delivers the same bytes again and again.
@@ -38,37 +38,37 @@ func (r *replay) Close() error                     { return nil }
 func (r *replay) SetWriteDeadline(time.Time) error { return nil }
 
 // burst is a number of SETs as a broker sends them.
-func burst(count int) (wire []byte) {
+func burst(count int) (encoded []byte) {
 	expiry, format := uint32(10), byte(0)
 	for i := range count {
-		wire = mqttconn.AppendPublish(wire, &packets.Publish{
-			Topic: InvokeTopic, QoS: 1, PacketID: uint16(i + 1),
+		encoded = mqttconn.AppendPublish(encoded, &packets.Publish{
+			Topic: topics.Invoke, QoS: 1, PacketID: uint16(i + 1),
 			Payload: fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$20\r\nkey-%016d\r\n$100\r\n%0100d\r\n", i, i),
 			Properties: &packets.Properties{
 				ResponseTopic: "clients/holdfast-client-1/services/statestore/_any_/command/invoke/response", CorrelationData: fmt.Appendf(nil, "%0*d", idDigits, i),
-				MessageExpiry: &expiry, ContentType: contentType, PayloadFormat: &format,
+				MessageExpiry: &expiry, ContentType: "application/octet-stream", PayloadFormat: &format,
 				User: []packets.User{{Key: "__ts", Value: "1696374425000:00001:client-1"}, {Key: "__srcId", Value: "holdfast-client-1"}, {Key: "__protVer", Value: "1.0"}},
 			},
 		})
 	}
-	return wire
+	return encoded
 }
 
 // path takes bursts of SETs from the connection to the replies on the wire, as a leader does, with the log between the two as an entry
 // that is encoded, checked and applied. Raft itself and the network are left out.
 type path struct {
-	t      testing.TB
-	front  *Front
-	store  *fakeStore
-	lane   *lane
-	bytes  []byte
-	ids    []int // where the numbers of the requests are, each of idDigits
-	next   int
-	index  uint64
-	number uint64
-	buffer []byte
-	wire   []byte
-	sent   []*outgoing
+	t       testing.TB
+	front   *Front
+	store   *fakeStore
+	lane    *lane
+	bytes   []byte
+	ids     []int // where the numbers of the requests are, each of idDigits
+	next    int
+	index   uint64
+	number  uint64
+	buffer  []byte
+	encoded []byte
+	sent    []*outgoing
 }
 
 const idDigits = 16
@@ -118,9 +118,9 @@ func (p *path) run() {
 	p.number++
 	p.apply(&fsm.Entry{Term: 1, Number: p.number, Elapsed: int64(p.number), Wall: 1_696_374_425_000, Commands: p.store.proposed}, p.store.tags)
 	p.store.proposed, p.store.tags = p.store.proposed[:0], p.store.tags[:0]
-	p.wire, p.sent = p.wire[:0], p.sent[:0]
+	p.encoded, p.sent = p.encoded[:0], p.sent[:0]
 	for o, wait := p.lane.next(); !wait; o, wait = p.lane.next() {
-		p.wire, p.sent = mqttconn.AppendPublish(p.wire, p.lane.encode(o)), append(p.sent, o)
+		p.encoded, p.sent = mqttconn.AppendPublish(p.encoded, p.lane.encode(o)), append(p.sent, o)
 	}
 	for _, o := range p.sent {
 		p.lane.acked(o, 0, nil)
@@ -156,36 +156,5 @@ func BenchmarkSet(b *testing.B) {
 	p := newPath(b, 64)
 	for b.Loop() {
 		p.run()
-	}
-}
-
-// benchmarked is a SET as decode gets it.
-func benchmarked() *paho.Publish {
-	var message *paho.Publish
-	wire := burst(1)
-	conn := mqttconn.NewConn(&replay{bytes: wire, left: len(wire)}, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { message = m.Publish }})
-	_, _ = conn.Read(make([]byte, 1)) // the end
-	_ = conn.Close()
-	return message
-}
-
-func BenchmarkDecode(b *testing.B) {
-	f, _ := newTestFront(b)
-	message, now := benchmarked(), time.Now()
-	for b.Loop() {
-		if _, verdict, reason := f.decode(message, now); verdict != verdictExecute {
-			b.Fatal(verdict, reason)
-		}
-	}
-}
-
-func BenchmarkEncodeReply(b *testing.B) {
-	f, _ := newTestFront(b)
-	now := time.Now()
-	r, _, _ := f.decode(benchmarked(), now)
-	result := fsm.Result{Code: fsm.CodeOK}
-	var wire []byte
-	for b.Loop() {
-		wire = mqttconn.AppendPublish(wire[:0], encodeReply(r, r.deadline, &result, now))
 	}
 }

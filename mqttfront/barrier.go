@@ -81,7 +81,7 @@ func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (ke
 	const rounding = 1500 * time.Millisecond // of request.sent
 	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
 	for i, r := range list {
-		own, held := here[r.command.ID]
+		own, held := here[r.Command.ID]
 		if held && !own.elsewhere && r.sent.Sub(own.sent) < rounding { // otherwise the client sent this copy later
 			passed[r.ordering()] = i + 1
 		}

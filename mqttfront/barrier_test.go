@@ -14,7 +14,7 @@ import (
 func (s *fakeStore) order() string {
 	var order strings.Builder
 	for i, tag := range s.tags {
-		name := string(tag.(*request).correlation[:1])
+		name := string(tag.(*request).Correlation[:1])
 		if s.proposed[i].Kind == fsm.KindReject {
 			name = strings.ToUpper(name)
 		}

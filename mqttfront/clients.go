@@ -2,6 +2,7 @@ package mqttfront
 
 import (
 	"holdfast/fsm"
+	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
 )
 
@@ -41,21 +42,21 @@ func (f *Front) propose(command fsm.Command) {
 // kick disconnects the publisher of a request with an invalid response topic, if this node leads. It does not wait for that.
 func (f *Front) kick(r *request) {
 	if f.leads() {
-		f.kicker.Kick(broker.Publisher{ClientID: r.command.Principal.ClientID, Username: r.command.Principal.Username})
+		f.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 	}
 }
 
 // subscribeLocked subscribes a client that watches a key to its notifications. It does not wait for that.
 func (f *Front) subscribeLocked(r *request, result *fsm.Result) {
-	if r.command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
-		f.subscribe(r.command.Principal.ClientID, nil)
+	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
+		f.subscribe(r.Command.Principal.ClientID, nil)
 	}
 }
 
 // subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed
 // when no subscription was made. When the driver fails, the next notification without a subscriber tries again.
 func (f *Front) subscribe(clientID string, otherwise *fsm.Command) bool {
-	wanted := broker.Subscription{ClientID: clientID, Filter: notificationFilter(clientID)}
+	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}
 	if otherwise != nil {
 		wanted.NotMade = func() { f.propose(*otherwise) }
 	}

@@ -2,7 +2,6 @@ package mqttfront
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
 )
 
@@ -41,8 +41,8 @@ func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go f.kicker.Run(ctx)
 		misbehave := func() (acknowledged bool) {
-			f.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
-				ResponseTopic: InvokeTopic, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
+			f.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+				ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
 			}}}, time.Now(), func() { acknowledged = true })
 			return acknowledged
 		}
@@ -93,24 +93,4 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
-}
-
-// Where the broker vouches for client ids, nobody has the store write under another client's id; and never on a node's own topics.
-func TestResponseTopicsOfOthers(t *testing.T) {
-	for _, trusted := range []bool{false, true} {
-		f, _ := newTestFront(t, func(c *Config) {
-			if trusted {
-				c.Identity.ClientIDProperty, c.Identity.OwnResponses = "id", true
-			}
-		})
-		for topic, ours := range map[string]bool{
-			"clients/a/r": true, "elsewhere": true, "clients": true, "clients/b/r": !trusted, "clients/b": !trusted, "clients/": !trusted, "clients/ab/r": !trusted,
-			"holdfast/holdfast/n1/probe": false, "clients/61/" + goResponse: true, "clients/62/" + goResponse: !trusted, "clients/a/" + goResponse: !trusted,
-			strings.Repeat("l/", 127) + "l": true, strings.Repeat("l/", 128) + "l": false,
-		} {
-			if got := validResponseTopic(topic) && f.isOwnResponseTopic(topic, "a"); got != ours {
-				t.Errorf("trusted: %v, %s: %v", trusted, topic, got)
-			}
-		}
-	}
 }

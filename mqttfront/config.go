@@ -8,16 +8,8 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/wire"
 )
-
-// Identity names the user properties by which a broker tells who published.
-type Identity struct {
-	ClientIDProperty    string // empty: the request's own word is taken
-	UsernameProperty    string
-	AttributeProperties []string
-	// OwnResponses refuses response topics under clients/ and another's client id, of those whom the broker vouches for.
-	OwnResponses bool
-}
 
 // Config is what a Front needs to know. DefaultConfig gives the rest a value.
 type Config struct {
@@ -29,7 +21,7 @@ type Config struct {
 	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
 	Password func() []byte
 
-	Identity Identity
+	Identity wire.Identity
 
 	// FollowLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
 	// cheaper, and rests on the broker's queue for what comes while nobody leads.
@@ -92,10 +84,13 @@ func DefaultConfig() Config {
 // may be forgotten.
 func (c *Config) maxWait() time.Duration { return c.OverloadAge + c.ProposalAge }
 
-// remembered returns how long the outcome of a request is remembered that is worth answering for a time: as long as its client may send it again,
-// and such a copy may then wait in a session and at a leader.
-func (c *Config) remembered(worth time.Duration) time.Duration {
-	return worth + c.DedupMargin + c.SessionAge + c.maxWait()
+// decoder returns the decoder of requests. The outcome of a request is remembered beyond the time for which it is worth answering for as long as its
+// client may send it again, and such a copy may then wait in a session and at a leader.
+func (c *Config) decoder() wire.Decoder {
+	return wire.Decoder{
+		Identity: c.Identity, DefaultExpiry: c.DefaultExpiry, MaxExpiry: c.MaxExpiry,
+		Margin: c.DedupMargin + c.SessionAge + c.maxWait(),
+	}
 }
 
 // Validate reports the first field that makes no sense.

@@ -12,7 +12,7 @@ import (
 // recognize marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
 // A leader does not look.
 func (f *Front) recognize(r *request) (found lookup) {
-	if r.command.ID.IsZero() || r.read {
+	if r.Command.ID.IsZero() || r.Read {
 		return lookup{done: true}
 	}
 	if f.leads() {
@@ -24,7 +24,7 @@ func (f *Front) recognize(r *request) (found lookup) {
 // look notes whether a request has had its effect, and reports whether the reply is known to be published.
 func (f *Front) look(r *request) (published bool) {
 	f.store.View(func(m *fsm.Machine) {
-		_, index, known := m.Remembered(r.command.ID)
+		_, index, known := m.Remembered(r.Command.ID)
 		if known {
 			r.markCopy()
 		}
@@ -45,10 +45,10 @@ func (f *Front) recognizeHeld() {
 		}
 		f.pending.needsLookup, f.applied = false, index
 		for r := range f.pending.all() {
-			if r.isCopy() || r.read || r.command.ID.IsZero() {
+			if r.isCopy() || r.Read || r.Command.ID.IsZero() {
 				continue
 			}
-			if _, _, known := m.Remembered(r.command.ID); known {
+			if _, _, known := m.Remembered(r.Command.ID); known {
 				r.markCopy()
 			}
 		}
@@ -65,16 +65,16 @@ func (f *Front) leads() bool {
 // wasShed reports whether a request was shed after this copy of it had come. f.mu is held.
 func (f *Front) wasShed(r *request) bool {
 	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
-	return f.pending.hints.endedAt(r.command.ID, endShed).After(r.arrived.Add(-imprecise))
+	return f.pending.hints.endedAt(r.Command.ID, endShed).After(r.arrived.Add(-imprecise))
 }
 
 // rejectRedelivery reports whether this node must not execute a request that the broker delivers again. The request expired here, or was shed, and
 // later requests of its client may have been executed since. Or it has no identity and only the broker keeps requests: an earlier leader may
 // have executed it, and no node could recognise it. f.mu is held.
 func (f *Front) rejectRedelivery(r *request) bool {
-	id := r.command.ID
+	id := r.Command.ID
 	switch {
-	case r.read:
+	case r.Read:
 		return false
 	case id.IsZero():
 		return !f.mode.followersHold()
@@ -85,8 +85,8 @@ func (f *Front) rejectRedelivery(r *request) bool {
 
 // noteExpired notes that a request expired before this node executed it. f.mu is held.
 func (f *Front) noteExpired(r *request) {
-	if !r.command.ID.IsZero() && !r.read {
-		f.pending.hints.ended(r.command.ID, endExpired, 0, false, time.Now())
+	if !r.Command.ID.IsZero() && !r.Read {
+		f.pending.hints.ended(r.Command.ID, endExpired, 0, false, time.Now())
 	}
 }
 

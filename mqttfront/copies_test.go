@@ -36,7 +36,7 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 		}
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 		outcome := &fsm.Outcome{
-			Index: 4, Published: 4, Commands: []fsm.Command{other.first().command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+			Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 		}
 		var tags []any
 		if leads {
@@ -68,7 +68,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	f, s := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	command := probe.first().command
+	command := probe.first().Command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	if f.pending.len() != 1 {
@@ -130,8 +130,8 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		}
 		var order []string
 		for r := range f.pending.all() {
-			order = append(order, string(r.correlation))
-			if f.pending.byID[r.command.ID] != r {
+			order = append(order, string(r.Correlation))
+			if f.pending.byID[r.Command.ID] != r {
 				t.Error("a request is held that is not known by its identity")
 			}
 		}
@@ -147,7 +147,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	f, s := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().command}})
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().Command}})
 	serve(f)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.stopServing(leading(f))
@@ -165,7 +165,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{
-		Index: 4, Commands: []fsm.Command{probe.first().command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
 	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	f.backlog.Store(true)
@@ -185,7 +185,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	f, s := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	held := f.first()
-	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.command}})
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
 	f.recognizeHeld()
 	if !held.isCopy() {
 		t.Error("the request is not recognized")
@@ -201,7 +201,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 		first := other.first()
 		for _, store := range []*fakeStore{s, behind} {
-			commit(t, store, fsm.Entry{Commands: []fsm.Command{first.command}})
+			commit(t, store, fsm.Entry{Commands: []fsm.Command{first.Command}})
 			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
 		}
 		if copied {

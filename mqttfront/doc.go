@@ -1,6 +1,6 @@
 // Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
 //
-// Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (decode.go) into a
+// Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (package wire) into a
 // request and kept (admit.go, pending.go) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
 // holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (outbox.go, lane.go). A new
 // leader takes these connections over from the old one before it publishes anything, and answers what it held as a follower. What depends on
@@ -18,15 +18,6 @@ import (
 	"time"
 
 	"holdfast/fsm"
-)
-
-// Protocol constants of the state store.
-const (
-	serviceID = "FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-	// InvokeTopic is where clients publish requests.
-	InvokeTopic = "statestore/v1/" + serviceID + "/command/invoke"
-	// notificationPrefix begins the topics of notifications.
-	notificationPrefix = "clients/statestore/v1/" + serviceID
 )
 
 // Store is the replicated state machine, as the front end uses it. A tag that was accepted comes back exactly once, through

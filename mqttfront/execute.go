@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
 )
 
 // execute gives a request to the store, or answers it where the store is not needed. A request that waited too long for a leader that
@@ -11,7 +12,7 @@ import (
 func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	now := time.Now()
 	if r.expired(now) {
-		f.world.Metrics.ignored.WithLabelValues(reasonExpired).Inc()
+		f.world.Metrics.ignored.WithLabelValues(wire.ReasonExpired).Inc()
 		if !r.inTable() {
 			f.end(r)
 			return
@@ -22,7 +23,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	barred := r.inTable() && (known || late || f.mustBar(r, now))
 	f.world.Metrics.stage("queue", now.Sub(r.arrived))
 	overloaded := mayRefuse && !barred && f.overloadedLocked(r, now)
-	if overloaded && r.logged() && r.command.ID.IsZero() {
+	if overloaded && r.logged() && r.Command.ID.IsZero() {
 		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
 		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
@@ -39,7 +40,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 		r.state = stateExecuting
 	}
 	f.beginWorkLocked(r)
-	command := r.command
+	command := r.Command
 	switch {
 	case r.answerKnown():
 		l.answer(f, r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
@@ -51,8 +52,8 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
 		silent := barred && (late || known)
 		command = command.Refusal(silent && f.version >= fsm.VersionProlong)
-	case r.read && f.pending.noConflictingWrite(r):
-		if !f.store.Read(&r.command, r) {
+	case r.Read && f.pending.noConflictingWrite(r):
+		if !f.store.Read(&r.Command, r) {
 			f.putBack(r)
 		}
 		return
@@ -68,7 +69,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 // mustBar reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
 // node, and expired here, so that its client's later requests may have been executed. f.mu is held.
 func (f *Front) mustBar(r *request, now time.Time) bool {
-	return r.expired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.command.ID, endExpired).IsZero()
+	return r.expired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.Command.ID, endExpired).IsZero()
 }
 
 // answersBarred handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
@@ -90,7 +91,7 @@ func (f *Front) overloadedLocked(r *request, now time.Time) bool {
 	switch {
 	case now.Sub(r.arrived) > f.config.OverloadAge:
 		f.world.Metrics.refused.WithLabelValues("age").Inc()
-	case f.shares.full(r.ordering(), r.size):
+	case f.shares.full(r.ordering(), r.Size):
 		f.world.Metrics.refused.WithLabelValues("client_share").Inc()
 	default:
 		return false
@@ -117,11 +118,11 @@ func (f *Front) putBack(r *request) {
 // without must never be proposed again, so it stays unanswered. f.mu is held.
 func (f *Front) setAside(r *request) {
 	f.putBack(r)
-	if r.state.isHeld() && !r.read && r.command.ID.IsZero() {
+	if r.state.isHeld() && !r.Read && r.Command.ID.IsZero() {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		f.end(r)
 	}
 }
 
 // mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
-func mayRefuseUnlogged(r *request) bool { return r.read }
+func mayRefuseUnlogged(r *request) bool { return r.Read }

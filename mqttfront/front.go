@@ -11,14 +11,16 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/wire"
 )
 
 // Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
 // called by the store. All methods are safe for concurrent use.
 type Front struct {
-	config Config
-	world  World
-	store  Store
+	config  Config
+	world   World
+	store   Store
+	decoder wire.Decoder
 
 	hasStore chan struct{} // closed when store is set
 	drain    chan struct{} // closed when nothing more is taken up
@@ -68,7 +70,7 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(),
+		config: config, world: world, decoder: config.decoder(), mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
 		upSince: time.Now(), started: time.Now(),
@@ -218,23 +220,27 @@ func (f *Front) Drain(ctx context.Context) {
 
 // take decodes what was received, and takes it in.
 func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time.Time, done func()) {
-	r, verdict, reason := f.decode(message.Publish, arrived)
+	r := &request{arrived: arrived, sent: arrived, redelivered: message.Redelivered}
+	origin := f.world.Driver.Origin(message.Publish)
+	ttl, verdict, reason := f.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
 	if reason != "" {
 		f.world.Metrics.ignored.WithLabelValues(reason).Inc()
 	}
-	if verdict == verdictIgnore {
+	switch verdict {
+	case wire.VerdictIgnore:
 		f.world.Log.Debug("message on the invoke topic is not executed", "reason", reason)
 		done()
-		return
-	}
-	if verdict == verdictKick {
+	case wire.VerdictKick:
 		done()
 		f.kick(r)
-		return
+	default:
+		r.done, r.holdUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
+		if !r.Deadline.IsZero() {
+			r.sent = r.Deadline
+		}
+		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
+		f.admit(ctx, r)
 	}
-	r.size = max(r.size, requestOverhead+message.Size) // whatever is kept of it keeps all
-	r.done, r.redelivered = done, message.Redelivered
-	f.admit(ctx, r)
 }
 
 // expireHeld gives up what nobody waits for any more.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
 )
 
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
@@ -36,7 +37,7 @@ func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64
 	defer f.mu.Unlock()
 	now := time.Now()
 	for r := range f.pending.all() {
-		if r.sequence < cursor || r.command.ID.IsZero() || r.over(now) {
+		if r.sequence < cursor || r.Command.ID.IsZero() || r.over(now) {
 			continue
 		}
 		if age > 0 && now.Sub(r.arrived) < age {
@@ -66,18 +67,18 @@ const (
 // appendHeld appends a request as one node gives it to another: times as what is left of them, because clocks differ.
 func appendHeld(b []byte, r *request, now time.Time) []byte {
 	deadline := int64(0)
-	if !r.deadline.IsZero() {
-		deadline = max(r.deadline.Sub(now).Milliseconds(), 1)
+	if !r.Deadline.IsZero() {
+		deadline = max(r.Deadline.Sub(now).Milliseconds(), 1)
 	}
 	var body []byte
-	body = appendField(body, r.responseTopic)
-	body = appendField(body, r.correlation)
-	body = appendField(body, r.version)
+	body = appendField(body, r.ResponseTopic)
+	body = appendField(body, r.Correlation)
+	body = appendField(body, r.UnsupportedVersion)
 	body = binary.AppendVarint(body, deadline)
 	body = binary.AppendVarint(body, r.holdUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.arrived).Milliseconds())
 	body = binary.AppendUvarint(body, r.outcome)
-	command, flags := r.command, uint64(0)
+	command, flags := r.Command, uint64(0)
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
 		command.Kind, flags = fsm.KindInvalid, flagBare
 	}
@@ -144,11 +145,11 @@ func readHeld(page []byte, now time.Time) (requests []*request, faults error) {
 
 func readOneHeld(body fields, now time.Time) (*request, error) {
 	r := &request{done: func() {}, elsewhere: true}
-	r.responseTopic = string(body.bytes())
-	r.correlation = body.bytes()
-	r.version = string(body.bytes())
+	r.ResponseTopic = string(body.bytes())
+	r.Correlation = body.bytes()
+	r.UnsupportedVersion = string(body.bytes())
 	if deadline := body.milliseconds(); deadline > 0 {
-		r.deadline = now.Add(deadline)
+		r.Deadline = now.Add(deadline)
 	}
 	r.holdUntil = now.Add(body.milliseconds())
 	r.arrived = now.Add(-body.milliseconds())
@@ -158,7 +159,7 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	if body.err != nil {
 		return nil, body.err
 	}
-	if r.sent = r.deadline; r.sent.IsZero() {
+	if r.sent = r.Deadline; r.sent.IsZero() {
 		r.sent = r.arrived
 	}
 	if len(body.rest) > 0 {
@@ -171,15 +172,15 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	if len(entry.Commands) != 1 || entry.Commands[0].ID.IsZero() {
 		return nil, errHeld
 	}
-	r.command = entry.Commands[0]
+	r.Command = entry.Commands[0]
 	if flags&flagBare != 0 {
-		r.command.Kind = 0
+		r.Command.Kind = 0
 	}
 	if flags&flagCopy != 0 {
 		r.markCopy()
 	}
-	r.read = r.command.Kind == fsm.KindGet
-	r.size = requestOverhead + len(encoded) + len(r.responseTopic) + len(r.correlation)
+	r.Read = r.Command.Kind == fsm.KindGet
+	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
 	return r, nil
 }
 
@@ -232,7 +233,7 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 	defer f.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if _, held := f.pending.byID[r.command.ID]; !held {
+			if _, held := f.pending.byID[r.Command.ID]; !held {
 				return true
 			}
 		}
@@ -256,17 +257,17 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 	for _, requests := range byNode {
 		for _, r := range requests {
 			if r.isCopy() {
-				copies[r.command.ID] = true
+				copies[r.Command.ID] = true
 			}
 		}
 	}
 	var elsewhere [][]*request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
-			if copies[r.command.ID] {
+			if copies[r.Command.ID] {
 				r.markCopy()
 			}
-			if here, held := f.pending.byID[r.command.ID]; held {
+			if here, held := f.pending.byID[r.Command.ID]; held {
 				if r.isCopy() && here.state.isHeld() {
 					here.markCopy()
 				}
@@ -275,13 +276,13 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 			if r.over(now) { // deduplication may have forgotten it
 				return true
 			}
-			_, index, known := m.Remembered(r.command.ID)
-			if !known && (r.isCopy() && !r.read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
-				l.report(f, r.command.ID)
+			_, index, known := m.Remembered(r.Command.ID)
+			if !known && (r.isCopy() && !r.Read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
+				l.report(f, r.Command.ID)
 				return true
 			}
 			if known && index <= published && !r.isCopy() { // answered: that node only does not know it yet
-				l.report(f, r.command.ID)
+				l.report(f, r.Command.ID)
 				return true
 			}
 			return false
@@ -291,7 +292,7 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 		if !r.isOpen() {
 			return false
 		}
-		_, _, known := m.Remembered(r.command.ID)
+		_, _, known := m.Remembered(r.Command.ID)
 		return !known
 	})
 	f.world.Metrics.heldDropped.WithLabelValues("full").Add(float64(full))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
 )
 
 // follow makes a front end hold requests, each after a while, and returns it.
@@ -29,7 +30,7 @@ func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
 // order returns the requests that a front end holds, as follow names them.
 func (f *Front) order() (names []string) {
 	for r := range f.pending.all() {
-		names = append(names, r.command.Principal.ClientID+":"+strings.TrimRight(string(r.correlation), "-"))
+		names = append(names, r.Command.Principal.ClientID+":"+strings.TrimRight(string(r.Correlation), "-"))
 	}
 	return names
 }
@@ -112,10 +113,10 @@ func TestHandOverOfErrors(t *testing.T) {
 	}
 	first := f.first()
 	last := f.last()
-	if first.command.Kind != 0 || first.command.Error != fsm.ErrorUnknownCommand || last.version != "9.9" {
+	if first.Command.Kind != 0 || first.Command.Error != fsm.ErrorUnknownCommand || last.UnsupportedVersion != "9.9" {
 		t.Errorf("%+v, %+v", first, last)
 	}
-	if !slices.Collect(f.pending.all())[2].read {
+	if !slices.Collect(f.pending.all())[2].Read {
 		t.Error("a GET is none any more")
 	}
 }
@@ -153,12 +154,12 @@ func TestMergeIsQuick(t *testing.T) {
 	now := time.Now()
 	var others []*request
 	for i := range many {
-		r := &request{done: func() {}, arrived: now.Add(time.Duration(i) * time.Millisecond), responseTopic: fmt.Sprint(i)}
-		r.command.ID[0], r.command.ID[1], r.command.ID[2] = byte(i), byte(i>>8), byte(i>>16)
+		r := &request{done: func() {}, arrived: now.Add(time.Duration(i) * time.Millisecond), Request: wire.Request{ResponseTopic: fmt.Sprint(i)}}
+		r.Command.ID[0], r.Command.ID[1], r.Command.ID[2] = byte(i), byte(i>>8), byte(i>>16)
 		others = append(others, r)
-		mine := &request{done: func() {}, arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), responseTopic: fmt.Sprint("x", i)}
-		mine.command.ID = r.command.ID
-		mine.command.ID[15] = 1
+		mine := &request{done: func() {}, arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), Request: wire.Request{ResponseTopic: fmt.Sprint("x", i)}}
+		mine.Command.ID = r.Command.ID
+		mine.Command.ID[15] = 1
 		f.pending.add(mine)
 	}
 	began := time.Now()
@@ -177,7 +178,7 @@ func TestReportsReleaseReads(t *testing.T) {
 	if f.pending.len() != 1 {
 		t.Fatal("a GET with an identity is not held")
 	}
-	id := f.first().command.ID
+	id := f.first().Command.ID
 	f.Told(id[:])
 	if f.pending.len() != 0 {
 		t.Error("not let go")
@@ -229,7 +230,7 @@ func TestLateDelivery(t *testing.T) {
 	f, _ := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	command := probe.first().command
+	command := probe.first().Command
 	outcome := func(index, published uint64) *fsm.Outcome {
 		return &fsm.Outcome{Index: index, Published: published, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}
 	}
@@ -255,7 +256,7 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	first := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.Command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
 	if f.pending.len() != 1 || f.first() == first {
@@ -268,7 +269,7 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	f, s := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	r := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
 		t.Errorf("%+v is proposed", s.proposed)
@@ -371,7 +372,7 @@ func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 	other, _ := follow(t, "c:A", "c:B")
 	late := pages(other)
 	other.first().holdUntil = time.Now().Add(-time.Second)
-	other.last().deadline = time.Now().Add(-time.Second)
+	other.last().Deadline = time.Now().Add(-time.Second)
 	if got := pages(other); len(got) != 1 || len(got[0]) != 0 {
 		t.Errorf("%d bytes are given", len(got[0]))
 	}
@@ -396,7 +397,7 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f.heardFresh(time.Now())
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	f.dropSinceFresh()
-	if f.pending.len() != 1 || !strings.HasPrefix(string(f.first().correlation), "a") {
+	if f.pending.len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}
 	arrive(f, del, strings.Repeat("c", 16), "__srcId", "c")

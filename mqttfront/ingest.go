@@ -12,11 +12,13 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/wire"
 )
 
 // maxPacket is the largest packet that a node accepts from the broker, which is told of it: a request that is just over the
 // quota is still answered.
-const maxPacket = maxPayload + 4<<20
+const maxPacket = wire.MaxPayload + 4<<20
 
 // brokerSession is a session with the broker: a node's own, or the cluster's, which follows the leader (ingestmode.go).
 type brokerSession struct {
@@ -250,7 +252,7 @@ func (in *ingest) serve(ctx, subscribing context.Context) error {
 	f := in.front
 	subscriptions := []paho.SubscribeOptions{{Topic: in.probes.topic, QoS: 1, RetainHandling: 2}}
 	if in.session.requests {
-		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: InvokeTopic, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
+		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
 	if err := mqttconn.Subscribe(subscribing, in.client, subscriptions...); err != nil {
 		return err
@@ -294,7 +296,7 @@ func (in *ingest) received(message mqttconn.Message) {
 		number := in.acks.Arrived(message.PacketID)
 		done = func() { _ = in.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
-	if in.session.requests && message.Topic == InvokeTopic && in.probes.returned.Load() && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
+	if in.session.requests && message.Topic == topics.Invoke && in.probes.returned.Load() && in.probes.tooOld(time.Since(in.since)) && !in.stale.Swap(true) {
 		// A process that was stopped sent no probes meanwhile. What it reads from its socket now may have been there all the time.
 		in.probes.expired()
 		if !in.session.follows {
@@ -309,7 +311,7 @@ func (in *ingest) received(message mqttconn.Message) {
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		done()
 	case in.stale.Load(): // not acknowledged: the session is about to end
-	case message.Topic != InvokeTopic || !in.session.requests: // nobody asked for it
+	case message.Topic != topics.Invoke || !in.session.requests: // nobody asked for it
 		done()
 	default:
 		select {

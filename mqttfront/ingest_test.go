@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // keepingBroker keeps every session, whatever ends it, with one old request in it.
@@ -41,7 +42,7 @@ func (b *keepingBroker) serve(conn net.Conn) {
 		// Before the CONNACK: no broker does that, but what comes right behind it may be read before the node has looked at the CONNACK.
 		var sent bytes.Buffer
 		if !connect.CleanStart {
-			sent.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: InvokeTopic, QoS: 1, PacketID: 1, Payload: []byte(del), Properties: &packets.Properties{
+			sent.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: topics.Invoke, QoS: 1, PacketID: 1, Payload: []byte(del), Properties: &packets.Properties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
 			}}))
 		}
@@ -99,15 +100,15 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		}
 		probe := fmt.Appendf(nil, "%d %d %d", session.probes.boot, 0, f.world.Wall())
 		time.Sleep(f.config.SessionAge - time.Second)
-		receive(InvokeTopic, []byte(del))
+		receive(topics.Invoke, []byte(del))
 		receive(session.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
-		receive(InvokeTopic, []byte(del))
+		receive(topics.Invoke, []byte(del))
 		if f.pending.len() != 2 {
 			t.Fatalf("%d requests are held", f.pending.len())
 		}
 		time.Sleep(2 * time.Second)
-		receive(InvokeTopic, []byte(del))
-		receive(InvokeTopic, []byte(del))
+		receive(topics.Invoke, []byte(del))
+		receive(topics.Invoke, []byte(del))
 		if f.pending.len() > 2 {
 			t.Error("a request that may be older than the session's age was taken")
 		}

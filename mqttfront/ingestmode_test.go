@@ -13,6 +13,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 func followLeader(c *Config) { c.FollowLeader = true }
@@ -77,7 +78,7 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	f, s := newTestFront(t, followLeader)
 	serve(f)
 	message := func(correlation string, redelivered bool) mqttconn.Message {
-		return mqttconn.Message{Redelivered: redelivered, Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+		return mqttconn.Message{Redelivered: redelivered, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation),
 		}}}
 	}
@@ -103,7 +104,7 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			serve(f)
 			message := func(payload string) mqttconn.Message {
 				lasts := uint32(5)
-				return mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
+				return mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
 				}}}
 			}

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/wire"
 )
 
 // outgoing is a reply or a notification on its way to the broker.
@@ -76,7 +77,7 @@ func (l *lane) separate(publisher *mqttconn.Publisher, o *outgoing) {
 	if o.event != nil {
 		client = o.receiver.ClientID
 	} else {
-		client = o.request.command.Principal.ClientID
+		client = o.request.Command.Principal.ClientID
 	}
 	if _, again := l.notified[client]; again || len(l.notified) >= maxNotified {
 		publisher.Boundary()
@@ -250,13 +251,13 @@ func (l *lane) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgo
 func (l *lane) encode(o *outgoing) *packets.Publish {
 	now := time.Now()
 	if o.event == nil {
-		return encodeReply(o.request, o.deadline, &o.result, now)
+		return wire.EncodeReply(&o.request.Request, o.deadline, &o.result, now)
 	}
 	left := o.worth - now.Sub(o.queued)
 	if left <= 0 {
 		return nil
 	}
-	return encodeNotification(o.event, o.receiver, left)
+	return wire.EncodeNotification(o.event, o.receiver, left)
 }
 
 // acked is told what became of an output that was sent.

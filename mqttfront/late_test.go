@@ -11,6 +11,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // waiting returns how many outputs wait on the publishing connections.
@@ -28,7 +29,7 @@ func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
 	named, _ := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16)) // on clients/c/r
 	arrive(named, del, strings.Repeat("a", 16), "__srcId", "c")
-	if s.proposed[0].ID != named.first().command.ID {
+	if s.proposed[0].ID != named.first().Command.ID {
 		t.Error("the client's own word has two forms")
 	}
 }
@@ -38,13 +39,13 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	f, s := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16))
 	r := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
 	f.stopServing(leading(f))
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
-	if f.pending.len() != 1 || f.pending.bytes != r.size || f.first() != r || len(f.pending.byID) != 1 {
+	if f.pending.len() != 1 || f.pending.bytes != r.Size || f.first() != r || len(f.pending.byID) != 1 {
 		t.Errorf("%d held, %d bytes, %d by id", f.pending.len(), f.pending.bytes, len(f.pending.byID))
 	}
 }
@@ -54,7 +55,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	f, _ := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16))
-	command := probe.first().command
+	command := probe.first().Command
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
 	f.Told(command.ID[:])
 	if f.pending.hints.endedAt(command.ID, endShed).IsZero() {
@@ -69,7 +70,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 		other, behind := newTestFront(t)
 		probe, _ := newTestFront(t)
 		arrive(probe, del, strings.Repeat("a", 16))
-		command := probe.first().command
+		command := probe.first().Command
 		for _, store := range []*fakeStore{s, behind} {
 			commit(t, store, fsm.Entry{Commands: []fsm.Command{command.Refusal(false)}})
 			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
@@ -109,7 +110,7 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	f, s := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, strings.Repeat("a", 16))
-	command := probe.first().command
+	command := probe.first().Command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
 	arrive(f, del, strings.Repeat("a", 16))
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
@@ -153,7 +154,7 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 		session := f.mode.ownSession(f)
 		in := &ingest{front: f, session: session, probes: session.probes, since: time.Now(), handled: t.Context(), reason: make(chan error, 1)}
 		time.Sleep(2 * f.config.SessionAge)
-		in.received(mqttconn.Message{Publish: &paho.Publish{Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+		in.received(mqttconn.Message{Publish: &paho.Publish{Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
 		}}})
 		if f.pending.len() != 1 || len(in.reason) != 0 {

@@ -22,7 +22,7 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 	var names map[string]string       // made when the first request is missing: before any is added
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
-			if _, held := p.byID[r.command.ID]; held {
+			if _, held := p.byID[r.Command.ID]; held {
 				return false
 			}
 			if p.full(r) {
@@ -52,7 +52,7 @@ func (p *pending) clientNames(elsewhere [][]*request) map[string]string {
 	names := make(map[string]string)
 	for _, list := range elsewhere {
 		for _, r := range list {
-			here := p.byID[r.command.ID]
+			here := p.byID[r.Command.ID]
 			if here == nil {
 				continue
 			}
@@ -68,7 +68,7 @@ func (p *pending) clientNames(elsewhere [][]*request) map[string]string {
 
 // client returns the key of a request's client: the one of the copy that is held here, if there is one.
 func (p *pending) client(r *request) string {
-	if here := p.byID[r.command.ID]; here != nil {
+	if here := p.byID[r.Command.ID]; here != nil {
 		r = here
 	}
 	return r.ordering()
@@ -119,10 +119,10 @@ func (p *pending) arrange(all []*request, lists [][]*request, affected map[strin
 
 // isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here.
 func (p *pending) isOpenHere(r *request, open func(*request) bool) bool {
-	if r.command.ID.IsZero() {
+	if r.Command.ID.IsZero() {
 		return true
 	}
-	here := p.byID[r.command.ID]
+	here := p.byID[r.Command.ID]
 	return here == r || r.element == nil && open(here)
 }
 
@@ -187,10 +187,10 @@ func newMerging(lists [][]*request) *merging {
 	byID := make(map[fsm.RequestID]*mergeNode)
 	for i, list := range lists {
 		for _, r := range list {
-			n := byID[r.command.ID]
-			if n == nil || r.command.ID.IsZero() { // without an id, it is one of its own
+			n := byID[r.Command.ID]
+			if n == nil || r.Command.ID.IsZero() { // without an id, it is one of its own
 				n = &mergeNode{request: r, arrived: r.arrived, sent: r.sent, index: len(m.order)}
-				byID[r.command.ID] = n
+				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
 			if k := len(n.copies); k > 0 && n.copies[k-1].list == i {

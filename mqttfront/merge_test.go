@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
 )
 
 // heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
 func (f *Front) heldOrder(of string) string {
 	var order strings.Builder
 	for r := range f.pending.all() {
-		if name := string(r.correlation[:1]); strings.Contains(of, name) {
+		if name := string(r.Correlation[:1]); strings.Contains(of, name) {
 			order.WriteString(name)
 		}
 	}
@@ -30,7 +31,7 @@ func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
 	probe, _ := newTestFront(t)
 	name := func(letter string) string { return strings.Repeat(letter, 16) }
 	arrive(probe, del, name("A"), "__srcId", "c")
-	a := probe.first().command
+	a := probe.first().Command
 	for _, store := range []*fakeStore{s, others} {
 		commit(t, store, fsm.Entry{Commands: []fsm.Command{a}})
 		commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
@@ -78,7 +79,7 @@ func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
 	}
 	for r := range f.pending.all() {
 		if r.ordering() != "c" {
-			t.Errorf("reads of the client do not wait for %s: it is of %q", r.correlation, r.ordering())
+			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.ordering())
 		}
 	}
 }
@@ -152,10 +153,10 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*r
 		}
 		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
 		arrived := now.Add(s.at + lag)
-		q := &request{done: func() {}, arrived: arrived, deadline: arrived.Add(left), sent: arrived.Add(left), holdUntil: arrived.Add(time.Minute), responseTopic: "clients/c/r"}
-		q.correlation = []byte(fmt.Sprintf("%016d", s.number))
-		q.command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
-		q.command.ID[0], q.command.ID[1] = 1, byte(s.number)
+		q := &request{done: func() {}, arrived: arrived, sent: arrived.Add(left), holdUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
+		q.Correlation = []byte(fmt.Sprintf("%016d", s.number))
+		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 		if first := seen[s.number]; first != nil {
 			first.absorb(q) // as a follower does
 			continue
@@ -187,9 +188,9 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*request, again map[int]b
 		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*request)
 		for _, s := range sent {
 			arrived := now.Add(s.at + lag)
-			q := &request{done: func() {}, arrived: arrived, sent: arrived, holdUntil: arrived.Add(time.Minute), responseTopic: "clients/c/r"}
-			q.command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
-			q.command.ID[0], q.command.ID[1] = 1, byte(s.number)
+			q := &request{done: func() {}, arrived: arrived, sent: arrived, holdUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+			q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+			q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 			if first := seen[s.number]; first != nil {
 				first.absorb(q)
 				continue
@@ -252,7 +253,7 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 	}
 }
 
-func number(r *request) int { return int(r.command.ID[1]) }
+func number(r *request) int { return int(r.Command.ID[1]) }
 
 func numbers(requests []*request) (n []int) {
 	for _, r := range requests {
@@ -267,10 +268,10 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	f, s := newTestFront(t)
 	now := time.Now()
 	made := func(number byte, sent time.Duration) *request {
-		q := &request{done: func() {}, arrived: now.Add(sent), sent: now.Add(sent), deadline: now.Add(20*time.Second + sent), holdUntil: now.Add(time.Minute), responseTopic: "clients/c/r"}
-		q.sent = q.deadline
-		q.command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
-		q.command.ID[0], q.command.ID[1] = 1, number
+		q := &request{done: func() {}, arrived: now.Add(sent), sent: now.Add(sent), holdUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
+		q.sent = q.Deadline
+		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.Command.ID[0], q.Command.ID[1] = 1, number
 		return q
 	}
 	const lag = 300 * time.Millisecond
@@ -297,8 +298,8 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	const count = 20_000
 	now := time.Now()
 	made := func(number int) *request {
-		q := &request{done: func() {}, arrived: now, sent: now, holdUntil: now.Add(time.Minute), responseTopic: "clients/c/r"}
-		q.command.Kind, q.command.ID[0], q.command.ID[1], q.command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
+		q := &request{done: func() {}, arrived: now, sent: now, holdUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+		q.Command.Kind, q.Command.ID[0], q.Command.ID[1], q.Command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
 		return q
 	}
 	var there []*request

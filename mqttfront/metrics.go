@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
 )
 
 // Metrics counts what a Front does. The labels never come from a client's input.
@@ -68,7 +69,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		vector *prometheus.CounterVec
 		values []string
 	}{
-		{m.ignored, []string{reasonNoResponseTopic, reasonBadResponseTopic, reasonRetained, reasonExpired}},
+		{m.ignored, []string{wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic, wire.ReasonRetained, wire.ReasonExpired}},
 		{m.notifications, []string{"published", "expired", "given_up", "no_subscriber", "refused"}},
 		{m.heldDropped, []string{"full", "expired", "stale", "outcome_unknown", "overloaded"}},
 		{m.abandoned, []string{"reply", "notification"}},
@@ -85,7 +86,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) answered(r *request, result *fsm.Result) {
-	m.requests.WithLabelValues(commandName(r.command.Kind), outcomeName(result)).Inc()
+	m.requests.WithLabelValues(commandName(r.Command.Kind), outcomeName(result)).Inc()
 }
 
 func (m *Metrics) stage(name string, took time.Duration) {

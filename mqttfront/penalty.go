@@ -44,10 +44,10 @@ func (p *penalties) add(culprit string, now time.Time) {
 // culprit returns the key under which a client is penalized: its client id if the broker vouches for it, else the response topic. A client that
 // gives another's id must not get that one penalized.
 func (f *Front) culprit(r *request) string {
-	if id := r.command.Principal.ClientID; id != "" && f.world.Driver.TrustedIdentity() {
+	if id := r.Command.Principal.ClientID; id != "" && f.world.Driver.TrustedIdentity() {
 		return "client " + id
 	}
-	return "topic " + r.responseTopic
+	return "topic " + r.ResponseTopic
 }
 
 // abandon counts an output as published that the broker does not take. For a reply it starts the penalty of its client.
@@ -59,7 +59,7 @@ func (f *Front) abandon(o *outgoing) {
 		f.penalties.add(f.culprit(o.request), time.Now())
 		f.mu.Unlock()
 		f.world.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
-			"client", o.request.command.Principal.ClientID, "response_topic", o.request.responseTopic, "penalty", penaltyTime)
+			"client", o.request.Command.Principal.ClientID, "response_topic", o.request.ResponseTopic, "penalty", penaltyTime)
 		f.kick(o.request)
 	}
 	f.world.Metrics.abandoned.WithLabelValues(kind).Inc()

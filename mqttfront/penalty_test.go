@@ -8,6 +8,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/wire"
 )
 
 // trustedDriver vouches for client ids.
@@ -16,8 +17,8 @@ type trustedDriver struct{ broker.NoDriver }
 func (trustedDriver) TrustedIdentity() bool { return true }
 
 func replyTo(client, topic string) *outgoing {
-	r := &request{responseTopic: topic}
-	r.command.Principal.ClientID = client
+	r := &request{Request: wire.Request{ResponseTopic: topic}}
+	r.Command.Principal.ClientID = client
 	return &outgoing{request: r}
 }
 

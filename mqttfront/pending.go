@@ -82,7 +82,7 @@ func (p *pending) all() iter.Seq[*request] {
 
 // full reports whether there is no room to keep a request. A single one always finds room.
 func (p *pending) full(r *request) bool {
-	return p.order.Len() > 0 && (p.bytes+r.size > p.maxBytes || p.order.Len() >= p.maxRequests)
+	return p.order.Len() > 0 && (p.bytes+r.Size > p.maxBytes || p.order.Len() >= p.maxRequests)
 }
 
 // add adds a request behind the others. It is the one that counts for its id.
@@ -90,9 +90,9 @@ func (p *pending) add(r *request) {
 	p.sequence++
 	r.sequence = p.sequence
 	r.element = p.order.PushBack(r)
-	p.bytes += r.size
-	if !r.command.ID.IsZero() {
-		p.byID[r.command.ID] = r
+	p.bytes += r.Size
+	if !r.Command.ID.IsZero() {
+		p.byID[r.Command.ID] = r
 	}
 }
 
@@ -103,9 +103,9 @@ func (p *pending) remove(r *request) bool {
 	}
 	r.state = stateDone
 	p.order.Remove(r.element)
-	p.bytes -= r.size
-	if p.byID[r.command.ID] == r {
-		delete(p.byID, r.command.ID)
+	p.bytes -= r.Size
+	if p.byID[r.Command.ID] == r {
+		delete(p.byID, r.Command.ID)
 	}
 	return true
 }
@@ -192,7 +192,7 @@ func (p *pending) endWrites() {
 
 // noConflictingWrite reports whether no write that the GET has to see can be under way. Without an identity any of them may be its client's.
 func (p *pending) noConflictingWrite(r *request) bool {
-	if r.command.Principal.ClientID == "" {
+	if r.Command.Principal.ClientID == "" {
 		return len(p.writing) == 0
 	}
 	return p.writing[r.ordering()] == 0
@@ -201,7 +201,7 @@ func (p *pending) noConflictingWrite(r *request) bool {
 // keepFirst decides between two copies of a request, of which a leader takes in every one: the first keeps its place among its client's
 // requests. It returns the other one, which is to be removed, unless the store still has it and gives it back later.
 func (p *pending) keepFirst(r *request) (dropped *request) {
-	id := r.command.ID
+	id := r.Command.ID
 	if id.IsZero() {
 		return nil
 	}

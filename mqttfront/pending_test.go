@@ -8,13 +8,14 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/policy"
+	"holdfast/mqttfront/wire"
 )
 
 // naivePending is a list of requests; everything else is found by looking through it.
 type naivePending []*request
 
 func (n naivePending) of(id fsm.RequestID) *request {
-	i := slices.IndexFunc(n, func(r *request) bool { return r.command.ID == id })
+	i := slices.IndexFunc(n, func(r *request) bool { return r.Command.ID == id })
 	if i < 0 || id.IsZero() {
 		return nil
 	}
@@ -23,7 +24,7 @@ func (n naivePending) of(id fsm.RequestID) *request {
 
 func (n naivePending) bytes() (bytes int) {
 	for _, r := range n {
-		bytes += r.size
+		bytes += r.Size
 	}
 	return bytes
 }
@@ -31,7 +32,7 @@ func (n naivePending) bytes() (bytes int) {
 // writing counts a client's writes in the hands of the store; of all clients without a name.
 func (n naivePending) writing(client string) (count int) {
 	for _, r := range n {
-		if r.state == stateExecuting && !r.read && (client == "" || r.ordering() == client) {
+		if r.state == stateExecuting && !r.Read && (client == "" || r.ordering() == client) {
 			count++
 		}
 	}
@@ -56,26 +57,26 @@ func TestPendingAgainstModel(t *testing.T) {
 			model = slices.DeleteFunc(model, func(m *request) bool { return m == q })
 		}
 		for range 300 {
-			q := &request{size: 50 + r.IntN(100), read: r.IntN(4) == 0, command: fsm.Command{
+			q := &request{Request: wire.Request{Size: 50 + r.IntN(100), Read: r.IntN(4) == 0, Command: fsm.Command{
 				ID: fsm.RequestID{byte(r.IntN(20))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
-			}}
+			}}}
 			var one *request
 			if len(model) > 0 {
 				one = model[r.IntN(len(model))]
 			}
 			switch choice := r.IntN(10); {
 			case choice < 4:
-				full := len(model) > 0 && (len(model) >= 12 || model.bytes()+q.size > 900)
+				full := len(model) > 0 && (len(model) >= 12 || model.bytes()+q.Size > 900)
 				if p.full(q) != full {
 					t.Fatalf("seed %d: full %v with %d requests, %d bytes", seed, !full, len(model), model.bytes())
 				}
-				if !full && model.of(q.command.ID) == nil {
+				if !full && model.of(q.Command.ID) == nil {
 					p.add(q)
 					model = append(model, q)
 				}
 			case one == nil:
 			case choice < 5 && one.state.isHeld():
-				if one.state = stateExecuting; !one.read {
+				if one.state = stateExecuting; !one.Read {
 					p.beginWrite(one)
 				}
 			case choice < 6 && one.state == stateExecuting:
@@ -83,7 +84,7 @@ func TestPendingAgainstModel(t *testing.T) {
 				p.endWrite(one)
 			case choice < 8:
 				index++
-				p.learn(one.command.ID, endAnswered, index, true, now)
+				p.learn(one.Command.ID, endAnswered, index, true, now)
 			case choice < 9:
 				published = min(index, published+uint64(r.IntN(4)))
 				want := slices.DeleteFunc(slices.Clone(model), func(m *request) bool {
@@ -109,15 +110,15 @@ func TestPendingAgainstModel(t *testing.T) {
 				t.Fatalf("seed %d: %d requests, %d bytes; want %d, %d", seed, p.len(), p.bytes, len(model), model.bytes())
 			}
 			for client, named := range map[string]bool{"a": true, "b": true, "c": true, "": false} {
-				get := &request{read: true}
+				get := &request{Request: wire.Request{Read: true}}
 				if named {
-					get.command.Principal.ClientID = client
+					get.Command.Principal.ClientID = client
 				}
 				if free := p.noConflictingWrite(get); free != (model.writing(client) == 0) {
 					t.Fatalf("seed %d: no write of %q under way: %v", seed, client, free)
 				}
 			}
-			if held := model.of(q.command.ID); p.byID[q.command.ID] != held {
+			if held := model.of(q.Command.ID); p.byID[q.Command.ID] != held {
 				t.Fatalf("seed %d: another request counts for the id", seed)
 			}
 		}
@@ -138,7 +139,7 @@ func TestKeepFirst(t *testing.T) {
 			config := DefaultConfig()
 			p := newPending(&config)
 			id := fsm.RequestID{1}
-			copies := []*request{{command: fsm.Command{ID: id, Lifetime: 1}}, {command: fsm.Command{ID: id, Lifetime: 2}}}
+			copies := []*request{{Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 1}}}, {Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 2}}}}
 			for _, r := range copies {
 				p.add(r)
 				r.state = stateExecuting
@@ -154,7 +155,7 @@ func TestKeepFirst(t *testing.T) {
 					p.remove(dropped)
 				}
 			}
-			if p.byID[id] != copies[0] || copies[0].command.Lifetime != 2 || p.len() != 1 {
+			if p.byID[id] != copies[0] || copies[0].Command.Lifetime != 2 || p.len() != 1 {
 				t.Error("the first one does not stand for both")
 			}
 		})

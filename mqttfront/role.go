@@ -55,7 +55,7 @@ func (follower) admit(f *Front, r *request, found lookup) {
 		return
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
-	ended := f.backlog.Load() && (found.published || !f.pending.hints.endedAt(r.command.ID, endShed).IsZero())
+	ended := f.backlog.Load() && (found.published || !f.pending.hints.endedAt(r.Command.ID, endShed).IsZero())
 	if ended || !f.keeps(r) {
 		r.done()
 		return

@@ -105,13 +105,13 @@ func (l *leader) republish(f *Front, m *fsm.Machine) {
 		outputs = append(outputs, output{event.Index, func() { l.notify(f, &event, age) }})
 	}
 	for r := range f.pending.all() {
-		if !r.state.isHeld() || r.command.ID.IsZero() {
+		if !r.state.isHeld() || r.Command.ID.IsZero() {
 			continue
 		}
-		result, index, ok := m.Remembered(r.command.ID)
+		result, index, ok := m.Remembered(r.Command.ID)
 		switch {
 		case !ok:
-		case !m.RemembersFor(r.command.ID, r.command.Lifetime-f.config.DedupMargin.Milliseconds()):
+		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-f.config.DedupMargin.Milliseconds()):
 			r.state = stateCopy // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
 		default:
 			outputs = append(outputs, output{index, func() { l.answer(f, r, index, &result) }})
@@ -156,7 +156,7 @@ func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) 
 	}
 	f.pending.endWrite(r)
 	r.state = stateDelivering
-	if !r.read {
+	if !r.Read {
 		r.outcome = index
 	}
 	if r.began.IsZero() {
@@ -171,7 +171,7 @@ func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) 
 	}
 	f.subscribeLocked(r, result)
 	l.tracker.add(index)
-	l.send(f, r.ordering(), &outgoing{index: index, request: r, deadline: r.deadline, result: *result, queued: time.Now()})
+	l.send(f, r.ordering(), &outgoing{index: index, request: r, deadline: r.Deadline, result: *result, queued: time.Now()})
 }
 
 // notify sends the notifications of a change on their way. f.mu is held.
@@ -297,8 +297,8 @@ func (l *leader) settle(f *Front, o *outgoing) {
 		now := time.Now()
 		f.world.Metrics.stage("publish", now.Sub(o.queued))
 		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
-		if o.index == 0 || r.read { // the log does not say that it is answered
-			l.report(f, r.command.ID)
+		if o.index == 0 || r.Read { // the log does not say that it is answered
+			l.report(f, r.Command.ID)
 		}
 		f.endWorkLocked(r)
 		f.end(r)

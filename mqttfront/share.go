@@ -40,11 +40,11 @@ func (s *clientShares) remove(client string, size int) {
 // beginWorkLocked counts a request as executing or answering.
 func (f *Front) beginWorkLocked(r *request) {
 	f.busy++
-	f.shares.add(r.ordering(), r.size)
+	f.shares.add(r.ordering(), r.Size)
 }
 
 // endWorkLocked ends what beginWorkLocked began.
 func (f *Front) endWorkLocked(r *request) {
 	f.busy--
-	f.shares.remove(r.ordering(), r.size)
+	f.shares.remove(r.ordering(), r.Size)
 }

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 )
 
 // Each operation moves a request only as the documentation of pending says.
@@ -83,7 +84,7 @@ func TestCopyWhoseReplyWasOnItsWayIsAnswered(t *testing.T) {
 	next, others := newTestFront(t)
 	probe, _ := newTestFront(t)
 	arrive(probe, del, "0123456789abcdef", "__srcId", "c")
-	w := probe.first().command
+	w := probe.first().Command
 	for _, store := range []*fakeStore{s, others} {
 		commit(t, store, fsm.Entry{Commands: []fsm.Command{w}})
 		commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
@@ -115,7 +116,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 				arrive(next, del, "0123456789abcdef", "__srcId", "c")
 			}
 			serve(f)
-			f.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: InvokeTopic, Payload: []byte(del), Properties: &paho.PublishProperties{
+			f.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 			}}}, time.Now().Add(-f.config.maxWait()-time.Second), func() {})
 			if s.proposed[0].Kind != fsm.KindReject {

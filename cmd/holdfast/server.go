@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/settings"
 	"holdfast/internal/tlsconfig"
 	"holdfast/mqttfront"
+	"holdfast/mqttfront/wire"
 )
 
 // closeTimeout bounds the graceful part of a stop.
@@ -225,7 +226,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	}
 	front.FollowLeader = s.Cluster.Ingest == "leader"
 	front.RequestsPerClient = int(s.Limits.RequestsPerClient)
-	front.Identity = mqttfront.Identity{
+	front.Identity = wire.Identity{
 		ClientIDProperty: s.Identity.ClientIDProperty, UsernameProperty: s.Identity.UsernameProperty,
 		AttributeProperties: s.Identity.AttributeProperties, OwnResponses: true,
 	}

@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/settings"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/embedded"
+	"holdfast/mqttfront/wire"
 )
 
 // Config says what to run.
@@ -153,7 +154,7 @@ func (c *Cluster) startNodes(broker embedded.Config, offer cluster.Offer) error 
 	front := mqttfront.DefaultConfig()
 	front.Addresses = []mqttconn.Address{address}
 	front.Username, front.Password = broker.NodeUsername, broker.NodePassword
-	front.Identity = mqttfront.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
+	front.Identity = wire.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
 	network := cluster.NewNetwork()
 	for i := range members {
 		if err := c.startNode(network, members, identities[i], front, offer); err != nil {

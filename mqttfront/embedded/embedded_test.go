@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"
 )
@@ -238,14 +239,14 @@ func TestOriginAndDisconnects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: mqttfront.InvokeTopic, QoS: 1}); err != nil {
+	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
 		t.Fatal(err)
 	}
 	last := first.Time
 	for range 3 {
 		p := publisher(t, b, "client")
 		forged := &packets.Properties{User: []packets.User{{Key: ClientIDProperty, Value: "victim"}, {Key: connectionProperty, Value: "1"}, {Key: "x", Value: "y"}}}
-		if err := p.Publish(t.Context(), &packets.Publish{Topic: mqttfront.InvokeTopic, Properties: forged}, func(byte, error) {}); err != nil {
+		if err := p.Publish(t.Context(), &packets.Publish{Topic: topics.Invoke, Properties: forged}, func(byte, error) {}); err != nil {
 			t.Fatal(err)
 		}
 		p.Flush()

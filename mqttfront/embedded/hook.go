@@ -15,7 +15,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"holdfast/mqttfront"
+	"holdfast/internal/topics"
 )
 
 const (
@@ -283,13 +283,13 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 		return packet, packets.CodeSuccessIgnore
 	}
 	c.publishing = true
-	if packet.TopicName == mqttfront.InvokeTopic && strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
+	if packet.TopicName == topics.Invoke && strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
 		// mochi would deliver the request without its response topic, and nobody could tell whom to send away.
 		sendAway(client, packets.ErrAdministrativeAction)
 		return packet, packets.CodeSuccessIgnore
 	}
 	packet.Created = h.sequence.Add(1) // the order of a resend
-	if packet.TopicName == mqttfront.InvokeTopic {
+	if packet.TopicName == topics.Invoke {
 		packet.Properties.User = stamp(packet.Properties.User, client, c, packet.FixedHeader.Qos)
 	}
 	return packet, nil

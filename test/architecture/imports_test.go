@@ -23,10 +23,11 @@ func rules() []rule {
 	return []rule{
 		{"hlc", nil, nil, "a value type that everything else is built on"},
 		{"resp", nil, nil, "a codec that everything else is built on"},
+		{"internal/topics", nil, nil, "names that both the store and its clients know"},
 		{"internal/policy", nil, nil, "it decides outcomes on every replica, so it must be pure"},
 		{
 			"fsm",
-			[]string{"hlc", "internal/policy"},
+			[]string{"hlc", "internal/policy", "internal/topics"},
 			[]string{"google.golang.org/protobuf/encoding/protowire", "github.com/klauspost/compress/zstd", "github.com/tidwall/btree", "github.com/cespare/xxhash"},
 			"the state machine must not know the world: all that it knows is in the log entry",
 		},
@@ -57,14 +58,20 @@ func rules() []rule {
 			"what differs between brokers is known by the drivers alone",
 		},
 		{
+			"mqttfront/wire",
+			[]string{"resp", "fsm", "hlc", "internal/policy", "internal/topics"},
+			[]string{"github.com/eclipse/paho.golang"},
+			"the protocol's bytes know nothing of what becomes of a request",
+		},
+		{
 			"mqttfront",
-			[]string{"resp", "fsm", "hlc", "internal/policy", "internal/mqttconn", "mqttfront/broker"},
+			[]string{"fsm", "internal/policy", "internal/mqttconn", "internal/topics", "mqttfront/broker", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
 			"the front end knows nothing of Raft: it is given a Store",
 		},
 		{
 			"mqttfront/embedded",
-			[]string{"mqttfront", "mqttfront/broker", "internal/ordered"},
+			[]string{"mqttfront/broker", "internal/ordered", "internal/topics"},
 			[]string{"github.com/mochi-mqtt/server/v2", "github.com/eclipse/paho.golang"},
 			"the broker serves the front end's Driver",
 		},
@@ -88,7 +95,7 @@ func rules() []rule {
 		},
 		{
 			"client",
-			[]string{"resp", "hlc", "internal/mqttconn"},
+			[]string{"resp", "hlc", "internal/mqttconn", "internal/topics"},
 			[]string{"github.com/eclipse/paho.golang"},
 			"the client library shares no code with the server beyond the protocol",
 		},

@@ -1,4 +1,4 @@
-package mqttfront
+package wire
 
 import (
 	"bytes"
@@ -8,11 +8,10 @@ import (
 	"holdfast/resp"
 )
 
-// parsePayload reads a command. A payload that is an error under every setting leaves the kind at 0 and the error set. One
-// that is an error only while verbs and options are case sensitive has that in CaseError: which one answers is for the state
-// machine to say, because the setting is replicated. A payload that the strict reading accepts, the lenient one reads the
-// same way, so it is only tried when the strict one fails.
-func parsePayload(payload []byte, command *fsm.Command) {
+// ParsePayload reads a command from the payload of a request. If the payload is an error under every setting, Kind stays 0 and Error is set. If it is
+// an error only while verbs and options are case sensitive, CaseError is set as well: the setting is replicated, so the state machine decides. What
+// the strict grammar accepts, the lenient one reads alike. So the lenient one is tried only if the strict one fails.
+func ParsePayload(payload []byte, command *fsm.Command) {
 	request, err := resp.ReadRequest(payload)
 	if err != nil {
 		command.Error = fsm.ErrorSyntax

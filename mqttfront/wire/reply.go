@@ -1,13 +1,12 @@
-package mqttfront
+package wire
 
 import (
-	"encoding/hex"
-	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/fsm"
+	"holdfast/internal/topics"
 	"holdfast/resp"
 )
 
@@ -45,24 +44,24 @@ func (p *packet) expires(left time.Duration) {
 	p.properties.MessageExpiry = &p.expiry
 }
 
-// encodeReply returns the packet that answers a request at the time now.
-func encodeReply(r *request, deadline time.Time, result *fsm.Result, now time.Time) *packets.Publish {
-	p := newPublish(r.responseTopic, nil)
-	p.properties.CorrelationData = r.correlation
+// EncodeReply returns the packet that answers a request at the time now. The reply expires at the deadline, if there is one.
+func EncodeReply(r *Request, deadline time.Time, result *fsm.Result, now time.Time) *packets.Publish {
+	p := newPublish(r.ResponseTopic, nil)
+	p.properties.CorrelationData = r.Correlation
 	if !deadline.IsZero() {
 		p.expires(deadline.Sub(now))
 	}
 	status := "200"
-	if r.version != "" {
+	if r.UnsupportedVersion != "" {
 		status = "505"
 	} else {
 		p.publish.Payload = appendResult(p.payload[:0], result)
 	}
 	p.add("__stat", status)
 	p.add("__protVer", protocolVersion)
-	if r.version != "" {
+	if r.UnsupportedVersion != "" {
 		p.add("__supProtMajVer", "1")
-		p.add("__requestProtVer", r.version)
+		p.add("__requestProtVer", r.UnsupportedVersion)
 	}
 	if version, ok := result.Version(); ok {
 		p.add("__ts", version.String())
@@ -93,8 +92,8 @@ func appendResult(dst []byte, result *fsm.Result) []byte {
 	}
 }
 
-// encodeNotification returns the packet that tells a client of a change.
-func encodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Duration) *packets.Publish {
+// EncodeNotification returns the packet that notifies a client of a change, and that expires after the time left.
+func EncodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Duration) *packets.Publish {
 	var payload []byte
 	switch {
 	case !event.Deleted:
@@ -104,22 +103,9 @@ func encodeNotification(event *fsm.Event, receiver *fsm.Receiver, left time.Dura
 	default:
 		payload = resp.AppendArray(nil, "NOTIFY", "DEL")
 	}
-	p := newPublish(NotificationTopic(receiver.ClientID, event.Key), payload)
+	p := newPublish(topics.Notification(receiver.ClientID, event.Key), payload)
 	p.expires(left)
 	p.add("__ts", event.Version.String())
 	p.add("__protVer", protocolVersion)
 	return &p.publish
 }
-
-// NotificationTopic returns the topic on which a client is told of a key: both in upper-case Base16 (RFC 4648 section 8).
-func NotificationTopic(clientID, key string) string {
-	var topic strings.Builder
-	topic.Grow(fsm.NotificationTopicSize(clientID, key))
-	topic.WriteString(notificationPrefix + "/")
-	topic.WriteString(base16(clientID))
-	topic.WriteString("/command/notify/")
-	topic.WriteString(base16(key))
-	return topic.String()
-}
-
-func base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }

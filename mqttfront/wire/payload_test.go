@@ -1,4 +1,4 @@
-package mqttfront
+package wire
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func TestParsePayloadFoldsCase(t *testing.T) {
 		{[]string{"\u212aEYNOTIFY", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
 	} {
 		var command fsm.Command
-		parsePayload(resp.AppendArray(nil, test.arguments...), &command)
+		ParsePayload(resp.AppendArray(nil, test.arguments...), &command)
 		if command.Kind != test.kind || command.CaseError != test.caseError || command.Error != test.error {
 			t.Errorf("%q: kind %d, errors %d and %d", test.arguments, command.Kind, command.CaseError, command.Error)
 		}
@@ -77,7 +77,7 @@ func FuzzParsePayload(f *testing.F) {
 	f.Add([]byte("*1000000000\r\n"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var command fsm.Command
-		parsePayload(payload, &command)
+		ParsePayload(payload, &command)
 		if command.Kind == 0 && command.Error == fsm.NoError {
 			t.Fatal("neither a command nor an error")
 		}

@@ -1,0 +1,40 @@
+// Package topics has the MQTT topics of the state store protocol, for the store and its clients.
+package topics
+
+import (
+	"encoding/hex"
+	"strings"
+)
+
+const (
+	service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
+	// Invoke is the topic on which clients publish requests.
+	Invoke = service + "/command/invoke"
+	// Reserved begins the topics on which only the store publishes.
+	Reserved = "clients/" + service
+	// Notifications begins the topics of all notifications.
+	Notifications = Reserved + "/"
+	notify        = "/command/notify/"
+)
+
+// Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
+func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
+
+// OfClient begins the topics of a client's notifications. The key in Base16 follows.
+func OfClient(clientID string) string { return Notifications + Base16(clientID) + notify }
+
+// Notification returns the topic of a client's notifications about a key.
+func Notification(clientID, key string) string {
+	var topic strings.Builder
+	topic.Grow(NotificationSize(clientID, key))
+	topic.WriteString(Notifications)
+	topic.WriteString(Base16(clientID))
+	topic.WriteString(notify)
+	topic.WriteString(Base16(key))
+	return topic.String()
+}
+
+// NotificationSize returns the size of a notification topic in bytes.
+func NotificationSize[T ~string | ~[]byte](clientID string, key T) int {
+	return len(Notifications) + len(notify) + 2*len(clientID) + 2*len(key)
+}

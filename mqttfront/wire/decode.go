@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// Request is a decoded message.
+type Request struct {
+	ResponseTopic      string
+	Correlation        []byte // nil if there is none
+	UnsupportedVersion string // a __protVer that is not served; only with the verdict VerdictUnsupported
+	Command            fsm.Command
+	Read               bool      // a GET
+	Deadline           time.Time // of the message expiry; zero without one
+	Size               int       // approximate memory of the request, in bytes
+}
+
+// Verdict is what a front end does with a message, in the order of the checks.
+type Verdict uint8
+
+const (
+	VerdictExecute     Verdict = iota // it is a command
+	VerdictAnswer                     // its reply is a function of the message's bytes alone: it needs no log
+	VerdictIgnore                     // it is not answered
+	VerdictKick                       // it is not answered, and its publisher is to be disconnected
+	VerdictUnsupported                // its reply has status 505
+)
+
+// Reasons why a message is ignored or its publisher kicked, for counting.
+const (
+	ReasonNoResponseTopic  = "no_response_topic"
+	ReasonBadResponseTopic = "bad_response_topic"
+	ReasonRetained         = "retained"
+	ReasonExpired          = "expired"
+)
+
+// MaxPayload is the largest payload that is parsed, in bytes. A larger one is over the quota under every setting.
+const MaxPayload = 16 << 20
+
+// RequestOverhead is the memory that a request needs beyond its bytes, approximately, in bytes.
+const RequestOverhead = 512
+
+// Decoder turns messages into requests. It is safe for concurrent use.
+type Decoder struct {
+	Identity Identity
+	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any request is.
+	DefaultExpiry, MaxExpiry time.Duration
+	// Margin is how long an outcome is remembered beyond the time for which its request is worth answering.
+	Margin time.Duration
+}
+
+// Decode fills in a request from a message that arrived at a time. It returns how long the request is worth answering, if it is executed or answered,
+// and the reason if not. The command's BrokerTime is left alone. A QoS of origin other than 0 is that of the publisher.
+func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, origin byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
+	topic := message.Properties.ResponseTopic
+	if topic == "" {
+		return 0, VerdictIgnore, ReasonNoResponseTopic
+	}
+	p := d.Identity.read(message.Properties.User)
+	r.ResponseTopic, r.Correlation, r.Size = topic, message.Properties.CorrelationData, messageSize(message)
+	r.Command.Principal = policy.Principal{ClientID: d.Identity.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
+	if !isResponseTopic(topic) || !d.Identity.mayUse(topic, r.Command.Principal.ClientID) {
+		return 0, VerdictKick, ReasonBadResponseTopic
+	}
+	if message.Retain {
+		return 0, VerdictIgnore, ReasonRetained
+	}
+	ttl = d.DefaultExpiry
+	if message.Properties.MessageExpiry != nil {
+		ttl = time.Duration(*message.Properties.MessageExpiry) * time.Second
+		r.Deadline = arrived.Add(ttl)
+		if ttl == 0 {
+			return 0, VerdictIgnore, ReasonExpired
+		}
+	}
+	ttl = min(ttl, d.MaxExpiry)
+	r.Command.Lifetime = (ttl + d.Margin).Milliseconds()
+	if p.version != "" {
+		r.Command.Dialect = fsm.SDK
+	}
+	r.Command.ID = requestID(claimedID(p.sourceID, topic), message, p.timestamp, p.token)
+	return ttl, d.decodeCommand(message, &p, origin, r), ""
+}
+
+// decodeCommand decodes what is not about who asks and where the reply goes.
+func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, origin byte, r *Request) Verdict {
+	switch {
+	case message.QoS != 1 || origin > 1:
+		r.Command.Error = fsm.ErrorQoS
+		return VerdictAnswer
+	case len(r.Correlation) == 0:
+		r.Correlation = nil
+		r.Command.Error = fsm.ErrorMissingCorrelationData
+		return VerdictAnswer
+	case p.version != "" && !isSupported(p.version):
+		r.UnsupportedVersion = p.version
+		return VerdictUnsupported
+	case len(message.Payload) > MaxPayload:
+		r.Command.Error = fsm.ErrorQuota
+		return VerdictAnswer
+	}
+	ParsePayload(message.Payload, &r.Command)
+	if r.Command.Kind == 0 {
+		return VerdictAnswer
+	}
+	r.Read = r.Command.Kind == fsm.KindGet
+	addTimes(&r.Command, p)
+	r.Command.Unidentified = d.Identity.ClientIDProperty != "" && p.trustedID == ""
+	return VerdictExecute
+}
+
+// messageSize returns the approximate memory of a request, in bytes.
+func messageSize(message *paho.Publish) int {
+	size := RequestOverhead + len(message.Payload) + len(message.Properties.ResponseTopic) + len(message.Properties.CorrelationData)
+	for i := range message.Properties.User {
+		size += len(message.Properties.User[i].Key) + len(message.Properties.User[i].Value)
+	}
+	return size
+}
+
+// addTimes reads the timestamp and the fencing token of commands that use them. A request that lacks one, or has a malformed one, is an error only if
+// its sizes are valid, which the state machine decides.
+func addTimes(command *fsm.Command, p *properties) {
+	fail := func(code fsm.ErrorCode) {
+		if command.LateError == fsm.NoError {
+			command.LateError = code
+		}
+	}
+	if command.Kind == fsm.KindSet {
+		timestamp, err := hlc.Parse(p.timestamp)
+		switch {
+		case p.timestamps == 0:
+			fail(fsm.ErrorMissingTimestamp)
+		case p.timestamps > 1 || err != nil:
+			fail(fsm.ErrorMalformedTimestamp)
+		default:
+			command.Timestamp = timestamp
+		}
+	}
+	switch command.Kind {
+	case fsm.KindSet, fsm.KindDel, fsm.KindVDel:
+		if p.tokens == 0 {
+			return
+		}
+		token, err := hlc.Parse(p.token)
+		if p.tokens > 1 || err != nil {
+			fail(fsm.ErrorMalformedTimestamp)
+			return
+		}
+		command.Token = token
+	}
+}

@@ -1,0 +1,52 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"sync"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+)
+
+// minIdentifying is the least size of Correlation Data, in bytes, with which a request has an identity.
+const minIdentifying = 16
+
+// requestID returns the identity of a request: a hash over everything that makes another message a copy of it. Without enough Correlation Data it
+// is zero. It depends on the message's bytes alone: nodes whose settings differ, as during a roll-out, give one message one identity.
+func requestID(claimedID string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
+	if len(message.Properties.CorrelationData) < minIdentifying {
+		return id
+	}
+	h := hashers.Get().(*hasher)
+	defer hashers.Put(h)
+	h.sum.Reset()
+	h.text(claimedID)
+	h.text(message.Properties.ResponseTopic)
+	h.field(message.Properties.CorrelationData)
+	h.field(message.Payload)
+	h.text(timestamp)
+	h.text(token)
+	copy(id[:], h.sum.Sum(h.scratch[:0]))
+	return id
+}
+
+// hasher hashes fields, each after its length. It is reused, because the arguments of a hash escape to the heap.
+type hasher struct {
+	sum     hash.Hash
+	scratch []byte
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{sum: sha256.New(), scratch: make([]byte, 0, 512)} }}
+
+func (h *hasher) field(field []byte) {
+	h.sum.Write(binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(field)))) // a hash never fails
+	h.sum.Write(field)
+}
+
+func (h *hasher) text(field string) {
+	h.scratch = append(binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(field))), field...)
+	h.sum.Write(h.scratch)
+}

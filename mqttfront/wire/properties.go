@@ -1,0 +1,110 @@
+package wire
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/policy"
+)
+
+// Identity names the user properties by which a broker reports who published a message.
+type Identity struct {
+	ClientIDProperty    string // empty: the request's own claim counts
+	UsernameProperty    string
+	AttributeProperties []string
+	// OwnResponses refuses response topics under clients/{client id of another client}. It needs ClientIDProperty.
+	OwnResponses bool
+}
+
+// properties are the user properties of a request that have a meaning.
+type properties struct {
+	timestamp, token   string
+	timestamps, tokens int // how often they occur
+	sourceID, version  string
+	trustedID          string // by the broker; empty if it reports none
+	username           string
+	attributes         []policy.Attribute
+}
+
+func (i *Identity) read(user paho.UserProperties) (p properties) {
+	for n := range user {
+		key, value := user[n].Key, user[n].Value
+		switch {
+		case key == "":
+		case key == i.ClientIDProperty:
+			p.trustedID = value
+		case key == i.UsernameProperty:
+			p.username = value
+		}
+		switch key {
+		case "__ts":
+			p.timestamp = value
+			p.timestamps++
+		case "__ft":
+			p.token = value
+			p.tokens++
+		case "__srcId":
+			p.sourceID = value
+		case "__protVer":
+			p.version = value
+		}
+		for _, name := range i.AttributeProperties {
+			if key == name {
+				p.attributes = setAttribute(p.attributes, name, value)
+			}
+		}
+	}
+	return p
+}
+
+// setAttribute sets an attribute. The last value counts: a broker that vouches for the attribute appends its own.
+func setAttribute(attributes []policy.Attribute, name, value string) []policy.Attribute {
+	for i := range attributes {
+		if attributes[i].Name == name {
+			attributes[i].Value = value
+			return attributes
+		}
+	}
+	return append(attributes, policy.Attribute{Name: name, Value: value})
+}
+
+// clientID returns the client of a request: by the broker if it vouches for clients, else by the request's own claim.
+func (i *Identity) clientID(p *properties, responseTopic string) string {
+	if i.ClientIDProperty != "" {
+		return p.trustedID
+	}
+	return claimedID(p.sourceID, responseTopic)
+}
+
+// claimedID returns the client that a request claims to come from: its __srcId, else the client id in its response topic, else an empty string.
+func claimedID(sourceID, responseTopic string) string {
+	if sourceID != "" {
+		return sourceID
+	}
+	return clientOf(responseTopic)
+}
+
+// mayUse reports whether a client may have replies on a response topic. If the broker vouches for client ids, a client may not use a topic of another
+// one, which would take the reply for an answer to its own request. A request without a client id passes: it is answered with "not authorized".
+func (i *Identity) mayUse(topic, clientID string) bool {
+	if !i.OwnResponses || i.ClientIDProperty == "" || clientID == "" {
+		return true
+	}
+	return belongsTo(topic, clientID)
+}
+
+// isSupported reports whether a protocol version is well-formed and of major version 1.
+func isSupported(version string) bool {
+	major, minor, ok := strings.Cut(version, ".")
+	return ok && major == "1" && isNumber(minor)
+}
+
+func isNumber(text string) bool {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return false
+	}
+	_, err := strconv.ParseUint(text, 10, 32)
+	return err == nil
+}

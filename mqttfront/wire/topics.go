@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"holdfast/internal/topics"
+)
+
+const (
+	// goResponse ends the response topics of the protocol's Go library, clients/{client id in upper-case Base16}/…. The id in Base16 may be the id
+	// of another client, which has no right to such a topic.
+	goResponse = topics.Invoke + "/response"
+	// maxTopicLevels bounds the levels of a response topic. EMQX carries 128 levels by default, Mosquitto 200; Mosquitto ends a connection that
+	// publishes on more.
+	maxTopicLevels = 128
+)
+
+// isResponseTopic reports whether the store may publish replies on a topic, which is not empty.
+func isResponseTopic(topic string) bool {
+	return strings.Count(topic, "/") < maxTopicLevels && topic != topics.Invoke && !strings.HasPrefix(topic, topics.Reserved) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
+		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
+}
+
+// belongsTo reports whether a response topic under clients/ belongs to a client. Other topics belong to every client.
+func belongsTo(topic, clientID string) bool {
+	rest, ok := strings.CutPrefix(topic, "clients/")
+	if !ok {
+		return true
+	}
+	owner, below, _ := strings.Cut(rest, "/")
+	if below == goResponse {
+		return owner == topics.Base16(clientID)
+	}
+	return owner == clientID
+}
+
+// clientOf returns the client id in a response topic of the form clients/{client id}/…, or an empty string.
+func clientOf(topic string) string {
+	if rest, ok := strings.CutPrefix(topic, "clients/"); ok {
+		if id, _, ok := strings.Cut(rest, "/"); ok {
+			return id
+		}
+	}
+	return ""
+}
