@@ -117,6 +117,34 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 	}
 }
 
+// † A client sent a, b, c, d. This node's session lags: it has brought only a. The other node's session is new: it received d only. It led, took a
+// from this node, and put it behind d, which arrived there before. When this node leads again, b and c are still on their way.
+func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		other, others := newTestFront(t)
+		f.barrier.pass(time.Now().Add(-time.Second))
+		withExpiry(other, del, strings.Repeat("d", 16), 30, "__srcId", "c")
+		time.Sleep(10 * time.Millisecond)
+		withExpiry(f, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		others.held = map[string][][]byte{"this": pages(f)}
+		other.barrier.pass(time.Now().Add(time.Millisecond))
+		other.begin(newOutbox(other), other.collectForTakeover(t.Context()))
+		other.stopServing(leading(other))
+		for _, tag := range others.tags {
+			other.Failed(tag, true)
+		}
+		if order := other.heldOrder("ad"); order != "da" {
+			t.Fatalf("the other node holds %q", order)
+		}
+		s.held = map[string][][]byte{"other": pages(other)}
+		f.begin(newOutbox(f), f.collectForTakeover(t.Context()))
+		if order := s.order(); order != "a" {
+			t.Errorf("proposed in the order %q", order)
+		}
+	})
+}
+
 // A probe that comes back in time says that nothing is on its way any more.
 func TestTakeUpAsksForAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

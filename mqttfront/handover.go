@@ -60,8 +60,9 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 
 // The flags of a request that one node gives to another.
 const (
-	flagBare = 1 << iota // its command has no kind: it is answered without the log
-	flagCopy             // it is a copy of one that has an outcome
+	flagBare      = 1 << iota // its command has no kind: it is answered without the log
+	flagCopy                  // it is a copy of one that has an outcome
+	flagElsewhere             // the node has it from another node
 )
 
 // appendHeld appends a request as one node gives it to another: times as what is left of them, because clocks differ.
@@ -84,6 +85,9 @@ func appendHeld(b []byte, r *request, now time.Time) []byte {
 	}
 	if r.isCopy() {
 		flags |= flagCopy
+	}
+	if r.elsewhere {
+		flags |= flagElsewhere
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
@@ -179,6 +183,7 @@ func readOneHeld(body fields, now time.Time) (*request, error) {
 	if flags&flagCopy != 0 {
 		r.markCopy()
 	}
+	r.secondHand = flags&flagElsewhere != 0
 	r.Read = r.Command.Kind == fsm.KindGet
 	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
 	return r, nil
@@ -302,7 +307,6 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 	}
 	f.world.Metrics.takenUp.Add(float64(len(added)))
 	f.world.Log.Info("took up requests that only other nodes held", "requests", len(added))
-	f.pending.renumber()
 	slices.SortFunc(added, func(a, b *request) int { return cmp.Compare(a.sequence, b.sequence) })
 	return added
 }

@@ -18,8 +18,13 @@ import (
 // time of its arrival.
 func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added []*request, full int) {
 	here := slices.Collect(p.all())
-	affected := make(map[string]bool) // clients whose requests were missing here
-	var names map[string]string       // made when the first request is missing: before any is added
+	affected := make(map[string]bool) // clients of which this node does not have every request by its own session
+	for _, r := range here {
+		if r.elsewhere && open(r) { // the nodes that are asked now may know better where it belongs
+			affected[r.ordering()] = true
+		}
+	}
+	var names map[string]string // made when the first request is missing: before any is added
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
 			if _, held := p.byID[r.Command.ID]; held {
@@ -39,10 +44,39 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 			return false
 		})
 	}
-	if len(added) > 0 {
-		p.arrange(append(here, added...), append([][]*request{here}, elsewhere...), affected, open)
+	if len(affected) > 0 {
+		p.arrange(append(here, added...), evidence(here, elsewhere), affected, open)
+		p.renumber()
 	}
 	return added, full
+}
+
+// evidence returns what says in which order requests were sent: for each node, what it received itself, and apart from that what it took from other
+// nodes and no node received that is asked now. A node puts what it took among its own as well as it can, so that place says nothing. What another
+// node received itself says more than a second hand.
+func evidence(here []*request, elsewhere [][]*request) (lists [][]*request) {
+	received := make(map[fsm.RequestID]bool)
+	var taken [][]*request
+	split := func(list []*request, isTaken func(*request) bool) {
+		var own, others []*request
+		for _, r := range list {
+			if isTaken(r) {
+				others = append(others, r)
+			} else {
+				own = append(own, r)
+				received[r.Command.ID] = true
+			}
+		}
+		lists, taken = append(lists, own), append(taken, others)
+	}
+	split(here, func(r *request) bool { return r.elsewhere })
+	for _, list := range elsewhere {
+		split(list, func(r *request) bool { return r.secondHand })
+	}
+	for _, list := range taken {
+		lists = append(lists, slices.DeleteFunc(list, func(r *request) bool { return received[r.Command.ID] }))
+	}
+	return lists
 }
 
 // clientNames returns the names that clients have here, by the names that other nodes give them. Nodes whose identity settings differ, as while a
@@ -102,7 +136,13 @@ func (p *pending) arrange(all []*request, lists [][]*request, affected map[strin
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(affected)) {
-		rankInOrder(mergeOrder(parts[key]))
+		merged := mergeOrder(parts[key])
+		for i, r := range merged {
+			if here, held := p.byID[r.Command.ID]; held {
+				merged[i] = here
+			}
+		}
+		rankInOrder(merged)
 	}
 	var rest []*request
 	for _, r := range all {

@@ -167,6 +167,28 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*r
 	return held
 }
 
+// withSecondHand draws what a node holds that led for a short time: what it received, and somewhere among that, in their order, some of the requests
+// that it took from another node.
+func withSecondHand(r *rand.Rand, received, other []*request) (held []*request) {
+	known := make(map[int]bool)
+	for _, q := range received {
+		known[number(q)] = true
+	}
+	held = slices.Clone(received)
+	at := 0
+	for _, q := range other {
+		if known[number(q)] || r.IntN(2) == 0 {
+			continue
+		}
+		taken := *q
+		taken.elsewhere, taken.secondHand = true, true
+		at += r.IntN(len(held) - at + 1)
+		held = slices.Insert(held, at, &taken)
+		at++
+	}
+	return held
+}
+
 // restarted draws what two nodes hold of a client that sends a run of requests, others, and the run again: one of the nodes was started anew before that.
 func restarted(r *rand.Rand, now time.Time) (lists [][]*request, again map[int]bool) {
 	const pause, shortest = 20 * time.Millisecond, 300 * time.Millisecond
@@ -230,11 +252,18 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 			lists, again = restarted(r, now)
 			lists = append(lists, nil)
 		}
+		here, n2 := lists[0], lists[1]
+		switch kind := seed % 3; {
+		case kind == 0 && r.IntN(2) == 0:
+			n2 = withSecondHand(r, n2, lists[2*r.IntN(2)])
+		case kind == 0:
+			here = withSecondHand(r, here, lists[1+r.IntN(2)])
+		}
 		f.mu.Lock()
-		for _, q := range lists[0] {
+		for _, q := range here {
 			f.pending.add(q)
 		}
-		leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n2": lists[1], "n3": lists[2]})
+		leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n2": n2, "n3": lists[2]})
 		place := make(map[int]int)
 		for r := range f.pending.all() {
 			place[number(r)] = len(place)

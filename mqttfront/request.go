@@ -17,6 +17,8 @@ type request struct {
 	done        func()    // acknowledges the message to the broker
 	redelivered bool      // the broker has sent it before
 	elsewhere   bool      // this copy was received by another node, and taken from there
+	// secondHand is set if that node did not receive the request either: its place in that node's list says nothing.
+	secondHand bool
 
 	// The fields below are guarded by Front.mu.
 	state    requestState

@@ -66,7 +66,7 @@ func TestTimesOfARequest(t *testing.T) {
 	now := time.Now()
 	seconds := func(n uint32) *uint32 { return &n }
 	for name, test := range map[string]struct {
-		expiry      *uint32
+		expiry    *uint32
 		ttl, left time.Duration
 	}{
 		"with an expiry":       {seconds(10), 10 * time.Second, 10 * time.Second},
