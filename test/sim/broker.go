@@ -33,6 +33,7 @@ type broker struct {
 	mu       schedule.Mutex
 	up       bool
 	sessions map[string]*session
+	stalled  string        // the client that gets nothing for now
 	losses   []sessionLoss // of sessions that had something to deliver, or were subscribed
 	port     *port
 	work     sync.WaitGroup
@@ -279,12 +280,23 @@ func (b *broker) publish(m *message) (receivers []string, err error) {
 	return receivers, nil
 }
 
+// stall sends nothing to a client until another client is stalled, or none: "".
+func (b *broker) stall(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	released := b.sessions[b.stalled]
+	b.stalled = id
+	if released != nil && released.attached != nil {
+		released.attached.poke()
+	}
+}
+
 // next returns what may be sent to a client now.
 func (b *broker) next(a *attachment) (out []delivery) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := a.session
-	if s.attached != a {
+	if s.attached != a || s.id == b.stalled {
 		return nil
 	}
 	for _, d := range s.flight[:min(s.again, len(s.flight))] {

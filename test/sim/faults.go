@@ -323,7 +323,7 @@ func (s *simulation) actOnBroker(f *fault, victim *host) bool {
 		s.sleep(f.lasts)
 		s.network.host("broker").open()
 	case takeIngest, takeLane:
-		id := clusterName + "-" + victim.name + "-in"
+		id := ingestSession(victim)
 		if s.tunables.front.FollowLeader {
 			id = clusterName + "-ingest"
 		}

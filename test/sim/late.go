@@ -31,10 +31,10 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 }
 
 // leadLate delays what the broker sends to one node, and lets it lead: it executes late what the others have had for long. A third of the times
-// nothing else happens, so that the new leader receives what the old one has refused. A third of the times other nodes lose parts of what
+// only its requests are delayed, until it leads: it receives what the old leader has refused. A third of the times other nodes lose parts of what
 // the clients send before the leader changes, and a third of the times while the late node leads.
 func (s *simulation) leadLate(ctx context.Context, f *fault, leader, late *host) bool {
-	const others, whileLeading = 1, 2
+	const alone, whileLeading = 0, 2
 	if s.tunables.front.FollowLeader || !s.lagging.TryLock() {
 		return false // there is one session only, or another node is late
 	}
@@ -43,36 +43,40 @@ func (s *simulation) leadLate(ctx context.Context, f *fault, leader, late *host)
 		late = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
 	}
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
+	if f.variant%3 == alone {
+		s.broker.stall(ingestSession(late))
+		defer s.broker.stall("")
+		s.sleep(f.delay)
+		led := s.giveLead(ctx, late, 2*time.Second)
+		s.sleep(between(random, 0, 500*time.Millisecond))
+		return led
+	}
 	slowed := link{"broker", late.name, classBroker}
 	s.network.slow(slowed, f.delay)
 	defer s.network.slow(slowed, 0)
-	switch f.variant % 3 {
-	case others:
-		deaf := &s.network.link(link{"broker", leader.name, classBroker}).gate
-		deaf.close() // it executes nothing of what the new leader receives late
-		s.loseSessions(random, between(random, 500*time.Millisecond, 1500*time.Millisecond), late, leader)
-		led := s.giveLead(ctx, late, time.Second)
-		s.sleep(f.lasts / 2)
-		deaf.open()
-		return led
-	case whileLeading:
+	if f.variant%3 == whileLeading {
 		led := s.giveLead(ctx, late, 2*time.Second)
 		s.loseSessions(random, f.lasts, late)
 		return led
-	default:
-		s.sleep(max(f.delay, time.Second))
-		led := s.giveLead(ctx, late, 2*time.Second)
-		s.sleep(f.lasts / 2)
-		return led
 	}
+	deaf := &s.network.link(link{"broker", leader.name, classBroker}).gate
+	deaf.close() // it executes nothing of what the new leader receives late
+	s.loseSessions(random, between(random, 500*time.Millisecond, 1500*time.Millisecond), late, leader)
+	led := s.giveLead(ctx, late, time.Second)
+	s.sleep(f.lasts / 2)
+	deaf.open()
+	return led
 }
+
+// ingestSession returns the client id of the session by which a host's node receives requests, where each node has one.
+func ingestSession(h *host) string { return clusterName + "-" + h.name + "-in" }
 
 // loseSessions lets the broker forget the sessions of all nodes but some, again and again: these nodes receive parts of what clients send.
 func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ...*host) {
 	for until := s.trace.now() + lasts; s.trace.now() < until; s.sleep(between(random, 10*time.Millisecond, 300*time.Millisecond)) {
 		for _, h := range s.hosts {
 			if !slices.Contains(but, h) {
-				s.broker.forget(clusterName + "-" + h.name + "-in")
+				s.broker.forget(ingestSession(h))
 			}
 		}
 	}
@@ -136,9 +140,9 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 				s.done("snapshot", node.TakeSnapshot())
 			}
 		}
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with a disk that hung before it may have been too long
 		s.sleep(time.Second)
 		h.setAsleep(false)
-		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
 	}
 	return s.giveLead(ctx, h, 3*time.Second)
 }

@@ -50,7 +50,7 @@ func (s *simulation) sameWay(a, b *history.Op) bool {
 	if !executed || !inTime || by == nil {
 		return false
 	}
-	session := clusterName + "-" + by.name + "-in"
+	session := ingestSession(by)
 	return slices.Contains(first, session) && slices.Contains(second, session) && !s.lost([]string{session}, a.Call, at) && !s.deliveries.endedBetween(by.name, a.Call, at)
 }
 

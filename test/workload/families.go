@@ -208,7 +208,7 @@ func (c *Client) anonymous() {
 			continue
 		}
 		var burst []*Request
-		for range pick(c.random, 1, 1, 1, 1, 1, 8) {
+		for range pick(c.random, 1, 1, 8) {
 			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: "anonymous/" + c.ID, Value: c.unique(), Anonymous: true}))
 		}
 		for _, r := range burst {
