@@ -20,7 +20,7 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 	here := slices.Collect(p.all())
 	affected := make(map[string]bool) // clients of which this node does not have every request by its own session
 	for _, r := range here {
-		if r.elsewhere && open(r) { // the nodes that are asked now may know better where it belongs
+		if r.elsewhere && r.state.isHeld() && open(r) { // the nodes that are asked now may know better where it belongs
 			affected[r.ordering()] = true
 		}
 	}
