@@ -28,8 +28,7 @@ type Newcomer struct {
 	Peers   []Peer // the initial members, this one among them
 	// Reload returns the initial members anew, if they may change while the cluster has not begun; may be nil.
 	Reload func() ([]Peer, error)
-	// Voter says that the node is to vote once it has caught up.
-	Log interface{ Info(string, ...any) }
+	Log    interface{ Info(string, ...any) }
 
 	waiting atomic.Pointer[string]
 }

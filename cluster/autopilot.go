@@ -157,6 +157,6 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.keptNonVoter(id),
 		})
 	}
-	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return cmpNames(a.Node, b.Node) })
+	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return compareNames(a.Node, b.Node) })
 	return health, nil
 }

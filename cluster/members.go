@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,18 +65,13 @@ func (n *Node) MembersAsKnown(ctx context.Context) []Member {
 		}
 		members = append(members, member)
 	}
-	slices.SortFunc(members, func(a, b Member) int { return cmpNames(a.Node, b.Node) })
+	slices.SortFunc(members, func(a, b Member) int { return compareNames(a.Node, b.Node) })
 	return members
 }
 
-func cmpNames(a, b string) int {
-	if len(a) != len(b) { // n2 before n10
-		return len(a) - len(b)
-	}
-	if a < b {
-		return -1
-	}
-	return 1
+// compareNames orders node names by length first: n2 goes before n10.
+func compareNames(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 // handleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.

@@ -78,7 +78,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 		})
 	}
 	asking.Wait()
-	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return cmpNames(a.Node, b.Node) })
+	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return compareNames(a.Node, b.Node) })
 	first := ""
 	for _, state := range verification.Hashes {
 		switch {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/test/history"
 	"holdfast/test/sim/schedule"
 )
 
@@ -37,7 +38,7 @@ type Result struct {
 	Expected   int
 	Repeated   int
 	Undecided  int // keys that could not be checked in time
-	Violations []Violation
+	Violations []history.Violation
 }
 
 func (s *simulation) result(lasted, took time.Duration) *Result {

@@ -56,7 +56,7 @@ type simulation struct {
 	traps      traps
 
 	mu         schedule.Mutex
-	violations []Violation
+	violations []history.Violation
 	registries []*prometheus.Registry
 	effects    map[string]int // of faults, by kind, that were there
 	damaging   turn           // while a machine loses what it has
@@ -81,12 +81,6 @@ func (t turn) TryLock() bool {
 	default:
 		return false
 	}
-}
-
-// Violation is something that must never happen.
-type Violation struct {
-	Check string
-	Text  string
 }
 
 // newSimulation begins a run, inside of a bubble of virtual time: the run is in order from the first map that is made.
@@ -135,7 +129,7 @@ func (s *simulation) sleep(d time.Duration) bool { return s.load.Sleep(d) }
 const maxViolations = 20
 
 func (s *simulation) violation(check, format string, args ...any) {
-	v := Violation{check, fmt.Sprintf(format, args...)}
+	v := history.Violation{Check: check, Text: fmt.Sprintf(format, args...)}
 	s.trace.add("VIOLATION", "%s: %s", v.Check, v.Text)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"holdfast/test/history"
 	"holdfast/test/mutants"
 	"holdfast/test/overlay"
 	"holdfast/test/sim"
@@ -83,7 +84,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 				return nil, fmt.Errorf("the result of seed %d, schedule %d: %w", p.seed, p.schedule, err)
 			}
 			if failed != nil && len(result.Violations) == 0 { // goroutines that were left, for instance
-				result.Violations = append(result.Violations, sim.Violation{Check: "end", Text: firstLines(output.String())})
+				result.Violations = append(result.Violations, history.Violation{Check: "end", Text: firstLines(output.String())})
 			}
 			return result, nil
 		}
@@ -97,7 +98,7 @@ func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, 
 	config := sim.Config{Seed: p.seed, Schedule: p.schedule, Duration: o.duration, Nodes: o.nodes, Ingest: o.ingest, Kinds: o.kinds, Without: o.without}
 	return &sim.Result{
 		Seed: p.seed, Schedule: p.schedule, Again: config.Again(),
-		Violations: []sim.Violation{{Check: "end", Text: errEnded.Error() + ": " + firstLines(text)}},
+		Violations: []history.Violation{{Check: "end", Text: errEnded.Error() + ": " + firstLines(text)}},
 	}, nil
 }
 

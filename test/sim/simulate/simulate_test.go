@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/test/history"
 	"holdfast/test/mutants"
 	"holdfast/test/sim"
 	"holdfast/test/sim/schedule"
@@ -40,7 +41,7 @@ func TestShrinkLeavesWhatIsNeeded(t *testing.T) {
 	if tried > 100 {
 		t.Errorf("%d runs", tried)
 	}
-	text := describeRun(&sim.Result{Plan: make([]string, 30), Again: "make sim", Violations: []sim.Violation{{Check: "other"}, {Check: "fencing", Text: "a\nb"}}}, &s, "fencing")
+	text := describeRun(&sim.Result{Plan: make([]string, 30), Again: "make sim", Violations: []history.Violation{{Check: "other"}, {Check: "fencing", Text: "a\nb"}}}, &s, "fencing")
 	if lines := strings.Count(text, "\n"); lines != 6 || !strings.Contains(text, "fencing: a\n") || !strings.Contains(text, "fault 17") {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
@@ -105,7 +106,7 @@ func TestKnownFindingsAreNoFailures(t *testing.T) {
 	result := func(schedule uint64, checks ...string) *sim.Result {
 		r := &sim.Result{Seed: 1, Schedule: schedule}
 		for _, check := range checks {
-			r.Violations = append(r.Violations, sim.Violation{Check: check})
+			r.Violations = append(r.Violations, history.Violation{Check: check})
 		}
 		return r
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/test/history"
 	"holdfast/test/sim"
 )
 
@@ -62,7 +63,7 @@ func (t *total) add(r *sim.Result, known map[pair]finding) {
 	found := known[pair{r.Seed, r.Schedule}]
 	switch {
 	case found.open && len(r.Violations) == 0:
-		r.Violations = append(r.Violations, sim.Violation{Check: "pairs.txt", Text: "this run does not show the finding any more: " + found.name})
+		r.Violations = append(r.Violations, history.Violation{Check: "pairs.txt", Text: "this run does not show the finding any more: " + found.name})
 		t.failures = append(t.failures, r)
 	case found.open && slices.Equal(slices.Sorted(slices.Values(finds(r))), found.checks):
 		t.known[found.name]++
