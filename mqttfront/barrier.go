@@ -75,8 +75,8 @@ func (b *barrier) await(ctx context.Context, moment time.Time) {
 }
 
 // settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
-// received before the barrier, and those that it received before a request of the same client that the own session has delivered. Of a request
-// that the other node has from a third one, only the time of its arrival there counts. here holds the requests of this node, by id.
+// received before the barrier, and those that stand before a request of the same client that both nodes received themselves. here holds the requests of
+// this node, by id.
 func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (kept []*request) {
 	const rounding = 1500 * time.Millisecond // of request.sent
 	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
@@ -87,7 +87,7 @@ func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (ke
 		}
 	}
 	for i, r := range list {
-		if r.arrived.Before(at) || !r.secondHand && i < passed[r.ordering()] {
+		if r.arrived.Before(at) || i < passed[r.ordering()] {
 			kept = append(kept, r)
 		}
 	}

@@ -145,6 +145,60 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 	})
 }
 
+// A node has b by its own session, and took a from a node that holds a, b. It knows the order also when it leads again and that node is gone; and so
+// does a third node, to whose session a was never sent.
+func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newTestFront(t)
+		other, _ := newTestFront(t)
+		third, thirds := newTestFront(t)
+		f.barrier.pass(time.Now().Add(-time.Second))
+		third.barrier.pass(time.Now().Add(-time.Second))
+		a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
+		withExpiry(f, del, b, 30, "__srcId", "c")
+		withExpiry(third, del, b, 30, "__srcId", "c")
+		time.Sleep(300 * time.Millisecond)
+		withExpiry(other, del, a, 30, "__srcId", "c")
+		time.Sleep(time.Millisecond)
+		withExpiry(other, del, b, 30, "__srcId", "c")
+		s.held = map[string][][]byte{"other": pages(other)}
+		for leadership := range 2 {
+			f.begin(newOutbox(f), f.collectForTakeover(t.Context()))
+			if order := s.order(); order != "ab" {
+				t.Errorf("leadership %d: proposed in the order %q", leadership, order)
+			}
+			f.stopServing(leading(f))
+			for _, tag := range s.tags {
+				f.Failed(tag, true)
+			}
+			s.tags, s.proposed, s.held = nil, nil, nil
+		}
+		thirds.held = map[string][][]byte{"f": pages(f)}
+		third.begin(newOutbox(third), third.collectForTakeover(t.Context()))
+		if order := thirds.order(); order != "ab" {
+			t.Errorf("the third node proposes in the order %q", order)
+		}
+	})
+}
+
+// A node that puts its requests into another order while it is asked gives some of them twice. The first time counts.
+func TestCollectDropsRepeats(t *testing.T) {
+	f, s := newTestFront(t)
+	other, _ := newTestFront(t)
+	for _, letter := range []string{"a", "b", "c"} {
+		arrive(other, del, strings.Repeat(letter, 16), "__srcId", "c")
+	}
+	page := pages(other)
+	s.held = map[string][][]byte{"other": append(page, page...)}
+	var order string
+	for _, r := range f.collect(t.Context(), 0)["other"] {
+		order += string(r.Correlation[:1])
+	}
+	if order != "abc" {
+		t.Errorf("collected %q", order)
+	}
+}
+
 // A probe that comes back in time says that nothing is on its way any more.
 func TestTakeUpAsksForAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

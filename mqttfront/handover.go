@@ -209,7 +209,20 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 		defer c.mu.Unlock()
 		c.byNode[node] = append(c.byNode[node], requests...)
 	})
+	for node, requests := range c.byNode {
+		c.byNode[node] = withoutRepeats(requests)
+	}
 	return c.byNode
+}
+
+// withoutRepeats drops what comes again in a list: a node that puts its requests into another order meanwhile gives some of them twice.
+func withoutRepeats(list []*request) []*request {
+	known := make(map[fsm.RequestID]bool, len(list))
+	return slices.DeleteFunc(list, func(r *request) bool {
+		again := known[r.Command.ID]
+		known[r.Command.ID] = true
+		return again
+	})
 }
 
 // heldElsewhere is what the other nodes hold.

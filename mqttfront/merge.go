@@ -51,30 +51,24 @@ func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added
 	return added, full
 }
 
-// evidence returns what says in which order requests were sent: for each node, what it received itself, and apart from that what it took from other
-// nodes and no node received that is asked now. A node puts what it took among its own as well as it can, so that place says nothing. What another
-// node received itself says more than a second hand.
+// evidence returns what says in which order requests were sent: what each node holds, in its order. A node puts what it took from other nodes among its
+// own as well as it can. The place of such a request does not count if one of these nodes received it itself; otherwise nothing better is known.
 func evidence(here []*request, elsewhere [][]*request) (lists [][]*request) {
 	received := make(map[fsm.RequestID]bool)
-	var taken [][]*request
-	split := func(list []*request, isTaken func(*request) bool) {
-		var own, others []*request
-		for _, r := range list {
-			if isTaken(r) {
-				others = append(others, r)
-			} else {
-				own = append(own, r)
-				received[r.Command.ID] = true
-			}
-		}
-		lists, taken = append(lists, own), append(taken, others)
+	for _, r := range here {
+		received[r.Command.ID] = received[r.Command.ID] || !r.elsewhere
 	}
-	split(here, func(r *request) bool { return r.elsewhere })
 	for _, list := range elsewhere {
-		split(list, func(r *request) bool { return r.secondHand })
+		for _, r := range list {
+			received[r.Command.ID] = received[r.Command.ID] || !r.secondHand
+		}
 	}
-	for _, list := range taken {
-		lists = append(lists, slices.DeleteFunc(list, func(r *request) bool { return received[r.Command.ID] }))
+	without := func(list []*request, taken func(*request) bool) []*request {
+		return slices.DeleteFunc(slices.Clone(list), func(r *request) bool { return taken(r) && received[r.Command.ID] })
+	}
+	lists = append(lists, without(here, func(r *request) bool { return r.elsewhere }))
+	for _, list := range elsewhere {
+		lists = append(lists, without(list, func(r *request) bool { return r.secondHand }))
 	}
 	return lists
 }
