@@ -22,6 +22,7 @@ type fakeStore struct {
 	alone     bool
 	told      [][]byte
 	held      map[string][][]byte
+	asked     func() map[string][][]byte // if it is set, what is held now
 	machine   *fsm.Machine
 	proposed  []fsm.Command
 	tags      []any
@@ -43,7 +44,11 @@ func (s *fakeStore) Wall() int64                            { return time.Now().
 func (s *fakeStore) Alone() bool                            { return s.alone }
 func (s *fakeStore) Tell(_ context.Context, message []byte) { s.told = append(s.told, message) }
 func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
-	for node, pages := range s.held {
+	held := s.held
+	if s.asked != nil {
+		held = s.asked()
+	}
+	for node, pages := range held {
 		for _, page := range pages {
 			take(node, page)
 		}

@@ -24,7 +24,8 @@ const (
 	collectTime = 200 * time.Millisecond
 	// heldPage is about how many bytes of requests one answer holds.
 	heldPage = 1 << 20
-	// barrierTime bounds how long a node that comes to lead waits for a probe, when others hold what it lacks.
+	// barrierTime bounds how long a node that comes to lead waits for a probe, when others hold what it lacks. Then it asks the others again, if it
+	// cannot serve yet.
 	barrierTime = 200 * time.Millisecond
 	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
 	sweepInterval = time.Second
@@ -232,17 +233,29 @@ type heldElsewhere struct {
 	received time.Time
 }
 
-// collectForTakeover returns what the other nodes hold. Where this node lacks some of it, it sends a probe, and waits for that for barrierTime at
-// most.
-func (f *Front) collectForTakeover(ctx context.Context) (held heldElsewhere) {
-	held.byNode = f.collect(ctx, 0)
-	held.received = time.Now()
-	if f.lacks(held.byNode) {
+// collectForTakeover returns what the other nodes hold. If this node lacks some of it, it sends a probe, and waits for that for barrierTime at most.
+// Until the context ready ends, because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
+// before the same request in another node's list.
+func (f *Front) collectForTakeover(ctx, ready context.Context) (held heldElsewhere) {
+	held.byNode = make(map[string][]*request)
+	for again := false; ; again = true {
+		maps.Copy(held.byNode, f.collect(ctx, 0)) // a node that does not answer now may have answered before
+		held.received = time.Now()
+		if !f.lacks(held.byNode) {
+			return held
+		}
 		probing, cancel := context.WithTimeout(ctx, barrierTime)
-		defer cancel()
+		stop := func() bool { return true }
+		if again { // barrierTime is over
+			stop = context.AfterFunc(ready, cancel)
+		}
 		f.barrier.await(probing, held.received)
+		stop()
+		cancel()
+		if ctx.Err() != nil || ready.Err() != nil || passes(f.barrier.reached(), held.received) {
+			return held
+		}
 	}
-	return held
 }
 
 // lacks reports whether other nodes hold something that this one does not.

@@ -27,11 +27,14 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer outbox.close()
 	var held heldElsewhere
 	var collecting sync.WaitGroup
-	collecting.Go(func() { held = f.collectForTakeover(ctx) })
+	ready, isReady := context.WithCancel(ctx)
+	collecting.Go(func() { held = f.collectForTakeover(ctx, ready) })
 	defer collecting.Wait()
+	defer isReady()
 	if err := outbox.takeOver(ctx); err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
+	isReady()
 	collecting.Wait()
 	l := f.begin(outbox, held)
 	ctx, cancel := context.WithCancel(ctx)
