@@ -70,7 +70,7 @@ func (r *replica) apply(log *raft.Log) (*fsm.Outcome, error) {
 	r.hashes.note(log.Index, status.Hash)
 	if status.Wall > r.wall {
 		r.wall = status.Wall
-		r.node.carryClock(r.wall)
+		r.node.clock.carry(r.wall)
 	}
 	r.node.observe(outcome)
 	close(r.changed)

@@ -43,10 +43,10 @@ func (c *Newcomer) Waiting() string {
 
 // Handle answers another member: that this node has no state.
 func (c *Newcomer) Handle(_ context.Context, _ Caller, method Method, _ []byte) ([]byte, error) {
-	if method != MethodDescribe {
+	if method != MethodPeerStatus {
 		return nil, fmt.Errorf("%w: this node has not joined yet", ErrNotLeader)
 	}
-	return json.Marshal(Description{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
+	return json.Marshal(PeerStatus{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
 // Standing admits nobody but those who ask who this is.
@@ -105,7 +105,7 @@ func (c *Newcomer) attempt(ctx context.Context, peers Peers) (members []raft.Ser
 		if peer.Name == name {
 			continue
 		}
-		description, err := c.describe(ctx, peers, peer)
+		description, err := c.askPeer(ctx, peers, peer)
 		switch {
 		case err != nil:
 			missing = append(missing, fmt.Errorf("%s: %w", peer.Name, err))
@@ -133,15 +133,15 @@ func (c *Newcomer) attempt(ctx context.Context, peers Peers) (members []raft.Ser
 	return members, false, nil
 }
 
-func (c *Newcomer) describe(ctx context.Context, peers Peers, peer Peer) (Description, error) {
+func (c *Newcomer) askPeer(ctx context.Context, peers Peers, peer Peer) (PeerStatus, error) {
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return Describe(ctx, peers, raft.Server{Address: peer.Address})
+	return AskPeerStatus(ctx, peers, raft.Server{Address: peer.Address})
 }
 
 // join makes this node a member of the cluster that the peer has.
-func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description *Description) (bool, error) {
+func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description *PeerStatus) (bool, error) {
 	if _, listed := find(description.Servers, c.ID); listed {
 		return c.isMember(ctx, peers, peer, description)
 	}
@@ -159,7 +159,7 @@ func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description
 
 // isMember makes sure that a configuration that lists this node is no change that may yet come to nothing: the leader says so,
 // or nothing but the beginning is in the log.
-func (c *Newcomer) isMember(ctx context.Context, peers Peers, peer Peer, description *Description) (bool, error) {
+func (c *Newcomer) isMember(ctx context.Context, peers Peers, peer Peer, description *PeerStatus) (bool, error) {
 	const bootstrapped = 1 // the index of the first configuration
 	if description.LastIndex <= bootstrapped {
 		return true, nil

@@ -21,7 +21,7 @@ type pilot struct{ node *Node }
 func (n *Node) runAutopilot(ctx context.Context) error {
 	runner := autopilot.New(pilotRaft{n.raft, n}, pilot{n},
 		autopilot.WithLogger(RaftLogger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
-		autopilot.WithUpdateInterval(surveyInterval), autopilot.WithReconcileInterval(surveyInterval))
+		autopilot.WithUpdateInterval(pollInterval), autopilot.WithReconcileInterval(pollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
 	<-runner.Stop()
@@ -60,7 +60,7 @@ func (refusedChange) Index() uint64 { return 0 }
 // AutopilotConfig implements autopilot.ApplicationIntegration.
 func (p pilot) AutopilotConfig() *autopilot.Config {
 	return &autopilot.Config{
-		LastContactThreshold: max(surveyInterval, 2*p.node.config.Timing.Heartbeat), MaxTrailingLogs: 2 * p.node.config.TrailingEntries,
+		LastContactThreshold: max(pollInterval, 2*p.node.config.Timing.Heartbeat), MaxTrailingLogs: 2 * p.node.config.TrailingEntries,
 		ServerStabilizationTime: stabilization,
 	}
 }
@@ -70,8 +70,8 @@ func (p pilot) NotifyState(state *autopilot.State) { p.node.health.Store(state) 
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
-	described := p.node.describeAll(ctx, surveyInterval)
-	described[p.node.config.ID] = p.node.describe()
+	described := p.node.pollPeers(ctx, pollInterval)
+	described[p.node.config.ID] = peerAnswer{PeerStatus: p.node.ownStatus()}
 	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(described))
 	for id := range described {
 		stats[id] = &autopilot.ServerStats{
@@ -86,7 +86,7 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := make(map[raft.ServerID]*autopilot.Server)
 	for _, server := range p.node.servers() {
 		status := autopilot.NodeFailed
-		if _, ok := p.node.survey.of(server.ID); ok || server.ID == p.node.config.ID {
+		if _, ok := p.node.peers.of(server.ID); ok || server.ID == p.node.config.ID {
 			status = autopilot.NodeAlive
 		}
 		known[server.ID] = &autopilot.Server{
@@ -147,9 +147,9 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
-		described, _ := n.survey.of(id)
+		described, _ := n.peers.of(id)
 		if id == n.config.ID {
-			described = n.describe()
+			described = n.ownStatus()
 		}
 		health.Members = append(health.Members, MemberHealth{
 			Node: NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,

@@ -14,8 +14,8 @@ import (
 	"holdfast/fsm"
 )
 
-// Description is what a member says of itself.
-type Description struct {
+// PeerStatus is what a member says of itself.
+type PeerStatus struct {
 	ID        raft.ServerID      `json:"id"`
 	Address   raft.ServerAddress `json:"address"`
 	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
@@ -50,8 +50,8 @@ func (n *Node) Handle(ctx context.Context, caller Caller, method Method, request
 	switch method {
 	case MethodAsk:
 		return n.answer().encode(), nil
-	case MethodDescribe:
-		return json.Marshal(n.describe())
+	case MethodPeerStatus:
+		return json.Marshal(n.ownStatus())
 	case MethodMember:
 		if caller.ID != "" && n.leadership.Load() == nil {
 			return nil, ErrNotLeader // it was passed on once
@@ -65,7 +65,7 @@ func (n *Node) Handle(ctx context.Context, caller Caller, method Method, request
 	case MethodHash:
 		return n.handleHash(ctx, request)
 	case MethodTell:
-		n.observer.Told(request)
+		n.observer.HandleBroadcast(request)
 		return nil, nil
 	case MethodHeld:
 		return n.handleHeld(request)
@@ -144,7 +144,7 @@ func (n *Node) ask(ctx context.Context, member raft.Server) (answer, error) {
 	return answer{term: binary.BigEndian.Uint64(body), wall: int64(binary.BigEndian.Uint64(body[8:]))}, nil
 }
 
-func (n *Node) describe() Description {
+func (n *Node) ownStatus() PeerStatus {
 	address, leader := n.raft.LeaderWithID()
 	if address == "" {
 		leader = ""
@@ -156,7 +156,7 @@ func (n *Node) describe() Description {
 	if n.raft.State() == raft.Leader {
 		contact = 0
 	}
-	return Description{
+	return PeerStatus{
 		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
 		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
 		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
@@ -164,15 +164,15 @@ func (n *Node) describe() Description {
 	}
 }
 
-// Describe asks a member what it says of itself.
-func Describe(ctx context.Context, peers Peers, member raft.Server) (Description, error) {
-	body, err := peers.Call(ctx, member, MethodDescribe, nil)
+// AskPeerStatus asks a member what it says of itself.
+func AskPeerStatus(ctx context.Context, peers Peers, member raft.Server) (PeerStatus, error) {
+	body, err := peers.Call(ctx, member, MethodPeerStatus, nil)
 	if err != nil {
-		return Description{}, err
+		return PeerStatus{}, err
 	}
-	var description Description
+	var description PeerStatus
 	if err := json.Unmarshal(body, &description); err != nil {
-		return Description{}, fmt.Errorf("%w: %w", errAnswer, err)
+		return PeerStatus{}, fmt.Errorf("%w: %w", errAnswer, err)
 	}
 	return description, nil
 }

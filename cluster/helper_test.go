@@ -72,7 +72,7 @@ func (r *recorder) Serve(ctx context.Context, term uint64) error {
 	return context.Cause(ctx)
 }
 
-func (r *recorder) Told(message []byte) {
+func (r *recorder) HandleBroadcast(message []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = append(r.told, string(message))

@@ -16,13 +16,13 @@ import (
 // never checks whom a message was meant for, so a node that lost its disk must not come back under the id it had before, or it
 // would vote again in terms in which it has voted.
 type Identity struct {
-	Cluster string `json:"cluster"`
-	Node    string `json:"node"`
-	Draw    string `json:"draw"`
+	Cluster     string `json:"cluster"`
+	Node        string `json:"node"`
+	Incarnation string `json:"draw"`
 }
 
 // RaftID returns the id under which the node is a member.
-func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Draw) }
+func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Incarnation) }
 
 // NodeName returns the name of the node that a raft id belongs to.
 func NodeName(id raft.ServerID) string {
@@ -45,7 +45,7 @@ func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, err
 		err = fs.ErrNotExist
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		identity := Identity{Cluster: clusterName, Node: node, Draw: fmt.Sprintf("%016x", draw)}
+		identity := Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", draw)}
 		encoded, err := json.MarshalIndent(identity, "", "  ")
 		if err != nil {
 			return Identity{}, err
@@ -59,7 +59,7 @@ func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, err
 	if err := json.Unmarshal(data, &identity); err != nil {
 		return Identity{}, fmt.Errorf("read identity: %s: %w", file, err)
 	}
-	if identity.Cluster != clusterName || identity.Node != node || identity.Draw == "" {
+	if identity.Cluster != clusterName || identity.Node != node || identity.Incarnation == "" {
 		return Identity{}, fmt.Errorf("%w: %s is of node %q in cluster %q, not of %q in %q",
 			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
 	}

@@ -80,7 +80,7 @@ func (n *Node) lead(ctx context.Context) error {
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup
 	for _, work := range []func(context.Context) error{
-		l.proposer.run, l.reader.run, n.tend, n.runAutopilot,
+		l.proposer.run, l.reader.run, n.maintain, n.runAutopilot,
 		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
 		func(ctx context.Context) error { return n.serve(ctx, l) },
 	} {
@@ -96,7 +96,7 @@ func (n *Node) lead(ctx context.Context) error {
 
 // serve brings the cluster's settings in line and lets the front end serve.
 func (n *Node) serve(ctx context.Context, l *leadership) error {
-	if err := n.learnClock(ctx); err != nil {
+	if err := n.waitForClockQuorum(ctx); err != nil {
 		return err
 	}
 	if err := n.offer(ctx); err != nil {
@@ -112,12 +112,11 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 	return err
 }
 
-// learnClock waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
-func (n *Node) learnClock(ctx context.Context) error {
+// waitForClockQuorum waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
+func (n *Node) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
-	for n.wall() == 0 {
-		n.survey.take(n.describeAll(ctx, n.config.Timing.Election))
-		if n.setClock(); n.wall() != 0 {
+	for n.clock.now() == 0 {
+		if n.heard(n.pollPeers(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
 			break
 		}
 		select {

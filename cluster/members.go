@@ -47,8 +47,8 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 // MembersAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
 // whose word would count. How far they trail is then counted from the longest log among those that answered.
 func (n *Node) MembersAsKnown(ctx context.Context) []Member {
-	described := n.describeAll(ctx, surveyInterval)
-	described[n.config.ID] = n.describe()
+	described := n.pollPeers(ctx, pollInterval)
+	described[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
 	longest := uint64(0)
 	for id := range described {
 		longest = max(longest, described[id].LastIndex)
@@ -125,8 +125,8 @@ func HostOf(address raft.ServerAddress) string {
 // add makes a node a member, after whoever it replaces was removed.
 func (n *Node) add(ctx context.Context, request joinRequest) error {
 	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
-	asking, cancel := context.WithTimeout(ctx, surveyInterval)
-	there, err := Describe(asking, n.world.Peers, raft.Server{Address: request.Address})
+	asking, cancel := context.WithTimeout(ctx, pollInterval)
+	there, err := AskPeerStatus(asking, n.world.Peers, raft.Server{Address: request.Address})
 	cancel()
 	if err == nil && there.ID != request.ID {
 		err = fmt.Errorf("%s does", there.ID)
@@ -181,7 +181,7 @@ func (n *Node) move(ctx context.Context, server raft.Server, address raft.Server
 // replace removes the predecessor of a node that comes back without its disk: raft refuses a second id at one address. It does
 // so only when quorum stays, and never a member that is alive.
 func (n *Node) replace(ctx context.Context, predecessor raft.Server) error {
-	asking, cancel := context.WithTimeout(ctx, surveyInterval)
+	asking, cancel := context.WithTimeout(ctx, pollInterval)
 	_, err := n.ask(asking, predecessor)
 	cancel()
 	if err == nil {
@@ -211,7 +211,7 @@ func (n *Node) remove(ctx context.Context, server raft.Server) error {
 
 // quorumWithout returns an error when the voters without the one would have no majority that is alive.
 func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
-	alive := n.describeAll(ctx, surveyInterval)
+	alive := n.pollPeers(ctx, pollInterval)
 	voters, answering := 0, 0
 	for _, server := range n.servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {
@@ -280,7 +280,7 @@ func (n *Node) resolve(nameOrID string) (raft.Server, error) {
 // AddMember adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
 // non-voter. Only the leader can do it.
 func (n *Node) AddMember(ctx context.Context, address raft.ServerAddress, voter bool) error {
-	there, err := Describe(ctx, n.world.Peers, raft.Server{Address: address})
+	there, err := AskPeerStatus(ctx, n.world.Peers, raft.Server{Address: address})
 	if err != nil {
 		return err
 	}
@@ -367,9 +367,9 @@ func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) er
 	if n.replica.status().Version < fsm.VersionKeepNonVoter {
 		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", ErrRefused)
 	}
-	command := fsm.Command{Kind: fsm.KindLetVote, Key: []byte(id)}
+	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
 	if keep {
-		command.Kind = fsm.KindKeepNonVoter
+		command.Kind = fsm.KindPinNonVoter
 	}
 	result, err := n.Execute(ctx, command)
 	if err == nil && result.Code == fsm.CodeError {
@@ -378,12 +378,12 @@ func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) er
 	return err
 }
 
-// turn is a lock that is waited for no longer than a context lasts.
-type turn chan struct{}
+// ctxMutex is a lock that is waited for no longer than a context lasts.
+type ctxMutex chan struct{}
 
-func newTurn() turn { return make(turn, 1) }
+func newCtxMutex() ctxMutex { return make(ctxMutex, 1) }
 
-func (t turn) lock(ctx context.Context) error {
+func (t ctxMutex) lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -392,7 +392,7 @@ func (t turn) lock(ctx context.Context) error {
 	}
 }
 
-func (t turn) try() bool {
+func (t ctxMutex) try() bool {
 	select {
 	case t <- struct{}{}:
 		return true
@@ -401,4 +401,4 @@ func (t turn) try() bool {
 	}
 }
 
-func (t turn) unlock() { <-t }
+func (t ctxMutex) unlock() { <-t }

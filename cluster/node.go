@@ -27,10 +27,10 @@ type Node struct {
 
 	leadership atomic.Pointer[leadership] // that takes proposals and reads
 	proposer   atomic.Pointer[proposer]   // whose entries may be in flight: it outlives the leadership
-	wallOffset atomic.Int64               // milliseconds from this node's wall clock to the cluster's median
-	survey     survey
+	peers      peerStatuses
+	clock      *clusterClock
 	health     atomic.Pointer[autopilot.State]
-	changing   turn // held while the members change, or the state is restored
+	changing   ctxMutex // held while the members change, or the state is restored
 	transfers  transfers
 
 	clockIsOff   bool          // watchMembers' own
@@ -46,7 +46,7 @@ type Node struct {
 // Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
 // from now on, also when Open fails.
 func Open(config Config, world World, observer Observer) (*Node, error) {
-	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), changing: newTurn()}
+	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), clock: newClusterClock(world.Clock), changing: newCtxMutex()}
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
 	}
@@ -175,7 +175,7 @@ func (n *Node) Flush() {
 
 // Wall returns the cluster's clock, the median of its members', in milliseconds since the Unix epoch; 0 while it is not known. Only a
 // leader keeps it up.
-func (n *Node) Wall() int64 { return n.wall() }
+func (n *Node) Wall() int64 { return n.clock.now() }
 
 // Confirm returns nil when this node was the leader of its term at some moment after the call.
 func (n *Node) Confirm(ctx context.Context) error {
@@ -287,7 +287,7 @@ func (n *Node) Status() Status {
 
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
-func (n *Node) Behind() bool { return n.survey.isBehind() && n.leadership.Load() == nil }
+func (n *Node) Behind() bool { return n.peers.isBehind() && n.leadership.Load() == nil }
 
 // Learning reports whether this node is a member that does not vote yet, and is to.
 func (n *Node) Learning() bool {

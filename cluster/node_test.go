@@ -312,9 +312,8 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.survey.take(n.describeAll(t.Context(), time.Second))
-		n.setClock()
-		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+		n.heard(n.pollPeers(t.Context(), time.Second))
+		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
 	}
@@ -324,21 +323,20 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.survey.take(n.describeAll(t.Context(), time.Second))
+	n.heard(n.pollPeers(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
-		answered := n.describeAll(t.Context(), time.Second)
+		answered := n.pollPeers(t.Context(), time.Second)
 		if len(answered) != 2 {
 			t.Fatalf("%d members answered", len(answered))
 		}
-		n.survey.take(answered)
+		n.heard(answered)
 		ids := slices.Sorted(maps.Keys(answered))
 		delete(answered, ids[0])
 		off := answered[ids[1]]
-		off.Wall += wrong
+		off.clockBase += wrong
 		answered[ids[1]] = off
-		n.survey.take(answered)
-		n.setClock()
-		if off := n.wall1() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+		n.heard(answered)
+		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
 	}
@@ -357,9 +355,6 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 		t.Errorf("of three clocks: %d", got)
 	}
 }
-
-// wall1 is Node.wall, which the embedding member hides.
-func (m *member) wall1() int64 { return m.Node.wall() }
 
 // A node with a store that was closed and opened again has everything, from the log and from snapshots.
 func TestRestart(t *testing.T) {

@@ -13,21 +13,21 @@ type Method uint8
 
 // The methods. A caller that need not be a member may use those for which Public is true.
 const (
-	MethodAsk      Method = 10 // what term the member is in, and its wall clock
-	MethodDescribe Method = 11 // a Description
-	MethodMember   Method = 12 // whether a raft id is a member, by the word of the leader
-	MethodJoin     Method = 13 // to be added
-	MethodOffer    Method = 14 // settings for the leader to propose
-	MethodHash     Method = 15 // hash of the state at a log index
-	MethodTell     Method = 16 // from front end to front end, without an answer
-	MethodHeld     Method = 17 // a page of what the front end holds
+	MethodAsk        Method = 10 // what term the member is in, and its wall clock
+	MethodPeerStatus Method = 11 // a Description
+	MethodMember     Method = 12 // whether a raft id is a member, by the word of the leader
+	MethodJoin       Method = 13 // to be added
+	MethodOffer      Method = 14 // settings for the leader to propose
+	MethodHash       Method = 15 // hash of the state at a log index
+	MethodTell       Method = 16 // from front end to front end, without an answer
+	MethodHeld       Method = 17 // a page of what the front end holds
 )
 
 // Quick reports whether a call is answered at once, from memory.
 func (m Method) Quick() bool { return m == MethodAsk }
 
 // Public reports whether the caller need not be a member.
-func (m Method) Public() bool { return m == MethodDescribe || m == MethodMember || m == MethodJoin }
+func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodMember || m == MethodJoin }
 
 // Peers reaches other members. Call returns an answer that was given after the call, an error that wraps ErrUnreachable when
 // there is none, or the member's own error. A member without an id is whoever listens at the address. It is safe for concurrent

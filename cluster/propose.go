@@ -223,9 +223,9 @@ func (p *proposer) refuse(commands []fsm.Command, late []int) {
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
 func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
-	low := p.node.diskLow() || p.node.survey.anyDiskLow()
+	low := p.node.diskLow() || p.node.peers.anyDiskLow()
 	p.markWaits.Store(false)
-	wall := p.node.wall()
+	wall := p.node.clock.now()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,
@@ -242,7 +242,7 @@ func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	p.mu.Unlock()
 
 	p.node.world.Metrics.proposed(len(commands), len(data))
-	flight.future = p.hand(data)
+	flight.future = p.submit(data)
 	return flight, nil
 }
 
@@ -335,7 +335,7 @@ func (p *proposer) untilTick() time.Duration {
 	return wait
 }
 
-// hand gives an entry to raft. What it did is told when it is applied, that is, committed.
-func (p *proposer) hand(data []byte) raft.ApplyFuture {
+// submit gives an entry to raft. What it did is told when it is applied, that is, committed.
+func (p *proposer) submit(data []byte) raft.ApplyFuture {
 	return p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
 }

@@ -46,7 +46,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	replaced := false
 	defer func() {
 		if !replaced { // so that no member keeps what was staged
-			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), surveyInterval)
+			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollInterval)
 			defer cancel()
 			_, _ = n.Execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
 		}

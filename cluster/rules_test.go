@@ -280,7 +280,7 @@ func TestTellAndCollect(t *testing.T) {
 	for _, m := range members {
 		m.recorder.held = []string{string(m.ID()) + "/1", string(m.ID()) + "/2"}
 	}
-	n.Tell(t.Context(), []byte("answered"))
+	n.Broadcast(t.Context(), []byte("answered"))
 	told := 0
 	for _, m := range members {
 		told += len(m.recorder.told)
@@ -422,11 +422,11 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
-	<-time.After(stabilization + 2*surveyInterval) // autopilot knows it as a healthy non-voter
+	<-time.After(stabilization + 2*pollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.RemoveMember(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); time.Since(began) < 3*surveyInterval; <-time.After(10 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < 3*pollInterval; <-time.After(10 * time.Millisecond) {
 		if _, member := find(n.servers(), "n2"); member {
 			t.Fatal("it is a member again")
 		}
@@ -437,13 +437,12 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 func TestClockThatIsSetDuringASurvey(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	answered := n.describeAll(t.Context(), time.Second)
+	answered := n.pollPeers(t.Context(), time.Second)
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
-	n.survey.take(answered)
-	n.setClock()
-	if ahead := n.wall1() - time.Now().UnixMilli(); ahead > 5_000 {
+	n.heard(answered)
+	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
 		t.Errorf("the cluster's clock is %d ms ahead", ahead)
 	}
 }
@@ -511,12 +510,12 @@ func TestTransferThatCameToNothing(t *testing.T) {
 		first.must(t, set("k", "v")) // something that the other lacks
 	}
 	to := string(others[0].ID())
-	if err := first.HandOver(t.Context(), to); err == nil {
+	if err := first.TransferLocalLeadership(t.Context(), to); err == nil {
 		t.Fatal("handed over to a member that cannot be reached")
 	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
-		if err := first.HandOver(ctx, to); !errors.Is(err, ErrNotDone) {
+		if err := first.TransferLocalLeadership(ctx, to); !errors.Is(err, ErrNotDone) {
 			t.Errorf("again: %v", err)
 		}
 		cancel()
@@ -524,5 +523,7 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	wire, there := first.world.Transport.(*networkTransport).InmemTransport, others[0].world.Transport.(*networkTransport).InmemTransport
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
-	waitFor(t, "it is tried again when the member keeps up", func() bool { return first.HandOver(t.Context(), to) == nil || first.raft.State() != raft.Leader })
+	waitFor(t, "it is tried again when the member keeps up", func() bool {
+		return first.TransferLocalLeadership(t.Context(), to) == nil || first.raft.State() != raft.Leader
+	})
 }

@@ -76,7 +76,7 @@ func (n *Node) successor(status Status, to string) (raft.Server, error) {
 		if server.Suffrage != raft.Voter || server.ID == n.config.ID || n.transferFailed(status.Term, server.ID) {
 			continue
 		}
-		if description, _ := n.survey.of(server.ID); best.ID == "" || description.LastIndex > furthest {
+		if description, _ := n.peers.of(server.ID); best.ID == "" || description.LastIndex > furthest {
 			best, furthest = server, description.LastIndex
 		}
 	}
@@ -119,7 +119,7 @@ func (n *Node) noteFailedTransfer(term uint64, to raft.ServerID) {
 
 // transferFailed reports whether a member is not to be asked to lead now.
 func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
-	description, _ := n.survey.of(to)
+	description, _ := n.peers.of(to)
 	t := &n.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +127,8 @@ func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
 	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < settling)
 }
 
-// HandOver is TransferLeadership for an operator, who is told when there was nothing to hand over.
-func (n *Node) HandOver(ctx context.Context, to string) error {
+// TransferLocalLeadership is TransferLeadership for an operator, who is told when there was nothing to hand over.
+func (n *Node) TransferLocalLeadership(ctx context.Context, to string) error {
 	status := n.Status()
 	switch {
 	case status.Role != "leader":

@@ -24,8 +24,8 @@ const (
 	KindLeaderStart   Kind = 11 // a leader begins to serve; always alone in its entry
 	KindConfigure     Kind = 12 // the settings change
 	KindAdvance       Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
-	KindKeepNonVoter  Kind = 14 // the member whose raft id is the key stays a non-voter
-	KindLetVote       Kind = 15 // the member whose raft id is the key may become a voter again
+	KindPinNonVoter  Kind = 14 // the member whose raft id is the key stays a non-voter
+	KindAllowPromotion       Kind = 15 // the member whose raft id is the key may become a voter again
 	KindStage         Kind = 16 // a part of a snapshot that is to be restored: the value, at the offset, of the restore with the nonce
 	KindRestore       Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 )

@@ -10,8 +10,8 @@ import (
 	"holdfast/hlc"
 )
 
-// memory is the outcome of a request that is remembered so that a copy of the request gets the same reply and has no effect.
-type memory struct {
+// dedupEntry is the outcome of a request that is remembered so that a copy of the request gets the same reply and has no effect.
+type dedupEntry struct {
 	id      RequestID
 	index   uint64 // of the log entry in which it took effect
 	expires int64  // cluster time
@@ -33,7 +33,7 @@ const (
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
 // push it out, a flood by one client would let another client's redelivered write take effect twice.
 type dedup struct {
-	byID     *btree.BTreeG[memory]
+	byID     *btree.BTreeG[dedupEntry]
 	byExpiry btree.Map[int64, *expiring] // by expiryKey; derived, not in a snapshot
 	clients  map[uint64]int64            // outcomes per client; derived
 	reserve  int64                       // outcomes in the reserve; derived
@@ -57,7 +57,7 @@ const maxForgotten = 50_000
 
 func newDedup() dedup {
 	return dedup{
-		byID:    btree.NewBTreeGOptions(func(a, b memory) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
+		byID:    btree.NewBTreeGOptions(func(a, b dedupEntry) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
 		clients: make(map[uint64]int64),
 	}
 }
@@ -78,7 +78,7 @@ func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
-func (d *dedup) put(m memory) {
+func (d *dedup) put(m dedupEntry) {
 	if m.flags&memoryReserve != 0 {
 		d.reserve++
 	}
@@ -87,7 +87,7 @@ func (d *dedup) put(m memory) {
 	d.expireWith(&m)
 }
 
-func (d *dedup) expireWith(m *memory) {
+func (d *dedup) expireWith(m *dedupEntry) {
 	key := m.expiryKey()
 	e, ok := d.byExpiry.Get(key)
 	if !ok {
@@ -98,7 +98,7 @@ func (d *dedup) expireWith(m *memory) {
 }
 
 // prolong remembers an outcome until expires at the earliest.
-func (d *dedup) prolong(m memory, expires int64) {
+func (d *dedup) prolong(m dedupEntry, expires int64) {
 	if expires <= m.expires {
 		return
 	}
@@ -126,7 +126,7 @@ func (d *dedup) isDue(id RequestID, key int64) bool {
 }
 
 // expiryKey orders outcomes by when they are due, and those that are due together by their ids.
-func (m *memory) expiryKey() int64 {
+func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
@@ -157,7 +157,7 @@ func (d *dedup) forget(now int64) {
 }
 
 func (d *dedup) drop(id RequestID) {
-	gone, ok := d.byID.Delete(memory{id: id})
+	gone, ok := d.byID.Delete(dedupEntry{id: id})
 	if !ok {
 		return
 	}
@@ -170,8 +170,8 @@ func (d *dedup) drop(id RequestID) {
 }
 
 // remembered turns a result into what is kept of it.
-func remembered(id RequestID, index uint64, expires int64, client uint64, result *Result) memory {
-	m := memory{
+func remembered(id RequestID, index uint64, expires int64, client uint64, result *Result) dedupEntry {
+	m := dedupEntry{
 		id: id, index: index, expires: expires, client: client,
 		wall: result.version.Wall, counter: uint32(result.version.Counter),
 		code: result.Code, err: result.Error, dialect: result.Dialect,
@@ -183,7 +183,7 @@ func remembered(id RequestID, index uint64, expires int64, client uint64, result
 }
 
 // result turns what is kept into the result for a copy of the request.
-func (m *memory) result() Result {
+func (m *dedupEntry) result() Result {
 	return Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
 		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&memoryHasTime != 0,
@@ -191,7 +191,7 @@ func (m *memory) result() Result {
 }
 
 // find returns the outcome of a request, if it is remembered.
-func (d *dedup) find(id RequestID) (memory, bool) { return d.byID.Get(memory{id: id}) }
+func (d *dedup) find(id RequestID) (dedupEntry, bool) { return d.byID.Get(dedupEntry{id: id}) }
 
 // room reports whether an outcome of the client may be added without touching the reserve.
 func (d *dedup) room(client uint64, limits *Limits) bool {

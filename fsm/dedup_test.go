@@ -127,12 +127,12 @@ func TestDedupShareOfAClient(t *testing.T) {
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	live := newDedup()
 	for i := range uint32(maxForgotten + 1000) {
-		var m memory
+		var m dedupEntry
 		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
 		live.put(m)
 	}
 	restored := newDedup()
-	live.byID.Scan(func(m memory) bool {
+	live.byID.Scan(func(m dedupEntry) bool {
 		restored.put(m)
 		return true
 	})
@@ -192,7 +192,7 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 	ids := make([]RequestID, 2000)
 	for i := range ids {
 		binary.LittleEndian.PutUint64(ids[i][:], random.Uint64())
-		d.put(memory{id: ids[i], expires: 10_000})
+		d.put(dedupEntry{id: ids[i], expires: 10_000})
 	}
 	for round := range int64(100) {
 		for _, id := range ids {

@@ -24,8 +24,8 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindAdvance:
 		m.raise(&command.Floor)
 		m.version = max(m.version, command.Version)
-	case KindKeepNonVoter, KindLetVote:
-		*result = m.keepNonVoter(string(command.Key), command.Kind == KindKeepNonVoter)
+	case KindPinNonVoter, KindAllowPromotion:
+		*result = m.keepNonVoter(string(command.Key), command.Kind == KindPinNonVoter)
 	case KindStage:
 		*result = m.stage(command)
 	case KindRestore:
@@ -35,7 +35,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	default:
 		m.request(position, command, storageLow, outcome)
 	}
-	m.note('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
+	m.mixIntoStateHash('C', uint64(command.Kind), uint64(result.Code), uint64(result.Error), uint64(result.version.Wall), result.version.Counter)
 }
 
 // request runs a client's write, once for all copies of it.
@@ -61,7 +61,7 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 
 // prolong remembers an outcome for the lifetime of the copy that has just come: other members may get that copy later than the outcome of the
 // first one is remembered.
-func (m *Machine) prolong(earlier memory, lifetime int64) {
+func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	if m.version >= VersionProlong {
 		m.dedup.prolong(earlier, m.now+lifetime)
 	}
@@ -182,15 +182,15 @@ func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, b
 	return found, ok
 }
 
-// given reports whether a timestamp is at or below the store's own clock: then it is no news, and cannot be too far ahead.
-func (m *Machine) given(t *hlc.Timestamp) bool {
+// withinStoreClock reports whether a timestamp is at or below the store's own clock: then it is no news, and cannot be too far ahead.
+func (m *Machine) withinStoreClock(t *hlc.Timestamp) bool {
 	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)
 }
 
 // skewed reports whether a timestamp would lead to a version that clients refuse for being too far ahead. One at or below the
 // store's own clock never does.
 func (m *Machine) skewed(t hlc.Timestamp) bool {
-	if m.given(&t) {
+	if m.withinStoreClock(&t) {
 		return false
 	}
 	clock := m.clock
@@ -220,9 +220,9 @@ func (m *Machine) set(position int, command *Command, storageLow bool, outcome *
 	version := m.clock.Receive(command.Timestamp, m.wall)
 	stored := newRecord(command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
 	m.values.put(stored)
-	m.note('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
+	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
-	m.tell(outcome, position, stored, false)
+	m.emitEvent(outcome, position, stored, false)
 	result.Code, result.version, result.hasTime = CodeOK, version, true
 }
 
@@ -282,8 +282,8 @@ func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
 	}
 	result.Code = CodeDeleted
 	m.values.delete(found)
-	m.note('D', xxhash.Sum64String(found.key()))
-	m.tell(outcome, position, found, true)
+	m.mixIntoStateHash('D', xxhash.Sum64String(found.key()))
+	m.emitEvent(outcome, position, found, true)
 }
 
 // maxNotificationTopic is how long an MQTT topic name can be.
@@ -300,7 +300,7 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 		return
 	}
 	m.watches.put(added)
-	m.note('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
+	m.mixIntoStateHash('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
 	result.Code = CodeOK
 }
 
@@ -341,7 +341,7 @@ func (m *Machine) configure(command *Command) {
 	if command.KeepPolicy {
 		m.settings.Policy = policy
 	}
-	m.note('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
+	m.mixIntoStateHash('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
 }
 
 // raise lifts the clocks after a restore, so that no version is given twice and no time goes back.

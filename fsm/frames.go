@@ -175,7 +175,7 @@ func (m *Machine) readWatch(r *reader) {
 	}
 }
 
-func appendMemory(b []byte, m *memory) []byte {
+func appendMemory(b []byte, m *dedupEntry) []byte {
 	b = appendElement(b, 1, m.id[:])
 	b = appendUint(b, 2, m.index)
 	b = appendUint(b, 3, uint64(m.expires))
@@ -189,7 +189,7 @@ func appendMemory(b []byte, m *memory) []byte {
 }
 
 func (m *Machine) readMemory(r *reader) {
-	var kept memory
+	var kept dedupEntry
 	for r.next() {
 		switch r.field {
 		case 1:

@@ -87,7 +87,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 		m.execute(i, &entry.Commands[i], entry.StorageLow, outcome)
 	}
 	outcome.Published = m.published
-	m.note('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
+	m.mixIntoStateHash('E', uint64(m.now), uint64(m.wall), uint64(m.clock.Wall), m.clock.Counter)
 	return outcome, nil
 }
 
@@ -96,7 +96,7 @@ func (m *Machine) lead(term uint64, command *Command) {
 	m.staged = staged{} // whoever restores has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
 	m.version = max(m.version, command.Version)
-	m.note('L', term, command.Nonce)
+	m.mixIntoStateHash('L', term, command.Nonce)
 }
 
 // isNext reports whether an entry is the next of the leader that serves: neither one that a leader slipped in before its LeaderStart,
@@ -137,17 +137,17 @@ func (m *Machine) advance(now int64, outcome *Outcome) {
 // expire removes a key that is due, and tells its watchers.
 func (m *Machine) expire(position int, due *record, outcome *Outcome) {
 	m.values.delete(due)
-	m.note('X', uint64(due.wall), uint64(due.counter))
-	m.tell(outcome, position, due, true)
+	m.mixIntoStateHash('X', uint64(due.wall), uint64(due.counter))
+	m.emitEvent(outcome, position, due, true)
 }
 
 func (m *Machine) endWatch(ended *watch) {
 	m.watches.delete(ended)
-	m.note('W', xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
+	m.mixIntoStateHash('W', xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
 }
 
-// tell records that a key changed, for whoever watches it.
-func (m *Machine) tell(outcome *Outcome, command int, changed *record, deleted bool) {
+// emitEvent records that a key changed, for whoever watches it.
+func (m *Machine) emitEvent(outcome *Outcome, command int, changed *record, deleted bool) {
 	receivers := m.watches.receivers(changed.key())
 	if len(receivers) == 0 {
 		return
@@ -165,7 +165,7 @@ func (m *Machine) tell(outcome *Outcome, command int, changed *record, deleted b
 	if givenUp := len(outcome.Events) - len(m.unpublished.events); givenUp > 0 { // this entry alone is over the bound
 		outcome.Events = outcome.Events[givenUp:]
 	}
-	m.note('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))
+	m.mixIntoStateHash('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))
 }
 
 // publishedUpTo takes up the leader's word that everything up to the index is published.
@@ -176,8 +176,8 @@ func (m *Machine) publishedUpTo(index uint64) {
 	}
 }
 
-// note chains a change into the running hash.
-func (m *Machine) note(kind byte, numbers ...uint64) {
+// mixIntoStateHash chains a change into the running hash.
+func (m *Machine) mixIntoStateHash(kind byte, numbers ...uint64) {
 	b := append(m.scratch[:0], kind)
 	b = binary.LittleEndian.AppendUint64(b, m.hash)
 	for _, number := range numbers {

@@ -29,10 +29,10 @@ func (m *Machine) keepNonVoter(id string, keep bool) Result {
 	case keep && !kept && len(m.keptNonVoters) >= maxKept:
 		return Result{Code: CodeError, Error: ErrorQuota}
 	case keep && !kept:
-		m.note('M', xxhash.Sum64String(id))
+		m.mixIntoStateHash('M', xxhash.Sum64String(id))
 		m.keptNonVoters = slices.Insert(slices.Clone(m.keptNonVoters), at, id) // a snapshot may hold the old one
 	case !keep && kept:
-		m.note('m', xxhash.Sum64String(id))
+		m.mixIntoStateHash('m', xxhash.Sum64String(id))
 		m.keptNonVoters = slices.Delete(slices.Clone(m.keptNonVoters), at, at+1)
 	}
 	return Result{}

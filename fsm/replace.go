@@ -34,7 +34,7 @@ func (m *Machine) stage(command *Command) Result {
 	default:
 		m.staged.data = append(m.staged.data, command.Value...)
 	}
-	m.note('P', command.Nonce, command.Offset, xxhash.Sum64(command.Value))
+	m.mixIntoStateHash('P', command.Nonce, command.Offset, xxhash.Sum64(command.Value))
 	return Result{Code: CodeOK}
 }
 
@@ -63,7 +63,7 @@ func (m *Machine) replace(command *Command) Result {
 		}
 		return true
 	})
-	restored.dedup.byID.Scan(func(earlier memory) bool {
+	restored.dedup.byID.Scan(func(earlier dedupEntry) bool {
 		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
 			earlier.index = m.index // its own is of another log
 			m.dedup.put(earlier)
@@ -73,7 +73,7 @@ func (m *Machine) replace(command *Command) Result {
 	if !m.configured {
 		m.settings, m.configured = restored.settings, restored.configured
 	}
-	m.note('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
+	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
 }
 
@@ -85,7 +85,7 @@ func (m *Machine) postpone(shift int64) {
 	}
 	before := m.dedup
 	m.dedup = newDedup()
-	before.byID.Scan(func(earlier memory) bool {
+	before.byID.Scan(func(earlier dedupEntry) bool {
 		earlier.expires += shift
 		m.dedup.put(earlier)
 		return true

@@ -129,9 +129,9 @@ func TestReplaceRefuses(t *testing.T) {
 // Members that stay non-voters are remembered, also by a snapshot, and are not a list without end.
 func TestKeepNonVoter(t *testing.T) {
 	l := newLeader(t)
-	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n2.b")})
-	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n1.a")})
-	l.do(Command{Kind: KindKeepNonVoter, Key: []byte("n1.a")})
+	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})
+	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n1.a")})
+	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n1.a")})
 	restored := New()
 	if err := restored.Restore(bytes.NewReader(l.snapshot())); err != nil {
 		t.Fatal(err)
@@ -141,15 +141,15 @@ func TestKeepNonVoter(t *testing.T) {
 			t.Error("not remembered")
 		}
 	}
-	l.do(Command{Kind: KindLetVote, Key: []byte("n1.a")})
-	l.do(Command{Kind: KindLetVote, Key: []byte("n9")})
+	l.do(Command{Kind: KindAllowPromotion, Key: []byte("n1.a")})
+	l.do(Command{Kind: KindAllowPromotion, Key: []byte("n9")})
 	if l.m.KeptNonVoter("n1.a") || !restored.KeptNonVoter("n1.a") {
 		t.Error("not let vote, or a snapshot was changed")
 	}
 	for i := range maxKept {
-		l.do(Command{Kind: KindKeepNonVoter, Key: []byte{'x', byte(i)}})
+		l.do(Command{Kind: KindPinNonVoter, Key: []byte{'x', byte(i)}})
 	}
-	if r := l.do(Command{Kind: KindKeepNonVoter, Key: []byte("one too many")}); r.Code != CodeError {
+	if r := l.do(Command{Kind: KindPinNonVoter, Key: []byte("one too many")}); r.Code != CodeError {
 		t.Errorf("%+v", r)
 	}
 }

@@ -48,7 +48,7 @@ type Snapshot struct {
 	state   Machine // the scalar fields only
 	values  *btree.BTreeG[*record]
 	watches *btree.BTreeG[*watch]
-	dedup   *btree.BTreeG[memory]
+	dedup   *btree.BTreeG[dedupEntry]
 	events  []Event
 }
 
@@ -117,7 +117,7 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 	s.watches.Scan(func(w *watch) bool {
 		return frames.write(sectionWatch, func(b []byte) []byte { return appendWatch(b, w) })
 	})
-	s.dedup.Scan(func(m memory) bool {
+	s.dedup.Scan(func(m dedupEntry) bool {
 		return frames.write(sectionMemory, func(b []byte) []byte { return appendMemory(b, &m) })
 	})
 	for i := range s.events {

@@ -244,7 +244,7 @@ func FuzzFrames(f *testing.F) {
 	settings := DefaultSettings()
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{key: "k", clientID: "c", index: 3}))
-	f.Add(byte(sectionMemory), appendMemory(nil, &memory{code: CodeOK, index: 4}))
+	f.Add(byte(sectionMemory), appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
 		m := New()

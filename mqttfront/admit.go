@@ -7,7 +7,7 @@ import (
 
 // admit takes a request in: a leader executes it, another node holds it.
 func (f *Front) admit(ctx context.Context, r *request) {
-	found := f.recognize(r)
+	found := f.dedupLookup(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// A node that answers, or that alone has a request, waits for room, and TCP pushes back.

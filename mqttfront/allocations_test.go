@@ -60,7 +60,7 @@ type path struct {
 	t       testing.TB
 	front   *Front
 	store   *fakeStore
-	lane    *lane
+	lane    *publishQueue
 	bytes   []byte
 	ids     []int // where the numbers of the requests are, each of idDigits
 	next    int
@@ -79,8 +79,8 @@ func newPath(t testing.TB, size int) *path {
 		correlation := fmt.Appendf(nil, "%c%c%c%0*d", 9, 0, idDigits, idDigits, i) // the property, its length, its value
 		p.ids = append(p.ids, bytes.Index(p.bytes, correlation)+3)
 	}
-	p.front, p.store = newTestFront(t, func(c *Config) { c.Lanes = 1 })
-	p.lane = serve(p.front).lanes[0]
+	p.front, p.store = newTestFront(t, func(c *Config) { c.Publishers = 1 })
+	p.lane = serve(p.front).queues[0]
 	p.apply(&fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: 1}}}, nil)
 	return p
 }

@@ -56,46 +56,46 @@ func (f *Front) setOutbox(outbox *outbox) {
 
 // down returns for how long a publishing connection has been down.
 func (o *outbox) down(now time.Time) (longest time.Duration) {
-	for _, lane := range o.lanes {
-		if since := lane.downSince.Load(); since != 0 {
+	for _, queue := range o.queues {
+		if since := queue.downSince.Load(); since != 0 {
 			longest = max(longest, now.Sub(time.UnixMilli(since)))
 		}
 	}
 	return longest
 }
 
-// contest notices that somebody else keeps taking over the publishing connections of a node that leads: another cluster of
-// the same name at the same broker.
-type contest struct {
-	losses []time.Time
-	said   time.Time
+// takeoverLoop detects that another client takes over the leader's publishing connections again and again: another cluster of the same name at the
+// same broker.
+type takeoverLoop struct {
+	losses   []time.Time // in the window
+	detected time.Time   // last time
 }
 
 const (
-	contestWindow = time.Minute
-	contestLosses = 4 // in the window, while the broker is there
-	contestSilent = 10 * time.Minute
+	loopWindow  = time.Minute
+	loopLosses  = 4 // in the window, while the broker is there
+	loopSilence = 10 * time.Minute
 )
 
-// lost notes the loss of a publishing connection, and reports whether to say that it is contested.
-func (c *contest) lost(now time.Time) bool {
-	c.losses = append(c.losses, now)
-	for len(c.losses) > 0 && now.Sub(c.losses[0]) > contestWindow {
-		c.losses = c.losses[1:]
+// lost notes the loss of a publishing connection, and reports whether to log a loop: it does so once for each loopSilence.
+func (l *takeoverLoop) lost(now time.Time) bool {
+	l.losses = append(l.losses, now)
+	for len(l.losses) > 0 && now.Sub(l.losses[0]) > loopWindow {
+		l.losses = l.losses[1:]
 	}
-	if len(c.losses) < contestLosses || now.Sub(c.said) < contestSilent {
+	if len(l.losses) < loopLosses || now.Sub(l.detected) < loopSilence {
 		return false
 	}
-	c.said = now
+	l.detected = now
 	return true
 }
 
-// laneLost notes that a publishing connection that was up for a time was lost: soon, if somebody else takes it over. It is called
-// when there is another one: if the ingest session was there all the time, then so was the broker.
-func (f *Front) laneLost(began time.Time, lived time.Duration) {
+// publisherLost notes the loss of a publishing connection that began at a time and was up for a time. It is called when the connection is up again.
+// A loss counts for the loop if the connection was short and the ingest session was up throughout: then the broker was not the reason.
+func (f *Front) publisherLost(began time.Time, lived time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.up || f.upSince.After(began) || lived > shortSession || !f.contest.lost(time.Now()) {
+	if !f.up || f.upSince.After(began) || lived > shortSession || !f.loop.lost(time.Now()) {
 		return
 	}
 	f.world.Metrics.contested.Inc()
@@ -103,14 +103,14 @@ func (f *Front) laneLost(began time.Time, lived time.Duration) {
 		"cluster", f.config.Cluster)
 }
 
-// Contested reports whether the publishing connections were found to be contested lately.
-func (f *Front) Contested() bool {
+// InTakeoverLoop reports whether another client lately took over the leader's publishing connections again and again.
+func (f *Front) InTakeoverLoop() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.contest.said.IsZero() && time.Since(f.contest.said) < contestSilent
+	return !f.loop.detected.IsZero() && time.Since(f.loop.detected) < loopSilence
 }
 
-// nagle notices round trips that gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
+// nagle detects that round trips gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
 type nagle struct {
 	trips, delayed int
 	said           bool
@@ -119,10 +119,10 @@ type nagle struct {
 const (
 	nagleFrom  = 38 * time.Millisecond
 	nagleTo    = 48 * time.Millisecond
-	nagleTrips = 30 // as many are looked at together
+	nagleTrips = 30 // are judged together
 )
 
-// trip notes a probe's round trip, and reports whether to say that it looks like Nagle's algorithm.
+// trip notes a probe's round trip, and reports whether to log that the trips look like Nagle's algorithm. It does so once.
 func (n *nagle) trip(took time.Duration) bool {
 	n.trips++
 	if took >= nagleFrom && took <= nagleTo {

@@ -41,7 +41,7 @@ type Config struct {
 	BackoffMin    time.Duration // between attempts to connect, with jitter
 	BackoffMax    time.Duration
 
-	Lanes        int // outgoing connections
+	Publishers   int // outgoing connections
 	Window       int // messages in flight on each
 	Executing    int // requests in the hands of the store at once
 	HoldBytes    int // requests kept until they are known to be answered
@@ -52,9 +52,9 @@ type Config struct {
 	OverloadAge time.Duration
 	// ProposalAge is how long the store keeps a write at most before it is proposed.
 	ProposalAge time.Duration
-	// LaneNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
-	LaneNotifications int
-	LaneBytes         int // of their keys and values
+	// QueueNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
+	QueueNotifications int
+	QueueBytes         int // of their keys and values
 }
 
 // StaticPassword is a Password that does not change.
@@ -75,8 +75,8 @@ func DefaultConfig() Config {
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
-		Lanes: 2, Window: 4096, Executing: 16384,
-		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second, LaneNotifications: 200_000, LaneBytes: 64 << 20,
+		Publishers: 2, Window: 4096, Executing: 16384,
+		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second, QueueNotifications: 200_000, QueueBytes: 64 << 20,
 	}
 }
 
@@ -112,7 +112,7 @@ func (c *Config) Validate() error {
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"ConnectTime", int64(c.ConnectTime)},
 		{"BackoffMin", int64(c.BackoffMin)},
-		{"Lanes", int64(c.Lanes)},
+		{"Lanes", int64(c.Publishers)},
 		{"Window", int64(c.Window)},
 		{"Executing", int64(c.Executing)},
 		{"HoldBytes", int64(c.HoldBytes)},
@@ -121,8 +121,8 @@ func (c *Config) Validate() error {
 		{"OverloadAge", int64(c.OverloadAge)},
 		{"ProposalAge", int64(c.ProposalAge)},
 		{"DedupMargin", int64(c.DedupMargin)},
-		{"LaneNotifications", int64(c.LaneNotifications)},
-		{"LaneBytes", int64(c.LaneBytes)},
+		{"LaneNotifications", int64(c.QueueNotifications)},
+		{"LaneBytes", int64(c.QueueBytes)},
 	}
 	for _, field := range positive {
 		if field.value <= 0 {

@@ -9,16 +9,16 @@ import (
 // A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
 // What is here keeps copies from being executed again, or in another place.
 
-// recognize marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
+// dedupLookup marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
 // A leader does not look.
-func (f *Front) recognize(r *request) (found lookup) {
+func (f *Front) dedupLookup(r *request) (found dedupResult) {
 	if r.Command.ID.IsZero() || r.Read {
-		return lookup{done: true}
+		return dedupResult{done: true}
 	}
 	if f.leads() {
-		return lookup{}
+		return dedupResult{}
 	}
-	return lookup{done: true, published: f.look(r)}
+	return dedupResult{done: true, published: f.look(r)}
 }
 
 // look notes whether a request has had its effect, and reports whether the reply is known to be published.
@@ -33,9 +33,9 @@ func (f *Front) look(r *request) (published bool) {
 	return published
 }
 
-// recognizeHeld does so for all that a follower holds, when there may be some that nobody has looked at: it has taken them in while it
+// recheckPending does so for all that a follower holds, when there may be some that nobody has looked at: it has taken them in while it
 // led, or has learnt of their outcomes by a snapshot only.
-func (f *Front) recognizeHeld() {
+func (f *Front) recheckPending() {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -152,7 +152,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.stopServing(leading(f))
 	f.Failed(s.tags[len(s.tags)-1], true)
-	f.recognizeHeld()
+	f.recheckPending()
 	if f.pending.len() != 1 || !f.first().isCopy() {
 		t.Error("the copy is not recognized")
 	}
@@ -186,7 +186,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
-	f.recognizeHeld()
+	f.recheckPending()
 	if !held.isCopy() {
 		t.Error("the request is not recognized")
 	}

@@ -2,7 +2,7 @@
 //
 // Every node holds an ingest session (ingest.go) and receives every request. What arrives is decoded (package wire) into a
 // request and kept (admit.go, pending.go) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
-// holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (outbox.go, lane.go). A new
+// holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (outbox.go, publishqueue.go). A new
 // leader takes these connections over from the old one before it publishes anything, and answers what it held as a follower. What depends on
 // cluster.ingest is in ingestmode.go.
 //
@@ -35,8 +35,8 @@ type Store interface {
 	View(f func(*fsm.Machine))
 	// Alone reports whether this node is the only member.
 	Alone() bool
-	// Tell gives a message to the Told of the front ends of all other nodes that can be reached in time.
-	Tell(ctx context.Context, message []byte)
+	// Broadcast gives a message to the HandleBroadcast of the front ends of all other nodes that can be reached in time.
+	Broadcast(ctx context.Context, message []byte)
 	// CollectHeld hands what Held of the other nodes' front ends gives to take, page by page, from several goroutines.
 	CollectHeld(ctx context.Context, age time.Duration, take func(node string, page []byte))
 	// Wall returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.

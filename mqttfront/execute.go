@@ -11,7 +11,7 @@ import (
 // was there all the time is refused; one that waited for an election is not. It needs Front.mu.
 func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	now := time.Now()
-	if r.expired(now) {
+	if r.messageExpired(now) {
 		f.world.Metrics.ignored.WithLabelValues(wire.ReasonExpired).Inc()
 		if !r.inTable() {
 			f.end(r)
@@ -54,7 +54,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 		command = command.Refusal(silent && f.version >= fsm.VersionProlong)
 	case r.Read && f.pending.noConflictingWrite(r):
 		if !f.store.Read(&r.Command, r) {
-			f.putBack(r)
+			f.requeue(r)
 		}
 		return
 	default:
@@ -62,20 +62,20 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	}
 	f.pending.beginWrite(r)
 	if !f.store.Propose(command, r) {
-		f.putBack(r)
+		f.requeue(r)
 	}
 }
 
 // mustBar reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
 // node, and expired here, so that its client's later requests may have been executed. f.mu is held.
 func (f *Front) mustBar(r *request, now time.Time) bool {
-	return r.expired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.Command.ID, endExpired).IsZero()
+	return r.messageExpired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.Command.ID, endExpired).IsZero()
 }
 
 // answersBarred handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
 // the request ends here.
 func (l *leader) answersBarred(f *Front, r *request, result *fsm.Result) bool {
-	if result.Repeat && result.Code != fsm.CodeDropped && !r.over(time.Now()) {
+	if result.Repeat && result.Code != fsm.CodeDropped && !r.expired(time.Now()) {
 		return true
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
@@ -107,17 +107,17 @@ func (f *Front) leaveOutOversize(command *fsm.Command) {
 	}
 }
 
-// putBack makes a request wait for the next leadership. It needs Front.mu.
-func (f *Front) putBack(r *request) {
+// requeue makes a request wait for the next leadership. It needs Front.mu.
+func (f *Front) requeue(r *request) {
 	r.hold()
 	f.endWorkLocked(r)
 	f.role.givenBack(f, r)
 }
 
-// setAside makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
+// parkCommitted makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
 // without must never be proposed again, so it stays unanswered. f.mu is held.
-func (f *Front) setAside(r *request) {
-	f.putBack(r)
+func (f *Front) parkCommitted(r *request) {
+	f.requeue(r)
 	if r.state.isHeld() && !r.Read && r.Command.ID.IsZero() {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		f.end(r)

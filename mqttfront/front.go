@@ -50,7 +50,7 @@ type Front struct {
 	stopped            bool
 	outbox             *outbox   // while the node leads
 	upSince            time.Time // the node's own session is up or down since then
-	contest            contest
+	loop               takeoverLoop
 	freshAt            time.Time // when the last fresh probe came
 	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
@@ -119,17 +119,17 @@ func (f *Front) Run(ctx context.Context) error {
 }
 
 const (
-	// holdRest is how long requests may gather that this node only holds: nobody waits for that.
-	holdRest = 5 * time.Millisecond
-	// busyRest is how long they may gather where they are answered, while there is enough to do; and it is at most one part in
+	// followerDelay is how long requests may gather that this node only holds: nobody waits for that.
+	followerDelay = 5 * time.Millisecond
+	// leaderDelay is how long they may gather where they are answered, while there is enough to do; and it is at most one part in
 	// restShare of the time that a request takes as it is.
-	busyRest   = 20 * time.Millisecond
-	restShare  = 4
-	enoughToDo = 16
+	leaderDelay = 20 * time.Millisecond
+	delayShare  = 4
+	enoughToDo  = 16
 )
 
-// rest returns for how long what comes from the broker may gather before it is read.
-func (f *Front) rest() time.Duration {
+// coalescingDelay returns for how long what comes from the broker may gather before it is read.
+func (f *Front) coalescingDelay() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.role.coalescingDelay(f)
@@ -253,7 +253,7 @@ func (f *Front) expireHeld(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			f.giveUp(now)
-			f.recognizeHeld()
+			f.recheckPending()
 		}
 	}
 }

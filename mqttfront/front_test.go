@@ -39,10 +39,10 @@ func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 	s.reads = append(s.reads, tag)
 	return true
 }
-func (s *fakeStore) Flush()                                 {}
-func (s *fakeStore) Wall() int64                            { return time.Now().UnixMilli() }
-func (s *fakeStore) Alone() bool                            { return s.alone }
-func (s *fakeStore) Tell(_ context.Context, message []byte) { s.told = append(s.told, message) }
+func (s *fakeStore) Flush()                                      {}
+func (s *fakeStore) Wall() int64                                 { return time.Now().UnixMilli() }
+func (s *fakeStore) Alone() bool                                 { return s.alone }
+func (s *fakeStore) Broadcast(_ context.Context, message []byte) { s.told = append(s.told, message) }
 func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
 	held := s.held
 	if s.asked != nil {
@@ -218,7 +218,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	if *acknowledged {
 		t.Fatal("acknowledged before the broker has the reply")
 	}
-	for _, lane := range o.lanes {
+	for _, lane := range o.queues {
 		for _, out := range lane.queue {
 			f.published(out)
 		}
@@ -302,7 +302,7 @@ func TestPublishedMark(t *testing.T) {
 		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
 	}
 	outputs := map[uint64]*outgoing{}
-	for _, lane := range o.lanes {
+	for _, lane := range o.queues {
 		for _, out := range lane.queue {
 			outputs[out.index] = out
 		}
@@ -316,8 +316,8 @@ func TestPublishedMark(t *testing.T) {
 
 // Giving up the oldest notification takes no longer the more there are.
 func TestLaneGivesUpTheOldest(t *testing.T) {
-	f, _ := newTestFront(t, func(c *Config) { c.LaneNotifications = 3 })
-	l := newLane(f, "x")
+	f, _ := newTestFront(t, func(c *Config) { c.QueueNotifications = 3 })
+	l := newPublishQueue(f, "x")
 	l.push(&outgoing{request: &request{}})
 	var events []*outgoing
 	for range 5 {
@@ -398,7 +398,7 @@ func TestConfigValidate(t *testing.T) {
 		func(c *Config) { c.Node = "" },
 		func(c *Config) { c.Node = "a/b" },
 		func(c *Config) { c.Addresses = nil },
-		func(c *Config) { c.Lanes = 0 },
+		func(c *Config) { c.Publishers = 0 },
 		func(c *Config) { c.BackoffMax = 0 },
 	} {
 		config := DefaultConfig()

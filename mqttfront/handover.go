@@ -38,7 +38,7 @@ func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64
 	defer f.mu.Unlock()
 	now := time.Now()
 	for r := range f.pending.all() {
-		if r.sequence < cursor || r.Command.ID.IsZero() || r.over(now) {
+		if r.sequence < cursor || r.Command.ID.IsZero() || r.expired(now) {
 			continue
 		}
 		if age > 0 && now.Sub(r.arrived) < age {
@@ -304,7 +304,7 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 				}
 				return false
 			}
-			if r.over(now) { // deduplication may have forgotten it
+			if r.expired(now) { // deduplication may have forgotten it
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)

@@ -179,11 +179,11 @@ func TestReportsReleaseReads(t *testing.T) {
 		t.Fatal("a GET with an identity is not held")
 	}
 	id := f.first().Command.ID
-	f.Told(id[:])
+	f.HandleBroadcast(id[:])
 	if f.pending.len() != 0 {
 		t.Error("not let go")
 	}
-	f.Told(id[:])
+	f.HandleBroadcast(id[:])
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
 	if f.pending.len() != 0 {
 		t.Error("a report that came first was forgotten")
@@ -192,8 +192,8 @@ func TestReportsReleaseReads(t *testing.T) {
 	if f.pending.len() != 1 {
 		t.Error("one report let two go")
 	}
-	f.Told(id[:])
-	f.Told(id[:])
+	f.HandleBroadcast(id[:])
+	f.HandleBroadcast(id[:])
 	f.giveUp(time.Now().Add(answeredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
 	if f.pending.len() != 1 {
@@ -211,7 +211,7 @@ func TestLeaderReportsReads(t *testing.T) {
 	f.Applied(s.outcome(4, fsm.CodeMissing), s.tags[len(s.tags)-1:])
 	arrive(f, get, "short", "__srcId", "c")
 	f.ReadDone(f.last(), 5, fsm.Result{Code: fsm.CodeNull})
-	for _, l := range leading(f).lanes {
+	for _, l := range leading(f).queues {
 		for {
 			o, wait := l.next()
 			if wait {
@@ -306,7 +306,7 @@ func TestSweep(t *testing.T) {
 
 // Contested publishing connections are said once, a lost broker is not taken for them.
 func TestContest(t *testing.T) {
-	var c contest
+	var c takeoverLoop
 	now := time.Now()
 	said := 0
 	for range 20 {
@@ -318,7 +318,7 @@ func TestContest(t *testing.T) {
 	if said != 1 {
 		t.Errorf("said %d times", said)
 	}
-	c = contest{}
+	c = takeoverLoop{}
 	for range 20 {
 		now = now.Add(time.Minute)
 		if c.lost(now) {
@@ -361,7 +361,7 @@ func TestBrokerSilence(t *testing.T) {
 	f.pushesBack.Store(false)
 	f.heardBroker()
 	f.setOutbox(newOutbox(f))
-	f.outbox.lanes[0].downSince.Store(time.Now().Add(-5 * time.Second).UnixMilli())
+	f.outbox.queues[0].downSince.Store(time.Now().Add(-5 * time.Second).UnixMilli())
 	if s := f.BrokerSilence(); s < 4*time.Second {
 		t.Errorf("a publishing connection is down: %v", s)
 	}

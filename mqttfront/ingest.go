@@ -88,9 +88,9 @@ func (f *Front) receive(ctx context.Context) error {
 	said := "" // of the attempts since the session was lost
 	short := 0 // sessions in a row that ended soon after they began, without a word
 	for {
-		var watching *witness
+		var watching *takeoverProbe
 		if short >= maxShort {
-			watching = f.callWitness(ctx)
+			watching = f.startTakeoverProbe(ctx)
 		}
 		began := time.Now()
 		broker, err := f.connectIngest(ctx, session)
@@ -105,7 +105,7 @@ func (f *Front) receive(ctx context.Context) error {
 		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
-		takenOver := isTakenOver(err) || short > maxShort && watching.sawTakeOver(ctx, broker)
+		takenOver := isTakenOver(err) || short > maxShort && watching.sawSessionTakeover(ctx, broker)
 		watching.close()
 		if wasUp {
 			f.world.Metrics.ingestLosses.Inc()
@@ -165,7 +165,7 @@ func (f *Front) connectIngest(ctx context.Context, session *brokerSession) (brok
 		since = time.Now()
 	}
 	in := &ingest{front: f, session: session, probes: session.probes, since: since, handled: ctx, reason: make(chan error, 1)}
-	in.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: in.received, Idle: f.store.Flush, Rest: f.rest})
+	in.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: in.received, Idle: f.store.Flush, Rest: f.coalescingDelay})
 	in.acks = mqttconn.NewAcks(in.conn)
 	in.client = paho.NewClient(paho.ClientConfig{
 		Conn: in.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(f.config.ConnectTime, f.config.SessionAge),

@@ -138,8 +138,8 @@ func (i *ingestAtLeader) ready(f *Front, now time.Time) error {
 // leaderID is the client id of the session that only the leader has: the same on every node.
 func (f *Front) leaderID() string { return f.config.Cluster + "-ingest" }
 
-// letGo drops a request that the broker still has. It needs Front.mu.
-func (f *Front) letGo(r *request) {
+// release drops a request that the broker still has. It needs Front.mu.
+func (f *Front) release(r *request) {
 	r.done = func() {}
 	f.end(r)
 }

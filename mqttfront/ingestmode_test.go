@@ -30,9 +30,9 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 		t.Fatal("acknowledged before the reply")
 	}
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-	o, _ := leading(f).lanes[0].next()
+	o, _ := leading(f).queues[0].next()
 	if o == nil {
-		o, _ = leading(f).lanes[1].next()
+		o, _ = leading(f).queues[1].next()
 	}
 	if *acknowledged {
 		t.Error("acknowledged before the reply was published")

@@ -17,7 +17,7 @@ import (
 
 // waiting returns how many outputs wait on the publishing connections.
 func (f *Front) waiting() (count int) {
-	for _, l := range leading(f).lanes {
+	for _, l := range leading(f).queues {
 		count += len(l.queue)
 	}
 	return count
@@ -58,7 +58,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	arrive(probe, del, strings.Repeat("a", 16))
 	command := probe.first().Command
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
-	f.Told(command.ID[:])
+	f.HandleBroadcast(command.ID[:])
 	if f.pending.hints.endedAt(command.ID, endShed).IsZero() {
 		t.Error("nobody knows any more that it was shed")
 	}

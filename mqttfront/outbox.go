@@ -13,35 +13,36 @@ import (
 // connects under them, the broker closes the old leader's, so a leader that was paused cannot slip an old notification behind
 // a new one.
 type outbox struct {
-	front *Front
-	lanes []*lane
-	stop  context.CancelFunc
-	work  sync.WaitGroup
+	front  *Front
+	queues []*publishQueue
+	stop   context.CancelFunc
+	work   sync.WaitGroup
 }
 
 func newOutbox(front *Front) *outbox {
 	o := &outbox{front: front, stop: func() {}}
-	for i := range front.config.Lanes {
-		o.lanes = append(o.lanes, newLane(front, front.laneID(i)))
+	for i := range front.config.Publishers {
+		o.queues = append(o.queues, newPublishQueue(front, front.publisherID(i)))
 	}
 	return o
 }
 
-// laneID returns the client id of an outgoing connection. It is the same on every node, so that a new leader takes the connection
-// over from the old one.
-func (f *Front) laneID(number int) string { return fmt.Sprintf("%s-out-%d", f.config.Cluster, number) }
+// publisherID returns the client id of a publishing connection. It is the same on every node, so that a new leader takes the connection over
+// from the old one.
+func (f *Front) publisherID(number int) string {
+	return fmt.Sprintf("%s-out-%d", f.config.Cluster, number)
+}
 
-// takeOver connects all lanes, and starts them. Leadership is confirmed before the first CONNECT and again after the last
-// CONNACK, and only then is anything published: else a leader that slept just before its CONNECT would throw the true one out
-// and repeat old news.
+// takeOver connects all publish queues, and starts them. Leadership is confirmed before the first CONNECT and again after the last CONNACK, and
+// nothing is published before. Otherwise a deposed leader that was paused just before its CONNECT would disconnect the leader and repeat old replies.
 func (o *outbox) takeOver(ctx context.Context) error {
 	for delay := o.front.config.BackoffMin; ; delay = min(2*delay, o.front.config.BackoffMax) {
 		publishers, err := o.connectAll(ctx)
 		if err == nil {
 			ctx, stop := context.WithCancel(ctx)
 			o.stop = stop
-			for i, lane := range o.lanes {
-				o.work.Go(func() { lane.run(ctx, publishers[i]) })
+			for i, queue := range o.queues {
+				o.work.Go(func() { queue.run(ctx, publishers[i]) })
 			}
 			return nil
 		}
@@ -64,8 +65,8 @@ func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publish
 	if err := o.front.store.Confirm(ctx); err != nil {
 		return nil, err
 	}
-	for _, lane := range o.lanes {
-		publisher, err := o.front.connectPublisher(ctx, lane.clientID)
+	for _, queue := range o.queues {
+		publisher, err := o.front.connectPublisher(ctx, queue.clientID)
 		if err != nil {
 			return publishers, err
 		}
@@ -74,8 +75,8 @@ func (o *outbox) connectAll(ctx context.Context) (publishers []*mqttconn.Publish
 	return publishers, o.front.confirmTaken(ctx)
 }
 
-// confirmTaken confirms the leadership once more when outgoing connections were taken over: who slept before that has thrown out the
-// true leader, and must not say anything.
+// confirmTaken confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
+// leader, and must not publish.
 func (f *Front) confirmTaken(ctx context.Context) error { return f.store.Confirm(ctx) }
 
 // close stops publishing at once, and waits for the end of it.
@@ -84,16 +85,16 @@ func (o *outbox) close() {
 	o.work.Wait()
 }
 
-// reconnect connects anew, as a leader that is confirmed before and after.
-func (l *lane) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
-	if err := l.front.store.Confirm(ctx); err != nil {
+// reconnect connects again. Leadership is confirmed before and after that.
+func (q *publishQueue) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
+	if err := q.front.store.Confirm(ctx); err != nil {
 		return nil, err
 	}
-	publisher, err := l.front.connectPublisher(ctx, l.clientID)
+	publisher, err := q.front.connectPublisher(ctx, q.clientID)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.front.confirmTaken(ctx); err != nil {
+	if err := q.front.confirmTaken(ctx); err != nil {
 		publisher.Abort()
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func replyTo(client, topic string) *outgoing {
 }
 
 // sendUntilWait takes from the queue what may be in flight together.
-func sendUntilWait(l *lane) (sent []*outgoing) {
+func sendUntilWait(l *publishQueue) (sent []*outgoing) {
 	for {
 		o, wait := l.next()
 		if wait {
@@ -34,7 +34,7 @@ func sendUntilWait(l *lane) (sent []*outgoing) {
 }
 
 // lose ends the connection of a lane with everything in flight, and begins the next.
-func lose(l *lane, blamed bool) (abandoned bool) {
+func lose(l *publishQueue, blamed bool) (abandoned bool) {
 	for _, o := range l.flight {
 		l.acked(o, 0, io.EOF)
 	}
@@ -45,7 +45,7 @@ func lose(l *lane, blamed bool) (abandoned bool) {
 // other replies to the same client. Those of others are not.
 func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 	f, _ := newTestFrontOf(t, trustedDriver{})
-	l := newLane(f, "x")
+	l := newPublishQueue(f, "x")
 	poison, another, innocent := replyTo("robot", "a"), replyTo("robot", "b"), replyTo("press", "c")
 	for _, o := range []*outgoing{poison, innocent, another} {
 		l.push(o)
@@ -74,7 +74,7 @@ func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 // A connection that ends with the broker, or by something in between, is no output's fault, however often it happens.
 func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	f, _ := newTestFront(t)
-	l := newLane(f, "x")
+	l := newPublishQueue(f, "x")
 	innocent := replyTo("press", "c")
 	l.push(innocent)
 	for range 10 {
@@ -90,7 +90,7 @@ func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 // Without an identity that the broker vouches for, the penalty falls on the response topic alone: the client id may be another's.
 func TestForgedNamePunishesNobody(t *testing.T) {
 	f, _ := newTestFront(t)
-	l := newLane(f, "x")
+	l := newPublishQueue(f, "x")
 	poison, victims := replyTo("press", "poison"), replyTo("press", "clients/press/r")
 	l.push(poison)
 	l.push(victims)
@@ -111,7 +111,7 @@ func TestPenaltyKeepsRepliesFromTheBroker(t *testing.T) {
 	arrive(f, del, "0123456789abcdef", "__srcId", "c")
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 	queued := 0
-	for _, l := range leading(f).lanes {
+	for _, l := range leading(f).queues {
 		queued += len(l.queue)
 	}
 	if queued != 0 || f.busy != 0 || s.published != 5 {

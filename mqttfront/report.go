@@ -44,7 +44,7 @@ func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*reportInterval)
 	defer cancel()
-	f.store.Tell(ctx, message)
+	f.store.Broadcast(ctx, message)
 }
 
 // report puts a request that no node need hold any longer into the next report. It needs Front.mu.
@@ -59,8 +59,8 @@ func (l *leader) report(f *Front, id fsm.RequestID) {
 	l.answered = append(l.answered, id)
 }
 
-// Told takes the leader's report of what it answered.
-func (f *Front) Told(message []byte) {
+// HandleBroadcast takes the leader's report of what it answered.
+func (f *Front) HandleBroadcast(message []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()

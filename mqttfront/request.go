@@ -30,11 +30,15 @@ type request struct {
 	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
 
-// over reports whether nobody waits for the answer any more.
-func (r *request) over(now time.Time) bool { return !now.Before(r.holdUntil) || r.expired(now) }
+// expired reports whether nobody waits for the answer any more.
+func (r *request) expired(now time.Time) bool {
+	return !now.Before(r.holdUntil) || r.messageExpired(now)
+}
 
-// expired reports whether the message has expired.
-func (r *request) expired(now time.Time) bool { return !r.Deadline.IsZero() && !now.Before(r.Deadline) }
+// messageExpired reports whether the message has messageExpired.
+func (r *request) messageExpired(now time.Time) bool {
+	return !r.Deadline.IsZero() && !now.Before(r.Deadline)
+}
 
 // answerKnown reports whether the answer is an error that follows from the message alone: it needs no log.
 func (r *request) answerKnown() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }

@@ -12,7 +12,7 @@ type role interface {
 	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
 	hasRoom(f *Front, r *request) bool
 	// admit takes a request in that has just come.
-	admit(f *Front, r *request, found lookup)
+	admit(f *Front, r *request, found dedupResult)
 	// coalescingDelay returns for how long messages from the broker may gather before they are read.
 	coalescingDelay(f *Front) time.Duration
 	// changed handles a change of a watched key.
@@ -31,8 +31,8 @@ type role interface {
 	reported(f *Front, id fsm.RequestID, now time.Time)
 }
 
-// lookup is what a node found in the state about a request that has just come.
-type lookup struct {
+// dedupResult is what a node found in the state about a request that has just come.
+type dedupResult struct {
 	done      bool // the node looked
 	published bool // the reply is known to be published
 }
@@ -42,7 +42,7 @@ type follower struct{}
 
 func (follower) hasRoom(f *Front, r *request) bool { return !f.onlyHolder() || !f.pending.full(r) }
 
-func (follower) admit(f *Front, r *request, found lookup) {
+func (follower) admit(f *Front, r *request, found dedupResult) {
 	f.pending.needsLookup = f.pending.needsLookup || !found.done
 	if f.isStale(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
@@ -65,11 +65,11 @@ func (follower) admit(f *Front, r *request, found lookup) {
 	}
 }
 
-func (follower) coalescingDelay(*Front) time.Duration { return holdRest }
+func (follower) coalescingDelay(*Front) time.Duration { return followerDelay }
 
 func (follower) changed(*Front, *fsm.Event) {}
 
-func (follower) committed(f *Front, r *request, _ *fsm.Outcome, _ int) { f.setAside(r) }
+func (follower) committed(f *Front, r *request, _ *fsm.Outcome, _ int) { f.parkCommitted(r) }
 
 func (follower) applied(f *Front, outcome *fsm.Outcome) {
 	for _, r := range f.pending.released(outcome.Published) {
@@ -77,13 +77,13 @@ func (follower) applied(f *Front, outcome *fsm.Outcome) {
 	}
 }
 
-func (follower) readDone(f *Front, r *request, _ *fsm.Result) { f.putBack(r) }
+func (follower) readDone(f *Front, r *request, _ *fsm.Result) { f.requeue(r) }
 
 func (follower) givenBack(f *Front, r *request) {
 	f.pending.endWrite(r)
 	switch {
 	case !f.mode.followersHold():
-		f.letGo(r)
+		f.release(r)
 	case f.dropStale(r): // a leader that was stopped had it
 	default:
 		f.keepFirst(r)
@@ -102,7 +102,7 @@ func (follower) reported(f *Front, id fsm.RequestID, now time.Time) {
 
 // leader is the role of a node while it serves: it executes and answers requests.
 type leader struct {
-	lanes    []*lane
+	queues   []*publishQueue
 	tracker  tracker
 	open     bool            // requests go to the store as they come
 	silent   bool            // the entry that is being applied has an outcome that no client is told
@@ -113,7 +113,7 @@ func (l *leader) hasRoom(f *Front, r *request) bool {
 	return f.busy < f.config.Executing && !f.pending.full(r)
 }
 
-func (l *leader) admit(f *Front, r *request, _ lookup) {
+func (l *leader) admit(f *Front, r *request, _ dedupResult) {
 	if !f.dropRedelivered(r) && f.hold(r) && l.open {
 		l.execute(f, r, true)
 	}
@@ -123,7 +123,7 @@ func (l *leader) coalescingDelay(f *Front) time.Duration {
 	if f.busy < enoughToDo {
 		return 0
 	}
-	return min(busyRest, f.turnaround/restShare)
+	return min(leaderDelay, f.turnaround/delayShare)
 }
 
 func (l *leader) changed(f *Front, event *fsm.Event) { l.notify(f, event, 0) }

@@ -49,7 +49,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		select {
 		case <-ctx.Done():
 			f.tell(context.WithoutCancel(ctx), f.stopServing(l)) // else the next leader answers them again
-			f.recognizeHeld()
+			f.recheckPending()
 			return context.Cause(ctx)
 		case d := <-f.disconnects.Disconnects():
 			f.endWatches(d)
@@ -60,7 +60,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
 func (f *Front) begin(outbox *outbox, held heldElsewhere) *leader {
-	l := &leader{lanes: outbox.lanes}
+	l := &leader{queues: outbox.queues}
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -136,12 +136,12 @@ func (f *Front) stopServing(l *leader) (answered []fsm.RequestID) {
 	answered, l.answered = l.answered, nil
 	for _, r := range slices.Collect(f.pending.all()) {
 		if r.state == stateDelivering {
-			f.setAside(r)
+			f.parkCommitted(r)
 		}
 		switch {
 		case !r.state.isHeld():
 		case !f.mode.followersHold():
-			f.letGo(r)
+			f.release(r)
 		default:
 			f.keepFirst(r)
 		}
@@ -200,8 +200,8 @@ func (l *leader) send(f *Front, client string, o *outgoing) {
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
-	lane := l.lanes[hash.Sum32()%uint32(len(l.lanes))]
-	for _, givenUp := range lane.push(o) {
+	queue := l.queues[hash.Sum32()%uint32(len(l.queues))]
+	for _, givenUp := range queue.push(o) {
 		f.world.Metrics.notifications.WithLabelValues("given_up").Inc()
 		l.settle(f, givenUp)
 	}
@@ -271,9 +271,9 @@ func (f *Front) Failed(tag any, unknown bool) {
 	defer f.mu.Unlock()
 	r := tag.(*request)
 	if unknown {
-		f.setAside(r)
+		f.parkCommitted(r)
 	} else {
-		f.putBack(r)
+		f.requeue(r)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	}
 	outcome := &fsm.Outcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
 	f.Applied(outcome, s.tags)
-	for _, l := range leading(f).lanes {
+	for _, l := range leading(f).queues {
 		for _, o := range l.queue {
 			f.published(o)
 		}

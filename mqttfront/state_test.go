@@ -96,7 +96,7 @@ func TestCopyWhoseReplyWasOnItsWayIsAnswered(t *testing.T) {
 	result, _, _ := s.machine.Remembered(w.ID)
 	f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{result}, Published: index - 1}, s.tags)
 	f.stopServing(leading(f))
-	f.recognizeHeld()
+	f.recheckPending()
 	serve(next)
 	held := heldBy(t, f)
 	next.mu.Lock()
@@ -124,7 +124,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			}
 			f.Failed(s.tags[0], false)
 			f.stopServing(leading(f))
-			f.recognizeHeld()
+			f.recheckPending()
 			next.barrier.pass(time.Now().Add(time.Hour))
 			next.begin(newOutbox(next), heldElsewhere{byNode: map[string][]*request{"other": heldBy(t, f)}, received: time.Now()})
 			if len(others.proposed) != 1 || others.proposed[0].Kind != fsm.KindDel {

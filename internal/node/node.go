@@ -206,7 +206,7 @@ func (n *Node) Notes() (notes []string) {
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())
 	}
-	if n.Front.Contested() {
+	if n.Front.InTakeoverLoop() {
 		notes = append(notes, "another cluster of this name seems to use the same broker")
 	}
 	return notes

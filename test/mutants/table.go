@@ -19,7 +19,7 @@ func one(name, what, check, file, before, after string) Mutant {
 func stateMachine() []Mutant {
 	return []Mutant{
 		one("dedup_off", "no deduplication", "exactly once", "fsm/dedup.go",
-			"{ return d.byID.Get(memory{id: id}) }", "{ return memory{}, false }"),
+			"{ return d.byID.Get(dedupEntry{id: id}) }", "{ return dedupEntry{}, false }"),
 		one("dedup_crowded", "deduplication forgets when it is full", "exactly once", "fsm/dedup.go",
 			"\tmain := limits.DedupEntries - limits.DedupEntries/10\n",
 			`	for int64(d.byID.Len()) >= limits.DedupEntries-limits.DedupEntries/10 {
@@ -128,8 +128,8 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		{
 			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply", Edits: []overlay.Edit{
-				{File: "cluster/survey.go", Old: "known && server.ID != n.config.ID {", New: "known && server.ID != n.config.ID && server.Suffrage == raft.Voter {"},
-				{File: "cluster/survey.go", Old: "\t\tbases = withCarried(bases, n.survey.carried)\n", New: ""},
+				{File: "cluster/clusterclock.go", Old: "known && server.ID != self {", New: "known && server.ID != self && server.Suffrage == raft.Voter {"},
+				{File: "cluster/clusterclock.go", Old: "\t\tbases = withCarried(bases, c.carried)\n", New: ""},
 			},
 			Faults: []string{"members demoted while a clock is wrong", "leadership transfer", "kill -9"},
 		},
@@ -142,7 +142,7 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			},
 		},
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
-			`raft.ServerID(i.Node + "." + i.Draw)`, "raft.ServerID(i.Node)"),
+			`raft.ServerID(i.Node + "." + i.Incarnation)`, "raft.ServerID(i.Node)"),
 	}
 }
 
@@ -201,12 +201,12 @@ func takeover() []Mutant {
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/outbox.go",
 			"{ return f.store.Confirm(ctx) }", "{ return nil }"),
 		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/outbox.go",
-			"\tif err := l.front.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
+			"\tif err := q.front.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
 		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/outbox.go",
-			`{ return fmt.Sprintf("%s-out-%d", f.config.Cluster, number) }`, "{\n\treturn fmt.Sprintf(\"%s-%s-out-%d\", f.config.Cluster, f.config.Node, number)\n}"),
+			`fmt.Sprintf("%s-out-%d", f.config.Cluster, number)`, `fmt.Sprintf("%s-%s-out-%d", f.config.Cluster, f.config.Node, number)`),
 		{
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
-				{File: "cluster/node.go", Old: "\twallOffset atomic.Int64 ", New: "\tpublished atomic.Uint64\n\twallOffset atomic.Int64 "},
+				{File: "cluster/node.go", Old: "\tpeers      peerStatuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      peerStatuses\n"},
 				{
 					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",
 					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",

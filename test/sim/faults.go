@@ -328,7 +328,7 @@ func (s *simulation) actOnBroker(f *fault, victim *host) bool {
 			id = clusterName + "-ingest"
 		}
 		if f.kind == takeLane {
-			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Lanes)
+			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Publishers)
 		}
 		a, _, err := s.broker.attach(id, f.variant%2 == 0, time.Minute, 100)
 		if err != nil {

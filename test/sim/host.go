@@ -254,7 +254,7 @@ func (h *host) identity() raft.ServerID {
 	if h.disk.draw == "" {
 		h.disk.draw = fmt.Sprintf("%08x", h.disk.random.Uint32())
 	}
-	return cluster.Identity{Node: h.name, Draw: h.disk.draw}.RaftID()
+	return cluster.Identity{Node: h.name, Incarnation: h.disk.draw}.RaftID()
 }
 
 // run is the life of a node.

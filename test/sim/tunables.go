@@ -72,7 +72,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
 	f.KeepAlive = time.Duration(2+r.IntN(4)) * time.Second
 	f.ConnectTime = 3 * time.Second
-	f.Lanes, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
+	f.Publishers, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
 	f.OverloadAge = pick(r, 100*time.Millisecond, 5*time.Second)
 	f.ProposalAge = pick(r, 500*time.Millisecond, 5*time.Second)
 	switch r.IntN(6) {
@@ -83,7 +83,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 	case 2:
 		f.HoldBytes = 32 << 10
 	case 3:
-		f.LaneNotifications, t.complete = 8, false
+		f.QueueNotifications, t.complete = 8, false
 	}
 	f.RequestsPerClient = pick(r, 4, 4096, 4096)
 }

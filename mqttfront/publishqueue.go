@@ -29,7 +29,7 @@ type outgoing struct {
 	receiver *fsm.Receiver
 	worth    time.Duration // how long after queued it is worth delivering
 
-	// The fields below are guarded by lane.mu.
+	// The fields below are guarded by publishQueue.mu.
 	lost    bool // its connection ended before the broker acknowledged it
 	losses  int  // connections that the broker ended while it was in flight, and the broker was there
 	acked   bool
@@ -47,8 +47,8 @@ const (
 	abandonedAt = 2
 )
 
-// lane is one outgoing connection. What one client receives goes through one lane, in order.
-type lane struct {
+// publishQueue has the replies and notifications that leave by one publishing connection. What one client receives goes through one queue, in order.
+type publishQueue struct {
 	front    *Front
 	clientID string
 
@@ -66,70 +66,70 @@ type lane struct {
 	notified map[string]struct{}
 }
 
-// maxNotified bounds lane.notified; beyond it a boundary is made.
+// maxNotified bounds publishQueue.notified; beyond it a boundary is made.
 const maxNotified = 1024
 
 // separate begins a new record of the connection before an output to a client that has a notification in this one. The plugin for Mosquitto
 // delivers notifications to clients that did not subscribe when the broker has handled a whole record: a reply in the same record would have to
 // be delivered in the same way.
-func (l *lane) separate(publisher *mqttconn.Publisher, o *outgoing) {
+func (q *publishQueue) separate(publisher *mqttconn.Publisher, o *outgoing) {
 	var client string
 	if o.event != nil {
 		client = o.receiver.ClientID
 	} else {
 		client = o.request.Command.Principal.ClientID
 	}
-	if _, again := l.notified[client]; again || len(l.notified) >= maxNotified {
+	if _, again := q.notified[client]; again || len(q.notified) >= maxNotified {
 		publisher.Boundary()
-		clear(l.notified)
+		clear(q.notified)
 	}
 	if o.event != nil {
-		l.notified[client] = struct{}{}
+		q.notified[client] = struct{}{}
 	}
 }
 
-func newLane(front *Front, clientID string) *lane {
-	l := &lane{front: front, clientID: clientID, wake: make(chan struct{}, 1), notified: make(map[string]struct{})}
-	l.downSince.Store(time.Now().UnixMilli())
-	return l
+func newPublishQueue(front *Front, clientID string) *publishQueue {
+	q := &publishQueue{front: front, clientID: clientID, wake: make(chan struct{}, 1), notified: make(map[string]struct{})}
+	q.downSince.Store(time.Now().UnixMilli())
+	return q
 }
 
 // push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
 // oldest when there are too many, or too large ones.
-func (l *lane) push(o *outgoing) (givenUp []*outgoing) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = append(l.queue, o)
+func (q *publishQueue) push(o *outgoing) (givenUp []*outgoing) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = append(q.queue, o)
 	if o.event != nil {
-		l.notifications = append(l.notifications, o)
-		l.bytes += o.size()
-		for len(l.notifications) > l.front.config.LaneNotifications || len(l.notifications) > 1 && l.bytes > l.front.config.LaneBytes {
-			oldest := l.notifications[0]
+		q.notifications = append(q.notifications, o)
+		q.bytes += o.size()
+		for len(q.notifications) > q.front.config.QueueNotifications || len(q.notifications) > 1 && q.bytes > q.front.config.QueueBytes {
+			oldest := q.notifications[0]
 			oldest.givenUp = true // next passes it over
-			l.bytes -= oldest.size()
-			l.notifications = l.notifications[1:]
+			q.bytes -= oldest.size()
+			q.notifications = q.notifications[1:]
 			givenUp = append(givenUp, oldest)
-			l.dead++
+			q.dead++
 		}
-		if l.dead > len(l.queue)/2 {
-			l.queue = slices.DeleteFunc(l.queue, func(o *outgoing) bool { return o.givenUp })
-			l.dead = 0
+		if q.dead > len(q.queue)/2 {
+			q.queue = slices.DeleteFunc(q.queue, func(o *outgoing) bool { return o.givenUp })
+			q.dead = 0
 		}
 	}
-	l.poke()
+	q.poke()
 	return givenUp
 }
 
-func (l *lane) poke() {
+func (q *publishQueue) poke() {
 	select {
-	case l.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
 // run publishes until the context ends, over one connection after the other.
-func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
-	delay := l.front.config.BackoffMin
+func (q *publishQueue) run(ctx context.Context, publisher *mqttconn.Publisher) {
+	delay := q.front.config.BackoffMin
 	var began time.Time // of the connection before
 	var lived time.Duration
 	var lostBy error
@@ -137,47 +137,47 @@ func (l *lane) run(ctx context.Context, publisher *mqttconn.Publisher) {
 		if publisher != nil {
 			blamed := false
 			if !began.IsZero() {
-				l.front.laneLost(began, lived)
-				blamed = l.front.brokerEnded(began, lostBy)
+				q.front.publisherLost(began, lived)
+				blamed = q.front.brokerEnded(began, lostBy)
 			}
 			began = time.Now()
-			l.downSince.Store(0)
-			if l.requeue(blamed) {
-				delay = l.front.config.BackoffMin // one less that can end a connection
+			q.downSince.Store(0)
+			if q.requeue(blamed) {
+				delay = q.front.config.BackoffMin // one less that can end a connection
 			}
-			l.pump(ctx, publisher)
-			l.downSince.Store(time.Now().UnixMilli())
+			q.pump(ctx, publisher)
+			q.downSince.Store(time.Now().UnixMilli())
 			publisher.Abort()
 			if ctx.Err() != nil {
 				return
 			}
-			l.front.world.Metrics.laneLosses.Inc()
+			q.front.world.Metrics.publisherLosses.Inc()
 			lived = time.Since(began)
 			lostBy = publisher.Err()
-			l.front.world.Log.Warn("a publishing connection was lost", "client", l.clientID, "error", lostBy, "taken_over", isTakenOver(lostBy))
+			q.front.world.Log.Warn("a publishing connection was lost", "client", q.clientID, "error", lostBy, "taken_over", isTakenOver(lostBy))
 			if lived > steady {
-				delay = l.front.config.BackoffMin
+				delay = q.front.config.BackoffMin
 			} else { // it may be contested: not at once, and not at the pace of the other
-				l.front.pause(ctx, delay)
-				delay = min(2*delay, l.front.config.BackoffMax)
+				q.front.pause(ctx, delay)
+				delay = min(2*delay, q.front.config.BackoffMax)
 			}
 		}
 		var err error
-		if publisher, err = l.reconnect(ctx); err != nil {
+		if publisher, err = q.reconnect(ctx); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
-			l.front.world.Log.Warn("a publishing connection is not up", "client", l.clientID, "error", err)
-			l.front.pause(ctx, delay)
-			delay = min(2*delay, l.front.config.BackoffMax)
+			q.front.world.Log.Warn("a publishing connection is not up", "client", q.clientID, "error", err)
+			q.front.pause(ctx, delay)
+			delay = min(2*delay, q.front.config.BackoffMax)
 		}
 	}
 }
 
 // pump publishes over one connection until that or the context ends.
-func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
+func (q *publishQueue) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 	for {
-		o, wait := l.next()
+		o, wait := q.next()
 		if wait {
 			publisher.Flush()
 			select {
@@ -185,70 +185,70 @@ func (l *lane) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 				return
 			case <-publisher.Done():
 				return
-			case <-l.wake:
+			case <-q.wake:
 			}
 			continue
 		}
 		publisher.Expedite(o.losses >= aloneAt) // the next one waits for its PUBACK
-		if !l.send(ctx, publisher, o) {
+		if !q.send(ctx, publisher, o) {
 			return
 		}
 	}
 }
 
 // next takes the next output from the queue, or says to wait: for one, or until one that was lost too often may go alone.
-func (l *lane) next() (o *outgoing, wait bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.queue) > 0 && l.queue[0].givenUp {
-		l.queue[0] = nil
-		l.queue = l.queue[1:]
-		l.dead--
+func (q *publishQueue) next() (o *outgoing, wait bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.queue) > 0 && q.queue[0].givenUp {
+		q.queue[0] = nil
+		q.queue = q.queue[1:]
+		q.dead--
 	}
-	if len(l.queue) == 0 ||
-		(len(l.flight) > 0 && (l.queue[0].losses >= aloneAt || l.flight[len(l.flight)-1].losses >= aloneAt)) {
+	if len(q.queue) == 0 ||
+		(len(q.flight) > 0 && (q.queue[0].losses >= aloneAt || q.flight[len(q.flight)-1].losses >= aloneAt)) {
 		return nil, true
 	}
-	o = l.queue[0]
-	l.queue[0] = nil
-	l.queue = l.queue[1:]
+	o = q.queue[0]
+	q.queue[0] = nil
+	q.queue = q.queue[1:]
 	if o.event != nil { // the oldest
-		l.notifications = l.notifications[1:]
-		l.bytes -= o.size()
+		q.notifications = q.notifications[1:]
+		q.bytes -= o.size()
 	}
-	l.flight = append(l.flight, o)
+	q.flight = append(q.flight, o)
 	return o, false
 }
 
 // send publishes one output and reports whether the connection is still good.
-func (l *lane) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgoing) bool {
-	packet := l.encode(o)
+func (q *publishQueue) send(ctx context.Context, publisher *mqttconn.Publisher, o *outgoing) bool {
+	packet := q.encode(o)
 	if packet == nil { // not worth delivering any more
-		l.front.world.Metrics.notifications.WithLabelValues("expired").Inc()
-		l.acknowledge(o)
+		q.front.world.Metrics.notifications.WithLabelValues("expired").Inc()
+		q.acknowledge(o)
 		return true
 	}
-	l.separate(publisher, o)
-	done := func(reason byte, err error) { l.acked(o, reason, err) }
+	q.separate(publisher, o)
+	done := func(reason byte, err error) { q.acked(o, reason, err) }
 	err := publisher.Publish(ctx, packet, done)
 	if errors.Is(err, mqttconn.ErrTooLarge) && o.request != nil && o.result.Code == fsm.CodeValue {
 		o.result = fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorReplyTooLarge}
-		err = publisher.Publish(ctx, l.encode(o), done)
+		err = publisher.Publish(ctx, q.encode(o), done)
 	}
 	if errors.Is(err, mqttconn.ErrTooLarge) {
 		kind := "reply"
 		if o.event != nil {
 			kind = "notification"
 		}
-		l.front.world.Metrics.abandoned.WithLabelValues(kind).Inc()
-		l.front.world.Log.Warn("larger than the broker accepts, not sent", "kind", kind)
-		l.acknowledge(o)
+		q.front.world.Metrics.abandoned.WithLabelValues(kind).Inc()
+		q.front.world.Log.Warn("larger than the broker accepts, not sent", "kind", kind)
+		q.acknowledge(o)
 		return true
 	}
 	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
 }
 
-func (l *lane) encode(o *outgoing) *packets.Publish {
+func (q *publishQueue) encode(o *outgoing) *packets.Publish {
 	now := time.Now()
 	if o.event == nil {
 		return wire.EncodeReply(&o.request.Request, o.deadline, &o.result, now)
@@ -261,40 +261,40 @@ func (l *lane) encode(o *outgoing) *packets.Publish {
 }
 
 // acked is told what became of an output that was sent.
-func (l *lane) acked(o *outgoing, reason byte, err error) {
+func (q *publishQueue) acked(o *outgoing, reason byte, err error) {
 	if err != nil {
-		l.mu.Lock()
+		q.mu.Lock()
 		o.lost = true
-		l.mu.Unlock()
+		q.mu.Unlock()
 		return
 	}
-	l.acknowledge(o)
+	q.acknowledge(o)
 	if o.event != nil {
-		l.front.notified(o, reason)
+		q.front.notified(o, reason)
 	}
 }
 
 // acknowledge lets go of an output.
-func (l *lane) acknowledge(o *outgoing) {
-	l.mu.Lock()
+func (q *publishQueue) acknowledge(o *outgoing) {
+	q.mu.Lock()
 	o.acked = true
-	for len(l.flight) > 0 && l.flight[0].acked {
-		l.flight[0] = nil
-		l.flight = l.flight[1:]
+	for len(q.flight) > 0 && q.flight[0].acked {
+		q.flight[0] = nil
+		q.flight = q.flight[1:]
 	}
-	if len(l.flight) == 0 {
-		l.poke()
+	if len(q.flight) == 0 {
+		q.poke()
 	}
-	l.mu.Unlock()
-	l.front.published(o)
+	q.mu.Unlock()
+	q.front.published(o)
 }
 
 // requeue puts what was in flight on a connection that has ended before the rest of the queue, in order. When the connection's end is blamed on
 // what was in flight, an output that was lost too often is abandoned, with all replies to the same culprit. It reports whether there was one.
-func (l *lane) requeue(blamed bool) bool {
+func (q *publishQueue) requeue(blamed bool) bool {
 	var again, abandoned []*outgoing
-	l.mu.Lock()
-	for _, o := range l.flight {
+	q.mu.Lock()
+	for _, o := range q.flight {
 		if o.lost && blamed {
 			o.losses++
 		}
@@ -307,12 +307,12 @@ func (l *lane) requeue(blamed bool) bool {
 		}
 		o.lost = false
 	}
-	l.flight = nil
-	l.queue = append(again, l.queue...)
+	q.flight = nil
+	q.queue = append(again, q.queue...)
 	for _, offender := range abandoned {
 		if offender.request != nil {
-			l.queue = slices.DeleteFunc(l.queue, func(o *outgoing) bool {
-				same := o.request != nil && l.front.culprit(o.request) == l.front.culprit(offender.request)
+			q.queue = slices.DeleteFunc(q.queue, func(o *outgoing) bool {
+				same := o.request != nil && q.front.culprit(o.request) == q.front.culprit(offender.request)
 				if same {
 					abandoned = append(abandoned, o)
 				}
@@ -320,16 +320,16 @@ func (l *lane) requeue(blamed bool) bool {
 			})
 		}
 	}
-	l.notifications, l.bytes = nil, 0
-	for _, o := range l.queue {
+	q.notifications, q.bytes = nil, 0
+	for _, o := range q.queue {
 		if o.event != nil && !o.givenUp {
-			l.notifications = append(l.notifications, o)
-			l.bytes += o.size()
+			q.notifications = append(q.notifications, o)
+			q.bytes += o.size()
 		}
 	}
-	l.mu.Unlock()
+	q.mu.Unlock()
 	for _, o := range abandoned {
-		l.front.abandon(o)
+		q.front.abandon(o)
 	}
 	return len(abandoned) > 0
 }

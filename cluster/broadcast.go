@@ -18,7 +18,7 @@ func (n *Node) Alone() bool {
 
 // Tell gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
 // the context ends: what gets lost is lost.
-func (n *Node) Tell(ctx context.Context, message []byte) {
+func (n *Node) Broadcast(ctx context.Context, message []byte) {
 	var telling sync.WaitGroup
 	for _, server := range n.servers() {
 		if server.ID == n.config.ID {

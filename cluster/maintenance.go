@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// tendInterval is how often the leader looks after the cluster.
-	tendInterval = 200 * time.Millisecond
+	// maintenanceInterval is how often the leader looks after the cluster.
+	maintenanceInterval = 200 * time.Millisecond
 	// brokerPatience is how long a leader may be without its broker before it hands over.
 	brokerPatience = 2 * time.Second
 )
 
-// tend looks after the cluster while this node leads: it hands over when it alone has lost its broker, raises the version in
+// maintain looks after the cluster while this node leads: it hands over when it alone has lost its broker, raises the version in
 // force when every member was upgraded, and puts an entry behind a change of the members.
-func (n *Node) tend(ctx context.Context) error {
-	ticker := time.NewTicker(tendInterval)
+func (n *Node) maintain(ctx context.Context) error {
+	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -28,7 +28,7 @@ func (n *Node) tend(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if n.observer.BrokerSilence() >= brokerPatience {
-			n.handOver(ctx)
+			n.transferWithoutBroker(ctx)
 		}
 		n.raiseVersion(ctx)
 		n.followChange(ctx)
@@ -49,11 +49,11 @@ func (n *Node) raiseVersion(ctx context.Context) {
 	}
 }
 
-// handOver hands leadership to a voter that has its broker session. When there is none, this node stays: it is as good as any.
-func (n *Node) handOver(ctx context.Context) {
+// transferWithoutBroker hands leadership to a voter that has its broker session. When there is none, this node stays: it is as good as any.
+func (n *Node) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
-	for id, description := range n.describeAll(ctx, tendInterval) {
+	for id, description := range n.pollPeers(ctx, maintenanceInterval) {
 		server, member := find(n.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
 			!n.transferFailed(n.raft.CurrentTerm(), id) {

@@ -10,25 +10,25 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// A session that ends without a word, soon after it began, was perhaps taken over by somebody who uses this node's name; or the broker
-// was restarted, or something between here and there closes connections. When it happens again and again, a second connection, under a
-// name that nobody else uses, tells the one from the other: only a take-over leaves it alone.
+// An ingest session that ends soon after it began was perhaps taken over by another client with this node's client id. Or the broker restarted, or
+// something between node and broker closes connections. When short sessions repeat, a second connection with a random client id tells the cases
+// apart: only a session takeover leaves it alone.
 const (
 	shortSession = 5 * time.Second
-	maxShort     = 2 // as many are not looked into
-	// witnessTime is how long after the session's end the second connection may end and still count as ended together with it.
-	witnessTime = 500 * time.Millisecond
+	maxShort     = 2 // so many short sessions are not probed
+	// probeGrace is how long after the session's end the second connection may end and still count as ended together with it.
+	probeGrace = 500 * time.Millisecond
 )
 
-// witness is the second connection. The nil witness has seen nothing.
-type witness struct {
+// takeoverProbe is the second connection. A nil probe has seen nothing.
+type takeoverProbe struct {
 	publisher *mqttconn.Publisher
 	broker    string      // address
-	leaves    *time.Timer // a session that has lasted is no matter any more
+	leaves    *time.Timer // closes the connection: a session that lasted is not suspicious
 }
 
-// callWitness connects a witness. Without one, whoever is taken over goes on trying.
-func (f *Front) callWitness(ctx context.Context) *witness {
+// startTakeoverProbe connects a probe. It returns nil if that fails: then the session is tried again as if it was not taken over.
+func (f *Front) startTakeoverProbe(ctx context.Context) *takeoverProbe {
 	ctx, cancel := context.WithTimeout(ctx, min(shortSession/5, f.config.ConnectTime)) // the session waits for it
 	defer cancel()
 	conn, err := f.world.Dialer.Dial(ctx)
@@ -39,30 +39,30 @@ func (f *Front) callWitness(ctx context.Context) *witness {
 	if err != nil {
 		return nil
 	}
-	return &witness{publisher, conn.RemoteAddr().String(), time.AfterFunc(shortSession+witnessTime, publisher.Close)}
+	return &takeoverProbe{publisher, conn.RemoteAddr().String(), time.AfterFunc(shortSession+probeGrace, publisher.Close)}
 }
 
-// sawTakeOver reports, after a session with a broker has ended, whether it ended alone. Of another broker the witness knows nothing.
-func (w *witness) sawTakeOver(ctx context.Context, broker string) bool {
-	if w == nil || w.broker != broker {
+// sawSessionTakeover reports whether a session that has ended with a broker ended alone. It returns false if the probe is connected to another broker.
+func (p *takeoverProbe) sawSessionTakeover(ctx context.Context, broker string) bool {
+	if p == nil || p.broker != broker {
 		return false
 	}
-	timer := time.NewTimer(witnessTime)
+	timer := time.NewTimer(probeGrace)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-w.publisher.Done():
+	case <-p.publisher.Done():
 		return false
 	case <-timer.C:
 		return true
 	}
 }
 
-func (w *witness) close() {
-	if w != nil {
-		w.leaves.Stop()
-		w.publisher.Close()
+func (p *takeoverProbe) close() {
+	if p != nil {
+		p.leaves.Stop()
+		p.publisher.Close()
 	}
 }
 

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, carried on by this node's monotonic
+// clock. So one node with a wrong clock changes nothing, leader or not, and neither does a clock that is set. It is safe for concurrent use.
+//
+// A clock is kept as its base: what it showed at this node's monotonic time 0, in milliseconds since the Unix epoch.
+type clusterClock struct {
+	own Clock
+
+	mu        sync.Mutex
+	bases     map[raft.ServerID]int64 // of each other member that ever answered this process
+	carried   int64                   // of the cluster, as the log has it
+	isCarried bool
+	base      int64 // of the cluster
+	hasBase   bool
+	offset    time.Duration // by which this node's wall clock is ahead of the cluster's
+}
+
+func newClusterClock(own Clock) *clusterClock {
+	return &clusterClock{own: own, bases: make(map[raft.ServerID]int64)}
+}
+
+// now returns the cluster's time in milliseconds since the Unix epoch. It is 0, which moves nothing, until a majority of the voters was heard.
+func (c *clusterClock) now() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.hasBase {
+		return 0
+	}
+	return c.base + c.own.Monotonic().Milliseconds()
+}
+
+// ahead returns by how much this node's wall clock is ahead of the cluster's.
+func (c *clusterClock) ahead() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.offset
+}
+
+// update sets the clock from what members answered in the last poll, if a majority of the voters did. The clock of a member that did not answer this
+// time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
+func (c *clusterClock) update(answers map[raft.ServerID]peerAnswer, servers []raft.Server, self raft.ServerID) {
+	own := c.own.Wall() - c.own.Monotonic().Milliseconds()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range answers {
+		c.bases[id] = answers[id].clockBase
+	}
+	bases, voters, answered := []int64{own}, 0, 1
+	for _, server := range servers {
+		_, now := answers[server.ID]
+		if server.Suffrage == raft.Voter {
+			if voters++; now {
+				answered++
+			}
+		}
+		if base, known := c.bases[server.ID]; known && server.ID != self {
+			bases = append(bases, base)
+		}
+	}
+	if answered <= voters/2 {
+		return
+	}
+	maps.DeleteFunc(c.bases, func(id raft.ServerID, _ int64) bool {
+		_, member := find(servers, id)
+		return !member
+	})
+	if c.isCarried {
+		bases = withCarried(bases, c.carried)
+	}
+	c.base, c.hasBase = lowerMedian(bases), true
+	c.offset = time.Duration(own-c.base) * time.Millisecond
+}
+
+// withCarried adds the clock that the log carries if the members' own clocks could be two halves that disagree.
+func withCarried(bases []int64, carried int64) []int64 {
+	if len(bases)%2 == 0 {
+		return append(bases, carried)
+	}
+	return bases
+}
+
+// lowerMedian returns the middle of the values, the lower one of two. There is at least one.
+func lowerMedian(values []int64) int64 {
+	values = slices.Sorted(slices.Values(values))
+	return values[(len(values)-1)/2]
+}
+
+// carry notes the time of an entry that is applied and moves the cluster's clock, in milliseconds since the Unix epoch. The entry is older than the
+// call, so the estimate that is furthest ahead is the best.
+func (c *clusterClock) carry(wall int64) {
+	base := wall - c.own.Monotonic().Milliseconds()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isCarried || base > c.carried {
+		c.carried, c.isCarried = base, true
+	}
+}
