@@ -11,23 +11,23 @@ type Kind uint8
 
 // The kinds of commands. The first seven come from clients; the others from the cluster itself.
 const (
-	KindSet           Kind = 1
-	KindDel           Kind = 2
-	KindVDel          Kind = 3
-	KindKeyNotify     Kind = 4
-	KindKeyNotifyStop Kind = 5
-	KindGet           Kind = 6
-	KindInvalid       Kind = 7  // a request that is an error, but which one depends on the settings in force
-	KindReject        Kind = 8  // the leader was too busy for these requests: they get the overload error for good
-	KindClientGone    Kind = 9  // a client disconnected: its watches end
-	KindWatchEnd      Kind = 10 // a notification found no subscriber: the watch ends
-	KindLeaderStart   Kind = 11 // a leader begins to serve; always alone in its entry
-	KindConfigure     Kind = 12 // the settings change
-	KindAdvance       Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
-	KindPinNonVoter  Kind = 14 // the member whose raft id is the key stays a non-voter
-	KindAllowPromotion       Kind = 15 // the member whose raft id is the key may become a voter again
-	KindStage         Kind = 16 // a part of a snapshot that is to be restored: the value, at the offset, of the restore with the nonce
-	KindRestore       Kind = 17 // the keys become those of the snapshot that was staged under the nonce
+	KindSet            Kind = 1
+	KindDel            Kind = 2
+	KindVDel           Kind = 3
+	KindKeyNotify      Kind = 4
+	KindKeyNotifyStop  Kind = 5
+	KindGet            Kind = 6
+	KindInvalid        Kind = 7  // a request that is an error, but which one depends on the settings in force
+	KindReject         Kind = 8  // the leader was too busy for these requests: they get the overload error for good
+	KindClientGone     Kind = 9  // a client disconnected: its watches end
+	KindWatchEnd       Kind = 10 // a notification found no subscriber: the watch ends
+	KindLeaderStart    Kind = 11 // a leader begins to serve; always alone in its entry
+	KindConfigure      Kind = 12 // the settings change
+	KindAdvance        Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
+	KindPinNonVoter    Kind = 14 // the member whose raft id is the key stays a non-voter
+	KindAllowPromotion Kind = 15 // the member whose raft id is the key may become a voter again
+	KindStage          Kind = 16 // a part of a snapshot that is to be restored: the value, at the offset, of the restore with the nonce
+	KindRestore        Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 )
 
 // RequestID identifies a request across redeliveries, nodes and restarts. The zero value means that the request has none:

@@ -43,6 +43,7 @@ func (s *fakeStore) Flush()                                      {}
 func (s *fakeStore) Wall() int64                                 { return time.Now().UnixMilli() }
 func (s *fakeStore) Alone() bool                                 { return s.alone }
 func (s *fakeStore) Broadcast(_ context.Context, message []byte) { s.told = append(s.told, message) }
+
 func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
 	held := s.held
 	if s.asked != nil {

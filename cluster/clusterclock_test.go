@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// clockOf returns a cluster clock of a node whose wall clock is ahead of true time by an offset, at monotonic time 0 and true time 0.
+func clockOf(offset int64) *clusterClock {
+	return newClusterClock(Clock{Wall: func() int64 { return offset }, Monotonic: func() time.Duration { return 0 }})
+}
+
+func TestClusterClock(t *testing.T) {
+	const hour = 3_600_000
+	for name, test := range map[string]struct {
+		own     int64
+		others  []int64 // by how much the clocks of the other members are ahead
+		voters  int     // of the others, the first ones
+		silent  int     // so many of the last ones do not answer
+		carried int64   // by the log; 0 is nothing
+		want    int64
+		known   bool
+	}{
+		"all agree":                          {0, []int64{0, 0}, 2, 0, 0, 0, true},
+		"the own clock is wrong":             {hour, []int64{1, 2}, 2, 0, 0, 2, true},
+		"one other clock is wrong":           {1, []int64{-hour, 2}, 2, 0, 0, 1, true},
+		"no majority of the voters answers":  {1, []int64{2, 3}, 2, 2, 0, 0, false},
+		"non-voters count":                   {hour, []int64{1, 2}, 0, 0, 0, 2, true},
+		"two halves disagree":                {hour, []int64{0}, 1, 0, 7, 7, true},
+		"two halves disagree, nothing known": {hour, []int64{1}, 1, 0, 0, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clockOf(test.own)
+			servers := []raft.Server{{ID: "self", Suffrage: raft.Voter}}
+			answers := make(map[raft.ServerID]peerAnswer)
+			for i, ahead := range test.others {
+				server := raft.Server{ID: raft.ServerID(strconv.Itoa(i)), Suffrage: raft.Nonvoter}
+				if i < test.voters {
+					server.Suffrage = raft.Voter
+				}
+				servers = append(servers, server)
+				if i < len(test.others)-test.silent {
+					answers[server.ID] = peerAnswer{clockBase: ahead}
+				}
+			}
+			if test.carried != 0 {
+				c.carry(test.carried)
+			}
+			c.update(answers, servers, "self")
+			want, ahead := test.want, time.Duration(test.own-test.want)*time.Millisecond
+			if !test.known {
+				ahead = 0
+			}
+			if got := c.now(); got != want || c.ahead() != ahead {
+				t.Errorf("%d, this node %v ahead; want %d, %v", got, c.ahead(), want, ahead)
+			}
+		})
+	}
+}
+
+// The clock of a member that does not answer any more counts as it was, until it is no member.
+func TestClusterClockRemembersMembers(t *testing.T) {
+	const hour = 3_600_000
+	servers := []raft.Server{{ID: "self"}, {ID: "a"}, {ID: "b"}}
+	c := clockOf(0)
+	c.update(map[raft.ServerID]peerAnswer{"a": {clockBase: 10}, "b": {clockBase: 20}}, servers, "self")
+	c.update(map[raft.ServerID]peerAnswer{"b": {clockBase: hour}}, servers, "self")
+	if got := c.now(); got != 10 {
+		t.Errorf("%d: one wrong clock decides", got)
+	}
+	c.update(map[raft.ServerID]peerAnswer{"b": {clockBase: 30}}, []raft.Server{{ID: "self"}, {ID: "b"}}, "self")
+	if len(c.bases) != 1 {
+		t.Errorf("%d clocks are known of one other member", len(c.bases))
+	}
+}
