@@ -12,9 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Identity is who a data folder belongs to. The raft id of a member is its name plus what was drawn at its first start: raft
-// never checks whom a message was meant for, so a node that lost its disk must not come back under the id it had before, or it
-// would vote again in terms in which it has voted.
+// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation, which is drawn at its
+// first start. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
 type Identity struct {
 	Cluster     string `json:"cluster"`
 	Node        string `json:"node"`
@@ -36,8 +35,8 @@ func NodeName(id raft.ServerID) string {
 // ErrForeignData says that a data folder belongs to another node or cluster.
 var ErrForeignData = errors.New("the data folder belongs to somebody else")
 
-// LoadIdentity reads the identity of a data folder, or makes it with the given draw where there is none, or no log.
-func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, error) {
+// LoadIdentity reads the identity of a data folder, or makes it with a random number as its incarnation if there is none, or no log.
+func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
 	data, err := os.ReadFile(file)
 	if !HasLog(dataDir) {
@@ -45,7 +44,7 @@ func LoadIdentity(dataDir, clusterName, node string, draw uint64) (Identity, err
 		err = fs.ErrNotExist
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		identity := Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", draw)}
+		identity := Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", random)}
 		encoded, err := json.MarshalIndent(identity, "", "  ")
 		if err != nil {
 			return Identity{}, err

@@ -364,7 +364,7 @@ func (n *Node) keptNonVoter(id raft.ServerID) (kept bool) {
 }
 
 func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) error {
-	if n.replica.status().Version < fsm.VersionKeepNonVoter {
+	if n.replica.status().Version < fsm.VersionPinNonVoter {
 		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", ErrRefused)
 	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}

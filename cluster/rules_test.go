@@ -368,7 +368,7 @@ func TestRestoreEverywhere(t *testing.T) {
 func TestRefusedChanges(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionKeepNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
 	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
@@ -416,7 +416,7 @@ func TestRefusedChanges(t *testing.T) {
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionKeepNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionPinNonVoter })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	if err := n.AddMember(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
@@ -434,7 +434,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 }
 
 // † A leader whose clock is set while it asks the others stamps nothing of it.
-func TestClockThatIsSetDuringASurvey(t *testing.T) {
+func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	answered := n.pollPeers(t.Context(), time.Second)

@@ -8,7 +8,7 @@ import (
 
 // Versions that a cluster must have in force before a kind or a setting is proposed, or a rule holds.
 const (
-	VersionKeepNonVoter = 2 // KindKeepNonVoter, KindLetVote
+	VersionPinNonVoter  = 2 // KindPinNonVoter, KindAllowPromotion
 	VersionRestore      = 2 // KindStage, KindRestore
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
 	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent

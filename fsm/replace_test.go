@@ -127,7 +127,7 @@ func TestReplaceRefuses(t *testing.T) {
 }
 
 // Members that stay non-voters are remembered, also by a snapshot, and are not a list without end.
-func TestKeepNonVoter(t *testing.T) {
+func TestPinNonVoter(t *testing.T) {
 	l := newLeader(t)
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n1.a")})

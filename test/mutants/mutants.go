@@ -75,7 +75,7 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 	return o.Write(folder)
 }
 
-// Version1 is a build that knows no KindKeepNonVoter yet: rolling upgrades are tested with a binary that really lacks something.
+// Version1 is a build that knows no KindPinNonVoter yet: rolling upgrades are tested with a binary that really lacks something.
 func Version1() Mutant {
 	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
 		{File: "fsm/version.go", Old: "const Version = VersionProlong", New: "const Version = 1"},
