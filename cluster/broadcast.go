@@ -25,7 +25,7 @@ func (n *Node) Broadcast(ctx context.Context, message []byte) {
 			continue
 		}
 		telling.Go(func() {
-			if _, err := n.world.Peers.Call(ctx, server, MethodTell, message); err != nil {
+			if _, err := n.world.Peers.Call(ctx, server, MethodBroadcast, message); err != nil {
 				n.world.Log.Debug("a member was not told", "id", server.ID, "error", err)
 			}
 		})

@@ -126,7 +126,7 @@ type Observer interface {
 	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
 	// returns. The context ends with the leadership. An error gives the leadership up for now; it is tried again.
 	Serve(ctx context.Context, term uint64) error
-	// HandleBroadcast is called with what the observer of another member gave to Tell.
+	// HandleBroadcast is called with what the observer of another member gave to Broadcast.
 	HandleBroadcast(message []byte)
 	// Held returns a page of what the observer holds and has held for as long as age, from a cursor that begins at 0, and the
 	// next cursor, 0 at the end.

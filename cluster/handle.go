@@ -64,7 +64,7 @@ func (n *Node) Handle(ctx context.Context, caller Caller, method Method, request
 		return nil, n.handleOffer(ctx, request)
 	case MethodHash:
 		return n.handleHash(ctx, request)
-	case MethodTell:
+	case MethodBroadcast:
 		n.observer.HandleBroadcast(request)
 		return nil, nil
 	case MethodHeld:

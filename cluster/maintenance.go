@@ -64,7 +64,7 @@ func (n *Node) transferWithoutBroker(ctx context.Context) {
 		return
 	}
 	n.world.Log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
-	if err := n.TransferLeadership(ctx, string(best.ID)); err != nil {
+	if err := n.transferIfLeading(ctx, string(best.ID)); err != nil {
 		n.world.Log.Warn("the hand-over failed", "error", err)
 	}
 }

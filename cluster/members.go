@@ -351,7 +351,7 @@ func (n *Node) memberToChange(ctx context.Context, nameOrID string) (raft.Server
 	if err := n.quorumWithout(ctx, server.ID); err != nil {
 		return server, err
 	}
-	if err := n.TransferLeadership(ctx, ""); err != nil {
+	if err := n.transferIfLeading(ctx, ""); err != nil {
 		return server, err
 	}
 	return server, ErrNotLeader

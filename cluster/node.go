@@ -337,7 +337,7 @@ func closeTransport(transport raft.Transport) error {
 func (n *Node) shutdown(ctx context.Context) error {
 	if ctx.Err() != nil {
 		n.world.Log.Debug("stopping at once")
-	} else if err := n.TransferLeadership(ctx, ""); err != nil {
+	} else if err := n.transferIfLeading(ctx, ""); err != nil {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()

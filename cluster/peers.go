@@ -14,12 +14,12 @@ type Method uint8
 // The methods. A caller that need not be a member may use those for which Public is true.
 const (
 	MethodAsk        Method = 10 // what term the member is in, and its wall clock
-	MethodPeerStatus Method = 11 // a Description
+	MethodPeerStatus Method = 11 // a PeerStatus
 	MethodMember     Method = 12 // whether a raft id is a member, by the word of the leader
 	MethodJoin       Method = 13 // to be added
 	MethodOffer      Method = 14 // settings for the leader to propose
 	MethodHash       Method = 15 // hash of the state at a log index
-	MethodTell       Method = 16 // from front end to front end, without an answer
+	MethodBroadcast  Method = 16 // from front end to front end, without an answer
 	MethodHeld       Method = 17 // a page of what the front end holds
 )
 

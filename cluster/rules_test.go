@@ -48,7 +48,7 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	for leader(t, members...) != old {
 		waitFor(t, "n1 leads", func() bool {
 			for _, m := range members[1:] {
-				_ = m.TransferLeadership(t.Context(), "n1") // only the leader does it
+				_ = m.transferIfLeading(t.Context(), "n1") // only the leader does it
 			}
 			return old.leadership.Load() != nil
 		})
@@ -133,7 +133,7 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 		}
 		<-time.After(200 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = n.TransferLeadership(ctx, "") // it may have lost it meanwhile
+		_ = n.transferIfLeading(ctx, "") // it may have lost it meanwhile
 		cancel()
 	}
 	t.Error("the lock did not expire")
@@ -154,7 +154,7 @@ func TestFastClockEndsNoLock(t *testing.T) {
 			m.wall.mu.Unlock()
 		}
 	}
-	if err := n.TransferLeadership(t.Context(), ""); err != nil {
+	if err := n.transferIfLeading(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	next := leader(t, members...)
@@ -188,7 +188,7 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = 0
 		n.wall.mu.Unlock()
-		if err := n.TransferLeadership(t.Context(), ""); err != nil {
+		if err := n.transferIfLeading(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		n = leader(t, members...)
@@ -221,14 +221,14 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	index := first.replica.status().Index
 	second := first
 	for second == first { // the acknowledgement comes when the leadership has just ended
-		if err := first.TransferLeadership(t.Context(), ""); err != nil {
+		if err := first.transferIfLeading(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "its proposer is gone", func() bool { return first.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
-	if err := second.TransferLeadership(t.Context(), string(first.ID())); err != nil {
+	if err := second.transferIfLeading(t.Context(), string(first.ID())); err != nil {
 		t.Fatal(err)
 	}
 	if again := leader(t, members...); again != first {
@@ -382,14 +382,14 @@ func TestRefusedChanges(t *testing.T) {
 	if _, err := n.Handle(t.Context(), stranger, MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, ErrRefused) {
 		t.Errorf("without its certificate: %v", err)
 	}
-	if _, err := n.Handle(t.Context(), stranger, MethodTell, nil); !errors.Is(err, ErrRefused) {
+	if _, err := n.Handle(t.Context(), stranger, MethodBroadcast, nil); !errors.Is(err, ErrRefused) {
 		t.Errorf("a stranger as a member: %v", err)
 	}
 	if err := n.AddMember(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
-	if err := n.TransferLeadership(t.Context(), "n2"); !errors.Is(err, ErrRefused) {
+	if err := n.transferIfLeading(t.Context(), "n2"); !errors.Is(err, ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
 	if err := n.RemoveMember(t.Context(), "nobody"); !errors.Is(err, ErrRefused) {
@@ -510,12 +510,12 @@ func TestTransferThatCameToNothing(t *testing.T) {
 		first.must(t, set("k", "v")) // something that the other lacks
 	}
 	to := string(others[0].ID())
-	if err := first.TransferLocalLeadership(t.Context(), to); err == nil {
+	if err := first.TransferLeadership(t.Context(), to); err == nil {
 		t.Fatal("handed over to a member that cannot be reached")
 	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
-		if err := first.TransferLocalLeadership(ctx, to); !errors.Is(err, ErrNotDone) {
+		if err := first.TransferLeadership(ctx, to); !errors.Is(err, ErrNotDone) {
 			t.Errorf("again: %v", err)
 		}
 		cancel()
@@ -524,6 +524,6 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	waitFor(t, "it is tried again when the member keeps up", func() bool {
-		return first.TransferLocalLeadership(t.Context(), to) == nil || first.raft.State() != raft.Leader
+		return first.TransferLeadership(t.Context(), to) == nil || first.raft.State() != raft.Leader
 	})
 }

@@ -13,10 +13,9 @@ import (
 	"holdfast/fsm"
 )
 
-// TransferLeadership hands the leadership to a member, by its name or id, or to any voter when to is empty. It does nothing on
-// a node that does not lead, or is alone. Cluster time is put into the log before, so that
-// leaders that change all the time still let keys expire.
-func (n *Node) TransferLeadership(ctx context.Context, to string) error {
+// transferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
+// lead, or that is the only voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
+func (n *Node) transferIfLeading(ctx context.Context, to string) error {
 	status := n.Status()
 	if status.Role != "leader" {
 		return nil
@@ -127,8 +126,9 @@ func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
 	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < settling)
 }
 
-// TransferLocalLeadership is TransferLeadership for an operator, who is told when there was nothing to hand over.
-func (n *Node) TransferLocalLeadership(ctx context.Context, to string) error {
+// TransferLeadership is transferIfLeading with an error if there is nothing to transfer: ErrNotLeader on a node that does not lead, and one that wraps
+// ErrRefused if there is no other voter.
+func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	status := n.Status()
 	switch {
 	case status.Role != "leader":
@@ -136,7 +136,7 @@ func (n *Node) TransferLocalLeadership(ctx context.Context, to string) error {
 	case !otherVoter(status.Servers, n.config.ID):
 		return fmt.Errorf("%w: there is no other voter", ErrRefused)
 	}
-	return n.TransferLeadership(ctx, to)
+	return n.transferIfLeading(ctx, to)
 }
 
 func otherVoter(servers []raft.Server, id raft.ServerID) bool {

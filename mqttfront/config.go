@@ -41,7 +41,7 @@ type Config struct {
 	BackoffMin    time.Duration // between attempts to connect, with jitter
 	BackoffMax    time.Duration
 
-	Publishers   int // outgoing connections
+	Publishers   int // publishing connections
 	Window       int // messages in flight on each
 	Executing    int // requests in the hands of the store at once
 	HoldBytes    int // requests kept until they are known to be answered
@@ -52,7 +52,7 @@ type Config struct {
 	OverloadAge time.Duration
 	// ProposalAge is how long the store keeps a write at most before it is proposed.
 	ProposalAge time.Duration
-	// QueueNotifications bounds the notifications that wait on one outgoing connection; beyond it the oldest are given up.
+	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
 	QueueNotifications int
 	QueueBytes         int // of their keys and values
 }
@@ -112,7 +112,7 @@ func (c *Config) Validate() error {
 		{"KeepAlive", int64(c.KeepAlive)},
 		{"ConnectTime", int64(c.ConnectTime)},
 		{"BackoffMin", int64(c.BackoffMin)},
-		{"Lanes", int64(c.Publishers)},
+		{"Publishers", int64(c.Publishers)},
 		{"Window", int64(c.Window)},
 		{"Executing", int64(c.Executing)},
 		{"HoldBytes", int64(c.HoldBytes)},
@@ -121,8 +121,8 @@ func (c *Config) Validate() error {
 		{"OverloadAge", int64(c.OverloadAge)},
 		{"ProposalAge", int64(c.ProposalAge)},
 		{"DedupMargin", int64(c.DedupMargin)},
-		{"LaneNotifications", int64(c.QueueNotifications)},
-		{"LaneBytes", int64(c.QueueBytes)},
+		{"QueueNotifications", int64(c.QueueNotifications)},
+		{"QueueBytes", int64(c.QueueBytes)},
 	}
 	for _, field := range positive {
 		if field.value <= 0 {

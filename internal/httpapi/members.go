@@ -68,7 +68,7 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
 	defer cancel()
-	return done(w, a.Node.TransferLocalLeadership(ctx, body.To))
+	return done(w, a.Node.TransferLeadership(ctx, body.To))
 }
 
 func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {

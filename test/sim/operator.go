@@ -80,11 +80,11 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	target := s.hosts[f.node]
 	if f.variant%3 > 0 || target == leader {
-		return s.done("transfer", node.TransferLocalLeadership(ctx, ""))
+		return s.done("transfer", node.TransferLeadership(ctx, ""))
 	}
 	const stopped = 1500 * time.Millisecond
 	schedule.StopAfter(target.group, 1+uint64(f.variant>>4)%512, stopped)
-	s.done("transfer", node.TransferLocalLeadership(ctx, target.name))
+	s.done("transfer", node.TransferLeadership(ctx, target.name))
 	return true
 }
 
@@ -103,7 +103,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 		if random.IntN(2) == 0 {
 			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
 		}
-		if node == nil || !s.done("transfer", node.TransferLocalLeadership(ctx, "")) || f.variant%2 == 0 {
+		if node == nil || !s.done("transfer", node.TransferLeadership(ctx, "")) || f.variant%2 == 0 {
 			continue
 		}
 		for given := s.trace.now() + patience; s.trace.now() < given; s.sleep(time.Millisecond) {
@@ -137,7 +137,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 		switch node := leader.member(); random.IntN(3) {
 		case 0:
 			if node != nil {
-				s.done("transfer", node.TransferLocalLeadership(ctx, ""))
+				s.done("transfer", node.TransferLeadership(ctx, ""))
 			}
 		case 1:
 			schedule.Stop(leader.group, between(random, time.Second, 2900*time.Millisecond))
@@ -157,7 +157,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 func (s *simulation) handBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
-			return s.done("transfer back", node.TransferLocalLeadership(ctx, to.name))
+			return s.done("transfer back", node.TransferLeadership(ctx, to.name))
 		}
 	}
 	return false
@@ -194,7 +194,7 @@ func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *c
 		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
 	}
 	s.sleep(f.offset)
-	deposed := s.done("transfer", node.TransferLocalLeadership(ctx, ""))
+	deposed := s.done("transfer", node.TransferLeadership(ctx, ""))
 	s.sleep(f.lasts)
 	for _, l := range slowed {
 		s.network.slow(l, 0)
@@ -282,7 +282,7 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 	slowed := link{s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name, classCall}
 	s.network.slow(slowed, f.delay)
 	s.sleep(f.lasts / 2)
-	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.TransferLocalLeadership(ctx, "") }) // the next leader has to ask anew
+	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.TransferLeadership(ctx, "") }) // the next leader has to ask anew
 	s.sleep(f.lasts / 2)
 	s.network.slow(slowed, 0)
 	for _, h := range demoted {
