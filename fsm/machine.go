@@ -146,7 +146,7 @@ func (m *Machine) endWatch(ended *watch) {
 	m.mixIntoStateHash('W', xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
 }
 
-// emitEvent records that a key changed, for whoever watches it.
+// emitEvent records the change of a key for the clients that watch it.
 func (m *Machine) emitEvent(outcome *Outcome, command int, changed *record, deleted bool) {
 	receivers := m.watches.receivers(changed.key())
 	if len(receivers) == 0 {

@@ -54,7 +54,8 @@ func (f *Front) subscribeLocked(r *request, result *fsm.Result) {
 }
 
 // subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed
-// when no subscription was made. When the driver fails, the next notification without a subscriber tries again.
+// when no subscription was made. When the driver fails, the next notification without a subscriber tries again. The filter has a single-level wildcard
+// for the key, as the protocol's Rust library subscribes.
 func (f *Front) subscribe(clientID string, otherwise *fsm.Command) bool {
 	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}
 	if otherwise != nil {

@@ -33,8 +33,8 @@ func (f *Front) look(r *request) (published bool) {
 	return published
 }
 
-// recheckPending does so for all that a follower holds, when there may be some that nobody has looked at: it has taken them in while it
-// led, or has learnt of their outcomes by a snapshot only.
+// recheckPending marks copies among all requests that a follower holds. It does so if the state may know outcomes that the node did not look up: of
+// requests that it took in while it led, or after it installed a snapshot.
 func (f *Front) recheckPending() {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()

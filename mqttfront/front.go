@@ -119,7 +119,7 @@ func (f *Front) Run(ctx context.Context) error {
 }
 
 const (
-	// followerDelay is how long requests may gather that this node only holds: nobody waits for that.
+	// followerDelay is how long a follower lets requests gather. It only holds them, so no client waits longer for that.
 	followerDelay = 5 * time.Millisecond
 	// leaderDelay is how long they may gather where they are answered, while there is enough to do; and it is at most one part in
 	// restShare of the time that a request takes as it is.

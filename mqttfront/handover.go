@@ -24,8 +24,8 @@ const (
 	collectTime = 200 * time.Millisecond
 	// heldPage is about how many bytes of requests one answer holds.
 	heldPage = 1 << 20
-	// barrierTime bounds how long a node that comes to lead waits for a probe, when others hold what it lacks. Then it asks the others again, if it
-	// cannot serve yet.
+	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. If the leader cannot serve yet after
+	// that, it asks the other nodes again.
 	barrierTime = 200 * time.Millisecond
 	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
 	sweepInterval = time.Second

@@ -18,7 +18,7 @@ import (
 // time of its arrival.
 func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added []*request, full int) {
 	here := slices.Collect(p.all())
-	affected := make(map[string]bool) // clients of which this node does not have every request by its own session
+	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
 	for _, r := range here {
 		if r.elsewhere && r.state.isHeld() && open(r) { // the nodes that are asked now may know better where it belongs
 			affected[r.ordering()] = true

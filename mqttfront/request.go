@@ -30,7 +30,7 @@ type request struct {
 	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
 
-// expired reports whether nobody waits for the answer any more.
+// expired reports whether the client does not wait for the answer any more.
 func (r *request) expired(now time.Time) bool {
 	return !now.Before(r.holdUntil) || r.messageExpired(now)
 }
