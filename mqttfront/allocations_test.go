@@ -60,7 +60,7 @@ type path struct {
 	t       testing.TB
 	front   *Front
 	store   *fakeStore
-	lane    *publishQueue
+	outbox  *fakeOutbox
 	bytes   []byte
 	ids     []int // where the numbers of the requests are, each of idDigits
 	next    int
@@ -68,7 +68,6 @@ type path struct {
 	number  uint64
 	buffer  []byte
 	encoded []byte
-	sent    []*outgoing
 }
 
 const idDigits = 16
@@ -80,7 +79,7 @@ func newPath(t testing.TB, size int) *path {
 		p.ids = append(p.ids, bytes.Index(p.bytes, correlation)+3)
 	}
 	p.front, p.store = newTestFront(t, func(c *Config) { c.Publishers = 1 })
-	p.lane = serve(p.front).queues[0]
+	p.outbox = serve(p.front)
 	p.apply(&fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: 1}}}, nil)
 	return p
 }
@@ -118,13 +117,11 @@ func (p *path) run() {
 	p.number++
 	p.apply(&fsm.Entry{Term: 1, Number: p.number, Elapsed: int64(p.number), Wall: 1_696_374_425_000, Commands: p.store.proposed}, p.store.tags)
 	p.store.proposed, p.store.tags = p.store.proposed[:0], p.store.tags[:0]
-	p.encoded, p.sent = p.encoded[:0], p.sent[:0]
-	for o, wait := p.lane.next(); !wait; o, wait = p.lane.next() {
-		p.encoded, p.sent = mqttconn.AppendPublish(p.encoded, p.lane.encode(o)), append(p.sent, o)
+	p.encoded = p.encoded[:0]
+	for _, o := range p.outbox.outputs {
+		p.encoded = mqttconn.AppendPublish(p.encoded, o.Encode(time.Now()))
 	}
-	for _, o := range p.sent {
-		p.lane.acked(o, 0, nil)
-	}
+	p.outbox.deliver()
 	if keys := p.store.machine.Status().Keys; int(keys) != len(p.ids) {
 		p.t.Fatalf("%d keys", keys)
 	}

@@ -108,7 +108,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 				}
 				s := f.store.(*fakeStore)
 				s.held = map[string][][]byte{"other": pages(other)}
-				f.begin(newOutbox(f), collectOnce(t, f))
+				serveWith(f, collectOnce(t, f))
 				if order := s.order(); order != test.want {
 					t.Errorf("proposed in the order %q, want %q", order, test.want)
 				}
@@ -129,7 +129,7 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 		withExpiry(f, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		others.held = map[string][][]byte{"this": pages(f)}
 		other.barrier.pass(time.Now().Add(time.Millisecond))
-		other.begin(newOutbox(other), collectOnce(t, other))
+		serveWith(other, collectOnce(t, other))
 		other.stopServing(leading(other))
 		for _, tag := range others.tags {
 			other.Failed(tag, true)
@@ -138,7 +138,7 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 			t.Fatalf("the other node holds %q", order)
 		}
 		s.held = map[string][][]byte{"other": pages(other)}
-		f.begin(newOutbox(f), collectOnce(t, f))
+		serveWith(f, collectOnce(t, f))
 		if order := s.order(); order != "a" {
 			t.Errorf("proposed in the order %q", order)
 		}
@@ -163,7 +163,7 @@ func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
 		withExpiry(other, del, b, 30, "__srcId", "c")
 		s.held = map[string][][]byte{"other": pages(other)}
 		for leadership := range 2 {
-			f.begin(newOutbox(f), collectOnce(t, f))
+			serveWith(f, collectOnce(t, f))
 			if order := s.order(); order != "ab" {
 				t.Errorf("leadership %d: proposed in the order %q", leadership, order)
 			}
@@ -174,7 +174,7 @@ func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
 			s.tags, s.proposed, s.held = nil, nil, nil
 		}
 		thirds.held = map[string][][]byte{"f": pages(f)}
-		third.begin(newOutbox(third), collectOnce(t, third))
+		serveWith(third, collectOnce(t, third))
 		if order := thirds.order(); order != "ab" {
 			t.Errorf("the third node proposes in the order %q", order)
 		}
@@ -217,7 +217,7 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 		if took := time.Since(began); took != 20*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
-		if f.begin(newOutbox(f), byNode); s.order() != "a" {
+		if serveWith(f, byNode); s.order() != "a" {
 			t.Errorf("%q is taken up", s.order())
 		}
 		f.stopServing(leading(f))

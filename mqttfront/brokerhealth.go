@@ -19,10 +19,7 @@ func (f *Front) BrokerSilence() time.Duration {
 	if _, leads := f.role.(*leader); leads {
 		silence = max(silence, f.mode.silence(f, now))
 	}
-	if f.outbox != nil {
-		silence = max(silence, f.outbox.down(now))
-	}
-	return silence
+	return max(silence, f.outbox.Down(now))
 }
 
 // silence is that of the ingest session. f.mu is held.
@@ -48,67 +45,15 @@ func (f *Front) quiet(now time.Time, heard *atomic.Int64) time.Duration {
 // heardBroker notes that something came from the broker.
 func (f *Front) heardBroker() { f.heard.Store(int64(time.Since(f.started))) }
 
-func (f *Front) setOutbox(outbox *outbox) {
+// sessionUpSince reports whether the node's own session is up, and has been since a moment.
+func (f *Front) sessionUpSince(moment time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.outbox = outbox
-}
-
-// down returns for how long a publishing connection has been down.
-func (o *outbox) down(now time.Time) (longest time.Duration) {
-	for _, queue := range o.queues {
-		if since := queue.downSince.Load(); since != 0 {
-			longest = max(longest, now.Sub(time.UnixMilli(since)))
-		}
-	}
-	return longest
-}
-
-// takeoverLoop detects that another client takes over the leader's publishing connections again and again: another cluster of the same name at the
-// same broker.
-type takeoverLoop struct {
-	losses   []time.Time // in the window
-	detected time.Time   // last time
-}
-
-const (
-	loopWindow  = time.Minute
-	loopLosses  = 4 // in the window, while the broker is there
-	loopSilence = 10 * time.Minute
-)
-
-// lost notes the loss of a publishing connection, and reports whether to log a loop: it does so once for each loopSilence.
-func (l *takeoverLoop) lost(now time.Time) bool {
-	l.losses = append(l.losses, now)
-	for len(l.losses) > 0 && now.Sub(l.losses[0]) > loopWindow {
-		l.losses = l.losses[1:]
-	}
-	if len(l.losses) < loopLosses || now.Sub(l.detected) < loopSilence {
-		return false
-	}
-	l.detected = now
-	return true
-}
-
-// publisherLost notes the loss of a publishing connection that began at a time and was up for a time. It is called when the connection is up again.
-// A loss counts for the loop if the connection was short and the ingest session was up throughout: then the broker was not the reason.
-func (f *Front) publisherLost(began time.Time, lived time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.up || f.upSince.After(began) || lived > shortSession || !f.loop.lost(time.Now()) {
-		return
-	}
-	f.world.Metrics.contested.Inc()
-	f.world.Log.Error("the publishing connections are taken over again and again: does another cluster of this name use the same broker? give each its own cluster.name",
-		"cluster", f.config.Cluster)
+	return f.up && !f.upSince.After(moment)
 }
 
 // InTakeoverLoop reports whether another client lately took over the leader's publishing connections again and again.
-func (f *Front) InTakeoverLoop() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.loop.detected.IsZero() && time.Since(f.loop.detected) < loopSilence
-}
+func (f *Front) InTakeoverLoop() bool { return f.outbox.InTakeoverLoop() }
 
 // nagle detects that round trips gather at the time of a delayed acknowledgement: the broker leaves Nagle's algorithm on.
 type nagle struct {

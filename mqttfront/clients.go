@@ -4,6 +4,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/wire"
 )
 
 // What a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that misbehave,
@@ -40,7 +41,7 @@ func (f *Front) propose(command fsm.Command) {
 }
 
 // kick disconnects the publisher of a request with an invalid response topic, if this node leads. It does not wait for that.
-func (f *Front) kick(r *request) {
+func (f *Front) kick(r *wire.Request) {
 	if f.leads() {
 		f.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/publish"
 )
 
 // clientDriver vouches for client ids, and notes what it is asked for.
@@ -84,7 +85,7 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 		}
 		// A notification without a subscriber does not end the watch of a client that could be subscribed.
 		proposed := len(s.proposed)
-		f.notified(&outgoing{event: &fsm.Event{Key: "k"}, receiver: &fsm.Receiver{ClientID: "b"}}, mqttconn.ReasonNoMatchingSubscriber)
+		leading(f).NoSubscriber(&publish.Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "b"}})
 		synctest.Wait()
 		<-driver.subscribed
 		if len(s.proposed) != proposed || len(driver.subscribed) != 0 {

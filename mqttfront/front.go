@@ -11,6 +11,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
 
@@ -30,27 +31,25 @@ type Front struct {
 	disconnects *broker.Feed
 	kicker      *broker.Kicker
 	subscriber  *broker.Subscriber
+	outbox      *publish.Outbox
 
 	mode ingestMode
 
-	mu        sync.Mutex
-	role      role
-	room      sync.Cond // somebody waits to hand a request to the store
-	pending   pending
-	mark      uint64       // the published mark, as the log has it
-	applied   uint64       // index of the last entry that the store told of
-	busy      int          // requests executing or answering
-	shares    clientShares // of the same, by client
-	penalties penalties    // for replies on which the broker ends a connection
+	mu      sync.Mutex
+	role    role
+	room    sync.Cond // somebody waits to hand a request to the store
+	pending pending
+	mark    uint64       // the published mark, as the log has it
+	applied uint64       // index of the last entry that the store told of
+	busy    int          // requests executing or answering
+	shares  clientShares // of the same, by client
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround         time.Duration
 	limits             fsm.Limits
 	version            uint32        // of the log, in force
 	expiry             time.Duration // of notifications
 	stopped            bool
-	outbox             *outbox   // while the node leads
 	upSince            time.Time // the node's own session is up or down since then
-	loop               takeoverLoop
 	freshAt            time.Time // when the last fresh probe came
 	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
@@ -83,6 +82,13 @@ func New(config Config, world World) (*Front, error) {
 	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.disconnects.WithLabelValues("dropped").Inc, log)
 	f.kicker = broker.NewKicker(world.Driver, func(result string) { metrics.kicked.WithLabelValues(result).Inc() }, log)
 	f.subscriber = broker.NewSubscriber(world.Driver, func(result string) { metrics.subscribed.WithLabelValues(result).Inc() }, log)
+	f.outbox = publish.NewOutbox(publish.Config{
+		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
+		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+	}, publish.World{
+		Connect: f.connectPublisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
+		SessionUpSince: f.sessionUpSince, TrustedIdentity: world.Driver.TrustedIdentity, Log: log, Metrics: metrics.Publish,
+	})
 	return f, nil
 }
 
@@ -232,7 +238,7 @@ func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time
 		done()
 	case wire.VerdictKick:
 		done()
-		f.kick(r)
+		f.kick(&r.Request)
 	default:
 		r.done, r.holdUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {

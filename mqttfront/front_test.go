@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/publish"
 )
 
 // fakeStore keeps what the front end gives it.
@@ -88,11 +89,47 @@ func newTestFrontOf(t testing.TB, driver broker.Driver, change ...func(*Config))
 	return f, store
 }
 
-// serve makes the front end serve, with connections that go nowhere.
-func serve(f *Front) *outbox {
-	o := newOutbox(f)
-	f.begin(o, heldElsewhere{})
+// fakeOutbox keeps what a leader sends.
+type fakeOutbox struct {
+	leader  *leader
+	full    bool // and gives everything up
+	outputs []*publish.Output
+}
+
+func (o *fakeOutbox) Send(_ string, output *publish.Output) (givenUp []*publish.Output) {
+	if o.full {
+		return []*publish.Output{output}
+	}
+	o.outputs = append(o.outputs, output)
+	return nil
+}
+
+// deliver publishes all that was sent.
+func (o *fakeOutbox) deliver() {
+	for _, output := range o.outputs {
+		o.leader.Published(output)
+	}
+	o.outputs = o.outputs[:0]
+}
+
+// serve makes the front end serve.
+func serve(f *Front) *fakeOutbox { return serveWith(f, heldElsewhere{}) }
+
+// serveWith is serve, with what other nodes hold.
+func serveWith(f *Front, held heldElsewhere) *fakeOutbox {
+	l := &leader{front: f}
+	o := &fakeOutbox{leader: l}
+	l.outbox = o
+	f.begin(l, held)
 	return o
+}
+
+// sent returns how many outputs a leader has sent that are not delivered.
+func (f *Front) sent() int {
+	if o, ok := leading(f).outbox.(*fakeOutbox); ok {
+		return len(o.outputs)
+	}
+	return 0
 }
 
 // leading returns the node's role as a leader. A node that does not lead gets one that no other code knows.
@@ -219,11 +256,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	if *acknowledged {
 		t.Fatal("acknowledged before the broker has the reply")
 	}
-	for _, lane := range o.queues {
-		for _, out := range lane.queue {
-			f.published(out)
-		}
-	}
+	o.deliver()
 	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
 		t.Error("not let go")
 	}
@@ -302,47 +335,14 @@ func TestPublishedMark(t *testing.T) {
 		arrive(f, del, correlation, "__srcId", correlation)
 		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
 	}
-	outputs := map[uint64]*outgoing{}
-	for _, lane := range o.queues {
-		for _, out := range lane.queue {
-			outputs[out.index] = out
-		}
+	outputs := map[uint64]*publish.Output{}
+	for _, output := range o.outputs {
+		outputs[output.Index] = output
 	}
 	for _, step := range []struct{ index, mark uint64 }{{11, 0}, {10, 11}, {12, 12}} {
-		if f.published(outputs[step.index]); s.published != step.mark {
+		if o.leader.Published(outputs[step.index]); s.published != step.mark {
 			t.Errorf("after %d the mark is %d, want %d", step.index, s.published, step.mark)
 		}
-	}
-}
-
-// Giving up the oldest notification takes no longer the more there are.
-func TestLaneGivesUpTheOldest(t *testing.T) {
-	f, _ := newTestFront(t, func(c *Config) { c.QueueNotifications = 3 })
-	l := newPublishQueue(f, "x")
-	l.push(&outgoing{request: &request{}})
-	var events []*outgoing
-	for range 5 {
-		events = append(events, &outgoing{event: &fsm.Event{}})
-	}
-	var givenUp []*outgoing
-	for _, o := range events {
-		if old := l.push(o); old != nil {
-			givenUp = append(givenUp, old...)
-		}
-	}
-	if len(givenUp) != 2 || givenUp[0] != events[0] || givenUp[1] != events[1] {
-		t.Fatalf("%d given up", len(givenUp))
-	}
-	var sent []*outgoing
-	for {
-		o, wait := l.next()
-		if wait {
-			break
-		}
-		sent = append(sent, o)
-	}
-	if len(sent) != 4 || sent[1] != events[2] || len(l.notifications) != 0 {
-		t.Errorf("%d sent", len(sent))
 	}
 }
 

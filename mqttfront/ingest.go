@@ -105,7 +105,7 @@ func (f *Front) receive(ctx context.Context) error {
 		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
-		takenOver := isTakenOver(err) || short > maxShort && watching.sawSessionTakeover(ctx, broker)
+		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && watching.sawSessionTakeover(ctx, broker)
 		watching.close()
 		if wasUp {
 			f.world.Metrics.ingestLosses.Inc()

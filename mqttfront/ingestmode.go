@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/mqttconn"
 )
 
 // ingestMode is what depends on the sessions by which requests come: one of each node, or one of the cluster that only the leader has
@@ -88,7 +90,7 @@ func (i *ingestAtLeader) lead(ctx context.Context, f *Front) {
 			}
 		}
 		f.world.Log.Warn("the leader's ingest session is not up", "client", session.clientID, "error", err)
-		if !isTakenOver(err) {
+		if !mqttconn.IsTakenOver(err) {
 			f.world.Dialer.Next()
 		}
 		f.pause(ctx, delay)

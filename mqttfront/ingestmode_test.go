@@ -24,20 +24,16 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.len() != 0 {
 		t.Error("a node that does not lead took a request")
 	}
-	serve(f)
+	o := serve(f)
 	acknowledged := arrive(f, del, "0123456789abcdef")
 	if *acknowledged || len(s.proposed) != 1 {
 		t.Fatal("acknowledged before the reply")
 	}
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-	o, _ := leading(f).queues[0].next()
-	if o == nil {
-		o, _ = leading(f).queues[1].next()
-	}
 	if *acknowledged {
 		t.Error("acknowledged before the reply was published")
 	}
-	f.published(o)
+	o.deliver()
 	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
 		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.len(), f.busy)
 	}

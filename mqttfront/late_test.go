@@ -15,14 +15,6 @@ import (
 	"holdfast/internal/topics"
 )
 
-// waiting returns how many outputs wait on the publishing connections.
-func (f *Front) waiting() (count int) {
-	for _, l := range leading(f).queues {
-		count += len(l.queue)
-	}
-	return count
-}
-
 // A client that does not name itself is known by its response topic: that is part of the message, too.
 func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
 	f, s := newTestFront(t)
@@ -82,7 +74,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 		f.barrier.pass(time.Now())
 		sweepNow(t, f, s, other)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
-		if f.waiting() != 1 {
+		if f.sent() != 1 {
 			t.Error("unanswered")
 		}
 	})
@@ -97,7 +89,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 		arrive(f, del, strings.Repeat("a", 16))
 		time.Sleep(f.config.ProposalAge + time.Second)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
-		if f.waiting() != 0 || s.tags[1].(*request).state != stateDone {
+		if f.sent() != 0 || s.tags[1].(*request).state != stateDone {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {
@@ -117,8 +109,8 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5001, Commands: []fsm.Command{command.Refusal(true)}})
 	serve(f)
-	if f.waiting() != 0 || len(s.proposed) != 0 || f.pending.len() != 0 || f.busy != 0 {
-		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.waiting(), len(s.proposed), f.pending.len(), f.busy)
+	if f.sent() != 0 || len(s.proposed) != 0 || f.pending.len() != 0 || f.busy != 0 {
+		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.pending.len(), f.busy)
 	}
 }
 
@@ -203,7 +195,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
 		}
-		f.begin(newOutbox(f), held)
+		serveWith(f, held)
 		if order := s.order(); order != "ab" {
 			t.Errorf("proposed in the order %q", order)
 		}
@@ -222,7 +214,7 @@ func TestSettledIsJudgedAtTheEnd(t *testing.T) {
 		s.held = map[string][][]byte{"other": pages(other)}
 		held := collectOnce(t, f) // the probe takes longer than barrierTime, and so do the publishing connections
 		withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c")
-		f.begin(newOutbox(f), held)
+		serveWith(f, held)
 		if order := s.order(); order != "ab" {
 			t.Errorf("proposed in the order %q", order)
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/publish"
 )
 
 // role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
@@ -100,13 +101,20 @@ func (follower) reported(f *Front, id fsm.RequestID, now time.Time) {
 	}
 }
 
+// outbox is where a leader puts what it publishes.
+type outbox interface {
+	// Send queues an output on the connection on which its client receives everything, and returns the outputs that are given up because of it.
+	Send(client string, o *publish.Output) (givenUp []*publish.Output)
+}
+
 // leader is the role of a node while it serves: it executes and answers requests.
 type leader struct {
-	queues   []*publishQueue
-	tracker  tracker
-	open     bool            // requests go to the store as they come
-	silent   bool            // the entry that is being applied has an outcome that no client is told
-	answered []fsm.RequestID // outside of the log, and not reported yet
+	front     *Front
+	outbox    outbox
+	watermark publish.Watermark
+	open      bool            // requests go to the store as they come
+	silent    bool            // the entry that is being applied has an outcome that no client is told
+	answered  []fsm.RequestID // outside of the log, and not reported yet
 }
 
 func (l *leader) hasRoom(f *Front, r *request) bool {
@@ -140,8 +148,8 @@ func (l *leader) committed(f *Front, r *request, outcome *fsm.Outcome, i int) {
 func (l *leader) applied(f *Front, outcome *fsm.Outcome) {
 	if l.silent {
 		l.silent = false
-		l.tracker.add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
-		l.published(f, outcome.Index)
+		l.watermark.Add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
+		l.published(outcome.Index)
 	}
 }
 

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"time"
 
 	"holdfast/fsm"
 	"holdfast/internal/policy"
+	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/wire"
 )
 
 // Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
@@ -21,22 +22,22 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	outbox := newOutbox(f)
-	f.setOutbox(outbox)
-	defer f.setOutbox(nil)
-	defer outbox.close()
+	l := &leader{front: f}
 	var held heldElsewhere
 	var collecting sync.WaitGroup
 	ready, isReady := context.WithCancel(ctx)
 	collecting.Go(func() { held = f.collectForTakeover(ctx, ready) })
 	defer collecting.Wait()
 	defer isReady()
-	if err := outbox.takeOver(ctx); err != nil {
+	connections, err := f.outbox.TakeOver(ctx, l)
+	if err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
+	defer connections.Close()
 	isReady()
 	collecting.Wait()
-	l := f.begin(outbox, held)
+	l.outbox = connections
+	f.begin(l, held)
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	defer working.Wait()
@@ -59,8 +60,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 
 // begin makes the front end answer. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
-func (f *Front) begin(outbox *outbox, held heldElsewhere) *leader {
-	l := &leader{queues: outbox.queues}
+func (f *Front) begin(l *leader, held heldElsewhere) {
 	f.store.View(func(m *fsm.Machine) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -85,7 +85,6 @@ func (f *Front) begin(outbox *outbox, held heldElsewhere) *leader {
 			l.execute(f, r, false)
 		}
 	}
-	return l
 }
 
 // adopt takes up the settings that the front end needs to know. f.mu is held.
@@ -173,8 +172,8 @@ func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) 
 		return
 	}
 	f.subscribeLocked(r, result)
-	l.tracker.add(index)
-	l.send(f, r.ordering(), &outgoing{index: index, request: r, deadline: r.Deadline, result: *result, queued: time.Now()})
+	l.watermark.Add(index)
+	l.send(r.ordering(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
 }
 
 // notify sends the notifications of a change on their way. f.mu is held.
@@ -183,27 +182,17 @@ func (l *leader) notify(f *Front, event *fsm.Event, age time.Duration) {
 		return
 	}
 	for i := range event.Receivers {
-		l.tracker.add(event.Index)
-		l.send(f, event.Receivers[i].ClientID, &outgoing{
-			index: event.Index, event: event, receiver: &event.Receivers[i], queued: time.Now(), worth: f.expiry - age,
+		l.watermark.Add(event.Index)
+		l.send(event.Receivers[i].ClientID, &publish.Output{
+			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: f.expiry - age,
 		})
 	}
 }
 
-// send queues an output on the connection on which its client receives everything. f.mu is held.
-func (l *leader) send(f *Front, client string, o *outgoing) {
-	o.leader = l
-	if o.request != nil && f.penalties.any() && f.penalties.has(f.culprit(o.request), time.Now()) {
-		f.world.Metrics.abandoned.WithLabelValues("reply").Inc()
-		l.settle(f, o)
-		return
-	}
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(client)) // never fails
-	queue := l.queues[hash.Sum32()%uint32(len(l.queues))]
-	for _, givenUp := range queue.push(o) {
-		f.world.Metrics.notifications.WithLabelValues("given_up").Inc()
-		l.settle(f, givenUp)
+// send queues an output for a client. f.mu is held.
+func (l *leader) send(client string, o *publish.Output) {
+	for _, givenUp := range l.outbox.Send(client, o) {
+		l.settle(givenUp)
 	}
 }
 
@@ -277,30 +266,50 @@ func (f *Front) Failed(tag any, unknown bool) {
 	}
 }
 
-// published takes note of what became of an output: the broker has it, or it was given up.
-func (f *Front) published(o *outgoing) {
+// Published implements publish.Handler.
+func (l *leader) Published(o *publish.Output) {
+	f := l.front
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.role == role(o.leader) { // otherwise that leadership is over
-		o.leader.settle(f, o)
+	if f.role == role(l) { // otherwise that leadership is over
+		l.settle(o)
 	}
 }
 
+// NoSubscriber implements publish.Handler. It ends the watch of a client that does not subscribe, if the watch is older than the change: a client
+// may watch first and subscribe then.
+func (l *leader) NoSubscriber(o *publish.Output) {
+	end := fsm.Command{
+		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
+		NotificationIndex: o.Event.Index, PublishedAt: o.Event.At,
+	}
+	if f := l.front; !f.subscribe(o.Receiver.ClientID, &end) {
+		f.propose(end)
+	}
+}
+
+// Kick implements publish.Handler.
+func (l *leader) Kick(r *wire.Request) { l.front.kick(r) }
+
 // published notes that an output of the entry at an index is published, or need not be. It needs Front.mu.
-func (l *leader) published(f *Front, index uint64) {
-	if l.tracker.done(index) {
-		f.store.SetPublished(l.tracker.mark)
+func (l *leader) published(index uint64) {
+	if l.watermark.Done(index) {
+		l.front.store.SetPublished(l.watermark.Index())
 	}
 }
 
 // settle ends an output. It needs Front.mu.
-func (l *leader) settle(f *Front, o *outgoing) {
-	l.published(f, o.index)
-	if r := o.request; r != nil && r.state == stateDelivering {
+func (l *leader) settle(o *publish.Output) {
+	f := l.front
+	l.published(o.Index)
+	if o.Request == nil {
+		return
+	}
+	if r := o.Tag.(*request); r.state == stateDelivering {
 		now := time.Now()
-		f.world.Metrics.stage("publish", now.Sub(o.queued))
+		f.world.Metrics.stage("publish", now.Sub(o.Queued))
 		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
-		if o.index == 0 || r.Read { // the log does not say that it is answered
+		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.report(f, r.Command.ID)
 		}
 		f.endWorkLocked(r)

@@ -10,7 +10,7 @@ import (
 // A client beyond its share is refused through the log; others are not, and the share is free again when the client has its replies.
 func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	f, s := newTestFront(t, func(c *Config) { c.RequestsPerClient = 2 })
-	serve(f)
+	o := serve(f)
 	request := func(n int, client string) { arrive(f, del, fmt.Sprintf("%016d", n), "__srcId", client) }
 	for n := range 3 {
 		request(n, "greedy")
@@ -27,11 +27,7 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	}
 	outcome := &fsm.Outcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
 	f.Applied(outcome, s.tags)
-	for _, l := range leading(f).queues {
-		for _, o := range l.queue {
-			f.published(o)
-		}
-	}
+	o.deliver()
 	if len(f.shares.byClient) != 0 || f.busy != 0 {
 		t.Errorf("%v under way, %d busy", f.shares.byClient, f.busy)
 	}

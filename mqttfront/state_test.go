@@ -126,7 +126,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			f.stopServing(leading(f))
 			f.recheckPending()
 			next.barrier.pass(time.Now().Add(time.Hour))
-			next.begin(newOutbox(next), heldElsewhere{byNode: map[string][]*request{"other": heldBy(t, f)}, received: time.Now()})
+			serveWith(next, heldElsewhere{byNode: map[string][]*request{"other": heldBy(t, f)}, received: time.Now()})
 			if len(others.proposed) != 1 || others.proposed[0].Kind != fsm.KindDel {
 				t.Errorf("the next leader proposes %+v", others.proposed)
 			}

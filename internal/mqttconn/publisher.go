@@ -34,6 +34,12 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("mqtt: the broker ended the connection with reason 0x%02X %s", r.Reason, r.Text)
 }
 
+// IsTakenOver reports whether a connection ended because another client connected under its client id.
+func IsTakenOver(err error) bool {
+	var refusal *Refusal
+	return errors.As(err, &refusal) && refusal.Reason == ReasonSessionTakenOver
+}
+
 // Reasons of a Refusal that callers tell apart.
 const (
 	ReasonSessionTakenOver     byte = 0x8E

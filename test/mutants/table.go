@@ -148,8 +148,8 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 
 func frontEnd() []Mutant {
 	return []Mutant{
-		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/tracker.go",
-			"t.mark, moved = t.entries[0].index, true", "t.mark, moved = t.entries[0].index+1, true"),
+		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/publish/watermark.go",
+			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role.go",
 			"range f.pending.released(outcome.Published)", "range f.pending.released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
@@ -198,12 +198,12 @@ func takeover() []Mutant {
 	return []Mutant{
 		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/serve.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
-		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/outbox.go",
-			"{ return f.store.Confirm(ctx) }", "{ return nil }"),
-		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/outbox.go",
-			"\tif err := q.front.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
-		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/outbox.go",
-			`fmt.Sprintf("%s-out-%d", f.config.Cluster, number)`, `fmt.Sprintf("%s-%s-out-%d", f.config.Cluster, f.config.Node, number)`),
+		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/publish/connections.go",
+			"{ return w.Confirm(ctx) }", "{ return nil }"),
+		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/publish/connection.go",
+			"\tif err := c.world.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
+		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/front.go",
+			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
 				{File: "cluster/node.go", Old: "\tpeers      peerStatuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      peerStatuses\n"},

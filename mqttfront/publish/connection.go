@@ -1,0 +1,216 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// steady is how long a connection has to have been up for the next attempt to be made without delay.
+const steady = time.Second
+
+// connection is one publishing connection of a leadership: it sends what its queue has, over one network connection after the other.
+type connection struct {
+	config    *Config
+	world     *World
+	penalties *penalties
+	lost      func(began time.Time, lived time.Duration) // is called for a connection that was lost when the next one is up
+	handler   Handler
+	clientID  string
+	queue     *queue
+
+	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
+
+	// notified are clients with a notification since the last boundary on the connection. Owned by the goroutine that publishes.
+	notified map[string]struct{}
+}
+
+// maxNotified bounds connection.notified; beyond it a boundary is made.
+const maxNotified = 1024
+
+// run publishes until the context ends, beginning with a publisher that is connected.
+func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
+	delay := c.config.BackoffMin
+	var began time.Time // of the connection before
+	var lived time.Duration
+	var lostBy error
+	for {
+		if publisher != nil {
+			blamed := false
+			if !began.IsZero() {
+				c.lost(began, lived)
+				blamed = c.brokerEnded(began, lostBy)
+			}
+			began = time.Now()
+			c.downSince.Store(0)
+			if c.requeue(blamed) {
+				delay = c.config.BackoffMin // one less that can end a connection
+			}
+			c.pump(ctx, publisher)
+			c.downSince.Store(time.Now().UnixMilli())
+			publisher.Abort()
+			if ctx.Err() != nil {
+				return
+			}
+			c.world.Metrics.losses.Inc()
+			lived = time.Since(began)
+			lostBy = publisher.Err()
+			c.world.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", lostBy, "taken_over", mqttconn.IsTakenOver(lostBy))
+			if lived > steady {
+				delay = c.config.BackoffMin
+			} else { // it may be contested: not at once, and not at the pace of the other
+				c.world.Pause(ctx, delay)
+				delay = min(2*delay, c.config.BackoffMax)
+			}
+		}
+		var err error
+		if publisher, err = c.reconnect(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			c.world.Log.Warn("a publishing connection is not up", "client", c.clientID, "error", err)
+			c.world.Pause(ctx, delay)
+			delay = min(2*delay, c.config.BackoffMax)
+		}
+	}
+}
+
+// reconnect connects again. Leadership is confirmed before and after that.
+func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
+	if err := c.world.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	publisher, err := c.world.Connect(ctx, c.clientID)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.world.confirmTaken(ctx); err != nil {
+		publisher.Abort()
+		return nil, err
+	}
+	return publisher, nil
+}
+
+// brokerEnded reports whether the broker ended a connection because of a message on it. It assumes so if the node's own session is older
+// than the connection and still up, and no other client took the connection over.
+func (c *connection) brokerEnded(began time.Time, by error) bool {
+	if errors.Is(by, mqttconn.ErrSilent) || errors.Is(by, mqttconn.ErrClosed) || mqttconn.IsTakenOver(by) {
+		return false
+	}
+	return c.world.SessionUpSince(began)
+}
+
+// requeue puts what was in flight back into the queue, and abandons what the broker does not take. It reports whether there was such an output.
+func (c *connection) requeue(blamed bool) bool {
+	abandoned := c.queue.requeue(blamed)
+	for _, o := range abandoned {
+		if r := o.Request; r != nil {
+			c.penalties.add(r, time.Now())
+			c.world.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
+				"client", r.Command.Principal.ClientID, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
+			c.handler.Kick(r)
+		}
+		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		c.handler.Published(o)
+	}
+	return len(abandoned) > 0
+}
+
+// pump publishes over one network connection until that or the context ends.
+func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
+	for {
+		o, wait := c.queue.next()
+		if wait {
+			publisher.Flush()
+			select {
+			case <-ctx.Done():
+				return
+			case <-publisher.Done():
+				return
+			case <-c.queue.wake:
+			}
+			continue
+		}
+		publisher.Expedite(o.losses >= aloneAt) // the next one waits for its PUBACK
+		if !c.send(ctx, publisher, o) {
+			return
+		}
+	}
+}
+
+// send publishes one output and reports whether the network connection is still good.
+func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o *Output) bool {
+	packet := o.Encode(time.Now())
+	if packet == nil {
+		c.world.Metrics.notifications.WithLabelValues("expired").Inc()
+		c.acknowledge(o)
+		return true
+	}
+	c.separate(publisher, o)
+	done := func(reason byte, err error) { c.acked(o, reason, err) }
+	err := publisher.Publish(ctx, packet, done)
+	if errors.Is(err, mqttconn.ErrTooLarge) && o.Request != nil && o.Result.Code == fsm.CodeValue {
+		o.Result = fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorReplyTooLarge}
+		err = publisher.Publish(ctx, o.Encode(time.Now()), done)
+	}
+	if errors.Is(err, mqttconn.ErrTooLarge) {
+		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		c.world.Log.Warn("larger than the broker accepts, not sent", "kind", o.kind())
+		c.acknowledge(o)
+		return true
+	}
+	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
+}
+
+// separate begins a new record of the network connection before an output to a client that has a notification in this one. The plugin for Mosquitto
+// delivers notifications to clients that did not subscribe when the broker has handled a whole record: a reply in the same record would have to
+// be delivered in the same way.
+func (c *connection) separate(publisher *mqttconn.Publisher, o *Output) {
+	client := o.client()
+	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {
+		publisher.Boundary()
+		clear(c.notified)
+	}
+	if o.Event != nil {
+		c.notified[client] = struct{}{}
+	}
+}
+
+// acked handles the broker's answer to an output that was sent, or the end of the network connection.
+func (c *connection) acked(o *Output, reason byte, err error) {
+	if err != nil {
+		c.queue.lose(o)
+		return
+	}
+	c.acknowledge(o)
+	if o.Event == nil {
+		return
+	}
+	switch {
+	case reason == mqttconn.ReasonNoMatchingSubscriber:
+		c.world.Metrics.notifications.WithLabelValues("no_subscriber").Inc()
+		c.handler.NoSubscriber(o)
+	case reason >= 0x80:
+		c.world.Metrics.notifications.WithLabelValues("refused").Inc()
+	default:
+		c.world.Metrics.notifications.WithLabelValues("published").Inc()
+	}
+}
+
+// acknowledge ends an output that is in flight.
+func (c *connection) acknowledge(o *Output) {
+	c.queue.acknowledge(o)
+	c.handler.Published(o)
+}
+
+// down returns for how long the connection has been down.
+func (c *connection) down(now time.Time) time.Duration {
+	if since := c.downSince.Load(); since != 0 {
+		return now.Sub(time.UnixMilli(since))
+	}
+	return 0
+}

@@ -1,0 +1,76 @@
+package publish
+
+import (
+	"context"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"holdfast/internal/mqttconn"
+)
+
+// Connections are the publishing connections of one leadership. All methods are safe for concurrent use.
+type Connections struct {
+	world     *World
+	penalties *penalties
+	all       []*connection
+	stop      context.CancelFunc
+	work      sync.WaitGroup
+	closed    func()
+}
+
+// connect connects all connections. Leadership is confirmed before the first CONNECT and again after the last CONNACK, and nothing is published
+// before. Otherwise a deposed leader that was paused just before its CONNECT would disconnect the leader and repeat old replies.
+func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publisher, err error) {
+	defer func() {
+		if err != nil {
+			for _, publisher := range publishers {
+				publisher.Abort()
+			}
+		}
+	}()
+	if err := c.world.Confirm(ctx); err != nil {
+		return nil, err
+	}
+	for _, connection := range c.all {
+		publisher, err := c.world.Connect(ctx, connection.clientID)
+		if err != nil {
+			return publishers, err
+		}
+		publishers = append(publishers, publisher)
+	}
+	return publishers, c.world.confirmTaken(ctx)
+}
+
+// confirmTaken confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
+// leader, and must not publish.
+func (w *World) confirmTaken(ctx context.Context) error { return w.Confirm(ctx) }
+
+// start makes the connections publish until the context ends or they are closed.
+func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {
+	ctx, c.stop = context.WithCancel(ctx)
+	for i, connection := range c.all {
+		c.work.Go(func() { connection.run(ctx, publishers[i]) })
+	}
+}
+
+// Close stops publishing at once, and waits for the end of it.
+func (c *Connections) Close() {
+	c.stop()
+	c.work.Wait()
+	c.closed()
+}
+
+// Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up because of it: the
+// oldest notifications where there are too many, or the output itself while its client has a penalty. Published is not called for these.
+func (c *Connections) Send(client string, o *Output) (givenUp []*Output) {
+	if o.Request != nil && c.penalties.has(o.Request, time.Now()) {
+		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		return []*Output{o}
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(client)) // never fails
+	givenUp = c.all[hash.Sum32()%uint32(len(c.all))].queue.push(o)
+	c.world.Metrics.notifications.WithLabelValues("given_up").Add(float64(len(givenUp)))
+	return givenUp
+}

@@ -1,0 +1,10 @@
+// Package publish delivers replies and notifications to the broker.
+//
+// An Outbox has a fixed number of publishing connections. What one client receives leaves by one of them, in order: a queue for each connection
+// keeps the order across reconnects. The client ids of the connections are the same on every node, so a new leader takes the connections over from
+// the old one. A Watermark knows up to which log index everything was delivered.
+//
+// The package knows nothing of roles and of the log: it is given functions, and it tells a Handler what became of each Output.
+//
+// Locks: queue.mu, penalties.mu, takeoverLoop.mu and Outbox.mu are held alone.
+package publish

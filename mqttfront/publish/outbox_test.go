@@ -1,0 +1,254 @@
+package publish
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/wire"
+)
+
+// fakeBroker accepts connections and acknowledges what is published, except on a response topic on which it ends the connection.
+type fakeBroker struct {
+	poison string
+
+	mu        sync.Mutex
+	clients   []string
+	published []string // topics
+}
+
+func (b *fakeBroker) connect(ctx context.Context, clientID string) (*mqttconn.Publisher, error) {
+	near, far := net.Pipe()
+	b.mu.Lock()
+	b.clients = append(b.clients, clientID)
+	b.mu.Unlock()
+	go b.serve(far)
+	return mqttconn.NewPublisher(ctx, near, &packets.Connect{ClientID: clientID, KeepAlive: 30}, 16)
+}
+
+func (b *fakeBroker) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	for reader := bufio.NewReader(conn); ; {
+		packet, err := mqttconn.ReadPacket(reader, 1<<20)
+		if err != nil {
+			return
+		}
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			_, err = (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn)
+		case *packets.Publish:
+			if content.Topic == b.poison {
+				return
+			}
+			b.mu.Lock()
+			b.published = append(b.published, content.Topic)
+			b.mu.Unlock()
+			_, err = (&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}).WriteTo(conn)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// recorder is a Handler that counts.
+type recorder struct {
+	mu                sync.Mutex
+	published, kicked []string // response topics
+}
+
+func (r *recorder) Published(o *Output) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published = append(r.published, o.Request.ResponseTopic)
+}
+func (r *recorder) NoSubscriber(*Output) {}
+func (r *recorder) Kick(request *wire.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kicked = append(r.kicked, request.ResponseTopic)
+}
+
+func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
+	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, Notifications: 10, Bytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, World{
+		Connect: broker.connect, Confirm: confirm, SessionUpSince: func(time.Time) bool { return true }, TrustedIdentity: func() bool { return false },
+		Pause: func(ctx context.Context, d time.Duration) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(d):
+			}
+		},
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+}
+
+func confirmed(context.Context) error { return nil }
+
+// A reply on which the broker ends connections is given up and its client kicked, replies to others are delivered, and further replies to that
+// client are given up at once for a while.
+func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
+		o := newTestOutbox(broker, confirmed)
+		c, err := o.TakeOver(t.Context(), handler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, topic := range []string{"poison", "innocent"} {
+			if givenUp := c.Send("one connection", reply("", topic)); givenUp != nil {
+				t.Errorf("%s is given up at once", topic)
+			}
+		}
+		time.Sleep(time.Minute / 2)
+		handler.mu.Lock()
+		if len(handler.kicked) != 1 || handler.kicked[0] != "poison" || len(handler.published) != 2 {
+			t.Errorf("kicked %v, published %v", handler.kicked, handler.published)
+		}
+		handler.mu.Unlock()
+		if givenUp := c.Send("any", reply("", "poison")); len(givenUp) != 1 {
+			t.Error("a reply to a client with a penalty is queued")
+		}
+		time.Sleep(penaltyTime)
+		if givenUp := c.Send("any", reply("", "poison")); givenUp != nil {
+			t.Error("the penalty does not end")
+		}
+	})
+}
+
+// All nodes connect under the same client ids.
+func TestTakeOverUsesTheClientIDsOfTheCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &fakeBroker{}
+		o := newTestOutbox(broker, confirmed)
+		c, err := o.TakeOver(t.Context(), &recorder{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if len(broker.clients) != 2 || broker.clients[0] != "holdfast-out-0" || broker.clients[1] != "holdfast-out-1" {
+			t.Errorf("%v", broker.clients)
+		}
+	})
+}
+
+// A connection that is down counts while the node leads, and not after.
+func TestDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("no leader")
+		o := newTestOutbox(&fakeBroker{}, func(context.Context) error { return refused })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := o.TakeOver(ctx, &recorder{})
+			ended <- err
+		}()
+		time.Sleep(10 * time.Second)
+		if down := o.Down(time.Now()); down != 10*time.Second {
+			t.Errorf("down for %v, want 10s", down)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if down := o.Down(time.Now()); down != 0 {
+			t.Errorf("down for %v after the leadership", down)
+		}
+	})
+}
+
+// Only a broker that is there itself ends a connection because of what came over it.
+func TestWhoEndedAConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		up   bool
+		by   error
+		want bool
+	}{
+		"the broker":                    {true, io.EOF, true},
+		"the broker, with a reason":     {true, &mqttconn.Refusal{Reason: 0x90}, true},
+		"another client of the same id": {true, &mqttconn.Refusal{Reason: mqttconn.ReasonSessionTakenOver}, false},
+		"the network":                   {true, mqttconn.ErrSilent, false},
+		"this side":                     {true, mqttconn.ErrClosed, false},
+		"the broker's end":              {false, io.EOF, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connection{world: &World{SessionUpSince: func(time.Time) bool { return test.up }}}
+			if got := c.brokerEnded(time.Now(), test.by); got != test.want {
+				t.Errorf("%v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestPenaltiesAreBounded(t *testing.T) {
+	p := penalties{trusted: func() bool { return false }}
+	now := time.Now()
+	for i := range 2 * maxPenalties {
+		p.add(&wire.Request{ResponseTopic: string(rune(i))}, now)
+	}
+	if len(p.until) != maxPenalties {
+		t.Errorf("%d", len(p.until))
+	}
+	if p.add(&wire.Request{ResponseTopic: "later"}, now.Add(2*penaltyTime)); len(p.until) != 1 {
+		t.Errorf("%d after all have ended", len(p.until))
+	}
+}
+
+// A takeover loop is logged once, and a connection that is lost now and then is none.
+func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		interval time.Duration
+		want     int
+	}{"each second": {time.Second, 1}, "each minute": {time.Minute, 0}} {
+		t.Run(name, func(t *testing.T) {
+			var l takeoverLoop
+			now, detected := time.Now(), 0
+			for range 20 {
+				if now = now.Add(test.interval); l.lost(now) {
+					detected++
+				}
+			}
+			if detected != test.want || l.lately(now) != (test.want > 0) {
+				t.Errorf("detected %d times", detected)
+			}
+		})
+	}
+}
+
+// The watermark covers what is delivered without a gap, each index when all of its outputs are.
+func TestWatermark(t *testing.T) {
+	var w Watermark
+	for _, index := range []uint64{10, 11, 11, 0, 12, 10} {
+		w.Add(index)
+	}
+	for _, step := range []struct {
+		done  uint64
+		moved bool
+		index uint64
+	}{{11, false, 0}, {10, false, 0}, {0, false, 0}, {10, true, 10}, {11, true, 11}, {12, true, 12}} {
+		if moved := w.Done(step.done); moved != step.moved || w.Index() != step.index {
+			t.Errorf("after %d: moved %v to %d, want %v to %d", step.done, moved, w.Index(), step.moved, step.index)
+		}
+	}
+}
+
+// What a notification is worth ends while it waits.
+func TestNotificationExpiresInTheQueue(t *testing.T) {
+	now := time.Now()
+	o := &Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "c"}, Queued: now, TTL: time.Minute}
+	if o.Encode(now.Add(59*time.Second)) == nil || o.Encode(now.Add(time.Minute)) != nil {
+		t.Error("delivered too late, or not at all")
+	}
+}

@@ -1,0 +1,62 @@
+package publish
+
+import (
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
+)
+
+// Output is a reply or a notification on its way to the broker: a reply if Request is set, and a notification if Event is.
+type Output struct {
+	Index  uint64 // of its log entry; 0 for what is not in the log
+	Queued time.Time
+
+	Request  *wire.Request // a reply
+	Deadline time.Time     // of the request: Request.Deadline may still move
+	Result   fsm.Result
+	Tag      any // the caller's
+
+	Event    *fsm.Event // a notification
+	Receiver *fsm.Receiver
+	TTL      time.Duration // how long after Queued a notification is worth delivering
+
+	// The fields below are guarded by queue.mu.
+	lost    bool // its connection ended before the broker acknowledged it
+	losses  int  // connections that the broker ended while it was in flight, and the broker was there
+	acked   bool
+	givenUp bool // while it was in the queue
+}
+
+// size returns the bytes that a notification keeps in memory.
+func (o *Output) size() int { return len(o.Event.Key) + len(o.Event.Value) }
+
+// kind returns the label of the output in metrics and logs.
+func (o *Output) kind() string {
+	if o.Event != nil {
+		return "notification"
+	}
+	return "reply"
+}
+
+// client returns the client id of the receiver, which is empty where a request does not give it.
+func (o *Output) client() string {
+	if o.Event != nil {
+		return o.Receiver.ClientID
+	}
+	return o.Request.Command.Principal.ClientID
+}
+
+// Encode returns the packet of the output at a moment, or nil for a notification that is not worth delivering any more.
+func (o *Output) Encode(now time.Time) *packets.Publish {
+	if o.Event == nil {
+		return wire.EncodeReply(o.Request, o.Deadline, &o.Result, now)
+	}
+	left := o.TTL - now.Sub(o.Queued)
+	if left <= 0 {
+		return nil
+	}
+	return wire.EncodeNotification(o.Event, o.Receiver, left)
+}

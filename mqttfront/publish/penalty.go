@@ -1,0 +1,65 @@
+package publish
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/mqttfront/wire"
+)
+
+const (
+	// penaltyTime is how long a culprit gets no replies.
+	penaltyTime = time.Minute
+	// maxPenalties bounds the culprits that are remembered; beyond it the next ones are not.
+	maxPenalties = 1024
+)
+
+// penalties remembers whose replies made the broker end a publishing connection: they get none for a while, because each costs all other
+// clients of the connection a reconnect. All methods are safe for concurrent use.
+type penalties struct {
+	trusted func() bool // reports whether the broker vouches for client ids
+
+	some  atomic.Bool // a penalty has begun, ever
+	mu    sync.Mutex
+	until map[string]time.Time // by culprit
+}
+
+// culprit returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
+// client that gives another's id must not get that one penalized.
+func (p *penalties) culprit(r *wire.Request) string {
+	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
+		return "client " + id
+	}
+	return "topic " + r.ResponseTopic
+}
+
+// has reports whether the client of a request gets no replies now.
+func (p *penalties) has(r *wire.Request, now time.Time) bool {
+	if !p.some.Load() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Before(p.until[p.culprit(r)])
+}
+
+// add begins the penalty of a request's client, if there is room.
+func (p *penalties) add(r *wire.Request, now time.Time) {
+	p.some.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.until == nil {
+		p.until = make(map[string]time.Time)
+	}
+	if len(p.until) >= maxPenalties {
+		for other, until := range p.until {
+			if !now.Before(until) {
+				delete(p.until, other)
+			}
+		}
+	}
+	if len(p.until) < maxPenalties {
+		p.until[p.culprit(r)] = now.Add(penaltyTime)
+	}
+}

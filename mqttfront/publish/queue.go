@@ -1,0 +1,156 @@
+package publish
+
+import (
+	"slices"
+	"sync"
+
+	"holdfast/mqttfront/wire"
+)
+
+// How often an output may be in flight when the broker ends the connection and is there itself: at aloneAt losses it is sent alone, and at
+// abandonedAt it counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
+// a single output: something between node and broker may have ended the connection.
+const (
+	aloneAt     = 1
+	abandonedAt = 2
+)
+
+// queue has the outputs that leave by one publishing connection, in order: first those in flight, then those that wait. It outlives connections.
+// All methods are safe for concurrent use.
+type queue struct {
+	maxNotifications int
+	maxBytes         int                        // of the keys and values of notifications
+	culprit          func(*wire.Request) string // the key under which the client of a request is penalized
+	wake             chan struct{}              // capacity 1; an element says that there may be something to send
+
+	mu            sync.Mutex
+	waiting       []*Output
+	flight        []*Output // sent, in order; the first is not acknowledged
+	notifications []*Output // in waiting, in order
+	bytes         int       // of their keys and values
+	dead          int       // given up, and still in waiting
+}
+
+func newQueue(maxNotifications, maxBytes int, culprit func(*wire.Request) string) *queue {
+	return &queue{maxNotifications: maxNotifications, maxBytes: maxBytes, culprit: culprit, wake: make(chan struct{}, 1)}
+}
+
+// push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
+// oldest when there are too many, or too large ones.
+func (q *queue) push(o *Output) (givenUp []*Output) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, o)
+	if o.Event != nil {
+		q.notifications = append(q.notifications, o)
+		q.bytes += o.size()
+		for len(q.notifications) > q.maxNotifications || len(q.notifications) > 1 && q.bytes > q.maxBytes {
+			oldest := q.notifications[0]
+			oldest.givenUp = true // next passes it over
+			q.bytes -= oldest.size()
+			q.notifications = q.notifications[1:]
+			givenUp = append(givenUp, oldest)
+			q.dead++
+		}
+		if q.dead > len(q.waiting)/2 {
+			q.waiting = slices.DeleteFunc(q.waiting, func(o *Output) bool { return o.givenUp })
+			q.dead = 0
+		}
+	}
+	q.signal()
+	return givenUp
+}
+
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next takes the next output to send, or says to wait: for one, or until one that was lost too often may go alone. The output is in flight then.
+func (q *queue) next() (o *Output, wait bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.waiting) > 0 && q.waiting[0].givenUp {
+		q.waiting[0] = nil
+		q.waiting = q.waiting[1:]
+		q.dead--
+	}
+	if len(q.waiting) == 0 ||
+		(len(q.flight) > 0 && (q.waiting[0].losses >= aloneAt || q.flight[len(q.flight)-1].losses >= aloneAt)) {
+		return nil, true
+	}
+	o = q.waiting[0]
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	if o.Event != nil { // the oldest
+		q.notifications = q.notifications[1:]
+		q.bytes -= o.size()
+	}
+	q.flight = append(q.flight, o)
+	return o, false
+}
+
+// acknowledge removes an output that is in flight.
+func (q *queue) acknowledge(o *Output) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	o.acked = true
+	for len(q.flight) > 0 && q.flight[0].acked {
+		q.flight[0] = nil
+		q.flight = q.flight[1:]
+	}
+	if len(q.flight) == 0 {
+		q.signal()
+	}
+}
+
+// lose notes that the connection ended before the broker acknowledged an output that was sent.
+func (q *queue) lose(o *Output) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	o.lost = true
+}
+
+// requeue puts what was in flight on a connection that has ended before the rest of the queue, in order. When the connection's end is blamed on
+// what was in flight, it removes each output that was lost too often, and all replies to the same culprit. It returns what it removed.
+func (q *queue) requeue(blamed bool) (abandoned []*Output) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var again []*Output
+	for _, o := range q.flight {
+		if o.lost && blamed {
+			o.losses++
+		}
+		switch {
+		case o.acked:
+		case o.losses >= abandonedAt:
+			abandoned = append(abandoned, o)
+		default:
+			again = append(again, o)
+		}
+		o.lost = false
+	}
+	q.flight = nil
+	q.waiting = append(again, q.waiting...)
+	for _, misbehaving := range abandoned {
+		if misbehaving.Request != nil {
+			q.waiting = slices.DeleteFunc(q.waiting, func(o *Output) bool {
+				same := o.Request != nil && q.culprit(o.Request) == q.culprit(misbehaving.Request)
+				if same {
+					abandoned = append(abandoned, o)
+				}
+				return same
+			})
+		}
+	}
+	q.notifications, q.bytes = nil, 0
+	for _, o := range q.waiting {
+		if o.Event != nil && !o.givenUp {
+			q.notifications = append(q.notifications, o)
+			q.bytes += o.size()
+		}
+	}
+	return abandoned
+}

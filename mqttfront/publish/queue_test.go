@@ -1,0 +1,125 @@
+package publish
+
+import (
+	"slices"
+	"testing"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
+)
+
+func reply(client, topic string) *Output {
+	r := &wire.Request{ResponseTopic: topic}
+	r.Command.Principal.ClientID = client
+	return &Output{Request: r}
+}
+
+// newTestQueue returns a queue of few notifications. trusted says whether the broker vouches for client ids.
+func newTestQueue(trusted bool) *queue {
+	p := penalties{trusted: func() bool { return trusted }}
+	return newQueue(3, 1<<20, p.culprit)
+}
+
+// sendUntilWait takes from the queue what may be in flight together.
+func sendUntilWait(q *queue) (sent []*Output) {
+	for o, wait := q.next(); !wait; o, wait = q.next() {
+		sent = append(sent, o)
+	}
+	return sent
+}
+
+// lose ends the connection of a queue with everything in flight, and begins the next.
+func lose(q *queue, blamed bool) (abandoned []*Output) {
+	for _, o := range slices.Clone(q.flight) {
+		q.lose(o)
+	}
+	return q.requeue(blamed)
+}
+
+// † An output on which the broker ends its connection goes alone after the first time, and is given up when it ends the next as well, with the
+// other replies to the same client. Those of others are not.
+func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
+	q := newTestQueue(true)
+	poison, another, innocent := reply("robot", "a"), reply("robot", "b"), reply("press", "c")
+	for _, o := range []*Output{poison, innocent, another} {
+		q.push(o)
+	}
+	if sent := sendUntilWait(q); len(sent) != 3 {
+		t.Fatalf("%d in flight at first", len(sent))
+	}
+	if lose(q, true) != nil {
+		t.Error("given up after a loss that any of three may have caused")
+	}
+	if sent := sendUntilWait(q); len(sent) != 1 || sent[0] != poison {
+		t.Fatalf("%d go together after a loss, want the first alone", len(sent))
+	}
+	if abandoned := lose(q, true); !slices.Equal(abandoned, []*Output{poison, another}) {
+		t.Errorf("%d given up, want both replies to the client", len(abandoned))
+	}
+	if sent := sendUntilWait(q); len(sent) != 1 || sent[0] != innocent {
+		t.Fatalf("%d are left", len(sent))
+	}
+}
+
+// A connection that ends with the broker, or by something in between, is no output's fault, however often it happens.
+func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
+	q := newTestQueue(false)
+	q.push(reply("press", "c"))
+	for range 10 {
+		if sent := sendUntilWait(q); len(sent) != 1 {
+			t.Fatal("it is gone")
+		}
+		if lose(q, false) != nil {
+			t.Fatal("given up")
+		}
+	}
+}
+
+// Without an identity that the broker vouches for, the response topic alone is the culprit: the client id may be another's.
+func TestForgedClientIDPenalizesNobody(t *testing.T) {
+	q := newTestQueue(false)
+	poison, victims := reply("press", "poison"), reply("press", "clients/press/r")
+	q.push(poison)
+	q.push(victims)
+	for range 2 {
+		sendUntilWait(q)
+		lose(q, true)
+	}
+	if sent := sendUntilWait(q); len(sent) != 1 || sent[0] != victims {
+		t.Errorf("%d are left, want the reply on another topic", len(sent))
+	}
+}
+
+// Beyond the bound of the queue the oldest notifications are given up, and no reply.
+func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
+	q := newTestQueue(false)
+	q.push(reply("c", "r"))
+	var events, givenUp []*Output
+	for range 5 {
+		events = append(events, &Output{Event: &fsm.Event{}})
+	}
+	for _, o := range events {
+		givenUp = append(givenUp, q.push(o)...)
+	}
+	if !slices.Equal(givenUp, events[:2]) {
+		t.Fatalf("%d given up", len(givenUp))
+	}
+	if sent := sendUntilWait(q); len(sent) != 4 || sent[1] != events[2] || len(q.notifications) != 0 {
+		t.Errorf("%d sent", len(sent))
+	}
+}
+
+// What was in flight when a connection ended goes first on the next one, unless the broker has it.
+func TestQueueKeepsTheOrderAcrossConnections(t *testing.T) {
+	q := newTestQueue(false)
+	first, second, third := reply("a", "1"), reply("b", "2"), reply("c", "3")
+	q.push(first)
+	q.push(second)
+	sendUntilWait(q)
+	q.push(third)
+	q.acknowledge(first)
+	_ = lose(q, false)
+	if sent := sendUntilWait(q); !slices.Equal(sent, []*Output{second, third}) {
+		t.Errorf("%d sent again", len(sent))
+	}
+}

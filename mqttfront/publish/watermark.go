@@ -1,0 +1,46 @@
+package publish
+
+import "sort"
+
+// Watermark is the delivery watermark of a leadership: the log index up to which everything that goes out is published. Outputs are added in the
+// order of the log, except for those at an index that was added before. The zero value is ready for use. It is not safe for concurrent use.
+type Watermark struct {
+	entries []markedEntry // ascending; the first has something left
+	index   uint64
+}
+
+type markedEntry struct {
+	index uint64
+	left  int
+}
+
+// Index returns the watermark, 0 until something was published.
+func (w *Watermark) Index() uint64 { return w.index }
+
+// Add notes an output of the entry at the index. 0 is for what is not in the log.
+func (w *Watermark) Add(index uint64) {
+	if index == 0 {
+		return
+	}
+	if n := len(w.entries); n > 0 && w.entries[n-1].index >= index {
+		at := sort.Search(n, func(i int) bool { return w.entries[i].index >= index })
+		w.entries[at].left++
+		return
+	}
+	w.entries = append(w.entries, markedEntry{index: index, left: 1})
+}
+
+// Done notes that an output that was added is published, and reports whether the watermark has moved.
+func (w *Watermark) Done(index uint64) bool {
+	if index == 0 {
+		return false
+	}
+	at := sort.Search(len(w.entries), func(i int) bool { return w.entries[i].index >= index })
+	w.entries[at].left--
+	moved := false
+	for len(w.entries) > 0 && w.entries[0].left == 0 {
+		w.index, moved = w.entries[0].index, true
+		w.entries = w.entries[1:]
+	}
+	return moved
+}
