@@ -304,13 +304,15 @@ func (in *ingest) received(message mqttconn.Message) {
 		}
 	}
 	switch {
+	case in.stale.Load() && !in.session.follows:
+		// Not acknowledged: the session is about to end. A young probe changes nothing: a request behind it may have an earlier one of its client
+		// among those that were left out.
 	case message.Topic == in.probes.topic:
 		in.probed(message.Payload)
 		done()
-	case in.stale.Load() && in.session.follows: // nobody else has what is behind: only this is dropped
+	case in.stale.Load(): // nobody else has what is behind: only this is dropped
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		done()
-	case in.stale.Load(): // not acknowledged: the session is about to end
 	case message.Topic != topics.Invoke || !in.session.requests: // nobody asked for it
 		done()
 	default:
