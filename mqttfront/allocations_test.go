@@ -15,6 +15,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
+	"holdfast/mqttfront/ingest"
 )
 
 // replay is a connection that delivers the same bytes again and again.
@@ -106,9 +107,9 @@ func (p *path) run() {
 		}
 	}
 	var acks *mqttconn.Acks
-	conn := mqttconn.NewConn(&replay{bytes: p.bytes, left: len(p.bytes)}, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(message mqttconn.Message) {
+	conn := mqttconn.NewConn(&replay{bytes: p.bytes, left: len(p.bytes)}, mqttconn.Receiver{MaxPacket: ingest.MaxPacket, Publish: func(message mqttconn.Message) {
 		number := acks.Arrived(message.PacketID)
-		p.front.take(context.Background(), message, time.Now(), func() { _ = acks.Done(number) })
+		p.front.take(context.Background(), message, time.Now(), false, func() { _ = acks.Done(number) })
 	}})
 	acks = mqttconn.NewAcks(conn)
 	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {

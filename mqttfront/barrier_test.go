@@ -1,7 +1,6 @@
 package mqttfront
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,7 +35,7 @@ func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newTestFront(t)
 		serve(f)
-		f.barrier.pass(time.Now())
+		f.barrier.Pass(time.Now())
 		other, _ := newTestFront(t) // started anew
 		time.Sleep(time.Millisecond)
 		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
@@ -61,7 +60,7 @@ func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
 		other, _ := newTestFront(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)
-		f.barrier.pass(time.Now())
+		f.barrier.Pass(time.Now())
 		time.Sleep(10 * time.Millisecond)
 		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
 		time.Sleep(5 * time.Second)
@@ -91,7 +90,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, _ := newTestFront(t)
 				other, _ := newTestFront(t)
-				f.barrier.pass(time.Now().Add(-time.Second))
+				f.barrier.Pass(time.Now().Add(-time.Second))
 				for _, name := range test.own {
 					withExpiry(f, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
 				}
@@ -102,7 +101,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 					withExpiry(other, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
 					time.Sleep(10 * time.Millisecond)
 					if i+1 == test.passed {
-						f.barrier.pass(time.Now())
+						f.barrier.Pass(time.Now())
 					}
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -123,12 +122,12 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newTestFront(t)
 		other, others := newTestFront(t)
-		f.barrier.pass(time.Now().Add(-time.Second))
+		f.barrier.Pass(time.Now().Add(-time.Second))
 		withExpiry(other, del, strings.Repeat("d", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)
 		withExpiry(f, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		others.held = map[string][][]byte{"this": pages(f)}
-		other.barrier.pass(time.Now().Add(time.Millisecond))
+		other.barrier.Pass(time.Now().Add(time.Millisecond))
 		serveWith(other, collectOnce(t, other))
 		other.stopServing(leading(other))
 		for _, tag := range others.tags {
@@ -152,8 +151,8 @@ func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
 		f, s := newTestFront(t)
 		other, _ := newTestFront(t)
 		third, thirds := newTestFront(t)
-		f.barrier.pass(time.Now().Add(-time.Second))
-		third.barrier.pass(time.Now().Add(-time.Second))
+		f.barrier.Pass(time.Now().Add(-time.Second))
+		third.barrier.Pass(time.Now().Add(-time.Second))
 		a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
 		withExpiry(f, del, b, 30, "__srcId", "c")
 		withExpiry(third, del, b, 30, "__srcId", "c")
@@ -207,10 +206,10 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		s.held = map[string][][]byte{"other": pages(other)}
 		go func() {
-			<-f.barrier.ask
+			<-f.barrier.Asked()
 			sent := time.Now()
 			time.Sleep(20 * time.Millisecond)
-			f.heardFresh(sent)
+			f.barrier.Pass(sent)
 		}()
 		began := time.Now()
 		byNode := collectOnce(t, f)
@@ -221,25 +220,8 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 			t.Errorf("%q is taken up", s.order())
 		}
 		f.stopServing(leading(f))
-		if len(collectOnce(t, f).byNode) != 1 || len(f.barrier.ask) != 0 {
+		if len(collectOnce(t, f).byNode) != 1 || len(f.barrier.Asked()) != 0 {
 			t.Error("a probe is asked for although nothing is missing")
 		}
 	})
-}
-
-func TestBarrierNeverMovesBack(t *testing.T) {
-	b := newBarrier()
-	now := time.Now()
-	b.pass(now)
-	b.pass(now.Add(-time.Second))
-	if at := b.reached(); !at.Equal(now) {
-		t.Errorf("%v", at.Sub(now))
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	b.await(ended, now.Add(time.Second))
-	b.await(t.Context(), now)
-	if passes(b.reached(), now.Add(time.Second)) || !passes(b.reached(), now) {
-		t.Error("it is elsewhere")
-	}
 }

@@ -44,7 +44,7 @@ func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
 		misbehave := func() (acknowledged bool) {
 			f.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
-			}}}, time.Now(), func() { acknowledged = true })
+			}}}, time.Now(), false, func() { acknowledged = true })
 			return acknowledged
 		}
 		if !misbehave() {

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/wire"
 )
 
@@ -60,13 +61,6 @@ type Config struct {
 // StaticPassword is a Password that does not change.
 func StaticPassword(password string) func() []byte {
 	return func() []byte { return []byte(password) }
-}
-
-func (c *Config) password() []byte {
-	if c.Password == nil {
-		return nil
-	}
-	return c.Password()
 }
 
 // DefaultConfig returns a configuration that only lacks names and addresses.
@@ -138,18 +132,11 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// ContactStore keeps when the ingest session was last in contact with the broker, so that a restarted node knows whether it
-// may resume it. The times are wall-clock times in milliseconds since the Unix epoch.
-type ContactStore interface {
-	Load() (wall int64, ok bool)
-	Save(wall int64) error
-}
-
 // World is all that a Front touches outside of its own memory.
 type World struct {
 	Dialer  *mqttconn.Dialer
 	Driver  broker.Driver
-	Contact ContactStore
+	Contact ingest.ContactStore
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Random  func() uint64
 	Log     *slog.Logger

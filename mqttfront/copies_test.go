@@ -168,12 +168,10 @@ func TestBacklogOfDropped(t *testing.T) {
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
 	f.giveUp(time.Now().Add(answeredMemory + time.Second))
-	f.backlog.Store(true)
-	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	f.take(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
 	if f.pending.len() != 0 {
 		t.Error("it is held")
 	}
-	f.backlog.Store(false)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	if f.pending.len() != 1 {
 		t.Error("what the client sends again is not")

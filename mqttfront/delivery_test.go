@@ -2,7 +2,6 @@ package mqttfront
 
 import (
 	"testing"
-	"time"
 
 	"holdfast/fsm"
 )
@@ -15,17 +14,5 @@ func TestReplyThatIsGivenUpCountsAsDelivered(t *testing.T) {
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 	if f.busy != 0 || f.pending.len() != 0 || s.published != 5 {
 		t.Errorf("%d busy, %d held, watermark %d", f.busy, f.pending.len(), s.published)
-	}
-}
-
-// The node's own session tells whether the broker is there, and since when.
-func TestSessionUpSince(t *testing.T) {
-	f, _ := newTestFront(t)
-	f.setSession(true, "connected")
-	if !f.sessionUpSince(time.Now()) || f.sessionUpSince(time.Now().Add(-time.Hour)) {
-		t.Error("wrong since when the session is up")
-	}
-	if f.setSession(false, "lost"); f.sessionUpSince(time.Now()) {
-		t.Error("up although it was lost")
 	}
 }

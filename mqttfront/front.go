@@ -2,8 +2,6 @@ package mqttfront
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
@@ -23,10 +22,13 @@ type Front struct {
 	store   Store
 	decoder wire.Decoder
 
-	hasStore chan struct{} // closed when store is set
-	drain    chan struct{} // closed when nothing more is taken up
-	once     sync.Once
-	barrier  *barrier
+	hasStore         chan struct{} // closed when store is set
+	drain            chan struct{} // closed when nothing more is taken up
+	once             sync.Once
+	barrier          *ingest.Barrier
+	login            *mqttconn.Login
+	session          *ingest.NodeSession
+	newLeaderSession func() *ingest.LeaderSession // nil where each node's own session brings requests
 
 	disconnects *broker.Feed
 	kicker      *broker.Kicker
@@ -49,17 +51,10 @@ type Front struct {
 	version            uint32        // of the log, in force
 	expiry             time.Duration // of notifications
 	stopped            bool
-	upSince            time.Time // the node's own session is up or down since then
-	freshAt            time.Time // when the last fresh probe came
 	staleFrom, staleTo time.Time // what arrived between the two is old, whatever it says
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
-	started            time.Time
 
-	pushesBack atomic.Bool  // a request waits for room, and whatever comes from the broker behind it
-	backlog    atomic.Bool  // what comes from the broker is old
-	heard      atomic.Int64 // when the broker last sent anything by the node's own session: nanoseconds since started
-	session    string       // what the ingest session is doing, for people
-	up         bool         // the ingest session is
+	pushesBack atomic.Bool // a request waits for room, and whatever comes from the broker behind it
 }
 
 // New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
@@ -69,25 +64,40 @@ func New(config Config, world World) (*Front, error) {
 	}
 	settings := fsm.DefaultSettings()
 	f := &Front{
-		config: config, world: world, decoder: config.decoder(), mode: ingestEverywhere{}, role: follower{}, barrier: newBarrier(),
+		config: config, world: world, decoder: config.decoder(), mode: ingestEverywhere, role: follower{}, barrier: ingest.NewBarrier(),
 		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
-		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond, session: "not connected yet",
-		upSince: time.Now(), started: time.Now(),
+		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond,
 	}
 	if config.FollowLeader {
-		f.mode = &ingestAtLeader{}
+		f.mode = ingestAtLeader
 	}
 	f.room.L = &f.mu
 	metrics, log := world.Metrics, world.Log
 	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.disconnects.WithLabelValues("dropped").Inc, log)
 	f.kicker = broker.NewKicker(world.Driver, func(result string) { metrics.kicked.WithLabelValues(result).Inc() }, log)
 	f.subscriber = broker.NewSubscriber(world.Driver, func(result string) { metrics.subscribed.WithLabelValues(result).Inc() }, log)
+	f.login = &mqttconn.Login{
+		Dialer: world.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
+	}
+	sessions := ingest.Config{
+		Cluster: config.Cluster, Node: config.Node, SessionAge: config.SessionAge, ProbeInterval: config.ProbeInterval,
+		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+	}
+	outside := ingest.World{
+		Login: f.login, Contact: world.Contact, Wall: world.Wall, Random: world.Random, Pause: f.pause, Log: log, Metrics: metrics.Ingest,
+	}
+	f.session = ingest.NewNodeSession(&sessions, &outside, receiver{f}, f.barrier, f.mode.followersHold())
+	if f.mode == ingestAtLeader {
+		f.newLeaderSession = func() *ingest.LeaderSession {
+			return ingest.NewLeaderSession(&sessions, &outside, receiver{f}, f.barrier, f.store.Wall, f.store.Confirm)
+		}
+	}
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.World{
-		Connect: f.connectPublisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
-		SessionUpSince: f.sessionUpSince, TrustedIdentity: world.Driver.TrustedIdentity, Log: log, Metrics: metrics.Publish,
+		Connect: f.login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
+		SessionUpSince: f.session.UpSince, TrustedIdentity: world.Driver.TrustedIdentity, Log: log, Metrics: metrics.Publish,
 	})
 	return f, nil
 }
@@ -98,30 +108,20 @@ func (f *Front) SetStore(store Store) {
 	close(f.hasStore)
 }
 
-// Run receives requests until the context ends. It returns an error only when the node cannot go on.
-func (f *Front) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+// Run receives requests until the context ends.
+func (f *Front) Run(ctx context.Context) {
 	var workers sync.WaitGroup
 	workers.Go(func() { f.expireHeld(ctx) })
 	workers.Go(func() { f.disconnects.Run(ctx) })
 	workers.Go(func() { f.kicker.Run(ctx) })
 	workers.Go(func() { f.subscriber.Run(ctx) })
-	workers.Go(func() {
-		if err := f.receive(ctx); err != nil {
-			cancel(err)
-		}
-	})
+	workers.Go(func() { f.session.Run(ctx) })
 	<-ctx.Done()
 	f.mu.Lock()
 	f.stopped = true
 	f.room.Broadcast()
 	f.mu.Unlock()
 	workers.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
 }
 
 const (
@@ -133,34 +133,6 @@ const (
 	delayShare  = 4
 	enoughToDo  = 16
 )
-
-// coalescingDelay returns for how long what comes from the broker may gather before it is read.
-func (f *Front) coalescingDelay() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.role.coalescingDelay(f)
-}
-
-// heardFresh notes that a probe has returned that was sent at a moment not long ago.
-func (f *Front) heardFresh(sent time.Time) {
-	f.barrier.pass(sent)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.freshAt = time.Now()
-}
-
-// dropSinceFresh lets go of what came since the last fresh probe: it lay in a queue or in a socket for so long that deduplication
-// may have forgotten it, whatever time this node thinks that it arrived.
-func (f *Front) dropSinceFresh() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.staleFrom, f.staleTo = f.freshAt, time.Now()
-	for r := range f.pending.all() {
-		if r.state.isHeld() {
-			f.dropStale(r)
-		}
-	}
-}
 
 // dropStale removes a request if it is stale, and reports whether it did. It needs Front.mu.
 func (f *Front) dropStale(r *request) bool {
@@ -175,23 +147,6 @@ func (f *Front) dropStale(r *request) bool {
 // isStale reports whether a request came when what came was old. f.mu is held.
 func (f *Front) isStale(r *request) bool {
 	return r.arrived.After(f.staleFrom) && !r.arrived.After(f.staleTo)
-}
-
-// fullShown is how long a node that had to drop a request says so.
-const fullShown = 10 * time.Second
-
-// Ready returns nil when the ingest session is up, else what is wrong.
-func (f *Front) Ready() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case !f.up || f.silence(time.Now()) > silent:
-		return fmt.Errorf("broker session: %s", f.session)
-	case time.Since(f.fullAt) < fullShown:
-		return errors.New("the hold buffer is full")
-	default:
-		return f.mode.ready(f, time.Now())
-	}
 }
 
 // Serving reports whether requests are answered here as they come.
@@ -221,31 +176,6 @@ func (f *Front) Drain(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-	}
-}
-
-// take decodes what was received, and takes it in.
-func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time.Time, done func()) {
-	r := &request{arrived: arrived, sent: arrived, redelivered: message.Redelivered}
-	origin := f.world.Driver.Origin(message.Publish)
-	ttl, verdict, reason := f.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
-	if reason != "" {
-		f.world.Metrics.ignored.WithLabelValues(reason).Inc()
-	}
-	switch verdict {
-	case wire.VerdictIgnore:
-		f.world.Log.Debug("message on the invoke topic is not executed", "reason", reason)
-		done()
-	case wire.VerdictKick:
-		done()
-		f.kick(&r.Request)
-	default:
-		r.done, r.holdUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
-		if !r.Deadline.IsZero() {
-			r.sent = r.Deadline
-		}
-		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
-		f.admit(ctx, r)
 	}
 }
 

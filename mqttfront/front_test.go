@@ -159,15 +159,20 @@ func withExpiry(f *Front, payload, correlation string, seconds uint32, user ...s
 	arriveWith(f, payload, correlation, &seconds, user...)
 }
 
-func arriveWith(f *Front, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
+// message returns a request of the client c.
+func message(payload, correlation string, expiry *uint32, user ...string) mqttconn.Message {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
 	}}
 	for i := 0; i < len(user); i += 2 {
 		p.Properties.User.Add(user[i], user[i+1])
 	}
+	return mqttconn.Message{Publish: p}
+}
+
+func arriveWith(f *Front, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.take(context.Background(), mqttconn.Message{Publish: p}, time.Now(), func() { *acknowledged = true })
+	f.take(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
 	return acknowledged
 }
 
@@ -346,54 +351,6 @@ func TestPublishedMark(t *testing.T) {
 	}
 }
 
-// † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
-func TestStaleSessionStaysClean(t *testing.T) {
-	f, _ := newTestFront(t)
-	p := f.mode.ownSession(f).probes
-	p.contact()
-	resumable := func() bool {
-		_, ok := p.resumable()
-		return ok
-	}
-	if !resumable() {
-		t.Fatal("a session that was just in contact is not resumed")
-	}
-	if _, _, isProbe := p.fresh([]byte("forged")); isProbe {
-		t.Fatal("anything is a probe")
-	}
-	if _, fresh, isProbe := p.fresh([]byte("7 0 1")); fresh || !isProbe { // of another process, long ago
-		t.Fatal("an old probe counts as fresh")
-	}
-	for range 2 { // the first attempt fails
-		if resumable() {
-			t.Error("an old session is resumed")
-		}
-	}
-	if wall, _ := f.world.Contact.Load(); wall != 0 {
-		t.Error("a restart would resume it")
-	}
-	p.connected(false)
-	p.contact()
-	if !resumable() {
-		t.Error("a new session is not resumed")
-	}
-}
-
-// A restarted node resumes its session only when it was in contact less than the session's age ago.
-func TestResumeAfterRestart(t *testing.T) {
-	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
-		f, _ := newTestFront(t)
-		_ = f.world.Contact.Save(time.Now().Add(-age).UnixMilli())
-		contact, resumed := f.mode.ownSession(f).probes.resumable()
-		if resumed != want {
-			t.Errorf("contact %v ago: resumed %v", age, !want)
-		}
-		if off := time.Since(contact) - age; resumed && off.Abs() > 10*time.Second {
-			t.Errorf("contact %v ago is taken for one %v ago", age, time.Since(contact))
-		}
-	}
-}
-
 func TestConfigValidate(t *testing.T) {
 	for _, change := range []func(*Config){
 		func(c *Config) { c.Node = "" },
@@ -420,7 +377,7 @@ func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 	for i := range 20 {
 		f.take(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
-		}}}, time.Now(), func() {})
+		}}}, time.Now(), false, func() {})
 	}
 	if f.pending.len() != 10 || f.pending.bytes < 1_000_000 {
 		t.Errorf("%d held, of %d bytes", f.pending.len(), f.pending.bytes)

@@ -17,7 +17,7 @@ import (
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
 // So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
 // passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
-// reaches some of them only. It does not take what its own session may still deliver (barrier.go): taken from another node, such a request
+// reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request
 // could overtake earlier ones of its client.
 
 const (
@@ -249,10 +249,10 @@ func (f *Front) collectForTakeover(ctx, ready context.Context) (held heldElsewhe
 		if again { // barrierTime is over
 			stop = context.AfterFunc(ready, cancel)
 		}
-		f.barrier.await(probing, held.received)
+		f.barrier.Await(probing, held.received)
 		stop()
 		cancel()
-		if ctx.Err() != nil || ready.Err() != nil || passes(f.barrier.reached(), held.received) {
+		if ctx.Err() != nil || ready.Err() != nil || f.barrier.Passed(held.received) {
 			return held
 		}
 	}
@@ -274,7 +274,7 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 
 // keepSettledLocked leaves out the requests that this node's own session may still deliver.
 func (f *Front) keepSettledLocked(byNode map[string][]*request) {
-	at := f.barrier.reached()
+	at := f.barrier.Reached()
 	for node, requests := range byNode {
 		byNode[node] = settled(requests, at, f.pending.byID)
 	}
@@ -337,6 +337,26 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*reque
 	return added
 }
 
+// settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
+// received before the barrier, and those that stand before a request of the same client that both nodes received themselves. here holds the requests of
+// this node, by id.
+func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (kept []*request) {
+	const rounding = 1500 * time.Millisecond // of request.sent
+	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
+	for i, r := range list {
+		own, held := here[r.Command.ID]
+		if held && !own.elsewhere && !r.secondHand && r.sent.Sub(own.sent) < rounding { // otherwise the client sent this copy later
+			passed[r.ordering()] = i + 1
+		}
+	}
+	for i, r := range list {
+		if r.arrived.Before(at) || i < passed[r.ordering()] {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
 // sweep takes up, until the context ends, what passed this node by while it leads.
 func (f *Front) sweep(ctx context.Context, l *leader) {
 	ticker := time.NewTicker(sweepInterval)
@@ -353,7 +373,7 @@ func (f *Front) sweep(ctx context.Context, l *leader) {
 
 // sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
 func (f *Front) sweepOnce(ctx context.Context, l *leader) {
-	at := f.barrier.reached()
+	at := f.barrier.Reached()
 	if f.pushesBack.Load() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}

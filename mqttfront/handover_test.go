@@ -274,7 +274,7 @@ func TestSweep(t *testing.T) {
 	serve(f)
 	other, _ := follow(t, "c:A")
 	s.held = map[string][][]byte{"n2": pages(other)}
-	f.barrier.pass(time.Now().Add(time.Hour)) // nothing is on its way any more
+	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -294,41 +294,6 @@ func TestSweep(t *testing.T) {
 	}
 	cancel()
 	<-done
-}
-
-// Round trips of 40 ms say something of the broker; others do not.
-func TestNagle(t *testing.T) {
-	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
-		var n nagle
-		said := 0
-		for range 10 * nagleTrips {
-			if n.trip(took) {
-				said++
-			}
-		}
-		if said != want {
-			t.Errorf("%v: said %d times", took, said)
-		}
-	}
-}
-
-// A leader whose session, broker or publishing connections are gone says for how long; one that only does not listen does not.
-func TestBrokerSilence(t *testing.T) {
-	f, _ := newTestFront(t)
-	f.setSession(true, "connected")
-	if s := f.BrokerSilence(); s != 0 {
-		t.Errorf("just up: %v", s)
-	}
-	f.started = f.started.Add(-time.Minute)
-	if s := f.BrokerSilence(); s < 50*time.Second {
-		t.Errorf("nothing came for a minute: %v", s)
-	}
-	f.pushesBack.Store(true)
-	if s := f.BrokerSilence(); s != 0 {
-		t.Errorf("this node does not listen: %v", s)
-	}
-	f.pushesBack.Store(false)
-	f.heardBroker()
 }
 
 // What nobody waits for any more is neither given to the next leader nor taken up by it: deduplication may have forgotten it.
@@ -358,9 +323,9 @@ func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.heardFresh(time.Now())
+	fresh := time.Now()
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
-	f.dropSinceFresh()
+	receiver{f}.DropSince(fresh)
 	if f.pending.len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}

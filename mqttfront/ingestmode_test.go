@@ -1,9 +1,6 @@
 package mqttfront
 
 import (
-	"context"
-	"errors"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,13 +77,13 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 	acknowledged := 0
 	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
-		f.take(t.Context(), m, time.Now(), func() { acknowledged++ })
+		f.take(t.Context(), m, time.Now(), false, func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 	f.pending.hints.ended(s.proposed[1].ID, endShed, 1, false, time.Now())
-	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
@@ -104,11 +101,11 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
 				}}}
 			}
-			f.take(t.Context(), message(del), time.Now().Add(-6*time.Second), func() {})
+			f.take(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
 			again := message(del)
 			again.Redelivered = true
-			f.take(t.Context(), again, time.Now(), func() {})
-			f.take(t.Context(), message(get), time.Now().Add(-6*time.Second), func() {})
+			f.take(t.Context(), again, time.Now(), false, func() {})
+			f.take(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
 			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}
@@ -153,57 +150,4 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 			}
 		}
 	})
-}
-
-// unconfirmed is a store whose node believes that it leads.
-type unconfirmed struct{ fakeStore }
-
-func (*unconfirmed) Confirm(context.Context) error { return errors.New("there is a later term") }
-
-// † A node that only believes to lead does not take the session from the one that does.
-func TestWhoIsNotConfirmedDoesNotFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dialled := 0
-		for _, confirmed := range []bool{false, true} {
-			f, _ := newTestFront(t, followLeader)
-			f.world.Dialer = &mqttconn.Dialer{Addresses: make([]mqttconn.Address, 1), Timeout: time.Second, Network: func(context.Context, string) (net.Conn, error) {
-				dialled++
-				return nil, errors.New("nobody listens")
-			}}
-			if !confirmed {
-				f.store = &unconfirmed{}
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			f.mode.lead(ctx, f)
-			if confirmed != (dialled > 0) {
-				t.Errorf("confirmed: %v, connected %d times", confirmed, dialled)
-			}
-			if !f.mode.(*ingestAtLeader).downSince.IsZero() {
-				t.Error("a node that has stopped to lead misses the session")
-			}
-		}
-	})
-}
-
-// A leader without the session counts as cut off from the broker.
-func TestLeaderWithoutTheSessionIsSilent(t *testing.T) {
-	f, _ := newTestFront(t, followLeader)
-	serve(f)
-	f.setSession(true, "connected")
-	session := f.mode.(*ingestAtLeader)
-	session.setUp(f, false)
-	session.downSince = time.Now().Add(-3 * time.Second)
-	if silence := f.BrokerSilence(); silence < 3*time.Second || f.Ready() == nil {
-		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
-	}
-	session.setUp(f, true)
-	if silence := f.BrokerSilence(); silence != 0 || f.Ready() != nil {
-		t.Errorf("silent for %v, ready: %v", silence, f.Ready())
-	}
-	f.started = f.started.Add(-time.Minute) // as long ago it was last heard of
-	f.heardBroker()
-	if silence := f.BrokerSilence(); silence < time.Minute-time.Second {
-		t.Errorf("the node's own session hides that the other one is mute: %v", silence)
-	}
 }

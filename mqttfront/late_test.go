@@ -2,17 +2,12 @@ package mqttfront
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
-	"holdfast/internal/mqttconn"
-	"holdfast/internal/topics"
 )
 
 // A client that does not name itself is known by its response topic: that is part of the message, too.
@@ -71,7 +66,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 		serve(f)
 		arrive(other, del, strings.Repeat("a", 16))
 		time.Sleep(2 * time.Second)
-		f.barrier.pass(time.Now())
+		f.barrier.Pass(time.Now())
 		sweepNow(t, f, s, other)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
 		if f.sent() != 1 {
@@ -114,48 +109,6 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	}
 }
 
-// How old what waits in a session is, is told by the probe that returned last, and by no reconnect.
-func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, _ := newTestFront(t)
-		p := f.mode.ownSession(f).probes
-		sent := time.Now()
-		payload := fmt.Appendf(nil, "%d %d %d", p.boot, 0, f.world.Wall())
-		time.Sleep(50 * time.Second) // it lay in the queue
-		p.fresh(payload)
-		if since, ok := p.resumable(); !ok || since.After(sent) {
-			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
-		}
-		for range 3 { // connections that end right after SUBACK
-			time.Sleep(20 * time.Second)
-			p.contact()
-		}
-		if since, ok := p.resumable(); ok || since.After(sent) {
-			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
-		}
-		wall, _ := f.world.Contact.Load()
-		if wall > sent.UnixMilli() {
-			t.Error("a restart would take the session for younger")
-		}
-	})
-}
-
-// Where the broker lets no probe through, nothing says how old requests are, and they are taken.
-func TestRequestsAreTakenWithoutProbes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, _ := newTestFront(t)
-		session := f.mode.ownSession(f)
-		in := &ingest{front: f, session: session, probes: session.probes, since: time.Now(), handled: t.Context(), reason: make(chan error, 1)}
-		time.Sleep(2 * f.config.SessionAge)
-		in.received(mqttconn.Message{Publish: &paho.Publish{Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
-			ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
-		}}})
-		if f.pending.len() != 1 || len(in.reason) != 0 {
-			t.Errorf("%d held, %d reasons to end the session", f.pending.len(), len(in.reason))
-		}
-	})
-}
-
 // The only member executed a request, and could not answer it for longer than the outcome is remembered. The broker sends it again.
 func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
 	f, s := newTestFront(t)
@@ -182,7 +135,7 @@ func collectOnce(t *testing.T, f *Front) heldElsewhere {
 func TestTakeoverAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newTestFront(t)
-		f.barrier.pass(time.Now().Add(-time.Second))
+		f.barrier.Pass(time.Now().Add(-time.Second))
 		other, _ := newTestFront(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		s.asked = func() map[string][][]byte { return map[string][][]byte{"other": pages(other)} }
@@ -206,7 +159,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 func TestSettledIsJudgedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newTestFront(t) // started anew: the first request, which it acknowledged, is lost
-		f.barrier.pass(time.Now().Add(-time.Second))
+		f.barrier.Pass(time.Now().Add(-time.Second))
 		other, _ := newTestFront(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)

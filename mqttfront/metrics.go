@@ -6,29 +6,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
 
 // Metrics counts what a Front does. The labels never come from a client's input.
 type Metrics struct {
+	Ingest  *ingest.Metrics
 	Publish *publish.Metrics
 
-	requests     *prometheus.CounterVec // command, outcome
-	ignored      *prometheus.CounterVec // reason
-	stages       *prometheus.HistogramVec
-	held         prometheus.Gauge
-	heldDropped  *prometheus.CounterVec // reason
-	ingest       prometheus.Gauge
-	ingestLosses prometheus.Counter
-	refused      *prometheus.CounterVec // reason
-	subscribed   *prometheus.CounterVec // result
-	probe        prometheus.Histogram
-	kicked       *prometheus.CounterVec // result
-	ingestTaken  prometheus.Counter
-	unreported   prometheus.Counter
-	takenUp      prometheus.Counter
-	disconnects  *prometheus.CounterVec // result
+	requests    *prometheus.CounterVec // command, outcome
+	ignored     *prometheus.CounterVec // reason
+	stages      *prometheus.HistogramVec
+	held        prometheus.Gauge
+	heldDropped *prometheus.CounterVec // reason
+	refused     *prometheus.CounterVec // reason
+	subscribed  *prometheus.CounterVec // result
+	kicked      *prometheus.CounterVec // result
+	unreported  prometheus.Counter
+	takenUp     prometheus.Counter
+	disconnects *prometheus.CounterVec // result
 }
 
 // NewMetrics registers the metrics.
@@ -45,21 +43,18 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "holdfast_request_seconds", Help: "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
 			Buckets: buckets,
 		}, []string{"stage"}),
-		held:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
-		heldDropped:  vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
-		ingest:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_ingest_connected", Help: "1 while the ingest session is up, else 0."}),
-		ingestLosses: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_losses_total", Help: "How often the ingest session was lost."}),
-		refused:      vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), or their client has too many under way (client_share).", "reason"),
-		subscribed:   vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
-		probe:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: buckets}),
-		kicked:       vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
-		ingestTaken:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
-		unreported:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
-		takenUp:      prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
+		held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
+		heldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
+		refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), or their client has too many under way (client_share).", "reason"),
+		subscribed:  vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
+		kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
+		unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
+		takenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
+	m.Ingest = ingest.NewMetrics(registry, m.heldDropped.WithLabelValues("stale"))
 	m.disconnects = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
-	registry.MustRegister(m.disconnects, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.held, m.heldDropped, m.ingest, m.ingestLosses,
-		m.probe, m.kicked, m.ingestTaken, m.unreported, m.takenUp)
+	registry.MustRegister(m.disconnects, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.held, m.heldDropped,
+		m.kicked, m.unreported, m.takenUp)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for _, series := range []struct {
 		vector *prometheus.CounterVec

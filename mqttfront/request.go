@@ -16,6 +16,7 @@ type request struct {
 	holdUntil   time.Time // when it is given up unanswered
 	done        func()    // acknowledges the message to the broker
 	redelivered bool      // the broker has sent it before
+	backlog     bool      // it came when its session delivered what is no news to other nodes
 	elsewhere   bool      // this copy was received by another node, and taken from there
 	// secondHand is set if that node did not receive the request either: its place in that node's list says nothing.
 	secondHand bool

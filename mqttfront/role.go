@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/publish"
 )
 
@@ -56,7 +57,7 @@ func (follower) admit(f *Front, r *request, found dedupResult) {
 		return
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
-	ended := f.backlog.Load() && (found.published || !f.pending.hints.endedAt(r.Command.ID, endShed).IsZero())
+	ended := r.backlog && (found.published || !f.pending.hints.endedAt(r.Command.ID, endShed).IsZero())
 	if ended || !f.keeps(r) {
 		r.done()
 		return
@@ -110,6 +111,7 @@ type outbox interface {
 // leader is the role of a node while it serves: it executes and answers requests.
 type leader struct {
 	front     *Front
+	session   *ingest.LeaderSession // nil where each node's own session brings requests
 	outbox    outbox
 	watermark publish.Watermark
 	open      bool            // requests go to the store as they come

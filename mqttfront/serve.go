@@ -37,6 +37,9 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	isReady()
 	collecting.Wait()
 	l.outbox = connections
+	if f.newLeaderSession != nil {
+		l.session = f.newLeaderSession()
+	}
 	f.begin(l, held)
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
@@ -44,7 +47,9 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	defer cancel()
 	working.Go(func() { f.reportAnswered(ctx, l) })
 	working.Go(func() { f.sweep(ctx, l) })
-	working.Go(func() { f.mode.lead(ctx, f) })
+	if l.session != nil {
+		working.Go(func() { l.session.Run(ctx) })
+	}
 	f.world.Log.Info("serving", "term", term)
 	for {
 		select {
@@ -65,12 +70,11 @@ func (f *Front) begin(l *leader, held heldElsewhere) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.role = l
-		f.mode.begin(time.Now())
 		settings, _ := m.Settings()
 		f.adopt(&settings)
 		f.version = max(f.version, m.Status().Version)
 		f.pending.hints.forgetArrivals()
-		if !passes(f.barrier.reached(), held.received) {
+		if !f.barrier.Passed(held.received) {
 			f.keepSettledLocked(held.byNode)
 		}
 		l.takeUpHeld(f, m, held.byNode)

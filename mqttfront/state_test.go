@@ -118,14 +118,14 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			serve(f)
 			f.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
-			}}}, time.Now().Add(-f.config.maxWait()-time.Second), func() {})
+			}}}, time.Now().Add(-f.config.maxWait()-time.Second), false, func() {})
 			if s.proposed[0].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed[0])
 			}
 			f.Failed(s.tags[0], false)
 			f.stopServing(leading(f))
 			f.recheckPending()
-			next.barrier.pass(time.Now().Add(time.Hour))
+			next.barrier.Pass(time.Now().Add(time.Hour))
 			serveWith(next, heldElsewhere{byNode: map[string][]*request{"other": heldBy(t, f)}, received: time.Now()})
 			if len(others.proposed) != 1 || others.proposed[0].Kind != fsm.KindDel {
 				t.Errorf("the next leader proposes %+v", others.proposed)

@@ -94,7 +94,7 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	} {
 		f, s := newTestFront(t)
 		broker := &fakeBroker{}
-		f.world.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+		f.login.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
 		store := &confirmations{fakeStore: s, answers: test.answers}
 		f.store = store
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -129,12 +129,12 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 func TestTakeOverAnswers(t *testing.T) {
 	f, s := newTestFront(t)
 	broker := &fakeBroker{}
-	f.world.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+	f.login.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
 	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
 	other, _ := newTestFront(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16), "__srcId", "c")
 	s.held = map[string][][]byte{"n2": pages(other)}
-	f.barrier.pass(time.Now().Add(time.Hour)) // nothing is on its way any more
+	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -134,11 +134,8 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		servers = append(servers, more...)
 		if err == nil {
 			log.Info("started", "version", version, "id", identity.RaftID(), "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
-			select {
-			case <-command.Context().Done():
-				log.Info("stopping")
-			case err = <-running.Failed():
-			}
+			<-command.Context().Done()
+			log.Info("stopping")
 		}
 	} else if command.Context().Err() != nil {
 		err = nil // told to stop while it waited for the others

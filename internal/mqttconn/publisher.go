@@ -206,6 +206,9 @@ func (p *Publisher) Flush() {
 	p.more.Signal()
 }
 
+// RemoteAddr returns the broker's address.
+func (p *Publisher) RemoteAddr() net.Addr { return p.conn.RemoteAddr() }
+
 // Err returns why the connection ended, or nil.
 func (p *Publisher) Err() error {
 	p.mu.Lock()

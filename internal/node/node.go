@@ -68,7 +68,6 @@ type Node struct {
 	space   *freeSpace
 	stop    context.CancelFunc
 	workers sync.WaitGroup
-	failed  chan error
 }
 
 // Identify returns the identity of the node that keeps its data in the folder, which is made at a first start.
@@ -146,7 +145,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	config.Links.Attach(member)
 	cluster.RegisterState(config.Registry, member)
 	front.SetStore(member)
-	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space, failed: make(chan error, 1)}
+	n := &Node{Cluster: member, Front: front, config: config, audit: trail, space: space}
 	n.run()
 	return n, nil
 }
@@ -154,11 +153,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 func (n *Node) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	n.workers.Go(func() {
-		if err := n.Front.Run(ctx); err != nil {
-			n.failed <- err
-		}
-	})
+	n.workers.Go(func() { n.Front.Run(ctx) })
 	n.workers.Go(func() { n.space.watch(ctx, n.config.Log) })
 	n.workers.Go(func() { n.warnOfForgeable(ctx) })
 	if n.config.PolicyFile != "" {
@@ -168,9 +163,6 @@ func (n *Node) run() {
 
 // Registry returns the metrics of the node.
 func (n *Node) Registry() *prometheus.Registry { return n.config.Registry }
-
-// Failed receives an error when the node cannot go on.
-func (n *Node) Failed() <-chan error { return n.failed }
 
 // Ready returns nil when the node can do its part: its broker session is up, and there is a leader.
 func (n *Node) Ready() error {

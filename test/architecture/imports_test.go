@@ -64,6 +64,12 @@ func rules() []rule {
 			"the protocol's bytes know nothing of what becomes of a request",
 		},
 		{
+			"mqttfront/ingest",
+			[]string{"internal/mqttconn", "internal/topics", "mqttfront/wire"},
+			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
+			"what brings requests knows nothing of the state, of roles and of payloads",
+		},
+		{
 			"mqttfront/publish",
 			[]string{"fsm", "internal/mqttconn", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
@@ -71,7 +77,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront",
-			[]string{"fsm", "internal/policy", "internal/mqttconn", "internal/topics", "mqttfront/broker", "mqttfront/publish", "mqttfront/wire"},
+			[]string{"fsm", "internal/policy", "internal/mqttconn", "internal/topics", "mqttfront/broker", "mqttfront/ingest", "mqttfront/publish", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
 			"the front end knows nothing of Raft: it is given a Store",
 		},

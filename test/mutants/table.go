@@ -163,15 +163,17 @@ func frontEnd() []Mutant {
 		},
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
-				{File: "mqttfront/probe.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
-				{File: "mqttfront/probe.go", Old: "{ return age > p.front.config.SessionAge }", New: "{ return false }"},
-				{File: "mqttfront/probe.go", Old: "{ return uint32(p.front.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
+				{File: "mqttfront/ingest/prober.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
+				{File: "mqttfront/ingest/prober.go", Old: "{ return age > p.config.SessionAge }", New: "{ return false }"},
+				{File: "mqttfront/ingest/prober.go", Old: "{ return uint32(p.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
 			},
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
-		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest.go",
-			"in.probes.tooOld(time.Since(in.since))", "in.probes.tooOld(0)").shownBy("stopped until outcomes are forgotten"),
+		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest/connection.go",
+			"s.probes.tooOld(time.Since(c.since))", "s.probes.tooOld(0)").shownBy("stopped until outcomes are forgotten"),
+		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
+			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role.go",
 			"func (l *leader) givenBack(f *Front, r *request) {\n", "func (l *leader) givenBack(f *Front, r *request) {\n\tf.pending.endWrite(r)\n").shownBy("flapping leadership"),
 		{

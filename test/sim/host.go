@@ -298,10 +298,10 @@ func (p *process) run(ctx context.Context) error {
 	front.SetStore(node)
 	p.node.Store(node)
 	h.sim.trace.add(h.name, "process %d runs as %s", p.number, id)
-	err = front.Run(ctx)
+	front.Run(ctx)
 	at, cancel := context.WithCancel(context.Background())
 	cancel() // no hand-over: it is dead, or has done that
-	return errors.Join(err, p.close(at, node))
+	return p.close(at, node)
 }
 
 // close closes the node once, and waits for it: by a channel, because whoever waits for a lock holds up virtual time.

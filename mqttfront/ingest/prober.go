@@ -1,4 +1,4 @@
-package mqttfront
+package ingest
 
 import (
 	"context"
@@ -18,14 +18,18 @@ var errStale = errors.New("the session's queue is too old: starting a clean one"
 // after it, so a probe that was sent long ago says that the requests behind it are copies that deduplication may have
 // forgotten: they are dropped, and the session starts clean. The round trip is also the sign that the broker is alive.
 type prober struct {
-	front *Front
-	topic string
+	config  *Config
+	world   *World
+	barrier *Barrier
+	drop    func(since time.Time) // drops requests that came after a moment
+	topic   string
 	// requests says that they come by the same session: then an old probe says that they are old, and a fresh one that they are not.
 	requests bool
 	wall     func() int64 // milliseconds since the Unix epoch
 	boot     uint64       // tells probes of this process from those of an earlier one
 	start    time.Time
 	returned atomic.Bool // a probe has returned in this process: the broker lets them through
+	backlog  atomic.Bool // what comes now is no news to other nodes
 
 	mu      sync.Mutex
 	reached bool      // the broker, at least once in this process
@@ -33,11 +37,8 @@ type prober struct {
 	since   time.Time // the broker received what it has for the session after this moment; zero where only Contact knows
 	clean   bool      // the next session starts clean
 	saved   time.Time
+	fresh   time.Time // when the last fresh probe came
 	nagle   nagle
-}
-
-func newProber(front *Front, topic string, requests bool, wall func() int64) *prober {
-	return &prober{front: front, topic: topic, requests: requests, wall: wall, boot: front.world.Random(), start: time.Now()}
 }
 
 // connected notes that a session has begun: resumed, or clean, as one that is too old has to.
@@ -73,29 +74,42 @@ func (p *prober) passed(moment time.Time) {
 		return
 	}
 	p.saved = now
-	if err := p.front.world.Contact.Save(p.front.world.Wall() - now.Sub(moment).Milliseconds()); err != nil {
-		p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	if err := p.world.Contact.Save(p.world.Wall() - now.Sub(moment).Milliseconds()); err != nil {
+		p.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
 	}
+}
+
+// setFresh notes that a probe came that was sent not long ago.
+func (p *prober) setFresh() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fresh = time.Now()
+}
+
+func (p *prober) lastFresh() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fresh
 }
 
 // run sends probes until the context ends.
 func (p *prober) run(ctx context.Context, client *paho.Client) {
-	ticker := time.NewTicker(p.front.config.ProbeInterval)
+	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
 	var asked <-chan struct{}
 	if p.requests {
-		asked = p.front.barrier.ask
+		asked = p.barrier.Asked()
 	}
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
-		expiry := uint32(max(10*p.front.config.SessionAge/time.Second, 1))
-		sending, cancel := context.WithTimeout(ctx, p.front.config.KeepAlive)
+		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1))
+		sending, cancel := context.WithTimeout(ctx, p.world.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
 		})
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			p.front.world.Log.Debug("probe not sent", "error", err)
+			p.world.Log.Debug("probe not sent", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -106,9 +120,9 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	}
 }
 
-// fresh takes note of a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. What is
+// handle handles a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. What is
 // no probe of a node's says nothing of that.
-func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
+func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	var boot uint64
 	var at, wall int64
 	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &at, &wall); err != nil {
@@ -118,9 +132,9 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	age := time.Duration(p.wall()-wall) * time.Millisecond
 	if boot == p.boot {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
-		p.front.world.Metrics.probe.Observe(age.Seconds())
+		p.world.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
-			p.front.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+			p.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
 	sent = now.Add(-max(age, 0))
@@ -129,25 +143,26 @@ func (p *prober) fresh(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		p.contact()
 		return sent, true, true
 	}
-	p.front.backlog.Store(age > backlogAge)
+	p.backlog.Store(age > backlogAge)
 	if p.tooOld(age) {
 		p.expired()
 		return sent, false, true
 	}
 	p.contact()
 	p.passed(sent)
-	p.front.heardFresh(sent)
+	p.barrier.Pass(sent)
+	p.setFresh()
 	return sent, true, true
 }
 
 // expired notes that the session delivers requests that are older than its age. The next session starts clean, also after a restart of the node.
 func (p *prober) expired() {
-	p.front.dropSinceFresh()
+	p.drop(p.lastFresh())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clean = true
-	if err := p.front.world.Contact.Save(0); err != nil {
-		p.front.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	if err := p.world.Contact.Save(0); err != nil {
+		p.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
 	}
 }
 
@@ -159,10 +174,10 @@ func (p *prober) resumable() (since time.Time, ok bool) {
 	defer p.mu.Unlock()
 	since = p.since
 	if since.IsZero() {
-		wall, known := p.front.world.Contact.Load()
-		age := time.Duration(p.front.world.Wall()-wall) * time.Millisecond
+		wall, known := p.world.Contact.Load()
+		age := time.Duration(p.world.Wall()-wall) * time.Millisecond
 		if !known || age < 0 {
-			age = p.front.config.SessionAge
+			age = p.config.SessionAge
 		}
 		since = time.Now().Add(-age)
 	}
@@ -177,11 +192,11 @@ func (p *prober) mayResume(contact time.Time) bool {
 	if p.clean {
 		return false
 	}
-	return time.Since(contact) < p.front.config.SessionAge
+	return time.Since(contact) < p.config.SessionAge
 }
 
 // tooOld reports whether what follows a probe of this age may have been forgotten by deduplication.
-func (p *prober) tooOld(age time.Duration) bool { return age > p.front.config.SessionAge }
+func (p *prober) tooOld(age time.Duration) bool { return age > p.config.SessionAge }
 
 // sessionExpiry is how long the broker is to keep the session, in seconds.
-func (p *prober) sessionExpiry() uint32 { return uint32(p.front.config.SessionAge / time.Second) }
+func (p *prober) sessionExpiry() uint32 { return uint32(p.config.SessionAge / time.Second) }

@@ -1,0 +1,48 @@
+package mqttconn
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// Login is how a process connects to the broker. It is safe for concurrent use.
+type Login struct {
+	Dialer   *Dialer
+	Username string // empty is a login without one
+	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
+	Password  func() []byte
+	KeepAlive time.Duration
+	Timeout   time.Duration // bounds a connection attempt
+	Window    int           // messages in flight on a Publisher
+}
+
+// PasswordNow returns the password as it is now, nil for a login without one.
+func (l *Login) PasswordNow() []byte {
+	if l.Password == nil {
+		return nil
+	}
+	return l.Password()
+}
+
+// Publisher connects under a client id, with a clean start, only to publish. After a failure the next attempt goes to the dialer's next address.
+func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	conn, err := l.Dialer.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	password := l.PasswordNow()
+	publisher, err := NewPublisher(ctx, conn, &packets.Connect{
+		ClientID: clientID, CleanStart: true, KeepAlive: uint16(l.KeepAlive / time.Second),
+		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
+	}, l.Window)
+	if err != nil {
+		l.Dialer.Next()
+		return nil, fmt.Errorf("connect as %s: %w", clientID, err)
+	}
+	return publisher, nil
+}

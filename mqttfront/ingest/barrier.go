@@ -1,0 +1,80 @@
+package ingest
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Barrier is a moment such that the node's own session has delivered every request that the broker received before it, except for those that were
+// lost with an earlier session. A probe that returns moves the barrier to the moment at which the probe was sent, because the broker keeps the
+// order of what it puts into one session.
+//
+// A request that another node received before the barrier, and that this node lacks, is missing here for good, and is taken from that node. A
+// request that another node received later may still be in this node's session, behind earlier requests of the same client.
+//
+// All methods are safe for concurrent use.
+type Barrier struct {
+	ask chan struct{} // capacity 1; an element asks for a probe now
+
+	mu    sync.Mutex
+	at    time.Time     // zero until the first probe has returned
+	moved chan struct{} // closed and replaced when at moves
+}
+
+// NewBarrier returns a barrier that was not passed yet.
+func NewBarrier() *Barrier { return &Barrier{ask: make(chan struct{}, 1), moved: make(chan struct{})} }
+
+// Pass moves the barrier to a moment. It never moves back.
+func (b *Barrier) Pass(sent time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !sent.After(b.at) {
+		return
+	}
+	b.at = sent
+	close(b.moved)
+	b.moved = make(chan struct{})
+}
+
+// Reached returns where the barrier is, and the zero time until the first probe has returned.
+func (b *Barrier) Reached() time.Time {
+	at, _ := b.state()
+	return at
+}
+
+func (b *Barrier) state() (at time.Time, moved <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.at, b.moved
+}
+
+// Passed reports whether the barrier is at a moment or after it.
+func (b *Barrier) Passed(moment time.Time) bool { return passes(b.Reached(), moment) }
+
+func passes(at, moment time.Time) bool {
+	const rounding = time.Microsecond // of the time in a probe
+	return !at.Add(rounding).Before(moment)
+}
+
+// Asked returns a channel that gives an element when a probe is to be sent now.
+func (b *Barrier) Asked() <-chan struct{} { return b.ask }
+
+// Await asks for a probe, and returns when one that was sent at a moment or after it has returned, or the context ends.
+func (b *Barrier) Await(ctx context.Context, moment time.Time) {
+	select {
+	case b.ask <- struct{}{}:
+	default:
+	}
+	for {
+		at, moved := b.state()
+		if passes(at, moment) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-moved:
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package ingest
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/wire"
+)
+
+// MaxPacket is the largest packet in bytes that a node accepts from the broker, which is told of it: a request that is just over the
+// quota is still answered.
+const MaxPacket = wire.MaxPayload + 4<<20
+
+// Silent is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
+const Silent = 2 * time.Second
+
+// Config is what sessions need to know. All fields are set.
+type Config struct {
+	Cluster, Node string // prefixes of the MQTT client ids
+	// SessionAge is how long the broker keeps a session, and how old a request may be.
+	SessionAge time.Duration
+	// ProbeInterval is how often a node sends itself a message through the broker.
+	ProbeInterval time.Duration
+	BackoffMin    time.Duration // between attempts to connect
+	BackoffMax    time.Duration
+}
+
+// ContactStore keeps when the ingest session was last in contact with the broker, so that a restarted node knows whether it
+// may resume it. The times are wall-clock times in milliseconds since the Unix epoch.
+type ContactStore interface {
+	Load() (wall int64, ok bool)
+	Save(wall int64) error
+}
+
+// World is all that sessions touch outside of their own memory. The functions are safe for concurrent use.
+type World struct {
+	Login   *mqttconn.Login
+	Contact ContactStore
+	Wall    func() int64 // milliseconds since the Unix epoch
+	Random  func() uint64
+	// Pause waits for about a time, or until the context ends.
+	Pause   func(ctx context.Context, d time.Duration)
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Handler takes what a session brings. All methods are safe for concurrent use.
+type Handler interface {
+	// Receive takes a message of the invoke topic that came at a time. done acknowledges it to the broker, and may be called later or never. backlog
+	// says that the session delivers what is no news to other nodes. Receive may block: then nothing more is read from the broker.
+	Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func())
+	// Blocked reports whether Receive blocks.
+	Blocked() bool
+	// Flush follows when nothing more has come for now.
+	Flush()
+	// CoalescingDelay returns for how long what comes may gather before it is read.
+	CoalescingDelay() time.Duration
+	// DropSince drops what came after a moment and is not executed yet: it is too old.
+	DropSince(moment time.Time)
+	// SessionBegun follows when the broker has nothing for the session: what other nodes have from before does not come by it.
+	SessionBegun()
+}
+
+// Metrics counts what sessions do.
+type Metrics struct {
+	connected prometheus.Gauge
+	losses    prometheus.Counter
+	taken     prometheus.Counter
+	probe     prometheus.Histogram
+	stale     prometheus.Counter
+}
+
+// NewMetrics registers the metrics. stale counts requests that are dropped because they are too old.
+func NewMetrics(registry prometheus.Registerer, stale prometheus.Counter) *Metrics {
+	m := &Metrics{
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_ingest_connected", Help: "1 while the ingest session is up, else 0."}),
+		losses:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_losses_total", Help: "How often the ingest session was lost."}),
+		taken:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_ingest_taken_over_total", Help: "How often another client took over this node's session."}),
+		probe: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "holdfast_broker_probe_seconds", Help: "Round trip of the probe through the broker.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
+		}),
+		stale: stale,
+	}
+	registry.MustRegister(m.connected, m.losses, m.taken, m.probe)
+	return m
+}

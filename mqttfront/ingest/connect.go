@@ -1,0 +1,99 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
+)
+
+// connect connects once, and receives until the connection ends. It returns the address of the broker, and why it ended.
+func (s *session) connect(ctx context.Context) (broker string, err error) {
+	login := s.world.Login
+	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
+	defer cancel()
+	since, resume := s.resumes()
+	if !resume && s.requests && !s.cleanStart {
+		if err := s.end(dialing); err != nil {
+			return "", err
+		}
+	}
+	network, err := login.Dialer.Dial(dialing)
+	if err != nil {
+		return "", fmt.Errorf("connect: %w", err)
+	}
+	if !resume {
+		since = time.Now()
+	}
+	c := &connection{session: s, since: since, handled: ctx, reason: make(chan error, 1)}
+	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, Rest: s.handler.CoalescingDelay})
+	c.acks = mqttconn.NewAcks(c.conn)
+	c.client = paho.NewClient(paho.ClientConfig{
+		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionAge),
+		OnClientError:      c.ended,
+		OnServerDisconnect: func(d *paho.Disconnect) { c.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+	})
+	c.stale.Store(!resume) // until it is known that the broker has nothing of an old session
+	connack, err := c.client.Connect(dialing, s.packet(resume))
+	if err != nil {
+		_ = c.conn.Close() // the error that counts is the other
+		if connack != nil {
+			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+		}
+		return "", fmt.Errorf("connect as %s: %w", s.clientID, err)
+	}
+	if connack.SessionPresent && !resume {
+		s.cleanStart = true
+		c.close()
+		return "", errSessionKept
+	}
+	if !resume {
+		c.stale.Store(false)
+	}
+	s.probes.connected(resume)
+	if !connack.SessionPresent && s.requests {
+		s.handler.SessionBegun()
+	}
+	subscribing := dialing
+	if connack.SessionPresent { // what waits in it may come first, and take its time
+		subscribing = ctx
+		if s.follows {
+			s.set(true, "connected")
+		}
+	}
+	err = c.serve(ctx, subscribing)
+	c.close()
+	return network.RemoteAddr().String(), err
+}
+
+// errSessionKept says that the broker still had a session that was ended.
+var errSessionKept = errors.New("the broker kept a session that was ended: asking for a clean start")
+
+// end ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
+// follows it: Mosquitto writes no session to its disk that a clean start began, so what waits in it would be lost when the broker restarts.
+func (s *session) end(ctx context.Context) error {
+	publisher, err := s.world.Login.Publisher(ctx, s.clientID)
+	if err != nil {
+		return err
+	}
+	publisher.Close()
+	return nil
+}
+
+// packet returns the CONNECT packet.
+func (s *session) packet(resume bool) *paho.Connect {
+	login := s.world.Login
+	password := login.PasswordNow()
+	age, receive, packet := s.probes.sessionExpiry(), uint16(65535), uint32(MaxPacket)
+	return &paho.Connect{
+		ClientID: s.clientID, CleanStart: !resume && (s.cleanStart || !s.requests), KeepAlive: uint16(login.KeepAlive / time.Second),
+		Username: login.Username, UsernameFlag: login.Username != "", Password: password, PasswordFlag: password != nil,
+		Properties: &paho.ConnectProperties{
+			SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,
+		},
+	}
+}

@@ -1,0 +1,125 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+)
+
+// connection is one connection of a session.
+type connection struct {
+	session *session
+	client  *paho.Client
+	conn    *mqttconn.Conn
+	acks    *mqttconn.Acks
+
+	stale   atomic.Bool // what comes now may be older than the session's age
+	since   time.Time   // the broker received what comes now after this moment. Owned by the receiving goroutine.
+	handled context.Context
+	reason  chan error // why the connection ended, the first word counts
+}
+
+// errEnded is all that is known of a connection that the broker closed without a word, as Mosquitto 2.0 does when another client
+// connects under the same client id.
+var errEnded = errors.New("the connection ended")
+
+// close ends the connection. The broker keeps the session.
+func (c *connection) close() {
+	c.conn.Hurry()
+	_ = c.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
+	<-c.client.Done()
+	c.session.handler.Flush() // what came last
+	_ = c.conn.Close()
+}
+
+// serve subscribes and stays until the connection or the context ends.
+func (c *connection) serve(ctx, subscribing context.Context) error {
+	subscriptions := []paho.SubscribeOptions{{Topic: c.session.probes.topic, QoS: 1, RetainHandling: 2}}
+	if c.session.requests {
+		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
+	}
+	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
+		return err
+	}
+	c.session.set(true, "connected")
+	c.session.world.Log.Info("broker session up", "client", c.session.clientID)
+	c.session.probes.contact()
+	ctx, cancel := context.WithCancel(ctx)
+	var probing sync.WaitGroup
+	probing.Go(func() { c.session.probes.run(ctx, c.client) })
+	defer probing.Wait()
+	defer cancel()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-c.reason:
+		return err
+	case <-c.client.Done():
+		select {
+		case err := <-c.reason:
+			return err
+		case <-time.After(time.Second): // the callbacks come after the end, each in a goroutine of its own
+			return errEnded
+		}
+	}
+}
+
+func (c *connection) ended(err error) {
+	select {
+	case c.reason <- err:
+	default:
+	}
+}
+
+// received takes a message from the connection, as far as it can: while a request waits for room, TCP pushes back.
+func (c *connection) received(message mqttconn.Message) {
+	s := c.session
+	s.status.hear()
+	done := func() {}
+	if message.QoS == 1 {
+		number := c.acks.Arrived(message.PacketID)
+		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended, and that comes again
+	}
+	if s.requests && message.Topic == topics.Invoke && s.probes.returned.Load() && s.probes.tooOld(time.Since(c.since)) && !c.stale.Swap(true) {
+		// A process that was stopped sent no probes meanwhile. What it reads from its socket now may have been there all the time.
+		s.probes.expired()
+		if !s.follows {
+			c.ended(errStale)
+		}
+	}
+	switch {
+	case c.stale.Load() && !s.follows:
+		// Not acknowledged: the session is about to end. A young probe changes nothing: a request behind it may have an earlier one of its client
+		// among those that were left out.
+	case message.Topic == s.probes.topic:
+		c.probed(message.Payload)
+		done()
+	case c.stale.Load(): // nobody else has what is behind: only this is dropped
+		s.world.Metrics.stale.Inc()
+		done()
+	case message.Topic != topics.Invoke || !s.requests: // nobody asked for it
+		done()
+	default:
+		s.handler.Receive(c.handled, message, time.Now(), s.probes.backlog.Load(), done)
+	}
+}
+
+// probed handles a probe: what follows one that is old is too old to be executed, until a young one comes.
+func (c *connection) probed(payload []byte) {
+	sent, fresh, isProbe := c.session.probes.handle(payload)
+	if !isProbe {
+		return
+	}
+	c.since = sent
+	c.stale.Store(!fresh)
+	if !fresh && !c.session.follows {
+		c.ended(errStale)
+	}
+}

@@ -1,0 +1,268 @@
+package ingest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+)
+
+// fakeHandler counts what it receives.
+type fakeHandler struct {
+	received int
+	begun    int
+	dropped  []time.Time // since when
+	blocked  bool
+}
+
+func (h *fakeHandler) Receive(context.Context, mqttconn.Message, time.Time, bool, func()) {
+	h.received++
+}
+func (h *fakeHandler) Blocked() bool                  { return h.blocked }
+func (h *fakeHandler) Flush()                         {}
+func (h *fakeHandler) CoalescingDelay() time.Duration { return 0 }
+func (h *fakeHandler) DropSince(moment time.Time)     { h.dropped = append(h.dropped, moment) }
+func (h *fakeHandler) SessionBegun()                  { h.begun++ }
+
+type fakeContact struct{ wall int64 }
+
+func (c *fakeContact) Load() (int64, bool)   { return c.wall, c.wall != 0 }
+func (c *fakeContact) Save(wall int64) error { c.wall = wall; return nil }
+
+// rig is a node's session on a network.
+type rig struct {
+	*NodeSession
+	handler *fakeHandler
+	contact *fakeContact
+	barrier *Barrier
+}
+
+func newWorld(network func(context.Context, string) (net.Conn, error), contact ContactStore) *World {
+	return &World{
+		Login: &mqttconn.Login{
+			Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: network},
+			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 16,
+		},
+		Contact: contact, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
+		Pause: func(ctx context.Context, d time.Duration) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(d):
+			}
+		},
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry(), prometheus.NewCounter(prometheus.CounterOpts{Name: "stale"})),
+	}
+}
+
+func newConfig() *Config {
+	return &Config{
+		Cluster: "holdfast", Node: "n1", SessionAge: time.Minute, ProbeInterval: time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
+	}
+}
+
+func newRig(network func(context.Context, string) (net.Conn, error)) *rig {
+	r := &rig{handler: &fakeHandler{}, contact: &fakeContact{}, barrier: NewBarrier()}
+	r.NodeSession = NewNodeSession(newConfig(), newWorld(network, r.contact), r.handler, r.barrier, true)
+	return r
+}
+
+// connected returns a connection of the session, and gives it messages.
+func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string, payload []byte)) {
+	near, far := net.Pipe()
+	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
+	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
+	c = &connection{
+		session: r.session, since: time.Now(), handled: t.Context(), reason: make(chan error, 1),
+		acks: mqttconn.NewAcks(conn),
+	}
+	number := uint16(0)
+	return c, func(topic string, payload []byte) {
+		number++
+		c.received(mqttconn.Message{Publish: &paho.Publish{Topic: topic, QoS: 1, PacketID: number, Payload: payload}})
+	}
+}
+
+// probe returns what a probe says that was sent at a moment.
+func (r *rig) probe(sent time.Time) []byte {
+	return fmt.Appendf(nil, "%d %d %d", r.probes.boot, sent.Sub(r.probes.start).Microseconds(), sent.UnixMilli())
+}
+
+// keepingBroker keeps every session, whatever ends it, with one old request in it.
+type keepingBroker struct{ connects chan packets.Connect }
+
+func (b *keepingBroker) dial(context.Context, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	go b.serve(far)
+	return near, nil
+}
+
+func (b *keepingBroker) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	for reader := bufio.NewReader(conn); ; {
+		packet, err := mqttconn.ReadPacket(reader, 1<<20)
+		if err != nil {
+			return
+		}
+		connect, ok := packet.Content.(*packets.Connect)
+		if !ok {
+			continue
+		}
+		b.connects <- *connect
+		// Before the CONNACK: no broker does that, but what comes right behind it may be read before the node has looked at the CONNACK.
+		var sent bytes.Buffer
+		if !connect.CleanStart {
+			sent.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: topics.Invoke, QoS: 1, PacketID: 1, Properties: &packets.Properties{}}))
+		}
+		if _, err := (&packets.Connack{SessionPresent: !connect.CleanStart, Properties: &packets.Properties{}}).WriteTo(&sent); err != nil {
+			return
+		}
+		if _, err := conn.Write(sent.Bytes()); err != nil {
+			return
+		}
+	}
+}
+
+// A node that may not resume its session ends it by a connection of its own, and begins the next without a clean start, so that the broker
+// persists it. Where the broker keeps the old one all the same, nothing in it is taken, and the node asks for a clean start.
+func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
+	broker := &keepingBroker{connects: make(chan packets.Connect, 100)}
+	r := newRig(broker.dial)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	for i, want := range []struct {
+		cleanStart, expires bool
+	}{{true, true}, {false, false}, {true, false}} {
+		connect := <-broker.connects
+		if connect.ClientID != "holdfast-n1-in" || connect.CleanStart != want.cleanStart || (connect.Properties.SessionExpiryInterval == nil) != want.expires {
+			t.Errorf("connection %d: %+v", i, connect)
+		}
+	}
+	cancel()
+	<-ended
+	if r.handler.received != 0 {
+		t.Error("an old request was taken from a session that was ended")
+	}
+}
+
+// A process that is stopped sends no probes. What it reads from its socket when it goes on came to the broker after the last probe that it saw,
+// and perhaps long ago: deduplication may have forgotten it.
+func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		c, receive := r.connected(t)
+		probe := r.probe(time.Now())
+		time.Sleep(r.config.SessionAge - time.Second)
+		receive(topics.Invoke, nil)
+		receive(r.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
+		receive(topics.Invoke, nil)
+		if r.handler.received != 2 {
+			t.Fatalf("%d requests are received", r.handler.received)
+		}
+		time.Sleep(2 * time.Second)
+		receive(topics.Invoke, nil)
+		receive(topics.Invoke, nil)
+		if r.handler.received > 2 || len(r.handler.dropped) != 1 {
+			t.Error("a request that may be older than the session's age was taken")
+		}
+		// What was left out may have been an earlier request of the same client: nothing more is taken, however young it is.
+		time.Sleep(contactSaveInterval)
+		receive(r.probes.topic, r.probe(time.Now().Add(-time.Second)))
+		receive(topics.Invoke, nil)
+		if r.handler.received > 2 {
+			t.Error("a request was taken behind those that were left out")
+		}
+		if wall, _ := r.contact.Load(); wall != 0 {
+			t.Error("a restart would resume the session")
+		}
+		select {
+		case err := <-c.reason:
+			if !errors.Is(err, errStale) {
+				t.Error(err)
+			}
+		default:
+			t.Error("the session goes on")
+		}
+		if _, resumed := r.probes.resumable(); resumed {
+			t.Error("the session is resumed")
+		}
+	})
+}
+
+// Where the broker lets no probe through, nothing says how old requests are, and they are taken.
+func TestRequestsAreTakenWithoutProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		c, receive := r.connected(t)
+		time.Sleep(2 * r.config.SessionAge)
+		receive(topics.Invoke, nil)
+		if r.handler.received != 1 || len(c.reason) != 0 {
+			t.Errorf("%d received, %d reasons to end the session", r.handler.received, len(c.reason))
+		}
+	})
+}
+
+// † A node that only believes to lead does not take the session from the one that does.
+func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
+	for name, test := range map[string]struct {
+		confirm error
+		want    bool
+	}{"confirmed": {nil, true}, "deposed": {errors.New("there is a later term"), false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dialled := false
+				network := func(context.Context, string) (net.Conn, error) {
+					dialled = true
+					return nil, errors.New("nobody listens")
+				}
+				world := newWorld(network, &fakeContact{})
+				s := NewLeaderSession(newConfig(), world, &fakeHandler{}, NewBarrier(), world.Wall, func(context.Context) error { return test.confirm })
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				s.Run(ctx)
+				if dialled != test.want {
+					t.Errorf("connected: %v", dialled)
+				}
+			})
+		})
+	}
+}
+
+// A leader's session counts as silent from its beginning until it is connected, and is wrong when that takes long.
+func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := newWorld(nil, &fakeContact{})
+		s := NewLeaderSession(newConfig(), world, &fakeHandler{}, NewBarrier(), world.Wall, nil)
+		if err := s.Err(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(3 * time.Second)
+		if silence := s.Silence(time.Now()); silence != 3*time.Second || s.Err() == nil {
+			t.Errorf("silent for %v: %v", silence, s.Err())
+		}
+		s.set(true, "connected")
+		if silence := s.Silence(time.Now()); silence != 0 || s.Err() != nil {
+			t.Errorf("silent for %v: %v", silence, s.Err())
+		}
+		time.Sleep(time.Minute)
+		if silence := s.Silence(time.Now()); silence != time.Minute {
+			t.Errorf("mute for a minute: %v", silence)
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/mqttconn"
+)
+
+// LeaderSession is the session of the cluster, which the leader has. The leader acknowledges a request to the broker when it has answered it. The broker
+// delivers all other requests to the next leader. A LeaderSession is that of one leadership. All methods are safe for concurrent use.
+type LeaderSession struct {
+	*session
+	confirm func(ctx context.Context) error
+}
+
+// NewLeaderSession returns a leader's session that is not connected yet. wall is the cluster's clock, in milliseconds since the Unix epoch. confirm
+// returns nil when the node led at some moment after the call.
+func NewLeaderSession(config *Config, world *World, handler Handler, barrier *Barrier, wall func() int64, confirm func(context.Context) error) *LeaderSession {
+	s := newSession(config, world, handler, barrier, config.Cluster+"-ingest", "holdfast/"+config.Cluster+"/probe", wall)
+	s.follows, s.requests, s.probes.requests = true, true, true
+	return &LeaderSession{session: s, confirm: confirm}
+}
+
+// Err returns what is wrong with the session if it has been down for longer than Silent.
+func (s *LeaderSession) Err() error {
+	if s.status.down(time.Now()) > Silent {
+		return errors.New("broker session: " + s.clientID + " is not connected")
+	}
+	return nil
+}
+
+// Run keeps the session connected until the context ends. A node connects only when it is confirmed as the leader, whichever node has the session then:
+// that one is wrong to believe that it leads. A node that is not confirmed must not connect, else two nodes would take the session from each other
+// again and again.
+func (s *LeaderSession) Run(ctx context.Context) {
+	delay := s.config.BackoffMin
+	for {
+		began := time.Now()
+		err := s.confirm(ctx)
+		if err == nil {
+			_, err = s.connect(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if s.set(false, err.Error()) {
+			s.world.Metrics.losses.Inc()
+			if time.Since(began) > steady {
+				delay = s.config.BackoffMin
+			}
+		}
+		s.world.Log.Warn("the leader's ingest session is not up", "client", s.clientID, "error", err)
+		if !mqttconn.IsTakenOver(err) {
+			s.world.Login.Dialer.Next()
+		}
+		s.world.Pause(ctx, delay)
+		delay = min(2*delay, s.config.BackoffMax)
+	}
+}

@@ -1,0 +1,89 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"holdfast/internal/mqttconn"
+)
+
+// NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
+type NodeSession struct{ *session }
+
+// NewNodeSession returns a node's session that is not connected yet. One that brings no requests only tells whether the broker is there. The barrier
+// is that of the session if it brings requests.
+func NewNodeSession(config *Config, world *World, handler Handler, barrier *Barrier, requests bool) *NodeSession {
+	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
+	s := newSession(config, world, handler, barrier, clientID, topic, world.Wall)
+	s.requests, s.probes.requests, s.connected = requests, requests, world.Metrics.connected
+	return &NodeSession{s}
+}
+
+// UpSince reports whether the session is up, and has been since a moment.
+func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
+
+// Err returns nil when the session is up, else what is wrong.
+func (s *NodeSession) Err() error {
+	now := time.Now()
+	if up, text := s.status.is(); !up || s.status.silence(now) > Silent {
+		return fmt.Errorf("broker session: %s", text)
+	}
+	return nil
+}
+
+// steady is how long a connection has to have been up for the next attempt to be made without delay.
+const steady = time.Second
+
+func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
+
+// Run keeps the session connected until the context ends.
+func (s *NodeSession) Run(ctx context.Context) {
+	delay := s.config.BackoffMin
+	logged := "" // of the attempts since the session was lost
+	short := 0   // sessions in a row that ended soon after they began, without a word
+	for {
+		var probe *takeoverProbe
+		if short >= maxShort {
+			probe = startTakeoverProbe(ctx, s.world.Login, fmt.Sprintf("%s-%08x", s.clientID, uint32(s.world.Random())))
+		}
+		began := time.Now()
+		broker, err := s.connect(ctx)
+		if ctx.Err() != nil {
+			probe.close()
+			return
+		}
+		wasUp := s.set(false, err.Error())
+		if wasUp {
+			s.world.Metrics.losses.Inc()
+			if time.Since(began) > steady {
+				delay = s.config.BackoffMin
+			}
+		}
+		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
+			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
+		}
+		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && probe.sawSessionTakeover(ctx, broker)
+		probe.close()
+		if takenOver {
+			short = 0
+			s.yield(ctx)
+		} else if text := err.Error(); wasUp || text != logged { // not once for each attempt
+			logged = text
+			s.world.Log.Warn("no broker session", "was_up", wasUp, "error", err)
+		}
+		s.world.Login.Dialer.Next()
+		s.world.Pause(ctx, delay)
+		delay = min(2*delay, s.config.BackoffMax)
+	}
+}
+
+// yield leaves the client id to another client for a while. Taking it back at once would make the two disconnect each other for ever.
+func (s *NodeSession) yield(ctx context.Context) {
+	s.set(false, "another client uses this node's client id "+s.clientID)
+	s.world.Metrics.taken.Inc()
+	s.world.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker refuse something of it?", "client", s.clientID)
+	s.world.Pause(ctx, s.config.SessionAge)
+}

@@ -1,0 +1,145 @@
+package ingest
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// † A session that is too old stays so until a clean one has begun, also when an attempt in between fails.
+func TestStaleSessionStaysClean(t *testing.T) {
+	r := newRig(nil)
+	p := r.probes
+	p.contact()
+	resumable := func() bool {
+		_, ok := p.resumable()
+		return ok
+	}
+	if !resumable() {
+		t.Fatal("a session that was just in contact is not resumed")
+	}
+	if _, _, isProbe := p.handle([]byte("forged")); isProbe {
+		t.Fatal("anything is a probe")
+	}
+	if _, fresh, isProbe := p.handle([]byte("7 0 1")); fresh || !isProbe { // of another process, long ago
+		t.Fatal("an old probe counts as fresh")
+	}
+	for range 2 { // the first attempt fails
+		if resumable() {
+			t.Error("an old session is resumed")
+		}
+	}
+	if wall, _ := r.contact.Load(); wall != 0 {
+		t.Error("a restart would resume it")
+	}
+	p.connected(false)
+	p.contact()
+	if !resumable() {
+		t.Error("a new session is not resumed")
+	}
+}
+
+// A restarted node resumes its session only when it was in contact less than the session's age ago.
+func TestResumeAfterRestart(t *testing.T) {
+	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
+		r := newRig(nil)
+		_ = r.contact.Save(time.Now().Add(-age).UnixMilli())
+		contact, resumed := r.probes.resumable()
+		if resumed != want {
+			t.Errorf("contact %v ago: resumed %v", age, !want)
+		}
+		if off := time.Since(contact) - age; resumed && off.Abs() > 10*time.Second {
+			t.Errorf("contact %v ago is taken for one %v ago", age, time.Since(contact))
+		}
+	}
+}
+
+// How old what waits in a session is, is told by the probe that returned last, and by no reconnect.
+func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		p := r.probes
+		sent := time.Now()
+		payload := r.probe(sent)
+		time.Sleep(50 * time.Second) // it lay in the queue
+		p.handle(payload)
+		if since, ok := p.resumable(); !ok || since.After(sent) {
+			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
+		}
+		for range 3 { // connections that end right after SUBACK
+			time.Sleep(20 * time.Second)
+			p.contact()
+		}
+		if since, ok := p.resumable(); ok || since.After(sent) {
+			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
+		}
+		wall, _ := r.contact.Load()
+		if wall > sent.UnixMilli() {
+			t.Error("a restart would take the session for younger")
+		}
+	})
+}
+
+// Round trips of 40 ms say that the broker leaves Nagle's algorithm on; others do not.
+func TestNagleIsLoggedOnce(t *testing.T) {
+	for took, want := range map[time.Duration]int{41 * time.Millisecond: 1, time.Millisecond: 0, 100 * time.Millisecond: 0} {
+		var n nagle
+		logged := 0
+		for range 10 * nagleTrips {
+			if n.trip(took) {
+				logged++
+			}
+		}
+		if logged != want {
+			t.Errorf("%v: logged %d times", took, logged)
+		}
+	}
+}
+
+// A session that is down or by which nothing comes is silent for that long. One that this node does not read is not.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		time.Sleep(time.Minute)
+		if s := r.Silence(time.Now()); s != time.Minute || r.Err() == nil {
+			t.Errorf("not connected for a minute: %v, %v", s, r.Err())
+		}
+		up := time.Now()
+		r.set(true, "connected")
+		if s := r.Silence(time.Now()); s != 0 || r.Err() != nil {
+			t.Errorf("just up: %v, %v", s, r.Err())
+		}
+		time.Sleep(time.Minute)
+		if s := r.Silence(time.Now()); s != time.Minute || r.Err() == nil {
+			t.Errorf("nothing came for a minute: %v, %v", s, r.Err())
+		}
+		r.handler.blocked = true
+		if s := r.Silence(time.Now()); s != 0 {
+			t.Errorf("this node does not read: %v", s)
+		}
+		if !r.UpSince(up) || r.UpSince(up.Add(-1)) {
+			t.Error("wrong since when the session is up")
+		}
+		if r.set(false, "lost"); r.UpSince(time.Now()) || r.Silence(time.Now()) != 0 {
+			t.Error("up although it was lost")
+		}
+	})
+}
+
+func TestBarrierNeverMovesBack(t *testing.T) {
+	b := NewBarrier()
+	now := time.Now()
+	b.Pass(now)
+	b.Pass(now.Add(-time.Second))
+	if at := b.Reached(); !at.Equal(now) {
+		t.Errorf("%v", at.Sub(now))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.Await(ended, now.Add(time.Second))
+	b.Await(t.Context(), now)
+	if b.Passed(now.Add(time.Second)) || !b.Passed(now) {
+		t.Error("it is elsewhere")
+	}
+}

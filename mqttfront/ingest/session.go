@@ -1,0 +1,60 @@
+package ingest
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// session is a session with the broker, over one connection after the other.
+type session struct {
+	config   *Config
+	world    *World
+	handler  Handler
+	clientID string
+	requests bool // it brings them
+	follows  bool // it is the cluster's, which follows the leader
+	status   *status
+	probes   *prober
+	// connected is 1 while the session is up, else 0; nil for a session without a metric.
+	connected prometheus.Gauge
+	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
+	cleanStart bool
+}
+
+// newSession returns a session of a client id. Its probes go to a topic, and say the time of a clock that is in milliseconds since the Unix epoch.
+func newSession(config *Config, world *World, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
+	return &session{
+		config: config, world: world, handler: handler, clientID: clientID,
+		status: newStatus(handler.Blocked, config.ProbeInterval),
+		probes: &prober{config: config, world: world, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, boot: world.Random(), start: time.Now()},
+	}
+}
+
+// Silence returns for how long nothing could come by the session: it is down, or the broker sent nothing.
+func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
+
+// resumes reports whether the broker is to go on with the session that it has kept, and a moment before which the broker received nothing of what
+// is in it.
+func (s *session) resumes() (since time.Time, resume bool) {
+	switch {
+	case !s.requests:
+		return time.Now(), false // nothing in it is of worth, and it may be from a time when it was
+	case s.follows:
+		return time.Now(), true // what is too old in it is told by the probes
+	default:
+		return s.probes.resumable()
+	}
+}
+
+// set notes what the session is doing, and returns whether it was up.
+func (s *session) set(up bool, text string) (wasUp bool) {
+	if s.connected != nil {
+		value := 0.0
+		if up {
+			value = 1
+		}
+		s.connected.Set(value)
+	}
+	return s.status.set(up, text)
+}
