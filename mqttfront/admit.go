@@ -3,10 +3,12 @@ package mqttfront
 import (
 	"context"
 	"time"
+
+	"holdfast/mqttfront/pending"
 )
 
 // admit takes a request in: a leader executes it, another node holds it.
-func (f *Front) admit(ctx context.Context, r *request) {
+func (f *Front) admit(ctx context.Context, r *pending.Request) {
 	found := f.dedupLookup(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -27,70 +29,70 @@ func (f *Front) admit(ctx context.Context, r *request) {
 func (f *Front) onlyHolder() bool { return f.mode.onlyHolder(f.store.Alone()) }
 
 // dropRedelivered drops a request that the broker delivers again and that this node must not execute, and reports whether it did. It needs Front.mu.
-func (f *Front) dropRedelivered(r *request) bool {
-	if !r.redelivered || !f.rejectRedelivery(r) {
+func (f *Front) dropRedelivered(r *pending.Request) bool {
+	if !r.Redelivered || !f.rejectRedelivery(r) {
 		return false
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
-	r.done()
+	r.Done()
 	return true
 }
 
 // hold adds a request to the pending ones, if there is room for it. It needs Front.mu.
-func (f *Front) hold(r *request) bool {
-	if f.pending.full(r) {
+func (f *Front) hold(r *pending.Request) bool {
+	if f.pending.Full(r) {
 		f.fullAt = time.Now()
 		f.world.Metrics.heldDropped.WithLabelValues("full").Inc()
-		r.done()
+		r.Done()
 		return false
 	}
-	if earlier, held := f.pending.byID[r.Command.ID]; held && !earlier.isOpen() {
-		r.markCopy() // it came again after the outcome, which may be forgotten when the entry is applied
+	if earlier := f.pending.Get(r.Command.ID); earlier != nil && !earlier.IsOpen() {
+		r.MarkCopy() // it came again after the outcome, which may be forgotten when the entry is applied
 	}
-	f.pending.add(r)
-	f.world.Metrics.held.Set(float64(f.pending.len()))
+	f.pending.Add(r)
+	f.world.Metrics.held.Set(float64(f.pending.Len()))
 	if !f.onlyHolder() { // otherwise a request that is not answered when the node ends has to come again
-		r.done()
-		r.done = func() {}
+		r.Done()
+		r.Done = func() {}
 	}
 	return true
 }
 
 // keeps reports whether a node that does not lead holds the request. In a cluster of one it is the only node to have it. It needs Front.mu.
-func (f *Front) keeps(r *request) bool {
+func (f *Front) keeps(r *pending.Request) bool {
 	if f.onlyHolder() {
 		return true
 	}
 	if r.Command.ID.IsZero() {
 		return false
 	}
-	if earlier, held := f.pending.byID[r.Command.ID]; held {
-		if earlier.outcome == 0 { // one copy is enough
-			earlier.absorb(r)
+	if earlier := f.pending.Get(r.Command.ID); earlier != nil {
+		if earlier.Outcome == 0 { // one copy is enough
+			earlier.Absorb(r)
 			return false
 		}
-		if !earlier.state.isHeld() { // the store has it, and gives it back: then it stands for the client that asks again
-			earlier.absorb(r)
-			earlier.outcome, earlier.state = 0, stateRepeating
+		if !earlier.State.IsHeld() { // the store has it, and gives it back: then it stands for the client that asks again
+			earlier.Absorb(r)
+			earlier.Outcome, earlier.State = 0, pending.StateRepeating
 			return false
 		}
 		f.end(earlier) // the client asks again for an outcome that may be published, but did not reach it
 		return true
 	}
-	index, known := f.pending.hints.arrived(r.Command.ID, r.arrived)
+	index, known := f.pending.Hints.ArrivedEarly(r.Command.ID, r.Arrived)
 	if known && index <= f.mark {
 		return false // answered before it came
 	}
-	r.commit(index)
+	r.Commit(index)
 	return true
 }
 
 // end removes a request. It needs Front.mu.
-func (f *Front) end(r *request) {
-	if !f.pending.remove(r) {
+func (f *Front) end(r *pending.Request) {
+	if !f.pending.Remove(r) {
 		return
 	}
-	f.world.Metrics.held.Set(float64(f.pending.len()))
-	r.done()
+	f.world.Metrics.held.Set(float64(f.pending.Len()))
+	r.Done()
 	f.room.Signal()
 }

@@ -127,8 +127,8 @@ func (p *path) run() {
 		p.t.Fatalf("%d keys", keys)
 	}
 	_ = conn.Close() // of the test
-	if p.front.busy != 0 || p.front.pending.len() != 0 {
-		p.t.Fatalf("%d busy, %d held", p.front.busy, p.front.pending.len())
+	if p.front.busy != 0 || p.front.pending.Len() != 0 {
+		p.t.Fatalf("%d busy, %d held", p.front.busy, p.front.pending.Len())
 	}
 }
 

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 )
 
 // order returns the first letters of what was proposed, in lower case, with refusals in upper case.
 func (s *fakeStore) order() string {
 	var order strings.Builder
 	for i, tag := range s.tags {
-		name := string(tag.(*request).Correlation[:1])
+		name := string(tag.(*pending.Request).Correlation[:1])
 		if s.proposed[i].Kind == fsm.KindReject {
 			name = strings.ToUpper(name)
 		}

@@ -4,6 +4,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
 
@@ -20,7 +21,7 @@ func (f *Front) endWatches(d broker.Disconnect) {
 	watches := d.Everyone
 	if !watches {
 		f.mu.Lock()
-		watches = f.pending.writing[d.ClientID] > 0
+		watches = f.pending.Writes(d.ClientID) > 0
 		f.mu.Unlock()
 	}
 	if !watches {
@@ -48,7 +49,7 @@ func (f *Front) kick(r *wire.Request) {
 }
 
 // subscribeLocked subscribes a client that watches a key to its notifications. It does not wait for that.
-func (f *Front) subscribeLocked(r *request, result *fsm.Result) {
+func (f *Front) subscribeLocked(r *pending.Request, result *fsm.Result) {
 	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
 		f.subscribe(r.Command.Principal.ClientID, nil)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 )
 
 // A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
@@ -11,7 +12,7 @@ import (
 
 // dedupLookup marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
 // A leader does not look.
-func (f *Front) dedupLookup(r *request) (found dedupResult) {
+func (f *Front) dedupLookup(r *pending.Request) (found dedupResult) {
 	if r.Command.ID.IsZero() || r.Read {
 		return dedupResult{done: true}
 	}
@@ -22,11 +23,11 @@ func (f *Front) dedupLookup(r *request) (found dedupResult) {
 }
 
 // look notes whether a request has had its effect, and reports whether the reply is known to be published.
-func (f *Front) look(r *request) (published bool) {
+func (f *Front) look(r *pending.Request) (published bool) {
 	f.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.Command.ID)
 		if known {
-			r.markCopy()
+			r.MarkCopy()
 		}
 		published = known && index <= m.Status().Published
 	})
@@ -40,16 +41,16 @@ func (f *Front) recheckPending() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		index := m.Status().Index
-		if _, follows := f.role.(follower); !follows || !f.pending.needsLookup && index == f.applied {
+		if _, follows := f.role.(follower); !follows || !f.pending.NeedsLookup && index == f.applied {
 			return
 		}
-		f.pending.needsLookup, f.applied = false, index
-		for r := range f.pending.all() {
-			if r.isCopy() || r.Read || r.Command.ID.IsZero() {
+		f.pending.NeedsLookup, f.applied = false, index
+		for r := range f.pending.All() {
+			if r.IsCopy() || r.Read || r.Command.ID.IsZero() {
 				continue
 			}
 			if _, _, known := m.Remembered(r.Command.ID); known {
-				r.markCopy()
+				r.MarkCopy()
 			}
 		}
 	})
@@ -63,15 +64,15 @@ func (f *Front) leads() bool {
 }
 
 // wasShed reports whether a request was shed after this copy of it had come. f.mu is held.
-func (f *Front) wasShed(r *request) bool {
+func (f *Front) wasShed(r *pending.Request) bool {
 	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
-	return f.pending.hints.endedAt(r.Command.ID, endShed).After(r.arrived.Add(-imprecise))
+	return f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).After(r.Arrived.Add(-imprecise))
 }
 
 // rejectRedelivery reports whether this node must not execute a request that the broker delivers again. The request expired here, or was shed, and
 // later requests of its client may have been executed since. Or it has no identity and only the broker keeps requests: an earlier leader may
 // have executed it, and no node could recognise it. f.mu is held.
-func (f *Front) rejectRedelivery(r *request) bool {
+func (f *Front) rejectRedelivery(r *pending.Request) bool {
 	id := r.Command.ID
 	switch {
 	case r.Read:
@@ -79,20 +80,20 @@ func (f *Front) rejectRedelivery(r *request) bool {
 	case id.IsZero():
 		return !f.mode.followersHold()
 	default:
-		return !f.pending.hints.endedAt(id, endExpired).IsZero() || !f.mode.followersHold() && !f.pending.hints.endedAt(id, endShed).IsZero()
+		return !f.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !f.mode.followersHold() && !f.pending.Hints.EndedAt(id, pending.EndShed).IsZero()
 	}
 }
 
 // noteExpired notes that a request expired before this node executed it. f.mu is held.
-func (f *Front) noteExpired(r *request) {
+func (f *Front) noteExpired(r *pending.Request) {
 	if !r.Command.ID.IsZero() && !r.Read {
-		f.pending.hints.ended(r.Command.ID, endExpired, 0, false, time.Now())
+		f.pending.Hints.Ended(r.Command.ID, pending.EndExpired, 0, false, time.Now())
 	}
 }
 
 // keepFirst removes the later one of two copies of a request, unless the store has it, and reports whether it removed r. f.mu is held.
-func (f *Front) keepFirst(r *request) (dropped bool) {
-	other := f.pending.keepFirst(r)
+func (f *Front) keepFirst(r *pending.Request) (dropped bool) {
+	other := f.pending.KeepFirst(r)
 	if other != nil {
 		f.end(other)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 )
 
 // commit applies an entry to the store's state, as the next of one leader; the front end is not told.
@@ -43,7 +44,7 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			tags = s.tags[len(s.tags)-1:]
 		}
 		f.Applied(outcome, tags)
-		if f.pending.len() != 0 {
+		if f.pending.Len() != 0 {
 			t.Fatal("the write is not let go")
 		}
 		held := heldBy(t, other)
@@ -51,11 +52,11 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*request{"other": held}); len(added) != 0 {
+		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
 			t.Errorf("leads %v: taken up", leads)
 		}
-		held[0].arrived = time.Now().Add(time.Second)
-		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*request{"other": held}); len(added) != 1 {
+		held[0].Arrived = time.Now().Add(time.Second)
+		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
 			t.Errorf("leads %v: what the client has sent again is refused", leads)
 		}
 		f.mu.Unlock()
@@ -71,7 +72,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	command := probe.first().Command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Fatal("the copy is not held: nobody has answered it")
 	}
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
@@ -84,16 +85,16 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 		t.Fatalf("%+v is proposed: the log must say that no copy may be executed", s.proposed)
 	}
 	refused := &fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
-	if f.Applied(refused, s.tags); f.pending.len() != 0 || f.busy != 0 || len(f.pending.writing) != 0 {
-		t.Errorf("%d held, %d busy, %d writing after that", f.pending.len(), f.busy, len(f.pending.writing))
+	if f.Applied(refused, s.tags); f.pending.Len() != 0 || f.busy != 0 || f.pending.Writes("c") != 0 {
+		t.Errorf("%d held, %d busy, %d writing after that", f.pending.Len(), f.busy, f.pending.Writes("c"))
 	}
-	requests, err := readHeld(slices.Concat(held...), time.Now())
+	requests, err := pending.ReadPage(slices.Concat(held...), time.Now())
 	if err != nil || len(requests) != 1 {
 		t.Fatal(requests, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
 		t.Error("taken up from another node")
 	}
 }
@@ -111,7 +112,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		serve(f)
 		held := heldBy(t, other)
 		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held}) {
+		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held}) {
 			leading(f).execute(f, r, false)
 		}
 		f.mu.Unlock()
@@ -129,9 +130,9 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 			fail()
 		}
 		var order []string
-		for r := range f.pending.all() {
+		for r := range f.pending.All() {
 			order = append(order, string(r.Correlation))
-			if f.pending.byID[r.Command.ID] != r {
+			if f.pending.Get(r.Command.ID) != r {
 				t.Error("a request is held that is not known by its identity")
 			}
 		}
@@ -153,7 +154,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	f.stopServing(leading(f))
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recheckPending()
-	if f.pending.len() != 1 || !f.first().isCopy() {
+	if f.pending.Len() != 1 || !f.first().IsCopy() {
 		t.Error("the copy is not recognized")
 	}
 }
@@ -167,13 +168,13 @@ func TestBacklogOfDropped(t *testing.T) {
 	f.Applied(&fsm.Outcome{
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
-	f.giveUp(time.Now().Add(answeredMemory + time.Second))
+	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
 	f.take(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
-	if f.pending.len() != 0 {
+	if f.pending.Len() != 0 {
 		t.Error("it is held")
 	}
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Error("what the client sends again is not")
 	}
 }
@@ -185,7 +186,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
 	f.recheckPending()
-	if !held.isCopy() {
+	if !held.IsCopy() {
 		t.Error("the request is not recognized")
 	}
 }
@@ -214,7 +215,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held}); (len(added) == 1) != copied {
+		if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
 		f.mu.Unlock()

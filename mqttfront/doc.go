@@ -1,7 +1,7 @@
 // Package mqttfront is the MQTT side of a node: requests in, commands out; replies and notifications back.
 //
 // Every node holds an ingest session (package ingest) and receives every request. What arrives is decoded (package wire) into a
-// request and kept (admit.go, pending.go) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
+// request and kept (admit.go, package pending) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
 // holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (package publish). A new
 // leader takes these connections over from the old one before it publishes anything, and answers what it held as a follower. What depends on
 // cluster.ingest is in ingestmode.go.

@@ -4,45 +4,46 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
 
 // execute gives a request to the store, or answers it where the store is not needed. A request that waited too long for a leader that
 // was there all the time is refused; one that waited for an election is not. It needs Front.mu.
-func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
+func (l *leader) execute(f *Front, r *pending.Request, mayRefuse bool) {
 	now := time.Now()
-	if r.messageExpired(now) {
+	if r.MessageExpired(now) {
 		f.world.Metrics.ignored.WithLabelValues(wire.ReasonExpired).Inc()
-		if !r.inTable() {
+		if !r.InTable() {
 			f.end(r)
 			return
 		}
 	}
-	late := r.state == stateLate || mayRefuse && now.Sub(r.arrived) > f.config.maxWait()
-	known := r.state == stateCopy || r.outcome != 0
-	barred := r.inTable() && (known || late || f.mustBar(r, now))
-	f.world.Metrics.stage("queue", now.Sub(r.arrived))
+	late := r.State == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > f.config.maxWait()
+	known := r.State == pending.StateCopy || r.Outcome != 0
+	barred := r.InTable() && (known || late || f.mustBar(r, now))
+	f.world.Metrics.stage("queue", now.Sub(r.Arrived))
 	overloaded := mayRefuse && !barred && f.overloadedLocked(r, now)
-	if overloaded && r.logged() && r.Command.ID.IsZero() {
+	if overloaded && r.Logged() && r.Command.ID.IsZero() {
 		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
 		f.world.Metrics.heldDropped.WithLabelValues("overloaded").Inc()
 		f.end(r)
 		return
 	}
-	switch r.began = now; {
-	case barred && r.state == stateCopy:
-		r.state = stateRepeating
+	switch r.Began = now; {
+	case barred && r.State == pending.StateCopy:
+		r.State = pending.StateRepeating
 	case barred:
-		r.state = stateBarring
+		r.State = pending.StateBarring
 	case overloaded:
-		r.state = stateRefusing
+		r.State = pending.StateRefusing
 	default:
-		r.state = stateExecuting
+		r.State = pending.StateExecuting
 	}
 	f.beginWorkLocked(r)
 	command := r.Command
 	switch {
-	case r.answerKnown():
+	case r.AnswerKnown():
 		l.answer(f, r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
 	case overloaded && mayRefuseUnlogged(r):
@@ -52,7 +53,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
 		silent := barred && (late || known)
 		command = command.Refusal(silent && f.version >= fsm.VersionProlong)
-	case r.Read && f.pending.noConflictingWrite(r):
+	case r.Read && f.pending.NoConflictingWrite(r):
 		if !f.store.Read(&r.Command, r) {
 			f.requeue(r)
 		}
@@ -60,7 +61,7 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 	default:
 		f.leaveOutOversize(&command)
 	}
-	f.pending.beginWrite(r)
+	f.pending.BeginWrite(r)
 	if !f.store.Propose(command, r) {
 		f.requeue(r)
 	}
@@ -68,30 +69,30 @@ func (l *leader) execute(f *Front, r *request, mayRefuse bool) {
 
 // mustBar reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
 // node, and expired here, so that its client's later requests may have been executed. f.mu is held.
-func (f *Front) mustBar(r *request, now time.Time) bool {
-	return r.messageExpired(now) || f.wasShed(r) || r.elsewhere && !f.pending.hints.endedAt(r.Command.ID, endExpired).IsZero()
+func (f *Front) mustBar(r *pending.Request, now time.Time) bool {
+	return r.MessageExpired(now) || f.wasShed(r) || r.Elsewhere && !f.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // answersBarred handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
 // the request ends here.
-func (l *leader) answersBarred(f *Front, r *request, result *fsm.Result) bool {
-	if result.Repeat && result.Code != fsm.CodeDropped && !r.expired(time.Now()) {
+func (l *leader) answersBarred(f *Front, r *pending.Request, result *fsm.Result) bool {
+	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
 		return true
 	}
 	f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 	l.silent = true
-	f.pending.endWrite(r)
+	f.pending.EndWrite(r)
 	f.endWorkLocked(r)
 	f.end(r)
 	return false
 }
 
 // overloadedLocked reports whether a request is refused: it waited for too long, or its client has too much under way.
-func (f *Front) overloadedLocked(r *request, now time.Time) bool {
+func (f *Front) overloadedLocked(r *pending.Request, now time.Time) bool {
 	switch {
-	case now.Sub(r.arrived) > f.config.OverloadAge:
+	case now.Sub(r.Arrived) > f.config.OverloadAge:
 		f.world.Metrics.refused.WithLabelValues("age").Inc()
-	case f.shares.full(r.ordering(), r.Size):
+	case f.shares.full(r.Ordering(), r.Size):
 		f.world.Metrics.refused.WithLabelValues("client_share").Inc()
 	default:
 		return false
@@ -108,21 +109,21 @@ func (f *Front) leaveOutOversize(command *fsm.Command) {
 }
 
 // requeue makes a request wait for the next leadership. It needs Front.mu.
-func (f *Front) requeue(r *request) {
-	r.hold()
+func (f *Front) requeue(r *pending.Request) {
+	r.Hold()
 	f.endWorkLocked(r)
 	f.role.givenBack(f, r)
 }
 
 // parkCommitted makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
 // without must never be proposed again, so it stays unanswered. f.mu is held.
-func (f *Front) parkCommitted(r *request) {
+func (f *Front) parkCommitted(r *pending.Request) {
 	f.requeue(r)
-	if r.state.isHeld() && !r.Read && r.Command.ID.IsZero() {
+	if r.State.IsHeld() && !r.Read && r.Command.ID.IsZero() {
 		f.world.Metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		f.end(r)
 	}
 }
 
 // mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
-func mayRefuseUnlogged(r *request) bool { return r.Read }
+func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
@@ -40,7 +41,7 @@ type Front struct {
 	mu      sync.Mutex
 	role    role
 	room    sync.Cond // somebody waits to hand a request to the store
-	pending pending
+	pending pending.Buffer
 	mark    uint64       // the published mark, as the log has it
 	applied uint64       // index of the last entry that the store told of
 	busy    int          // requests executing or answering
@@ -65,7 +66,7 @@ func New(config Config, world World) (*Front, error) {
 	settings := fsm.DefaultSettings()
 	f := &Front{
 		config: config, world: world, decoder: config.decoder(), mode: ingestEverywhere, role: follower{}, barrier: ingest.NewBarrier(),
-		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: newPending(&config), shares: newClientShares(&config),
+		hasStore: make(chan struct{}), drain: make(chan struct{}), pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(&config),
 		limits: settings.Limits, expiry: time.Duration(settings.NotificationExpiry) * time.Millisecond,
 	}
 	if config.FollowLeader {
@@ -135,7 +136,7 @@ const (
 )
 
 // dropStale removes a request if it is stale, and reports whether it did. It needs Front.mu.
-func (f *Front) dropStale(r *request) bool {
+func (f *Front) dropStale(r *pending.Request) bool {
 	if !f.isStale(r) {
 		return false
 	}
@@ -145,8 +146,8 @@ func (f *Front) dropStale(r *request) bool {
 }
 
 // isStale reports whether a request came when what came was old. f.mu is held.
-func (f *Front) isStale(r *request) bool {
-	return r.arrived.After(f.staleFrom) && !r.arrived.After(f.staleTo)
+func (f *Front) isStale(r *pending.Request) bool {
+	return r.Arrived.After(f.staleFrom) && !r.Arrived.After(f.staleTo)
 }
 
 // Serving reports whether requests are answered here as they come.
@@ -197,10 +198,10 @@ func (f *Front) expireHeld(ctx context.Context) {
 func (f *Front) giveUp(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pending.hints.forget(now)
-	for r := range f.pending.all() {
-		if r.state.isHeld() && now.After(r.holdUntil) {
-			if r.outcome == 0 {
+	f.pending.Hints.Forget(now)
+	for r := range f.pending.All() {
+		if r.State.IsHeld() && now.After(r.HoldUntil) {
+			if r.Outcome == 0 {
 				f.world.Metrics.heldDropped.WithLabelValues("expired").Inc()
 				f.noteExpired(r)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 )
 
@@ -146,8 +148,11 @@ const (
 )
 
 // first and last return requests that a front end holds, of which there is one.
-func (f *Front) first() *request { return f.pending.order.Front().Value.(*request) }
-func (f *Front) last() *request  { return f.pending.order.Back().Value.(*request) }
+func (f *Front) first() *pending.Request { return f.requests()[0] }
+func (f *Front) last() *pending.Request  { return f.requests()[f.pending.Len()-1] }
+
+// requests returns all requests that a front end holds, in their order.
+func (f *Front) requests() []*pending.Request { return slices.Collect(f.pending.All()) }
 
 // arrive hands a request of the client c to a front end, and returns whether it is acknowledged.
 func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
@@ -202,8 +207,8 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 		arrive(f, del, "short")
 		end(f, s)
 		serve(f)
-		if len(s.proposed) != 1 || f.pending.len() != 0 || f.busy != 0 {
-			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.pending.len(), f.busy)
+		if len(s.proposed) != 1 || f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.pending.Len(), f.busy)
 		}
 	}
 }
@@ -234,17 +239,17 @@ func TestFollowerHolds(t *testing.T) {
 	}
 	arrive(f, del, "0123456789abcdef") // redelivered
 	arrive(f, del, "short")
-	if f.pending.len() != 1 {
-		t.Fatalf("%d held", f.pending.len())
+	if f.pending.Len() != 1 {
+		t.Fatalf("%d held", f.pending.Len())
 	}
 	command := f.first().Command
 	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Error("released when applied, before it was published")
 	}
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
-	if f.pending.len() != 0 || f.pending.bytes != 0 || len(s.proposed) != 0 {
-		t.Errorf("%d held, %d bytes", f.pending.len(), f.pending.bytes)
+	if f.pending.Len() != 0 || f.pending.Bytes() != 0 || len(s.proposed) != 0 {
+		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
 	}
 }
 
@@ -253,7 +258,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	f, s := newTestFront(t)
 	s.alone = true
 	acknowledged := arrive(f, get, "short")
-	if *acknowledged || f.pending.len() != 1 {
+	if *acknowledged || f.pending.Len() != 1 {
 		t.Fatal("acknowledged before it was answered, or not kept")
 	}
 	o := serve(f)
@@ -262,7 +267,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 		t.Fatal("acknowledged before the broker has the reply")
 	}
 	o.deliver()
-	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
+	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
 		t.Error("not let go")
 	}
 }
@@ -299,12 +304,12 @@ func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
 			end(f, s.tags[0])
 			arrive(f, get, strings.Repeat("b", 16), "__srcId", "c")
 			arrive(f, get, strings.Repeat("c", 16), "__srcId", "other")
-			if len(s.reads) != 1 || s.reads[0].(*request).Correlation[0] != 'c' {
+			if len(s.reads) != 1 || s.reads[0].(*pending.Request).Correlation[0] != 'c' {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
 			f.stopServing(leading(f))
-			if len(f.pending.writing) != 0 {
-				t.Errorf("writes under way after the leadership: %v", f.pending.writing)
+			if f.pending.Writes("c") != 0 {
+				t.Errorf("writes under way after the leadership: %d", f.pending.Writes("c"))
 			}
 			for _, tag := range s.tags[1:] {
 				f.Failed(tag, false)
@@ -379,7 +384,7 @@ func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, time.Now(), false, func() {})
 	}
-	if f.pending.len() != 10 || f.pending.bytes < 1_000_000 {
-		t.Errorf("%d held, of %d bytes", f.pending.len(), f.pending.bytes)
+	if f.pending.Len() != 10 || f.pending.Bytes() < 1_000_000 {
+		t.Errorf("%d held, of %d bytes", f.pending.Len(), f.pending.Bytes())
 	}
 }

@@ -3,15 +3,13 @@ package mqttfront
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"holdfast/fsm"
-	"holdfast/mqttfront/wire"
+	"holdfast/mqttfront/pending"
 )
 
 // A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
@@ -22,8 +20,6 @@ import (
 
 const (
 	collectTime = 200 * time.Millisecond
-	// heldPage is about how many bytes of requests one answer holds.
-	heldPage = 1 << 20
 	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. If the leader cannot serve yet after
 	// that, it asks the other nodes again.
 	barrierTime = 200 * time.Millisecond
@@ -36,173 +32,22 @@ const (
 func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
-	for r := range f.pending.all() {
-		if r.sequence < cursor || r.Command.ID.IsZero() || r.expired(now) {
-			continue
-		}
-		if age > 0 && now.Sub(r.arrived) < age {
-			break // the others came later
-		}
-		if age > 0 && r.outcome != 0 {
-			continue
-		}
-		if len(page) >= heldPage {
-			return page, r.sequence
-		}
-		page = appendHeld(page, r, now)
-	}
-	return page, 0
-}
-
-func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
-}
-
-// The flags of a request that one node gives to another.
-const (
-	flagBare      = 1 << iota // its command has no kind: it is answered without the log
-	flagCopy                  // it is a copy of one that has an outcome
-	flagElsewhere             // the node has it from another node
-)
-
-// appendHeld appends a request as one node gives it to another: times as what is left of them, because clocks differ.
-func appendHeld(b []byte, r *request, now time.Time) []byte {
-	deadline := int64(0)
-	if !r.Deadline.IsZero() {
-		deadline = max(r.Deadline.Sub(now).Milliseconds(), 1)
-	}
-	var body []byte
-	body = appendField(body, r.ResponseTopic)
-	body = appendField(body, r.Correlation)
-	body = appendField(body, r.UnsupportedVersion)
-	body = binary.AppendVarint(body, deadline)
-	body = binary.AppendVarint(body, r.holdUntil.Sub(now).Milliseconds())
-	body = binary.AppendVarint(body, now.Sub(r.arrived).Milliseconds())
-	body = binary.AppendUvarint(body, r.outcome)
-	command, flags := r.Command, uint64(0)
-	if command.Kind == 0 { // it never enters the log, where every command has a kind
-		command.Kind, flags = fsm.KindInvalid, flagBare
-	}
-	if r.isCopy() {
-		flags |= flagCopy
-	}
-	if r.elsewhere {
-		flags |= flagElsewhere
-	}
-	body = binary.AppendUvarint(body, flags)
-	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.sent.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
-	return appendField(b, body)
-}
-
-var errHeld = errors.New("a held request that cannot be read")
-
-// fields reads what appendHeld wrote. The first fault sticks.
-type fields struct {
-	rest []byte
-	err  error
-}
-
-func (f *fields) bytes() []byte {
-	size, n := binary.Uvarint(f.rest)
-	if f.err != nil || n <= 0 || size > uint64(len(f.rest)-n) {
-		f.err = errHeld
-		return nil
-	}
-	field := f.rest[n : n+int(size)]
-	f.rest = f.rest[n+int(size):]
-	return field
-}
-
-func (f *fields) number() uint64 {
-	value, n := binary.Uvarint(f.rest)
-	if f.err != nil || n <= 0 {
-		f.err = errHeld
-		return 0
-	}
-	f.rest = f.rest[n:]
-	return value
-}
-
-func (f *fields) milliseconds() time.Duration {
-	value, n := binary.Varint(f.rest)
-	if f.err != nil || n <= 0 {
-		f.err = errHeld
-		return 0
-	}
-	f.rest = f.rest[n:]
-	return time.Duration(value) * time.Millisecond
-}
-
-// readHeld reads a page. What cannot be read is left out: it was written by a version that knows more.
-func readHeld(page []byte, now time.Time) (requests []*request, faults error) {
-	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
-		r, err := readOneHeld(fields{rest: rest.bytes()}, now)
-		if err != nil {
-			faults = errors.Join(faults, err)
-			continue
-		}
-		requests = append(requests, r)
-	}
-	return requests, faults
-}
-
-func readOneHeld(body fields, now time.Time) (*request, error) {
-	r := &request{done: func() {}, elsewhere: true}
-	r.ResponseTopic = string(body.bytes())
-	r.Correlation = body.bytes()
-	r.UnsupportedVersion = string(body.bytes())
-	if deadline := body.milliseconds(); deadline > 0 {
-		r.Deadline = now.Add(deadline)
-	}
-	r.holdUntil = now.Add(body.milliseconds())
-	r.arrived = now.Add(-body.milliseconds())
-	r.commit(body.number())
-	flags := body.number()
-	encoded := body.bytes()
-	if body.err != nil {
-		return nil, body.err
-	}
-	if r.sent = r.Deadline; r.sent.IsZero() {
-		r.sent = r.arrived
-	}
-	if len(body.rest) > 0 {
-		r.sent = now.Add(body.milliseconds())
-	}
-	entry, err := fsm.DecodeEntry(encoded)
-	if err != nil {
-		return nil, err
-	}
-	if len(entry.Commands) != 1 || entry.Commands[0].ID.IsZero() {
-		return nil, errHeld
-	}
-	r.Command = entry.Commands[0]
-	if flags&flagBare != 0 {
-		r.Command.Kind = 0
-	}
-	if flags&flagCopy != 0 {
-		r.markCopy()
-	}
-	r.secondHand = flags&flagElsewhere != 0
-	r.Read = r.Command.Kind == fsm.KindGet
-	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
-	return r, nil
+	return f.pending.Page(cursor, age, time.Now())
 }
 
 // collection is what the other nodes hold, by node, each in its order.
 type collection struct {
 	mu     sync.Mutex
-	byNode map[string][]*request
+	byNode map[string][]*pending.Request
 }
 
 // collect asks the other nodes what they hold, and have held for as long as age.
-func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*request {
+func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*pending.Request {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
-	c := collection{byNode: make(map[string][]*request)}
+	c := collection{byNode: make(map[string][]*pending.Request)}
 	f.store.CollectHeld(ctx, age, func(node string, page []byte) {
-		requests, err := readHeld(page, time.Now())
+		requests, err := pending.ReadPage(page, time.Now())
 		if err != nil {
 			f.world.Log.Warn("what another node holds cannot be read", "from", node, "error", err)
 		}
@@ -217,9 +62,9 @@ func (f *Front) collect(ctx context.Context, age time.Duration) map[string][]*re
 }
 
 // withoutRepeats drops what comes again in a list: a node that puts its requests into another order meanwhile gives some of them twice.
-func withoutRepeats(list []*request) []*request {
+func withoutRepeats(list []*pending.Request) []*pending.Request {
 	known := make(map[fsm.RequestID]bool, len(list))
-	return slices.DeleteFunc(list, func(r *request) bool {
+	return slices.DeleteFunc(list, func(r *pending.Request) bool {
 		again := known[r.Command.ID]
 		known[r.Command.ID] = true
 		return again
@@ -228,7 +73,7 @@ func withoutRepeats(list []*request) []*request {
 
 // heldElsewhere is what the other nodes hold.
 type heldElsewhere struct {
-	byNode map[string][]*request
+	byNode map[string][]*pending.Request
 	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
 	received time.Time
 }
@@ -237,7 +82,7 @@ type heldElsewhere struct {
 // Until the context ready ends, because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
 // before the same request in another node's list.
 func (f *Front) collectForTakeover(ctx, ready context.Context) (held heldElsewhere) {
-	held.byNode = make(map[string][]*request)
+	held.byNode = make(map[string][]*pending.Request)
 	for again := false; ; again = true {
 		maps.Copy(held.byNode, f.collect(ctx, 0)) // a node that does not answer now may have answered before
 		held.received = time.Now()
@@ -259,12 +104,12 @@ func (f *Front) collectForTakeover(ctx, ready context.Context) (held heldElsewhe
 }
 
 // lacks reports whether other nodes hold something that this one does not.
-func (f *Front) lacks(byNode map[string][]*request) bool {
+func (f *Front) lacks(byNode map[string][]*pending.Request) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if _, held := f.pending.byID[r.Command.ID]; !held {
+			if f.pending.Get(r.Command.ID) == nil {
 				return true
 			}
 		}
@@ -273,88 +118,68 @@ func (f *Front) lacks(byNode map[string][]*request) bool {
 }
 
 // keepSettledLocked leaves out the requests that this node's own session may still deliver.
-func (f *Front) keepSettledLocked(byNode map[string][]*request) {
+func (f *Front) keepSettledLocked(byNode map[string][]*pending.Request) {
 	at := f.barrier.Reached()
 	for node, requests := range byNode {
-		byNode[node] = settled(requests, at, f.pending.byID)
+		byNode[node] = f.pending.Settled(requests, at)
 	}
 }
 
 // takeUpHeld adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
 // their order. f.mu is held.
-func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*request) (added []*request) {
+func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	published, now := m.Status().Published, time.Now()
 	copies := make(map[fsm.RequestID]bool) // that any node knows as such
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if r.isCopy() {
+			if r.IsCopy() {
 				copies[r.Command.ID] = true
 			}
 		}
 	}
-	var elsewhere [][]*request
+	var elsewhere [][]*pending.Request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *request) bool {
+		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
 			if copies[r.Command.ID] {
-				r.markCopy()
+				r.MarkCopy()
 			}
-			if here, held := f.pending.byID[r.Command.ID]; held {
-				if r.isCopy() && here.state.isHeld() {
-					here.markCopy()
+			if here := f.pending.Get(r.Command.ID); here != nil {
+				if r.IsCopy() && here.State.IsHeld() {
+					here.MarkCopy()
 				}
 				return false
 			}
-			if r.expired(now) { // deduplication may have forgotten it
+			if r.Expired(now) { // deduplication may have forgotten it
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)
-			if !known && (r.isCopy() && !r.Read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
+			if !known && (r.IsCopy() && !r.Read || f.wasShed(r)) { // and it is forgotten, or that node does not know it yet
 				l.report(f, r.Command.ID)
 				return true
 			}
-			if known && index <= published && !r.isCopy() { // answered: that node only does not know it yet
+			if known && index <= published && !r.IsCopy() { // answered: that node only does not know it yet
 				l.report(f, r.Command.ID)
 				return true
 			}
 			return false
 		}))
 	}
-	added, full := f.pending.merge(elsewhere, func(r *request) bool {
-		if !r.isOpen() {
+	added, full := f.pending.Merge(elsewhere, func(r *pending.Request) bool {
+		if !r.IsOpen() {
 			return false
 		}
 		_, _, known := m.Remembered(r.Command.ID)
 		return !known
 	})
 	f.world.Metrics.heldDropped.WithLabelValues("full").Add(float64(full))
-	f.world.Metrics.held.Set(float64(f.pending.len()))
+	f.world.Metrics.held.Set(float64(f.pending.Len()))
 	if len(added) == 0 {
 		return nil
 	}
 	f.world.Metrics.takenUp.Add(float64(len(added)))
 	f.world.Log.Info("took up requests that only other nodes held", "requests", len(added))
-	slices.SortFunc(added, func(a, b *request) int { return cmp.Compare(a.sequence, b.sequence) })
+	slices.SortFunc(added, func(a, b *pending.Request) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return added
-}
-
-// settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
-// received before the barrier, and those that stand before a request of the same client that both nodes received themselves. here holds the requests of
-// this node, by id.
-func settled(list []*request, at time.Time, here map[fsm.RequestID]*request) (kept []*request) {
-	const rounding = 1500 * time.Millisecond // of request.sent
-	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
-	for i, r := range list {
-		own, held := here[r.Command.ID]
-		if held && !own.elsewhere && !r.secondHand && r.sent.Sub(own.sent) < rounding { // otherwise the client sent this copy later
-			passed[r.ordering()] = i + 1
-		}
-	}
-	for i, r := range list {
-		if r.arrived.Before(at) || i < passed[r.ordering()] {
-			kept = append(kept, r)
-		}
-	}
-	return kept
 }
 
 // sweep takes up, until the context ends, what passed this node by while it leads.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
 
@@ -21,7 +22,7 @@ func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
 		client, correlation, _ := strings.Cut(name, ":")
 		arrive(f, del, correlation+strings.Repeat("-", 16), "__srcId", client)
 		f.mu.Lock()
-		f.last().arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
+		f.last().Arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
 		f.mu.Unlock()
 	}
 	return f, s
@@ -29,7 +30,7 @@ func follow(t *testing.T, requests ...string) (*Front, *fakeStore) {
 
 // order returns the requests that a front end holds, as follow names them.
 func (f *Front) order() (names []string) {
-	for r := range f.pending.all() {
+	for r := range f.pending.All() {
 		names = append(names, r.Command.Principal.ClientID+":"+strings.TrimRight(string(r.Correlation), "-"))
 	}
 	return names
@@ -46,9 +47,9 @@ func pages(f *Front) (pages [][]byte) {
 }
 
 // heldBy returns what a front end holds, as another node reads it.
-func heldBy(t *testing.T, f *Front) []*request {
+func heldBy(t *testing.T, f *Front) []*pending.Request {
 	t.Helper()
-	held, err := readHeld(slices.Concat(pages(f)...), time.Now())
+	held, err := pending.ReadPage(slices.Concat(pages(f)...), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +57,12 @@ func heldBy(t *testing.T, f *Front) []*request {
 }
 
 // takeUpFrom makes a front end take up what another one holds.
-func takeUpFrom(t *testing.T, f *Front, s *fakeStore, other *Front) (added []*request) {
+func takeUpFrom(t *testing.T, f *Front, s *fakeStore, other *Front) (added []*pending.Request) {
 	t.Helper()
 	held := heldBy(t, other)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": held})
+	return leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held})
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
@@ -105,18 +106,18 @@ func TestHandOverOfErrors(t *testing.T) {
 	arrive(other, get, strings.Repeat("c", 16), "__srcId", "c")
 	arrive(other, get, strings.Repeat("d", 16), "__srcId", "c", "__protVer", "9.9")
 	f, s := newTestFront(t)
-	s.held = map[string][][]byte{"n2": append([][]byte{appendField(nil, "nonsense")}, pages(other)...)}
+	s.held = map[string][][]byte{"n2": append([][]byte{[]byte("\x08nonsense")}, pages(other)...)}
 	byNode := f.collect(context.Background(), 0)
 	leading(f).takeUpHeld(f, s.machine, byNode)
-	if f.pending.len() != 4 {
-		t.Fatalf("%d of 4", f.pending.len())
+	if f.pending.Len() != 4 {
+		t.Fatalf("%d of 4", f.pending.Len())
 	}
 	first := f.first()
 	last := f.last()
 	if first.Command.Kind != 0 || first.Command.Error != fsm.ErrorUnknownCommand || last.UnsupportedVersion != "9.9" {
 		t.Errorf("%+v, %+v", first, last)
 	}
-	if !slices.Collect(f.pending.all())[2].Read {
+	if !slices.Collect(f.pending.All())[2].Read {
 		t.Error("a GET is none any more")
 	}
 }
@@ -130,10 +131,10 @@ func TestHeldPages(t *testing.T) {
 	}
 	total := 0
 	for _, page := range pages(f) {
-		if len(page) > heldPage+200_000 {
+		if len(page) > 1<<20+200_000 {
 			t.Errorf("a page of %d bytes", len(page))
 		}
-		requests, err := readHeld(page, time.Now())
+		requests, err := pending.ReadPage(page, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,18 +153,18 @@ func TestMergeIsQuick(t *testing.T) {
 	const many, bound = 100_000, 20 * time.Second // a busy machine needs 5 s, the square of many takes minutes
 	f, _ := newTestFront(t)
 	now := time.Now()
-	var others []*request
+	var others []*pending.Request
 	for i := range many {
-		r := &request{done: func() {}, arrived: now.Add(time.Duration(i) * time.Millisecond), Request: wire.Request{ResponseTopic: fmt.Sprint(i)}}
+		r := &pending.Request{Done: func() {}, Arrived: now.Add(time.Duration(i) * time.Millisecond), Request: wire.Request{ResponseTopic: fmt.Sprint(i)}}
 		r.Command.ID[0], r.Command.ID[1], r.Command.ID[2] = byte(i), byte(i>>8), byte(i>>16)
 		others = append(others, r)
-		mine := &request{done: func() {}, arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), Request: wire.Request{ResponseTopic: fmt.Sprint("x", i)}}
+		mine := &pending.Request{Done: func() {}, Arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), Request: wire.Request{ResponseTopic: fmt.Sprint("x", i)}}
 		mine.Command.ID = r.Command.ID
 		mine.Command.ID[15] = 1
-		f.pending.add(mine)
+		f.pending.Add(mine)
 	}
 	began := time.Now()
-	if added, _ := f.pending.merge([][]*request{others}, func(*request) bool { return true }); len(added) != many {
+	if added, _ := f.pending.Merge([][]*pending.Request{others}, func(*pending.Request) bool { return true }); len(added) != many {
 		t.Fatal(len(added))
 	}
 	if took := time.Since(began); took > bound {
@@ -175,28 +176,28 @@ func TestMergeIsQuick(t *testing.T) {
 func TestReportsReleaseReads(t *testing.T) {
 	f, _ := newTestFront(t)
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Fatal("a GET with an identity is not held")
 	}
 	id := f.first().Command.ID
 	f.HandleBroadcast(id[:])
-	if f.pending.len() != 0 {
+	if f.pending.Len() != 0 {
 		t.Error("not let go")
 	}
 	f.HandleBroadcast(id[:])
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 0 {
+	if f.pending.Len() != 0 {
 		t.Error("a report that came first was forgotten")
 	}
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c") // another copy: nobody has said that it is answered
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Error("one report let two go")
 	}
 	f.HandleBroadcast(id[:])
 	f.HandleBroadcast(id[:])
-	f.giveUp(time.Now().Add(answeredMemory + time.Second))
+	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Error("an old report still lets go")
 	}
 }
@@ -228,17 +229,17 @@ func TestLateDelivery(t *testing.T) {
 	}
 	f.Applied(outcome(5, 0), nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 1 {
+	if f.pending.Len() != 1 {
 		t.Fatal("not published yet, and not held")
 	}
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.pending.len() != 0 {
+	if f.pending.Len() != 0 {
 		t.Error("published, and still held")
 	}
 	f.Applied(outcome(7, 5), nil)
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.len() != 0 {
+	if f.pending.Len() != 0 {
 		t.Error("published before it came, and held")
 	}
 }
@@ -251,7 +252,7 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.Command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.pending.len() != 1 || f.first() == first {
+	if f.pending.Len() != 1 || f.first() == first {
 		t.Error("the copy went with the first")
 	}
 }
@@ -300,20 +301,20 @@ func TestSweep(t *testing.T) {
 func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 	other, _ := follow(t, "c:A", "c:B")
 	late := pages(other)
-	other.first().holdUntil = time.Now().Add(-time.Second)
+	other.first().HoldUntil = time.Now().Add(-time.Second)
 	other.last().Deadline = time.Now().Add(-time.Second)
 	if got := pages(other); len(got) != 1 || len(got[0]) != 0 {
 		t.Errorf("%d bytes are given", len(got[0]))
 	}
 	f, s := newTestFront(t)
-	requests, err := readHeld(late[0], time.Now())
+	requests, err := pending.ReadPage(late[0], time.Now())
 	if err != nil || len(requests) != 2 {
 		t.Fatal(len(requests), err)
 	}
 	for _, r := range requests {
-		r.holdUntil = time.Now().Add(-time.Second)
+		r.HoldUntil = time.Now().Add(-time.Second)
 	}
-	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n2": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n2": requests}); len(added) != 0 {
 		t.Errorf("%d are taken up", len(added))
 	}
 }
@@ -326,11 +327,11 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	fresh := time.Now()
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	receiver{f}.DropSince(fresh)
-	if f.pending.len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
+	if f.pending.Len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}
 	arrive(f, del, strings.Repeat("c", 16), "__srcId", "c")
-	if f.pending.len() != 2 {
+	if f.pending.Len() != 2 {
 		t.Error("what comes afterwards is dropped")
 	}
 }

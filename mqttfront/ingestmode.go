@@ -1,5 +1,7 @@
 package mqttfront
 
+import "holdfast/mqttfront/pending"
+
 // ingestMode says by what sessions requests come (Config.FollowLeader). New chooses it once.
 type ingestMode uint8
 
@@ -19,7 +21,7 @@ func (m ingestMode) onlyHolder(alone bool) bool { return alone || m == ingestAtL
 func (m ingestMode) followersHold() bool { return m == ingestEverywhere }
 
 // release drops a request that the broker still has. It needs Front.mu.
-func (f *Front) release(r *request) {
-	r.done = func() {}
+func (f *Front) release(r *pending.Request) {
+	r.Done = func() {}
 	f.end(r)
 }

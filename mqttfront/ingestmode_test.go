@@ -11,6 +11,7 @@ import (
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
+	"holdfast/mqttfront/pending"
 )
 
 func followLeader(c *Config) { c.FollowLeader = true }
@@ -18,7 +19,7 @@ func followLeader(c *Config) { c.FollowLeader = true }
 // With one session for the cluster the broker keeps what is not answered: it is acknowledged with the reply, and by nobody else.
 func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 	f, s := newTestFront(t, followLeader)
-	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.len() != 0 {
+	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.Len() != 0 {
 		t.Error("a node that does not lead took a request")
 	}
 	o := serve(f)
@@ -31,8 +32,8 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 		t.Error("acknowledged before the reply was published")
 	}
 	o.deliver()
-	if !*acknowledged || f.pending.len() != 0 || f.busy != 0 {
-		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.len(), f.busy)
+	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.Len(), f.busy)
 	}
 }
 
@@ -60,8 +61,8 @@ func TestWhatFollowedIsLetGo(t *testing.T) {
 		serve(f)
 		acknowledged := arrive(f, del, "0123456789abcdef")
 		end(f, s)
-		if *acknowledged || f.pending.len() != 0 || f.busy != 0 || len(f.pending.byID) != 0 || len(f.pending.committed) != 0 {
-			t.Errorf("%s: acknowledged: %v, %d held, %d busy, %d known", name, *acknowledged, f.pending.len(), f.busy, len(f.pending.committed))
+		if *acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("%s: acknowledged: %v, %d held, %d busy", name, *acknowledged, f.pending.Len(), f.busy)
 		}
 	}
 }
@@ -82,7 +83,7 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.pending.hints.ended(s.proposed[1].ID, endShed, 1, false, time.Now())
+	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndShed, 1, false, time.Now())
 	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
@@ -113,10 +114,10 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			if result, _, known := s.machine.Remembered(s.proposed[1].Rejected[0].ID); !known || result.Error != fsm.ErrorOverloaded {
 				t.Errorf("outcome %+v", result)
 			}
-			first := s.tags[0].(*request)
+			first := s.tags[0].(*pending.Request)
 			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
-			if first.state != stateDone || f.busy != 1 {
-				t.Errorf("state %d, %d busy", first.state, f.busy)
+			if first.State != pending.StateDone || f.busy != 1 {
+				t.Errorf("state %d, %d busy", first.State, f.busy)
 			}
 		})
 	}
@@ -140,7 +141,7 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 		}
 		serve(f)
 		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*request{"other": heldBy(t, other)}) {
+		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
 			leading(f).execute(f, r, false)
 		}
 		f.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 )
 
 // A client that does not name itself is known by its response topic: that is part of the message, too.
@@ -33,8 +34,8 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
-	if f.pending.len() != 1 || f.pending.bytes != r.Size || f.first() != r || len(f.pending.byID) != 1 {
-		t.Errorf("%d held, %d bytes, %d by id", f.pending.len(), f.pending.bytes, len(f.pending.byID))
+	if f.pending.Len() != 1 || f.pending.Bytes() != r.Size || f.first() != r {
+		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
 	}
 }
 
@@ -46,7 +47,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	command := probe.first().Command
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
 	f.HandleBroadcast(command.ID[:])
-	if f.pending.hints.endedAt(command.ID, endShed).IsZero() {
+	if f.pending.Hints.EndedAt(command.ID, pending.EndShed).IsZero() {
 		t.Error("nobody knows any more that it was shed")
 	}
 }
@@ -84,7 +85,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 		arrive(f, del, strings.Repeat("a", 16))
 		time.Sleep(f.config.ProposalAge + time.Second)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
-		if f.sent() != 0 || s.tags[1].(*request).state != stateDone {
+		if f.sent() != 0 || s.tags[1].(*pending.Request).State != pending.StateDone {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {
@@ -104,8 +105,8 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5001, Commands: []fsm.Command{command.Refusal(true)}})
 	serve(f)
-	if f.sent() != 0 || len(s.proposed) != 0 || f.pending.len() != 0 || f.busy != 0 {
-		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.pending.len(), f.busy)
+	if f.sent() != 0 || len(s.proposed) != 0 || f.pending.Len() != 0 || f.busy != 0 {
+		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.pending.Len(), f.busy)
 	}
 }
 

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
 
 // heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
 func (f *Front) heldOrder(of string) string {
 	var order strings.Builder
-	for r := range f.pending.all() {
+	for r := range f.pending.All() {
 		if name := string(r.Correlation[:1]); strings.Contains(of, name) {
 			order.WriteString(name)
 		}
@@ -77,9 +78,9 @@ func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
 	if order := f.heldOrder("ABCD"); order != "ABCD" {
 		t.Errorf("A, B, C, D are executed in the order %s", order)
 	}
-	for r := range f.pending.all() {
-		if r.ordering() != "c" {
-			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.ordering())
+	for r := range f.pending.All() {
+		if r.Ordering() != "c" {
+			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.Ordering())
 		}
 	}
 }
@@ -138,7 +139,7 @@ func reads(r *rand.Rand, sent []sending, again map[int]bool) (kept []sending) {
 }
 
 // receive draws what one node holds of a stream: all but the end, or from some point on, without a part, and up to some point, each with a lag of its own.
-func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*request) {
+func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*pending.Request) {
 	const expiry = 20 * time.Second
 	from, to := r.IntN(len(sent)/2+1), len(sent)-r.IntN(len(sent)/2+1)
 	missing := from + r.IntN(len(sent))
@@ -146,19 +147,19 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*r
 		from, to, missing = 0, len(sent)-r.IntN(4), len(sent)
 	}
 	lag := time.Duration(r.Int64N(int64(2 * time.Second)))
-	seen := make(map[int]*request)
+	seen := make(map[int]*pending.Request)
 	for i, s := range sent[:max(to, from)] {
 		if i < from || i >= missing && i < missing+3 {
 			continue
 		}
 		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
 		arrived := now.Add(s.at + lag)
-		q := &request{done: func() {}, arrived: arrived, sent: arrived.Add(left), holdUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
+		q := &pending.Request{Done: func() {}, Arrived: arrived, Sent: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
 		q.Correlation = []byte(fmt.Sprintf("%016d", s.number))
 		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 		q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 		if first := seen[s.number]; first != nil {
-			first.absorb(q) // as a follower does
+			first.Absorb(q) // as a follower does
 			continue
 		}
 		seen[s.number] = q
@@ -169,7 +170,7 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*r
 
 // withSecondHand draws what a node holds that led for a short time: what it received, and somewhere among that, in their order, some of the requests
 // that it took from another node.
-func withSecondHand(r *rand.Rand, received, other []*request) (held []*request) {
+func withSecondHand(r *rand.Rand, received, other []*pending.Request) (held []*pending.Request) {
 	known := make(map[int]bool)
 	for _, q := range received {
 		known[number(q)] = true
@@ -181,7 +182,7 @@ func withSecondHand(r *rand.Rand, received, other []*request) (held []*request) 
 			continue
 		}
 		taken := *q
-		taken.elsewhere, taken.secondHand = true, true
+		taken.Elsewhere, taken.SecondHand = true, true
 		at += r.IntN(len(held) - at + 1)
 		held = slices.Insert(held, at, &taken)
 		at++
@@ -190,7 +191,7 @@ func withSecondHand(r *rand.Rand, received, other []*request) (held []*request) 
 }
 
 // restarted draws what two nodes hold of a client that sends a run of requests, others, and the run again: one of the nodes was started anew before that.
-func restarted(r *rand.Rand, now time.Time) (lists [][]*request, again map[int]bool) {
+func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again map[int]bool) {
 	const pause, shortest = 20 * time.Millisecond, 300 * time.Millisecond
 	run, delay := 3+r.IntN(6), shortest+time.Duration(r.Int64N(int64(1200*time.Millisecond)))
 	var sent []sending
@@ -206,15 +207,15 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*request, again map[int]b
 	slices.SortStableFunc(sent, func(a, b sending) int { return int(a.at - b.at) })
 	up := delay - time.Duration(r.Int64N(int64(3*pause)))
 	since := slices.DeleteFunc(slices.Clone(sent), func(s sending) bool { return s.at < up })
-	hold := func(sent []sending) (held []*request) {
-		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*request)
+	hold := func(sent []sending) (held []*pending.Request) {
+		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*pending.Request)
 		for _, s := range sent {
 			arrived := now.Add(s.at + lag)
-			q := &request{done: func() {}, arrived: arrived, sent: arrived, holdUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+			q := &pending.Request{Done: func() {}, Arrived: arrived, Sent: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
 			q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 			q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 			if first := seen[s.number]; first != nil {
-				first.absorb(q)
+				first.Absorb(q)
 				continue
 			}
 			seen[s.number] = q
@@ -223,9 +224,9 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*request, again map[int]b
 		return held
 	}
 	if r.IntN(2) == 0 {
-		return [][]*request{hold(sent[:len(sent)-3]), hold(since)}, again
+		return [][]*pending.Request{hold(sent[:len(sent)-3]), hold(since)}, again
 	}
-	return [][]*request{hold(since[:len(since)-3]), hold(sent)}, again
+	return [][]*pending.Request{hold(since[:len(since)-3]), hold(sent)}, again
 }
 
 // TestMergedOrderIsTheTrueOne: whatever part of a client's stream each of three nodes holds, with copies that came late to some of them, two
@@ -236,13 +237,13 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		now := time.Now().Add(-10 * time.Second)
 		f, s := newTestFront(t)
-		var lists [][]*request
+		var lists [][]*pending.Request
 		var sent []sending
 		var again map[int]bool
 		switch seed % 3 {
 		case 0:
 			sent, again = stream(r, 16+r.IntN(20))
-			lists = [][]*request{receive(r, sent, false, now), receive(r, sent, false, now), receive(r, sent, false, now)}
+			lists = [][]*pending.Request{receive(r, sent, false, now), receive(r, sent, false, now), receive(r, sent, false, now)}
 		case 1: // copies that come so soon can only be told where the lists have much in common
 			sent, again = bursts(r, 16+r.IntN(20))
 			for range 3 {
@@ -261,11 +262,11 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		}
 		f.mu.Lock()
 		for _, q := range here {
-			f.pending.add(q)
+			f.pending.Add(q)
 		}
-		leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n2": n2, "n3": lists[2]})
+		leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
 		place := make(map[int]int)
-		for r := range f.pending.all() {
+		for r := range f.pending.All() {
 			place[number(r)] = len(place)
 		}
 		f.mu.Unlock()
@@ -282,9 +283,9 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 	}
 }
 
-func number(r *request) int { return int(r.Command.ID[1]) }
+func number(r *pending.Request) int { return int(r.Command.ID[1]) }
 
-func numbers(requests []*request) (n []int) {
+func numbers(requests []*pending.Request) (n []int) {
 	for _, r := range requests {
 		n = append(n, number(r))
 	}
@@ -296,24 +297,24 @@ func numbers(requests []*request) (n []int) {
 func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	f, s := newTestFront(t)
 	now := time.Now()
-	made := func(number byte, sent time.Duration) *request {
-		q := &request{done: func() {}, arrived: now.Add(sent), sent: now.Add(sent), holdUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
-		q.sent = q.Deadline
+	made := func(number byte, sent time.Duration) *pending.Request {
+		q := &pending.Request{Done: func() {}, Arrived: now.Add(sent), Sent: now.Add(sent), HoldUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
+		q.Sent = q.Deadline
 		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 		q.Command.ID[0], q.Command.ID[1] = 1, number
 		return q
 	}
 	const lag = 300 * time.Millisecond
-	here := []*request{made(1, lag), made(2, lag), made(3, lag), made(6, 2*time.Second+lag), made(4, 2*time.Second+lag)}
-	there := []*request{made(4, 2*time.Second), made(1, 5*time.Second), made(2, 5*time.Second), made(3, 5*time.Second), made(5, 6*time.Second)}
+	here := []*pending.Request{made(1, lag), made(2, lag), made(3, lag), made(6, 2*time.Second+lag), made(4, 2*time.Second+lag)}
+	there := []*pending.Request{made(4, 2*time.Second), made(1, 5*time.Second), made(2, 5*time.Second), made(3, 5*time.Second), made(5, 6*time.Second)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, q := range here {
-		f.pending.add(q)
+		f.pending.Add(q)
 	}
-	leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n3": there})
+	leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n3": there})
 	var order []int
-	for r := range f.pending.all() {
+	for r := range f.pending.All() {
 		order = append(order, number(r))
 	}
 	if !slices.Equal(order, []int{1, 2, 3, 6, 4, 5}) {
@@ -326,25 +327,25 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 	f, s := newTestFront(t)
 	const count = 20_000
 	now := time.Now()
-	made := func(number int) *request {
-		q := &request{done: func() {}, arrived: now, sent: now, holdUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+	made := func(number int) *pending.Request {
+		q := &pending.Request{Done: func() {}, Arrived: now, Sent: now, HoldUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
 		q.Command.Kind, q.Command.ID[0], q.Command.ID[1], q.Command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
 		return q
 	}
-	var there []*request
+	var there []*pending.Request
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range count {
 		q := made(i)
-		f.pending.add(q)
+		f.pending.Add(q)
 		there = append(there, made(count-i))
 	}
 	began := time.Now()
-	leading(f).takeUpHeld(f, s.machine, map[string][]*request{"n3": there})
+	leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n3": there})
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if f.pending.len() != count+1 {
-		t.Errorf("%d are held, not %d", f.pending.len(), count+1)
+	if f.pending.Len() != count+1 {
+		t.Errorf("%d are held, not %d", f.pending.Len(), count+1)
 	}
 }

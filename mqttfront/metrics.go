@@ -7,6 +7,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
@@ -74,7 +75,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) answered(r *request, result *fsm.Result) {
+func (m *Metrics) answered(r *pending.Request, result *fsm.Result) {
 	m.requests.WithLabelValues(commandName(r.Command.Kind), outcomeName(result)).Inc()
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
 
@@ -39,8 +40,8 @@ func (f receiver) DropSince(moment time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.staleFrom, f.staleTo = moment, time.Now()
-	for r := range f.pending.all() {
-		if r.state.isHeld() {
+	for r := range f.pending.All() {
+		if r.State.IsHeld() {
 			f.dropStale(r)
 		}
 	}
@@ -50,12 +51,12 @@ func (f receiver) DropSince(moment time.Time) {
 func (f receiver) SessionBegun() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pending.hints.forgetArrivals()
+	f.pending.Hints.ForgetArrivals()
 }
 
 // take decodes what was received, and takes it in.
 func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
-	r := &request{arrived: arrived, sent: arrived, redelivered: message.Redelivered, backlog: backlog}
+	r := &pending.Request{Arrived: arrived, Sent: arrived, Redelivered: message.Redelivered, Backlog: backlog}
 	origin := f.world.Driver.Origin(message.Publish)
 	ttl, verdict, reason := f.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
 	if reason != "" {
@@ -69,9 +70,9 @@ func (f *Front) take(ctx context.Context, message mqttconn.Message, arrived time
 		done()
 		f.kick(&r.Request)
 	default:
-		r.done, r.holdUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
+		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {
-			r.sent = r.Deadline
+			r.Sent = r.Deadline
 		}
 		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
 		f.admit(ctx, r)

@@ -5,6 +5,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 )
 
@@ -12,21 +13,21 @@ import (
 // need Front.mu.
 type role interface {
 	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
-	hasRoom(f *Front, r *request) bool
+	hasRoom(f *Front, r *pending.Request) bool
 	// admit takes a request in that has just come.
-	admit(f *Front, r *request, found dedupResult)
+	admit(f *Front, r *pending.Request, found dedupResult)
 	// coalescingDelay returns for how long messages from the broker may gather before they are read.
 	coalescingDelay(f *Front) time.Duration
 	// changed handles a change of a watched key.
 	changed(f *Front, event *fsm.Event)
 	// committed handles the outcome of a request that this node proposed: command i of an entry.
-	committed(f *Front, r *request, outcome *fsm.Outcome, i int)
+	committed(f *Front, r *pending.Request, outcome *fsm.Outcome, i int)
 	// applied follows when all of an entry is handled.
 	applied(f *Front, outcome *fsm.Outcome)
 	// readDone handles the result of a GET.
-	readDone(f *Front, r *request, result *fsm.Result)
+	readDone(f *Front, r *pending.Request, result *fsm.Result)
 	// givenBack decides what becomes of a held request that the store had.
-	givenBack(f *Front, r *request)
+	givenBack(f *Front, r *pending.Request)
 	// expects reports whether requests whose outcomes the log shows are held here, or are still to come.
 	expects(f *Front) bool
 	// reported handles a leader's report of a request that was answered outside of the log.
@@ -42,10 +43,12 @@ type dedupResult struct {
 // follower is the role of a node that does not serve. It holds requests. If the node becomes the leader, the leader answers them.
 type follower struct{}
 
-func (follower) hasRoom(f *Front, r *request) bool { return !f.onlyHolder() || !f.pending.full(r) }
+func (follower) hasRoom(f *Front, r *pending.Request) bool {
+	return !f.onlyHolder() || !f.pending.Full(r)
+}
 
-func (follower) admit(f *Front, r *request, found dedupResult) {
-	f.pending.needsLookup = f.pending.needsLookup || !found.done
+func (follower) admit(f *Front, r *pending.Request, found dedupResult) {
+	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.done
 	if f.isStale(r) {
 		f.world.Metrics.heldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
@@ -57,13 +60,13 @@ func (follower) admit(f *Front, r *request, found dedupResult) {
 		return
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
-	ended := r.backlog && (found.published || !f.pending.hints.endedAt(r.Command.ID, endShed).IsZero())
+	ended := r.Backlog && (found.published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
 	if ended || !f.keeps(r) {
-		r.done()
+		r.Done()
 		return
 	}
-	if f.hold(r) && r.outcome != 0 {
-		f.pending.addCommitted(r)
+	if f.hold(r) && r.Outcome != 0 {
+		f.pending.AddCommitted(r)
 	}
 }
 
@@ -71,18 +74,18 @@ func (follower) coalescingDelay(*Front) time.Duration { return followerDelay }
 
 func (follower) changed(*Front, *fsm.Event) {}
 
-func (follower) committed(f *Front, r *request, _ *fsm.Outcome, _ int) { f.parkCommitted(r) }
+func (follower) committed(f *Front, r *pending.Request, _ *fsm.Outcome, _ int) { f.parkCommitted(r) }
 
 func (follower) applied(f *Front, outcome *fsm.Outcome) {
-	for _, r := range f.pending.released(outcome.Published) {
+	for _, r := range f.pending.Released(outcome.Published) {
 		f.end(r)
 	}
 }
 
-func (follower) readDone(f *Front, r *request, _ *fsm.Result) { f.requeue(r) }
+func (follower) readDone(f *Front, r *pending.Request, _ *fsm.Result) { f.requeue(r) }
 
-func (follower) givenBack(f *Front, r *request) {
-	f.pending.endWrite(r)
+func (follower) givenBack(f *Front, r *pending.Request) {
+	f.pending.EndWrite(r)
 	switch {
 	case !f.mode.followersHold():
 		f.release(r)
@@ -95,10 +98,10 @@ func (follower) givenBack(f *Front, r *request) {
 func (follower) expects(f *Front) bool { return f.mode.followersHold() }
 
 func (follower) reported(f *Front, id fsm.RequestID, now time.Time) {
-	if r, held := f.pending.byID[id]; held && r.state.isHeld() {
+	if r := f.pending.Get(id); r != nil && r.State.IsHeld() {
 		f.end(r)
 	} else if f.mode.followersHold() {
-		f.pending.hints.answered(id, now)
+		f.pending.Hints.Answered(id, now)
 	}
 }
 
@@ -119,11 +122,11 @@ type leader struct {
 	answered  []fsm.RequestID // outside of the log, and not reported yet
 }
 
-func (l *leader) hasRoom(f *Front, r *request) bool {
-	return f.busy < f.config.Executing && !f.pending.full(r)
+func (l *leader) hasRoom(f *Front, r *pending.Request) bool {
+	return f.busy < f.config.Executing && !f.pending.Full(r)
 }
 
-func (l *leader) admit(f *Front, r *request, _ dedupResult) {
+func (l *leader) admit(f *Front, r *pending.Request, _ dedupResult) {
 	if !f.dropRedelivered(r) && f.hold(r) && l.open {
 		l.execute(f, r, true)
 	}
@@ -138,10 +141,10 @@ func (l *leader) coalescingDelay(f *Front) time.Duration {
 
 func (l *leader) changed(f *Front, event *fsm.Event) { l.notify(f, event, 0) }
 
-func (l *leader) committed(f *Front, r *request, outcome *fsm.Outcome, i int) {
+func (l *leader) committed(f *Front, r *pending.Request, outcome *fsm.Outcome, i int) {
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
-	late := outcome.Commands[i].Kind == fsm.KindReject && r.state != stateRefusing || r.state == stateRefusing && time.Since(r.began) > f.config.ProposalAge
-	barred := late || r.state == stateBarring || r.state == stateRepeating
+	late := outcome.Commands[i].Kind == fsm.KindReject && r.State != pending.StateRefusing || r.State == pending.StateRefusing && time.Since(r.Began) > f.config.ProposalAge
+	barred := late || r.State == pending.StateBarring || r.State == pending.StateRepeating
 	if !barred || l.answersBarred(f, r, &outcome.Results[i]) {
 		l.answer(f, r, outcome.Index, &outcome.Results[i])
 	}
@@ -155,10 +158,12 @@ func (l *leader) applied(f *Front, outcome *fsm.Outcome) {
 	}
 }
 
-func (l *leader) readDone(f *Front, r *request, result *fsm.Result) { l.answer(f, r, 0, result) }
+func (l *leader) readDone(f *Front, r *pending.Request, result *fsm.Result) {
+	l.answer(f, r, 0, result)
+}
 
 // givenBack leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
-func (l *leader) givenBack(f *Front, r *request) {
+func (l *leader) givenBack(f *Front, r *pending.Request) {
 	f.dropStale(r)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/policy"
+	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
@@ -73,7 +74,7 @@ func (f *Front) begin(l *leader, held heldElsewhere) {
 		settings, _ := m.Settings()
 		f.adopt(&settings)
 		f.version = max(f.version, m.Status().Version)
-		f.pending.hints.forgetArrivals()
+		f.pending.Hints.ForgetArrivals()
 		if !f.barrier.Passed(held.received) {
 			f.keepSettledLocked(held.byNode)
 		}
@@ -84,8 +85,8 @@ func (f *Front) begin(l *leader, held heldElsewhere) {
 	defer f.mu.Unlock()
 	l.open = true
 	defer f.store.Flush()
-	for r := range f.pending.all() {
-		if r.state.isHeld() {
+	for r := range f.pending.All() {
+		if r.State.IsHeld() {
 			l.execute(f, r, false)
 		}
 	}
@@ -110,15 +111,15 @@ func (l *leader) republish(f *Front, m *fsm.Machine) {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { l.notify(f, &event, age) }})
 	}
-	for r := range f.pending.all() {
-		if !r.state.isHeld() || r.Command.ID.IsZero() {
+	for r := range f.pending.All() {
+		if !r.State.IsHeld() || r.Command.ID.IsZero() {
 			continue
 		}
 		result, index, ok := m.Remembered(r.Command.ID)
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-f.config.DedupMargin.Milliseconds()):
-			r.state = stateCopy // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
+			r.State = pending.StateCopy // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
 		default:
 			outputs = append(outputs, output{index, func() { l.answer(f, r, index, &result) }})
 		}
@@ -127,7 +128,7 @@ func (l *leader) republish(f *Front, m *fsm.Machine) {
 	for _, o := range outputs {
 		o.send()
 	}
-	f.pending.committed = nil
+	f.pending.ForgetCommitted()
 }
 
 // stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
@@ -135,40 +136,40 @@ func (l *leader) republish(f *Front, m *fsm.Machine) {
 func (f *Front) stopServing(l *leader) (answered []fsm.RequestID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.role, f.pending.needsLookup = follower{}, true
+	f.role, f.pending.NeedsLookup = follower{}, true
 	answered, l.answered = l.answered, nil
-	for _, r := range slices.Collect(f.pending.all()) {
-		if r.state == stateDelivering {
+	for _, r := range slices.Collect(f.pending.All()) {
+		if r.State == pending.StateDelivering {
 			f.parkCommitted(r)
 		}
 		switch {
-		case !r.state.isHeld():
+		case !r.State.IsHeld():
 		case !f.mode.followersHold():
 			f.release(r)
 		default:
 			f.keepFirst(r)
 		}
 	}
-	f.pending.endWrites()
-	f.pending.findCommitted()
+	f.pending.EndWrites()
+	f.pending.FindCommitted()
 	f.room.Broadcast()
 	return answered
 }
 
 // answer sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log. f.mu is held.
-func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) {
-	if r.state.isHeld() {
+func (l *leader) answer(f *Front, r *pending.Request, index uint64, result *fsm.Result) {
+	if r.State.IsHeld() {
 		f.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
-	f.pending.endWrite(r)
-	r.state = stateDelivering
+	f.pending.EndWrite(r)
+	r.State = pending.StateDelivering
 	if !r.Read {
-		r.outcome = index
+		r.Outcome = index
 	}
-	if r.began.IsZero() {
-		r.began = time.Now()
+	if r.Began.IsZero() {
+		r.Began = time.Now()
 	}
-	f.world.Metrics.stage("commit", time.Since(r.began))
+	f.world.Metrics.stage("commit", time.Since(r.Began))
 	f.world.Metrics.answered(r, result)
 	if result.Code == fsm.CodeDropped {
 		f.endWorkLocked(r)
@@ -177,7 +178,7 @@ func (l *leader) answer(f *Front, r *request, index uint64, result *fsm.Result) 
 	}
 	f.subscribeLocked(r, result)
 	l.watermark.Add(index)
-	l.send(r.ordering(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
+	l.send(r.Ordering(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
 }
 
 // notify sends the notifications of a change on their way. f.mu is held.
@@ -230,23 +231,23 @@ func (f *Front) appliedCommand(outcome *fsm.Outcome, i int, tags []any) {
 		f.adopt(command.Settings)
 	}
 	if tags != nil && tags[i] != nil {
-		f.role.committed(f, tags[i].(*request), outcome, i)
+		f.role.committed(f, tags[i].(*pending.Request), outcome, i)
 	}
 	f.learnAll(outcome, i)
 }
 
 // learnAll notes how the requests of a command ended. f.mu is held.
 func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
-	command, end := &outcome.Commands[i], endAnswered
+	command, end := &outcome.Commands[i], pending.EndAnswered
 	expected, now := f.role.expects(f), time.Now()
 	if outcome.Results[i].Code == fsm.CodeDropped {
-		end = endShed
+		end = pending.EndShed
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
-		f.pending.learn(command.ID, end, outcome.Index, expected, now)
+		f.pending.Learn(command.ID, end, outcome.Index, expected, now)
 	}
 	for j := range command.Rejected {
-		f.pending.learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
+		f.pending.Learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
 	}
 }
 
@@ -254,7 +255,7 @@ func (f *Front) learnAll(outcome *fsm.Outcome, i int) {
 func (f *Front) ReadDone(tag any, _ uint64, result fsm.Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.role.readDone(f, tag.(*request), &result)
+	f.role.readDone(f, tag.(*pending.Request), &result)
 }
 
 // Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
@@ -262,7 +263,7 @@ func (f *Front) ReadDone(tag any, _ uint64, result fsm.Result) {
 func (f *Front) Failed(tag any, unknown bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := tag.(*request)
+	r := tag.(*pending.Request)
 	if unknown {
 		f.parkCommitted(r)
 	} else {
@@ -309,10 +310,10 @@ func (l *leader) settle(o *publish.Output) {
 	if o.Request == nil {
 		return
 	}
-	if r := o.Tag.(*request); r.state == stateDelivering {
+	if r := o.Tag.(*pending.Request); r.State == pending.StateDelivering {
 		now := time.Now()
 		f.world.Metrics.stage("publish", now.Sub(o.Queued))
-		f.turnaround += (now.Sub(r.arrived) - f.turnaround) / 64
+		f.turnaround += (now.Sub(r.Arrived) - f.turnaround) / 64
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.report(f, r.Command.ID)
 		}

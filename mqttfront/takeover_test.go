@@ -14,6 +14,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/pending"
 )
 
 // fakeBroker accepts connections and counts what is published on them.
@@ -166,11 +167,11 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
 		t.Fatalf("%+v", s.proposed)
 	}
-	if r := f.last(); r.state != stateRefusing {
+	if r := f.last(); r.State != pending.StateRefusing {
 		t.Error("answered before the refusal is in the log")
 	}
 	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
-	if r := f.last(); len(s.proposed) != 1 || r.state != stateDelivering {
+	if r := f.last(); len(s.proposed) != 1 || r.State != pending.StateDelivering {
 		t.Error("a GET is refused through the log")
 	}
 }
@@ -186,8 +187,8 @@ func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 		if len(s.proposed) != 0 {
 			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
 		}
-		if f.pending.len() != 0 || f.busy != 0 {
-			t.Errorf("alone %v: %d held, %d busy", alone, f.pending.len(), f.busy)
+		if f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("alone %v: %d held, %d busy", alone, f.pending.Len(), f.busy)
 		}
 	}
 }
@@ -211,8 +212,8 @@ func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			refusal := s.proposed[0].Refusal(true)
 			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
-			if answered := f.pending.len() == 1; answered != test.answered || (f.busy == 1) != answered || len(f.pending.writing) != 0 {
-				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, len(f.pending.writing))
+			if answered := f.pending.Len() == 1; answered != test.answered || (f.busy == 1) != answered || f.pending.Writes("c") != 0 {
+				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, f.pending.Writes("c"))
 			}
 		})
 	}

@@ -70,6 +70,12 @@ func rules() []rule {
 			"what brings requests knows nothing of the state, of roles and of payloads",
 		},
 		{
+			"mqttfront/pending",
+			[]string{"fsm", "mqttfront/wire"},
+			nil,
+			"what becomes of a request is decided without I/O: time is handed in",
+		},
+		{
 			"mqttfront/publish",
 			[]string{"fsm", "internal/mqttconn", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
@@ -77,7 +83,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront",
-			[]string{"fsm", "internal/policy", "internal/mqttconn", "internal/topics", "mqttfront/broker", "mqttfront/ingest", "mqttfront/publish", "mqttfront/wire"},
+			[]string{"fsm", "internal/policy", "internal/mqttconn", "internal/topics", "mqttfront/broker", "mqttfront/ingest", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
 			"the front end knows nothing of Raft: it is given a Store",
 		},

@@ -151,13 +151,13 @@ func frontEnd() []Mutant {
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role.go",
-			"range f.pending.released(outcome.Published)", "range f.pending.released(outcome.Index)"),
+			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
-			"func mayRefuseUnlogged(r *request) bool { return r.Read }", "func mayRefuseUnlogged(r *request) bool { return true }"),
+			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
 		{
 			Name: "refusal_unkept", What: "a write without an identity is refused although another node may execute it", Check: "effect after an error", Edits: []overlay.Edit{
-				{File: "mqttfront/execute.go", Old: "\tif overloaded && r.logged() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.logged() && r.Command.ID.IsZero() && false {"},
-				{File: "mqttfront/execute.go", Old: "func mayRefuseUnlogged(r *request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *request) bool { return r.Read || r.Command.ID.IsZero() }"},
+				{File: "mqttfront/execute.go", Old: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() && false {"},
+				{File: "mqttfront/execute.go", Old: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read || r.Command.ID.IsZero() }"},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
@@ -175,7 +175,7 @@ func frontEnd() []Mutant {
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role.go",
-			"func (l *leader) givenBack(f *Front, r *request) {\n", "func (l *leader) givenBack(f *Front, r *request) {\n\tf.pending.endWrite(r)\n").shownBy("flapping leadership"),
+			"func (l *leader) givenBack(f *Front, r *pending.Request) {\n", "func (l *leader) givenBack(f *Front, r *pending.Request) {\n\tf.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},

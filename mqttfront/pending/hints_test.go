@@ -1,4 +1,4 @@
-package mqttfront
+package pending
 
 import (
 	"math/rand/v2"
@@ -11,18 +11,18 @@ import (
 // naiveHint says what is known of one request, from all that happened to it.
 type naiveHint struct {
 	known    bool
-	end      requestEnd
+	end      End
 	index    uint64
 	arrivals int
 	when     time.Time
 }
 
 func (n *naiveHint) forget(now time.Time) {
-	memory := map[requestEnd]time.Duration{endAnswered: answeredMemory, endShed: endedMemory, endExpired: endedMemory}[n.end]
+	memory := map[End]time.Duration{EndAnswered: AnsweredMemory, EndShed: endedMemory, EndExpired: endedMemory}[n.end]
 	if n.known && now.Sub(n.when) > memory {
 		*n = naiveHint{}
 	}
-	if now.Sub(n.when) > answeredMemory {
+	if now.Sub(n.when) > AnsweredMemory {
 		n.index, n.arrivals = 0, 0
 	}
 }
@@ -32,7 +32,7 @@ func TestHintsAgainstModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		now := time.Unix(1_700_000_000, 0)
-		var h hints
+		var h Hints
 		model := make([]naiveHint, 8)
 		for step := range 400 {
 			number := r.IntN(len(model))
@@ -42,32 +42,32 @@ func TestHintsAgainstModel(t *testing.T) {
 			}
 			switch choice := r.IntN(20); {
 			case choice < 8:
-				end, index, early := requestEnd(r.IntN(3)), uint64(r.IntN(50)), r.IntN(3) > 0
-				h.ended(id, end, index, early, now)
+				end, index, early := End(r.IntN(3)), uint64(r.IntN(50)), r.IntN(3) > 0
+				h.Ended(id, end, index, early, now)
 				n.known, n.end, n.index, n.when = true, end, max(n.index, index), now
 				if early {
 					n.arrivals++
 				}
 			case choice < 14:
-				index, early := h.arrived(id, now)
+				index, early := h.ArrivedEarly(id, now)
 				if early != (n.arrivals > 0) || early && index != n.index {
 					t.Fatalf("seed %d, step %d: %d, %v, want %+v", seed, step, index, early, *n)
 				}
 				if early {
 					n.arrivals--
 				}
-				if early && n.arrivals == 0 && n.end == endAnswered {
+				if early && n.arrivals == 0 && n.end == EndAnswered {
 					*n = naiveHint{}
 				}
 			case choice < 15:
 				h.executed(id)
-				if n.end != endAnswered {
+				if n.end != EndAnswered {
 					*n = naiveHint{}
 				}
 			case choice < 16 && r.IntN(4) == 0:
-				h.forgetArrivals()
+				h.ForgetArrivals()
 				for i := range model {
-					if model[i].arrivals = 0; model[i].end == endAnswered {
+					if model[i].arrivals = 0; model[i].end == EndAnswered {
 						model[i] = naiveHint{}
 					}
 				}
@@ -76,15 +76,15 @@ func TestHintsAgainstModel(t *testing.T) {
 				if r.IntN(30) == 0 {
 					now = now.Add(endedMemory / 2)
 				}
-				h.forget(now)
+				h.Forget(now)
 				n.forget(now)
 			}
-			for _, end := range []requestEnd{endShed, endExpired} {
+			for _, end := range []End{EndShed, EndExpired} {
 				var want time.Time
 				if n.known && n.end == end {
 					want = n.when
 				}
-				if got := h.endedAt(id, end); !got.Equal(want) {
+				if got := h.EndedAt(id, end); !got.Equal(want) {
 					t.Fatalf("seed %d, step %d: ended at %v, want %v", seed, step, got, want)
 				}
 			}
@@ -93,22 +93,22 @@ func TestHintsAgainstModel(t *testing.T) {
 }
 
 func TestHintsAreBounded(t *testing.T) {
-	var h hints
+	var h Hints
 	now := time.Unix(1_700_000_000, 0)
 	for i := range 3 * maxHints {
 		id := fsm.RequestID{byte(i), byte(i >> 8), byte(i >> 16), 1}
-		h.ended(id, endAnswered, 1, true, now)
+		h.Ended(id, EndAnswered, 1, true, now)
 		id[3] = 2
-		h.ended(id, endShed, 1, false, now)
+		h.Ended(id, EndShed, 1, false, now)
 	}
 	if len(h.byID) != 2*maxHints || len(h.order[0]) != maxHints || len(h.order[1]) != maxHints {
 		t.Errorf("%d hints, %d and %d notes", len(h.byID), len(h.order[0]), len(h.order[1]))
 	}
-	h.forget(now.Add(answeredMemory + 1))
+	h.Forget(now.Add(AnsweredMemory + 1))
 	if len(h.byID) != maxHints {
 		t.Errorf("%d hints after the first are too old", len(h.byID))
 	}
-	h.forget(now.Add(endedMemory + 1))
+	h.Forget(now.Add(endedMemory + 1))
 	if len(h.byID) != 0 || len(h.order[1]) != 0 {
 		t.Errorf("%d hints after all are too old", len(h.byID))
 	}

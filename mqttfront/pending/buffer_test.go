@@ -1,4 +1,4 @@
-package mqttfront
+package pending
 
 import (
 	"math/rand/v2"
@@ -12,10 +12,10 @@ import (
 )
 
 // naivePending is a list of requests; everything else is found by looking through it.
-type naivePending []*request
+type naivePending []*Request
 
-func (n naivePending) of(id fsm.RequestID) *request {
-	i := slices.IndexFunc(n, func(r *request) bool { return r.Command.ID == id })
+func (n naivePending) of(id fsm.RequestID) *Request {
+	i := slices.IndexFunc(n, func(r *Request) bool { return r.Command.ID == id })
 	if i < 0 || id.IsZero() {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (n naivePending) bytes() (bytes int) {
 // writing counts a client's writes in the hands of the store; of all clients without a name.
 func (n naivePending) writing(client string) (count int) {
 	for _, r := range n {
-		if r.state == stateExecuting && !r.Read && (client == "" || r.ordering() == client) {
+		if r.State == StateExecuting && !r.Read && (client == "" || r.Ordering() == client) {
 			count++
 		}
 	}
@@ -44,61 +44,59 @@ func (n naivePending) writing(client string) (count int) {
 func TestPendingAgainstModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		config := DefaultConfig()
-		config.HoldMessages, config.HoldBytes = 12, 900
-		p, now := newPending(&config), time.Unix(1_700_000_000, 0)
+		p, now := NewBuffer(12, 900), time.Unix(1_700_000_000, 0)
 		var model naivePending
 		index, published := uint64(0), uint64(0)
-		remove := func(q *request) {
-			p.endWrite(q)
-			if !p.remove(q) || p.remove(q) {
+		remove := func(q *Request) {
+			p.EndWrite(q)
+			if !p.Remove(q) || p.Remove(q) {
 				t.Fatalf("seed %d: removed twice, or not at all", seed)
 			}
-			model = slices.DeleteFunc(model, func(m *request) bool { return m == q })
+			model = slices.DeleteFunc(model, func(m *Request) bool { return m == q })
 		}
 		for range 300 {
-			q := &request{Request: wire.Request{Size: 50 + r.IntN(100), Read: r.IntN(4) == 0, Command: fsm.Command{
+			q := &Request{Request: wire.Request{Size: 50 + r.IntN(100), Read: r.IntN(4) == 0, Command: fsm.Command{
 				ID: fsm.RequestID{byte(r.IntN(20))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
 			}}}
-			var one *request
+			var one *Request
 			if len(model) > 0 {
 				one = model[r.IntN(len(model))]
 			}
 			switch choice := r.IntN(10); {
 			case choice < 4:
 				full := len(model) > 0 && (len(model) >= 12 || model.bytes()+q.Size > 900)
-				if p.full(q) != full {
+				if p.Full(q) != full {
 					t.Fatalf("seed %d: full %v with %d requests, %d bytes", seed, !full, len(model), model.bytes())
 				}
 				if !full && model.of(q.Command.ID) == nil {
-					p.add(q)
+					p.Add(q)
 					model = append(model, q)
 				}
 			case one == nil:
-			case choice < 5 && one.state.isHeld():
-				if one.state = stateExecuting; !one.Read {
-					p.beginWrite(one)
+			case choice < 5 && one.State.IsHeld():
+				if one.State = StateExecuting; !one.Read {
+					p.BeginWrite(one)
 				}
-			case choice < 6 && one.state == stateExecuting:
-				one.hold()
-				p.endWrite(one)
+			case choice < 6 && one.State == StateExecuting:
+				one.Hold()
+				p.EndWrite(one)
 			case choice < 8:
 				index++
-				p.learn(one.Command.ID, endAnswered, index, true, now)
+				p.Learn(one.Command.ID, EndAnswered, index, true, now)
 			case choice < 9:
 				published = min(index, published+uint64(r.IntN(4)))
-				want := slices.DeleteFunc(slices.Clone(model), func(m *request) bool {
-					return !m.state.isHeld() || m.outcome == 0 || m.outcome > published
+				want := slices.DeleteFunc(slices.Clone(model), func(m *Request) bool {
+					return !m.State.IsHeld() || m.Outcome == 0 || m.Outcome > published
 				})
-				for _, q := range p.released(published) {
+				for _, q := range p.Released(published) {
 					if !slices.Contains(want, q) {
-						t.Fatalf("seed %d: released with outcome %d, published up to %d", seed, q.outcome, published)
+						t.Fatalf("seed %d: released with outcome %d, published up to %d", seed, q.Outcome, published)
 					}
-					want = slices.DeleteFunc(want, func(m *request) bool { return m == q })
+					want = slices.DeleteFunc(want, func(m *Request) bool { return m == q })
 					remove(q)
 				}
 				for _, q := range want { // in the hands of the store when its outcome was published
-					if p.addCommitted(q); !slices.Contains(p.released(published), q) {
+					if p.AddCommitted(q); !slices.Contains(p.Released(published), q) {
 						t.Fatalf("seed %d: not released", seed)
 					}
 					remove(q)
@@ -106,15 +104,15 @@ func TestPendingAgainstModel(t *testing.T) {
 			default:
 				remove(one)
 			}
-			if got := slices.Collect(p.all()); !slices.Equal(got, model) || p.len() != len(model) || p.bytes != model.bytes() {
-				t.Fatalf("seed %d: %d requests, %d bytes; want %d, %d", seed, p.len(), p.bytes, len(model), model.bytes())
+			if got := slices.Collect(p.All()); !slices.Equal(got, model) || p.Len() != len(model) || p.bytes != model.bytes() {
+				t.Fatalf("seed %d: %d requests, %d bytes; want %d, %d", seed, p.Len(), p.bytes, len(model), model.bytes())
 			}
 			for client, named := range map[string]bool{"a": true, "b": true, "c": true, "": false} {
-				get := &request{Request: wire.Request{Read: true}}
+				get := &Request{Request: wire.Request{Read: true}}
 				if named {
 					get.Command.Principal.ClientID = client
 				}
-				if free := p.noConflictingWrite(get); free != (model.writing(client) == 0) {
+				if free := p.NoConflictingWrite(get); free != (model.writing(client) == 0) {
 					t.Fatalf("seed %d: no write of %q under way: %v", seed, client, free)
 				}
 			}
@@ -136,26 +134,25 @@ func TestKeepFirst(t *testing.T) {
 		"both again":                  {[]int{1, 2, 1}, []int{0, 2, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := DefaultConfig()
-			p := newPending(&config)
+			p := NewBuffer(100, 1<<20)
 			id := fsm.RequestID{1}
-			copies := []*request{{Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 1}}}, {Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 2}}}}
+			copies := []*Request{{Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 1}}}, {Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 2}}}}
 			for _, r := range copies {
-				p.add(r)
-				r.state = stateExecuting
+				p.Add(r)
+				r.State = StateExecuting
 			}
 			for i, number := range test.given {
 				r := copies[number-1]
-				r.hold()
-				dropped := p.keepFirst(r)
+				r.Hold()
+				dropped := p.KeepFirst(r)
 				if (dropped == nil) != (test.dropped[i] == 0) || dropped != nil && dropped != copies[test.dropped[i]-1] {
 					t.Fatalf("step %d: dropped %v", i, dropped)
 				}
 				if dropped != nil {
-					p.remove(dropped)
+					p.Remove(dropped)
 				}
 			}
-			if p.byID[id] != copies[0] || copies[0].Command.Lifetime != 2 || p.len() != 1 {
+			if p.byID[id] != copies[0] || copies[0].Command.Lifetime != 2 || p.Len() != 1 {
 				t.Error("the first one does not stand for both")
 			}
 		})

@@ -1,164 +1,13 @@
-package mqttfront
+package pending
 
 import (
 	"cmp"
 	"container/heap"
-	"maps"
 	"slices"
 	"time"
 
 	"holdfast/fsm"
 )
-
-// merge puts requests that other nodes hold, each list in that node's order, among those that are held here. It returns those that were
-// missing here, and how many more there was no room for.
-//
-// Only an open request, one without an outcome, needs a place among those of its client, and only open requests say where another one
-// belongs: of one that is done, one node may hold the original and the other a copy that its client sent later. All else stands by the
-// time of its arrival.
-func (p *pending) merge(elsewhere [][]*request, open func(*request) bool) (added []*request, full int) {
-	here := slices.Collect(p.all())
-	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
-	for _, r := range here {
-		if r.elsewhere && r.state.isHeld() && open(r) { // the nodes that are asked now may know better where it belongs
-			affected[r.ordering()] = true
-		}
-	}
-	var names map[string]string // made when the first request is missing: before any is added
-	for i, list := range elsewhere {
-		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *request) bool {
-			if _, held := p.byID[r.Command.ID]; held {
-				return false
-			}
-			if p.full(r) {
-				full++
-				return true
-			}
-			if names == nil {
-				names = p.clientNames(elsewhere)
-			}
-			r.client = names[r.ordering()] // reads of the client that come here wait for its writes
-			p.add(r)
-			affected[r.ordering()] = true
-			added = append(added, r)
-			return false
-		})
-	}
-	if len(affected) > 0 {
-		p.arrange(append(here, added...), evidence(here, elsewhere), affected, open)
-		p.renumber()
-	}
-	return added, full
-}
-
-// evidence returns what says in which order requests were sent: what each node holds, in its order. A node puts what it took from other nodes among its
-// own as well as it can. The place of such a request does not count if one of these nodes received it itself; otherwise nothing better is known.
-func evidence(here []*request, elsewhere [][]*request) (lists [][]*request) {
-	received := make(map[fsm.RequestID]bool)
-	for _, r := range here {
-		received[r.Command.ID] = received[r.Command.ID] || !r.elsewhere
-	}
-	for _, list := range elsewhere {
-		for _, r := range list {
-			received[r.Command.ID] = received[r.Command.ID] || !r.secondHand
-		}
-	}
-	without := func(list []*request, taken func(*request) bool) []*request {
-		return slices.DeleteFunc(slices.Clone(list), func(r *request) bool { return taken(r) && received[r.Command.ID] })
-	}
-	lists = append(lists, without(here, func(r *request) bool { return r.elsewhere }))
-	for _, list := range elsewhere {
-		lists = append(lists, without(list, func(r *request) bool { return r.secondHand }))
-	}
-	return lists
-}
-
-// clientNames returns the names that clients have here, by the names that other nodes give them. Nodes whose identity settings differ, as while a
-// change is rolled out, name a client differently. A name stands for a client here if all requests that both nodes hold agree; otherwise it has none.
-func (p *pending) clientNames(elsewhere [][]*request) map[string]string {
-	const ambiguous = ""
-	names := make(map[string]string)
-	for _, list := range elsewhere {
-		for _, r := range list {
-			here := p.byID[r.Command.ID]
-			if here == nil {
-				continue
-			}
-			there, name := r.ordering(), here.ordering()
-			if known, ok := names[there]; ok && known != name {
-				name = ambiguous
-			}
-			names[there] = name
-		}
-	}
-	return names
-}
-
-// client returns the key of a request's client: the one of the copy that is held here, if there is one.
-func (p *pending) client(r *request) string {
-	if here := p.byID[r.Command.ID]; here != nil {
-		r = here
-	}
-	return r.ordering()
-}
-
-// arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
-// between clients by the time of arrival.
-func (p *pending) arrange(all []*request, lists [][]*request, affected map[string]bool, open func(*request) bool) {
-	parts := make(map[string][][]*request) // by client: what each node holds of it
-	for _, list := range lists {
-		part := make(map[string][]*request)
-		for _, r := range list {
-			if key := p.client(r); affected[key] && open(r) && p.isOpenHere(r, open) {
-				part[key] = append(part[key], r)
-			}
-		}
-		for key, requests := range part {
-			parts[key] = append(parts[key], requests)
-		}
-	}
-	ordered := make([]*request, 0, len(all))
-	rank := make(map[*request]time.Time, len(all)) // ascends along each client's order
-	rankInOrder := func(requests []*request) {
-		var latest time.Time
-		for _, r := range requests {
-			if latest.Before(r.arrived) {
-				latest = r.arrived
-			}
-			rank[r] = latest
-			ordered = append(ordered, r)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(affected)) {
-		merged := mergeOrder(parts[key])
-		for i, r := range merged {
-			if here, held := p.byID[r.Command.ID]; held {
-				merged[i] = here
-			}
-		}
-		rankInOrder(merged)
-	}
-	var rest []*request
-	for _, r := range all {
-		if _, ranked := rank[r]; !ranked {
-			rest = append(rest, r)
-		}
-	}
-	rankInOrder(rest)
-	slices.SortStableFunc(ordered, func(a, b *request) int { return rank[a].Compare(rank[b]) })
-	for _, r := range ordered {
-		p.order.MoveToBack(r.element)
-	}
-}
-
-// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here.
-func (p *pending) isOpenHere(r *request, open func(*request) bool) bool {
-	if r.Command.ID.IsZero() {
-		return true
-	}
-	here := p.byID[r.Command.ID]
-	return here == r || r.element == nil && open(here)
-}
 
 // mergeOrder returns the order in which one client sent its open requests. Each list is what one node holds, in the order of arrival there. A
 // list may lack requests, and may hold a later copy of a request in place of the original. If the client sent two requests once each and
@@ -168,7 +17,7 @@ func (p *pending) isOpenHere(r *request, open func(*request) bool) bool {
 // A copy that was sent later than the one that another node holds says nothing of where its request stands. The broker counts down a message's
 // expiry while it waits, in whole seconds: so deadlines tell which was sent later, to within a second, however much a session lags. Where the lists
 // contradict each other, the copy goes that looks latest; of several, the one that stands behind most of the requests that come after it elsewhere.
-func mergeOrder(lists [][]*request) []*request {
+func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // each takes time in proportion to the number of requests; what contradicts itself more often is left as it arrived
 	m := newMerging(lists)
 	m.dropLate()
@@ -199,7 +48,7 @@ type merging struct {
 const recount = 4096
 
 type mergeNode struct {
-	request *request
+	request *Request
 	arrived time.Time    // at the earliest
 	sent    time.Time    // a measure of when the earliest copy was sent
 	copies  []mergeCopy  // one for each list that says where the request stands
@@ -216,27 +65,27 @@ type mergeCopy struct {
 	overtaken int
 }
 
-func newMerging(lists [][]*request) *merging {
+func newMerging(lists [][]*Request) *merging {
 	m := &merging{lists: make([][]*mergeNode, len(lists))}
 	byID := make(map[fsm.RequestID]*mergeNode)
 	for i, list := range lists {
 		for _, r := range list {
 			n := byID[r.Command.ID]
 			if n == nil || r.Command.ID.IsZero() { // without an id, it is one of its own
-				n = &mergeNode{request: r, arrived: r.arrived, sent: r.sent, index: len(m.order)}
+				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.Sent, index: len(m.order)}
 				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
 			if k := len(n.copies); k > 0 && n.copies[k-1].list == i {
 				continue // the first one says where it stands
 			}
-			if r.arrived.Before(n.arrived) {
-				n.arrived = r.arrived
+			if r.Arrived.Before(n.arrived) {
+				n.arrived = r.Arrived
 			}
-			if r.sent.Before(n.sent) {
-				n.sent = r.sent
+			if r.Sent.Before(n.sent) {
+				n.sent = r.Sent
 			}
-			n.copies = append(n.copies, mergeCopy{list: i, sent: r.sent})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.Sent})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}
@@ -244,7 +93,7 @@ func newMerging(lists [][]*request) *merging {
 }
 
 // sort returns the requests in an order along all edges, and those for which there is none.
-func (m *merging) sort() (ordered []*request, stuck []*mergeNode) {
+func (m *merging) sort() (ordered []*Request, stuck []*mergeNode) {
 	for _, n := range m.order {
 		n.next, n.left = nil, 0
 	}

@@ -1,0 +1,220 @@
+package pending
+
+import (
+	"cmp"
+	"container/list"
+	"iter"
+	"slices"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// Buffer is the requests of a node that are not known to be answered, each client's in the order in which it sent them, and hints about others. It is
+// not safe for concurrent use.
+type Buffer struct {
+	maxRequests, maxBytes int
+
+	order    *list.List // of *Request
+	byID     map[fsm.RequestID]*Request
+	bytes    int
+	sequence uint64 // of the last request that was added
+	// committed are held requests whose outcome is applied and not yet known to be published, by index.
+	committed []committed
+	writing   map[string]int // by ordering: writes in the hands of the store
+	// NeedsLookup says that a request may be held that was not looked up in the state: a copy of one that has had its effect.
+	NeedsLookup bool
+	Hints       Hints
+}
+
+// committed is a held request with the index of the entry that has its outcome.
+type committed struct {
+	request *Request
+	index   uint64
+}
+
+// NewBuffer returns an empty buffer for so many requests and bytes.
+func NewBuffer(maxRequests, maxBytes int) Buffer {
+	return Buffer{
+		maxRequests: maxRequests, maxBytes: maxBytes,
+		order: list.New(), byID: make(map[fsm.RequestID]*Request), writing: make(map[string]int),
+	}
+}
+
+// Len returns the number of requests.
+func (p *Buffer) Len() int { return p.order.Len() }
+
+// Bytes returns the memory that the requests keep, in bytes.
+func (p *Buffer) Bytes() int { return p.bytes }
+
+// Get returns the request that counts for an id, or nil.
+func (p *Buffer) Get(id fsm.RequestID) *Request { return p.byID[id] }
+
+// All returns the requests in their order. The current one may be removed.
+func (p *Buffer) All() iter.Seq[*Request] {
+	return func(yield func(*Request) bool) {
+		for element := p.order.Front(); element != nil; {
+			r := element.Value.(*Request)
+			element = element.Next()
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// Full reports whether there is no room to keep a request. A single one always finds room.
+func (p *Buffer) Full(r *Request) bool {
+	return p.order.Len() > 0 && (p.bytes+r.Size > p.maxBytes || p.order.Len() >= p.maxRequests)
+}
+
+// Add adds a request behind the others. It is the one that counts for its id.
+func (p *Buffer) Add(r *Request) {
+	p.sequence++
+	r.Sequence = p.sequence
+	r.element = p.order.PushBack(r)
+	p.bytes += r.Size
+	if !r.Command.ID.IsZero() {
+		p.byID[r.Command.ID] = r
+	}
+}
+
+// Remove removes a request, and reports whether it was there.
+func (p *Buffer) Remove(r *Request) bool {
+	if r.State == StateDone {
+		return false
+	}
+	r.State = StateDone
+	p.order.Remove(r.element)
+	p.bytes -= r.Size
+	if p.byID[r.Command.ID] == r {
+		delete(p.byID, r.Command.ID)
+	}
+	return true
+}
+
+// renumber makes sequences ascend with the order.
+func (p *Buffer) renumber() {
+	for r := range p.All() {
+		p.sequence++
+		r.Sequence = p.sequence
+	}
+}
+
+// Learn notes how a request ended, at a log index. expected says that this node holds the request, or will receive it.
+func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, now time.Time) {
+	if id.IsZero() {
+		return
+	}
+	r, held := p.byID[id]
+	if expected && held && r.Outcome == 0 {
+		r.Commit(index)
+		p.committed = append(p.committed, committed{r, index})
+	}
+	if early := expected && !held; early || end == EndShed {
+		p.Hints.Ended(id, end, index, early, now)
+	} else {
+		p.Hints.executed(id)
+	}
+}
+
+// AddCommitted notes that a held request has its outcome, and may be released when that is published.
+func (p *Buffer) AddCommitted(r *Request) {
+	at := len(p.committed)
+	for at > 0 && p.committed[at-1].index > r.Outcome {
+		at--
+	}
+	p.committed = slices.Insert(p.committed, at, committed{r, r.Outcome})
+}
+
+// FindCommitted looks for all held requests that have an outcome.
+func (p *Buffer) FindCommitted() {
+	p.committed = nil
+	for r := range p.All() {
+		if r.State.IsHeld() && r.Outcome != 0 {
+			p.committed = append(p.committed, committed{r, r.Outcome})
+		}
+	}
+	slices.SortStableFunc(p.committed, func(a, b committed) int { return cmp.Compare(a.index, b.index) })
+}
+
+// ForgetCommitted forgets which held requests have an outcome: a new leader sends their replies.
+func (p *Buffer) ForgetCommitted() { p.committed = nil }
+
+// Released returns the held requests whose outcomes are published up to an index. They are to be removed.
+func (p *Buffer) Released(published uint64) (released []*Request) {
+	for len(p.committed) > 0 && p.committed[0].index <= published {
+		if r := p.committed[0].request; r.State.IsHeld() {
+			released = append(released, r)
+		}
+		p.committed = p.committed[1:]
+	}
+	return released
+}
+
+// BeginWrite notes that the store has a request that its client's reads must not overtake.
+func (p *Buffer) BeginWrite(r *Request) {
+	p.writing[r.Ordering()]++
+	r.writing = true
+}
+
+// EndWrite ends what BeginWrite began, if it did.
+func (p *Buffer) EndWrite(r *Request) {
+	if !r.writing {
+		return
+	}
+	r.writing = false
+	if p.writing[r.Ordering()]--; p.writing[r.Ordering()] == 0 {
+		delete(p.writing, r.Ordering())
+	}
+}
+
+// Writes returns how many writes of a client the store has.
+func (p *Buffer) Writes(client string) int { return p.writing[client] }
+
+// EndWrites ends all writes, at the end of a leadership.
+func (p *Buffer) EndWrites() {
+	for r := range p.All() {
+		r.writing = false
+	}
+	clear(p.writing)
+}
+
+// NoConflictingWrite reports whether no write that the GET has to see can be under way. Without an identity any of them may be its client's.
+func (p *Buffer) NoConflictingWrite(r *Request) bool {
+	if r.Command.Principal.ClientID == "" {
+		return len(p.writing) == 0
+	}
+	return p.writing[r.Ordering()] == 0
+}
+
+// KeepFirst decides between two copies of a request, of which a leader takes in every one: the first keeps its place among its client's
+// requests. It returns the other one, which is to be removed, unless the store still has it and gives it back later.
+func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
+	id := r.Command.ID
+	if id.IsZero() {
+		return nil
+	}
+	kept, other := r, p.byID[id]
+	switch {
+	case other == r:
+		if r.Outcome != 0 {
+			p.AddCommitted(r)
+		}
+		return nil
+	case other == nil || r.Sequence < other.Sequence:
+		p.byID[id] = r
+	default:
+		kept, other = other, r
+	}
+	if other != nil {
+		kept.Absorb(other)
+	}
+	if kept.Outcome != 0 {
+		p.AddCommitted(kept)
+	}
+	if other == nil || !other.State.IsHeld() {
+		return nil
+	}
+	return other
+}

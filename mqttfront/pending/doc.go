@@ -1,0 +1,30 @@
+// Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock and no
+// I/O: its caller has the lock and hands time in.
+//
+// A request is in one of these states. It is held when it is pending, committed, a copy or late; the store has it when it is executing, refusing,
+// repeating or barring.
+//
+//	from        when                                                         to
+//	-           it arrives, or is taken from another node                    pending, or committed or copy if its outcome is known
+//	pending     the log has its outcome, and another node answers            committed
+//	held        its outcome was found in the state                           copy
+//	pending     the leader proposes it, or reads                             executing
+//	pending     the leader proposes to refuse it as overload                 refusing
+//	copy        the leader proposes a refusal                                repeating
+//	held        the leader proposes a refusal: it expired, was shed, is late,
+//	            or has an outcome that may be forgotten                      barring
+//	held        a new leader finds its outcome in the state                  delivering
+//	executing   the log has its outcome                                      delivering
+//	refusing    the log has the refusal, or an outcome from before           delivering
+//	repeating,  the log has an outcome from before                           delivering
+//	barring
+//	repeating,  the log has the refusal                                      done
+//	barring
+//	in store    the store gives it back, or the node leads no more           as before; late if it was barring
+//	delivering  the broker has the reply                                     done
+//	delivering  the leadership ends                                          committed, or pending if it is not in the log
+//	held        its outcome is published, the leader reports it as answered,
+//	            no client waits any more, or it is stale                     done
+//
+// The merge of what several nodes hold (merge.go, mergeorder.go) keeps the order in which each client sent its requests.
+package pending

@@ -1,0 +1,137 @@
+package pending
+
+import (
+	"time"
+
+	"holdfast/fsm"
+)
+
+const (
+	// AnsweredMemory is how long it is remembered that a request was answered when the request itself has not come yet.
+	AnsweredMemory = 10 * time.Second
+	// endedMemory is how long it is remembered that a request was shed, or expired.
+	endedMemory = 10 * time.Minute
+	// maxHints bounds how many are remembered of each; beyond it the oldest are forgotten. A request that was answered is then held until it
+	// expires, and one that ended without an effect may be executed from another node's copy.
+	maxHints = 1 << 17
+)
+
+// Hints says, of requests that the node does not hold, how each of them ended last. It has no lock and no clock.
+type Hints struct {
+	byID map[fsm.RequestID]hint
+	// order has a queue of notes for what is remembered for a short time, and one for what is remembered for long. Notes that were replaced
+	// are still in it.
+	order [2][]hintNote
+}
+
+type hint struct {
+	end      End
+	index    uint64 // of the entry in which it ended last; 0 for what was answered outside of the log
+	arrivals int    // how many copies are expected within answeredMemory that ended before they arrived
+	when     time.Time
+}
+
+type hintNote struct {
+	id   fsm.RequestID
+	when time.Time
+}
+
+// End is how a request ended.
+type End uint8
+
+const (
+	EndAnswered End = iota // its outcome is in the log, or the leader answered it outside of the log
+	EndShed                // the log says that there was no room to remember even a refusal: it had no effect
+	EndExpired             // nobody waited for it any more, and it was not executed here
+)
+
+// queue returns the index in hints.order of the notes of such an end.
+func (e End) queue() int {
+	if e == EndAnswered {
+		return 0
+	}
+	return 1
+}
+
+// Ended notes how a request ended: in the log, at an index, or outside of the log, at 0. early says that a copy of it is expected.
+func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, early bool, now time.Time) {
+	if h.byID == nil {
+		h.byID = make(map[fsm.RequestID]hint)
+	}
+	known := h.byID[id]
+	if now.Sub(known.when) > AnsweredMemory {
+		known = hint{}
+	}
+	known.end, known.index, known.when = end, max(known.index, index), now
+	if early {
+		known.arrivals++
+	}
+	h.byID[id] = known
+	h.order[end.queue()] = append(h.order[end.queue()], hintNote{id, now})
+	h.Forget(now)
+}
+
+// Answered notes that a copy is expected that the leader answered outside of the log, unless the request was shed or has expired: then it was not
+// executed, which says more.
+func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
+	if known, ok := h.byID[id]; !ok || known.end == EndAnswered {
+		h.Ended(id, EndAnswered, 0, true, now)
+	}
+}
+
+// ArrivedEarly returns the index at which a request ended before this copy of it arrived, if it did. Each end is for one arrival: a copy that a client
+// sends later is a request of its own.
+func (h *Hints) ArrivedEarly(id fsm.RequestID, now time.Time) (index uint64, early bool) {
+	known, ok := h.byID[id]
+	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
+		return 0, false
+	}
+	if known.arrivals--; known.arrivals == 0 && known.end == EndAnswered {
+		delete(h.byID, id)
+	} else {
+		h.byID[id] = known
+	}
+	return known.index, true
+}
+
+// EndedAt returns when a request was shed, or expired, if that is how it ended last, and the zero time if not.
+func (h *Hints) EndedAt(id fsm.RequestID, end End) (when time.Time) {
+	if known, ok := h.byID[id]; ok && known.end == end {
+		when = known.when
+	}
+	return when
+}
+
+// executed forgets that a request was shed or has expired: it has an outcome now, because its client sent it again.
+func (h *Hints) executed(id fsm.RequestID) {
+	if known, ok := h.byID[id]; ok && known.end != EndAnswered {
+		delete(h.byID, id)
+	}
+}
+
+// ForgetArrivals forgets which copies were expected: with a new session they do not arrive.
+func (h *Hints) ForgetArrivals() {
+	for id, known := range h.byID {
+		if known.arrivals = 0; known.end == EndAnswered {
+			delete(h.byID, id)
+		} else {
+			h.byID[id] = known
+		}
+	}
+	h.order[EndAnswered.queue()] = nil
+}
+
+// Forget removes what is too old, or too much.
+func (h *Hints) Forget(now time.Time) {
+	for queue, memory := range [...]time.Duration{AnsweredMemory, endedMemory} {
+		notes := h.order[queue]
+		for len(notes) > 0 && (len(notes) > maxHints || now.Sub(notes[0].when) > memory) {
+			known, ok := h.byID[notes[0].id]
+			if ok && known.end.queue() == queue && !known.when.After(notes[0].when) {
+				delete(h.byID, notes[0].id)
+			}
+			notes = notes[1:]
+		}
+		h.order[queue] = notes
+	}
+}

@@ -1,0 +1,178 @@
+package pending
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// Merge puts requests that other nodes hold, each list in that node's order, among those that are held here. It returns those that were
+// missing here, and how many more there was no room for.
+//
+// Only an open request, one without an outcome, needs a place among those of its client, and only open requests say where another one
+// belongs: of one that is done, one node may hold the original and the other a copy that its client sent later. All else stands by the
+// time of its arrival.
+func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added []*Request, full int) {
+	here := slices.Collect(p.All())
+	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
+	for _, r := range here {
+		if r.Elsewhere && r.State.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
+			affected[r.Ordering()] = true
+		}
+	}
+	var names map[string]string // made when the first request is missing: before any is added
+	for i, list := range elsewhere {
+		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
+			if _, held := p.byID[r.Command.ID]; held {
+				return false
+			}
+			if p.Full(r) {
+				full++
+				return true
+			}
+			if names == nil {
+				names = p.clientNames(elsewhere)
+			}
+			r.client = names[r.Ordering()] // reads of the client that come here wait for its writes
+			p.Add(r)
+			affected[r.Ordering()] = true
+			added = append(added, r)
+			return false
+		})
+	}
+	if len(affected) > 0 {
+		p.arrange(append(here, added...), evidence(here, elsewhere), affected, open)
+		p.renumber()
+	}
+	return added, full
+}
+
+// evidence returns what says in which order requests were sent: what each node holds, in its order. A node puts what it took from other nodes among its
+// own as well as it can. The place of such a request does not count if one of these nodes received it itself; otherwise nothing better is known.
+func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
+	received := make(map[fsm.RequestID]bool)
+	for _, r := range here {
+		received[r.Command.ID] = received[r.Command.ID] || !r.Elsewhere
+	}
+	for _, list := range elsewhere {
+		for _, r := range list {
+			received[r.Command.ID] = received[r.Command.ID] || !r.SecondHand
+		}
+	}
+	without := func(list []*Request, taken func(*Request) bool) []*Request {
+		return slices.DeleteFunc(slices.Clone(list), func(r *Request) bool { return taken(r) && received[r.Command.ID] })
+	}
+	lists = append(lists, without(here, func(r *Request) bool { return r.Elsewhere }))
+	for _, list := range elsewhere {
+		lists = append(lists, without(list, func(r *Request) bool { return r.SecondHand }))
+	}
+	return lists
+}
+
+// clientNames returns the names that clients have here, by the names that other nodes give them. Nodes whose identity settings differ, as while a
+// change is rolled out, name a client differently. A name stands for a client here if all requests that both nodes hold agree; otherwise it has none.
+func (p *Buffer) clientNames(elsewhere [][]*Request) map[string]string {
+	const ambiguous = ""
+	names := make(map[string]string)
+	for _, list := range elsewhere {
+		for _, r := range list {
+			here := p.byID[r.Command.ID]
+			if here == nil {
+				continue
+			}
+			there, name := r.Ordering(), here.Ordering()
+			if known, ok := names[there]; ok && known != name {
+				name = ambiguous
+			}
+			names[there] = name
+		}
+	}
+	return names
+}
+
+// client returns the key of a request's client: the one of the copy that is held here, if there is one.
+func (p *Buffer) client(r *Request) string {
+	if here := p.byID[r.Command.ID]; here != nil {
+		r = here
+	}
+	return r.Ordering()
+}
+
+// arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
+// between clients by the time of arrival.
+func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string]bool, open func(*Request) bool) {
+	parts := make(map[string][][]*Request) // by client: what each node holds of it
+	for _, list := range lists {
+		part := make(map[string][]*Request)
+		for _, r := range list {
+			if key := p.client(r); affected[key] && open(r) && p.isOpenHere(r, open) {
+				part[key] = append(part[key], r)
+			}
+		}
+		for key, requests := range part {
+			parts[key] = append(parts[key], requests)
+		}
+	}
+	ordered := make([]*Request, 0, len(all))
+	rank := make(map[*Request]time.Time, len(all)) // ascends along each client's order
+	rankInOrder := func(requests []*Request) {
+		var latest time.Time
+		for _, r := range requests {
+			if latest.Before(r.Arrived) {
+				latest = r.Arrived
+			}
+			rank[r] = latest
+			ordered = append(ordered, r)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(affected)) {
+		merged := mergeOrder(parts[key])
+		for i, r := range merged {
+			if here, held := p.byID[r.Command.ID]; held {
+				merged[i] = here
+			}
+		}
+		rankInOrder(merged)
+	}
+	var rest []*Request
+	for _, r := range all {
+		if _, ranked := rank[r]; !ranked {
+			rest = append(rest, r)
+		}
+	}
+	rankInOrder(rest)
+	slices.SortStableFunc(ordered, func(a, b *Request) int { return rank[a].Compare(rank[b]) })
+	for _, r := range ordered {
+		p.order.MoveToBack(r.element)
+	}
+}
+
+// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here.
+func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
+	if r.Command.ID.IsZero() {
+		return true
+	}
+	here := p.byID[r.Command.ID]
+	return here == r || r.element == nil && open(here)
+}
+
+// Settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
+// received before a moment, the session's barrier, and those that stand before a request of the same client that both nodes received themselves.
+func (p *Buffer) Settled(list []*Request, at time.Time) (kept []*Request) {
+	const rounding = 1500 * time.Millisecond // of Request.Sent
+	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
+	for i, r := range list {
+		own, held := p.byID[r.Command.ID]
+		if held && !own.Elsewhere && !r.SecondHand && r.Sent.Sub(own.Sent) < rounding { // otherwise the client sent this copy later
+			passed[r.Ordering()] = i + 1
+		}
+	}
+	for i, r := range list {
+		if r.Arrived.Before(at) || i < passed[r.Ordering()] {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,170 @@
+package pending
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
+)
+
+// pageSize is about how many bytes a page has at most.
+const pageSize = 1 << 20
+
+// Page returns held requests as another node reads them by ReadPage, in their order, from a cursor that begins at 0, and the next cursor, 0 at the end.
+// With an age it leaves out what is younger, and what is known to have an outcome.
+func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
+	for r := range p.All() {
+		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) {
+			continue
+		}
+		if age > 0 && now.Sub(r.Arrived) < age {
+			break // the others came later
+		}
+		if age > 0 && r.Outcome != 0 {
+			continue
+		}
+		if len(page) >= pageSize {
+			return page, r.Sequence
+		}
+		page = appendRequest(page, r, now)
+	}
+	return page, 0
+}
+
+func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
+}
+
+// The flags of a request that one node gives to another.
+const (
+	flagBare      = 1 << iota // its command has no kind: it is answered without the log
+	flagCopy                  // it is a copy of one that has an outcome
+	flagElsewhere             // the node has it from another node
+)
+
+// appendRequest appends a request as one node gives it to another: times as what is left of them, because clocks differ.
+func appendRequest(b []byte, r *Request, now time.Time) []byte {
+	deadline := int64(0)
+	if !r.Deadline.IsZero() {
+		deadline = max(r.Deadline.Sub(now).Milliseconds(), 1)
+	}
+	var body []byte
+	body = appendField(body, r.ResponseTopic)
+	body = appendField(body, r.Correlation)
+	body = appendField(body, r.UnsupportedVersion)
+	body = binary.AppendVarint(body, deadline)
+	body = binary.AppendVarint(body, r.HoldUntil.Sub(now).Milliseconds())
+	body = binary.AppendVarint(body, now.Sub(r.Arrived).Milliseconds())
+	body = binary.AppendUvarint(body, r.Outcome)
+	command, flags := r.Command, uint64(0)
+	if command.Kind == 0 { // it never enters the log, where every command has a kind
+		command.Kind, flags = fsm.KindInvalid, flagBare
+	}
+	if r.IsCopy() {
+		flags |= flagCopy
+	}
+	if r.Elsewhere {
+		flags |= flagElsewhere
+	}
+	body = binary.AppendUvarint(body, flags)
+	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
+	body = binary.AppendVarint(body, r.Sent.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
+	return appendField(b, body)
+}
+
+var errPage = errors.New("a held request that cannot be read")
+
+// fields reads what appendRequest wrote. The first fault sticks.
+type fields struct {
+	rest []byte
+	err  error
+}
+
+func (f *fields) bytes() []byte {
+	size, n := binary.Uvarint(f.rest)
+	if f.err != nil || n <= 0 || size > uint64(len(f.rest)-n) {
+		f.err = errPage
+		return nil
+	}
+	field := f.rest[n : n+int(size)]
+	f.rest = f.rest[n+int(size):]
+	return field
+}
+
+func (f *fields) number() uint64 {
+	value, n := binary.Uvarint(f.rest)
+	if f.err != nil || n <= 0 {
+		f.err = errPage
+		return 0
+	}
+	f.rest = f.rest[n:]
+	return value
+}
+
+func (f *fields) milliseconds() time.Duration {
+	value, n := binary.Varint(f.rest)
+	if f.err != nil || n <= 0 {
+		f.err = errPage
+		return 0
+	}
+	f.rest = f.rest[n:]
+	return time.Duration(value) * time.Millisecond
+}
+
+// ReadPage returns the requests of a page that another node wrote, at a moment. What cannot be read is left out and makes an error: a version that
+// knows more wrote it.
+func ReadPage(page []byte, now time.Time) (requests []*Request, faults error) {
+	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
+		r, err := readRequest(fields{rest: rest.bytes()}, now)
+		if err != nil {
+			faults = errors.Join(faults, err)
+			continue
+		}
+		requests = append(requests, r)
+	}
+	return requests, faults
+}
+
+func readRequest(body fields, now time.Time) (*Request, error) {
+	r := &Request{Done: func() {}, Elsewhere: true}
+	r.ResponseTopic = string(body.bytes())
+	r.Correlation = body.bytes()
+	r.UnsupportedVersion = string(body.bytes())
+	if deadline := body.milliseconds(); deadline > 0 {
+		r.Deadline = now.Add(deadline)
+	}
+	r.HoldUntil = now.Add(body.milliseconds())
+	r.Arrived = now.Add(-body.milliseconds())
+	r.Commit(body.number())
+	flags := body.number()
+	encoded := body.bytes()
+	if body.err != nil {
+		return nil, body.err
+	}
+	if r.Sent = r.Deadline; r.Sent.IsZero() {
+		r.Sent = r.Arrived
+	}
+	if len(body.rest) > 0 {
+		r.Sent = now.Add(body.milliseconds())
+	}
+	entry, err := fsm.DecodeEntry(encoded)
+	if err != nil {
+		return nil, err
+	}
+	if len(entry.Commands) != 1 || entry.Commands[0].ID.IsZero() {
+		return nil, errPage
+	}
+	r.Command = entry.Commands[0]
+	if flags&flagBare != 0 {
+		r.Command.Kind = 0
+	}
+	if flags&flagCopy != 0 {
+		r.MarkCopy()
+	}
+	r.SecondHand = flags&flagElsewhere != 0
+	r.Read = r.Command.Kind == fsm.KindGet
+	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
+	return r, nil
+}
