@@ -29,7 +29,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		since = time.Now()
 	}
-	c := &connection{session: s, since: since, handled: ctx, reason: make(chan error, 1)}
+	c := &connection{session: s, since: since, queued: time.Since(since), beats: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
 	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, Rest: s.handler.CoalescingDelay})
 	c.acks = mqttconn.NewAcks(c.conn)
 	c.client = paho.NewClient(paho.ClientConfig{
@@ -54,6 +54,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		c.stale.Store(false)
 	}
+	c.resumed = connack.SessionPresent
 	s.probes.connected(resume)
 	if !connack.SessionPresent && s.requests {
 		s.handler.SessionBegun()

@@ -20,8 +20,11 @@ type connection struct {
 	conn    *mqttconn.Conn
 	acks    *mqttconn.Acks
 
-	stale   atomic.Bool // what comes now may be older than the session's age
-	since   time.Time   // the broker received what comes now after this moment. Owned by the receiving goroutine.
+	beats   *heartbeat
+	resumed bool          // the broker had kept the session
+	queued  time.Duration // how old what the broker had for the session may have been when the connection began
+	stale   atomic.Bool   // what comes now may be older than the session's age
+	since   time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
 	handled context.Context
 	reason  chan error // why the connection ended, the first word counts
 }
@@ -48,13 +51,17 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
 		return err
 	}
+	if !c.resumed {
+		c.session.status.begin()
+	}
 	c.session.set(true, "connected")
 	c.session.world.Log.Info("broker session up", "client", c.session.clientID)
 	c.session.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
-	var probing sync.WaitGroup
-	probing.Go(func() { c.session.probes.run(ctx, c.client) })
-	defer probing.Wait()
+	var workers sync.WaitGroup
+	workers.Go(func() { c.session.probes.run(ctx, c.client) })
+	workers.Go(func() { c.beats.run(ctx, c.session.config.ProbeInterval, c.beating) })
+	defer workers.Wait()
 	defer cancel()
 	select {
 	case <-ctx.Done():
@@ -87,12 +94,8 @@ func (c *connection) received(message mqttconn.Message) {
 		number := c.acks.Arrived(message.PacketID)
 		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
-	if s.requests && message.Topic == topics.Invoke && s.probes.returned.Load() && s.probes.tooOld(time.Since(c.since)) && !c.stale.Swap(true) {
-		// A process that was stopped sent no probes meanwhile. What it reads from its socket now may have been there all the time.
-		s.probes.expired()
-		if !s.follows {
-			c.ended(errStale)
-		}
+	if s.requests && message.Topic == topics.Invoke && c.tooOld() {
+		c.expire()
 	}
 	switch {
 	case c.stale.Load() && !s.follows:
@@ -108,6 +111,39 @@ func (c *connection) received(message mqttconn.Message) {
 		done()
 	default:
 		s.handler.Receive(c.handled, message, time.Now(), s.probes.backlog.Load(), done)
+	}
+}
+
+// tooOld reports whether what is read now may be older than the session's age. A process that was stopped sent no probes meanwhile: what it reads
+// from its socket when it goes on may have been there all the time.
+func (c *connection) tooOld() bool {
+	probes := c.session.probes
+	if probes.returned.Load() {
+		return probes.tooOld(time.Since(c.since))
+	}
+	return probes.tooOld(c.queued + c.beats.silent())
+}
+
+// beating handles the time between two heartbeats. It counts until a probe has returned, which says more. Perhaps the broker lets none through.
+func (c *connection) beating(gap time.Duration) {
+	s := c.session
+	switch {
+	case !s.requests || s.probes.returned.Load():
+	case s.probes.tooOld(c.queued + gap):
+		c.expire()
+	case s.follows:
+		c.stale.Store(false) // what was in the socket has been read
+	}
+}
+
+// expire makes what comes from now on count as too old.
+func (c *connection) expire() {
+	if c.stale.Swap(true) {
+		return
+	}
+	c.session.probes.expired()
+	if !c.session.follows {
+		c.ended(errStale)
 	}
 }
 

@@ -85,7 +85,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
 	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
 	c = &connection{
-		session: r.session, since: time.Now(), handled: t.Context(), reason: make(chan error, 1),
+		session: r.session, since: time.Now(), beats: newHeartbeat(), handled: t.Context(), reason: make(chan error, 1),
 		acks: mqttconn.NewAcks(conn),
 	}
 	number := uint16(0)
@@ -210,12 +210,45 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
 		c, receive := r.connected(t)
-		time.Sleep(2 * r.config.SessionAge)
+		for range 2 * r.config.SessionAge / r.config.ProbeInterval {
+			time.Sleep(r.config.ProbeInterval)
+			c.beats.beat(c.beating)
+		}
 		receive(topics.Invoke, nil)
 		if r.handler.received != 1 || len(c.reason) != 0 {
 			t.Errorf("%d received, %d reasons to end the session", r.handler.received, len(c.reason))
 		}
 	})
+}
+
+// † A process that is stopped before its first probe has returned does not know when the broker received what it reads when it goes on: deduplication
+// may have forgotten that. It does not matter which goroutine runs first then.
+func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
+	for name, test := range map[string]struct {
+		queued, stopped time.Duration
+		beats, taken    bool
+	}{
+		"the request is read first":               {0, time.Minute + time.Second, false, false},
+		"the heartbeat comes first":               {0, time.Minute + time.Second, true, false},
+		"stopped for less than the age":           {0, time.Minute - time.Second, true, true},
+		"the broker had kept it for a while, too": {30 * time.Second, 31 * time.Second, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(nil)
+				c, receive := r.connected(t)
+				c.queued = test.queued
+				time.Sleep(test.stopped)
+				if test.beats {
+					c.beats.beat(c.beating)
+				}
+				receive(topics.Invoke, nil)
+				if taken := r.handler.received == 1; taken != test.taken || (len(c.reason) == 0) != test.taken {
+					t.Errorf("taken %v, %d reasons to end the session", taken, len(c.reason))
+				}
+			})
+		})
+	}
 }
 
 // † A node that only believes to lead does not take the session from the one that does.

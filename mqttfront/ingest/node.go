@@ -25,6 +25,14 @@ func NewNodeSession(config *Config, world *World, handler Handler, barrier *Barr
 // UpSince reports whether the session is up, and has been since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
+// Begun returns when the session began without what an earlier one had, or this process began: what the broker received before may be lost to this
+// node.
+func (s *NodeSession) Begun() time.Time {
+	s.status.mu.Lock()
+	defer s.status.mu.Unlock()
+	return s.status.begun
+}
+
 // Err returns nil when the session is up, else what is wrong.
 func (s *NodeSession) Err() error {
 	now := time.Now()

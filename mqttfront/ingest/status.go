@@ -14,6 +14,7 @@ type status struct {
 	heard         atomic.Int64 // when the broker last sent something: nanoseconds since began
 
 	mu    sync.Mutex
+	begun time.Time // what the broker received since then comes by the session, or has come to this process
 	up    bool
 	since time.Time // it is up or down since then
 	text  string    // what the session is doing, for people
@@ -21,7 +22,7 @@ type status struct {
 
 func newStatus(blocked func() bool, probeInterval time.Duration) *status {
 	now := time.Now()
-	return &status{blocked: blocked, probeInterval: probeInterval, began: now, since: now, text: "not connected yet"}
+	return &status{blocked: blocked, probeInterval: probeInterval, began: now, begun: now, since: now, text: "not connected yet"}
 }
 
 // set notes whether the session is up, and returns whether it was.
@@ -35,6 +36,13 @@ func (s *status) set(up bool, text string) (wasUp bool) {
 	}
 	s.up, s.text = up, text
 	return wasUp
+}
+
+// begin notes that the session begins with nothing in it.
+func (s *status) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Now()
 }
 
 // hear notes that the broker sent something by the session.
