@@ -118,10 +118,21 @@ func (f *Front) lacks(byNode map[string][]*pending.Request) bool {
 }
 
 // keepSettledLocked leaves out the requests that this node's own session may still deliver.
-func (f *Front) keepSettledLocked(byNode map[string][]*pending.Request) {
-	at := f.barrier.Reached()
+func (f *Front) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
+	barrier, begun := f.barrier.Reached(), f.session.Begun()
 	for node, requests := range byNode {
-		byNode[node] = f.pending.Settled(requests, at)
+		byNode[node] = f.pending.Settled(requests, barrier, begun, openIn(m))
+	}
+}
+
+// openIn returns a function that reports whether nothing keeps a request from being executed, as far as is known of it and in a state.
+func openIn(m *fsm.Machine) func(*pending.Request) bool {
+	return func(r *pending.Request) bool {
+		if !r.IsOpen() {
+			return false
+		}
+		_, _, known := m.Remembered(r.Command.ID)
+		return !known
 	}
 }
 
@@ -164,13 +175,7 @@ func (l *leader) takeUpHeld(f *Front, m *fsm.Machine, byNode map[string][]*pendi
 			return false
 		}))
 	}
-	added, full := f.pending.Merge(elsewhere, func(r *pending.Request) bool {
-		if !r.IsOpen() {
-			return false
-		}
-		_, _, known := m.Remembered(r.Command.ID)
-		return !known
-	})
+	added, full := f.pending.Merge(elsewhere, openIn(m))
 	f.world.Metrics.heldDropped.WithLabelValues("full").Add(float64(full))
 	f.world.Metrics.held.Set(float64(f.pending.Len()))
 	if len(added) == 0 {
@@ -212,7 +217,7 @@ func (f *Front) sweepOnce(ctx context.Context, l *leader) {
 		if f.role != role(l) {
 			return
 		}
-		f.keepSettledLocked(byNode)
+		f.keepSettledLocked(m, byNode)
 		for _, r := range l.takeUpHeld(f, m, byNode) {
 			l.execute(f, r, false)
 		}

@@ -76,7 +76,7 @@ func (f *Front) begin(l *leader, held heldElsewhere) {
 		f.version = max(f.version, m.Status().Version)
 		f.pending.Hints.ForgetArrivals()
 		if !f.barrier.Passed(held.received) {
-			f.keepSettledLocked(held.byNode)
+			f.keepSettledLocked(m, held.byNode)
 		}
 		l.takeUpHeld(f, m, held.byNode)
 		l.republish(f, m)

@@ -158,19 +158,23 @@ func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
 	return here == r || r.element == nil && open(here)
 }
 
+// maxLag is how long a request may have been on its way to the node that has it. It only decides how soon a request is settled.
+const maxLag = 5 * time.Second
+
 // Settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
-// received before a moment, the session's barrier, and those that stand before a request of the same client that both nodes received themselves.
-func (p *Buffer) Settled(list []*Request, at time.Time) (kept []*Request) {
+// received before a moment, the session's barrier, and those that this node may have lost and that stand before an open request of the same client that
+// both nodes received themselves. This node loses nothing that the broker received after a moment, the beginning of its session.
+func (p *Buffer) Settled(list []*Request, barrier, begun time.Time, open func(*Request) bool) (kept []*Request) {
 	const rounding = 1500 * time.Millisecond // of Request.Sent
 	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
 	for i, r := range list {
 		own, held := p.byID[r.Command.ID]
-		if held && !own.Elsewhere && !r.SecondHand && r.Sent.Sub(own.Sent) < rounding { // otherwise the client sent this copy later
+		if held && !own.Elsewhere && !r.SecondHand && open(own) && open(r) && r.Sent.Sub(own.Sent) < rounding { // otherwise the client sent this copy later
 			passed[r.Ordering()] = i + 1
 		}
 	}
 	for i, r := range list {
-		if r.Arrived.Before(at) || i < passed[r.Ordering()] {
+		if r.Arrived.Before(barrier) || i < passed[r.Ordering()] && r.Arrived.Before(begun.Add(maxLag)) {
 			kept = append(kept, r)
 		}
 	}

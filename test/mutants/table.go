@@ -179,18 +179,18 @@ func frontEnd() []Mutant {
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(byNode)\n", New: ""},
+				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 		},
 		{
 			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, sweepInterval)"},
-				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(byNode)\n", New: ""},
+				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/serve.go",
-			"\t\t\tf.keepSettledLocked(held.byNode)\n", "").shownBy("leader whose session lags"),
+			"\t\t\tf.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
 			"\t\t\t\tf.noteExpired(r)\n", ""),
 	}

@@ -1,0 +1,52 @@
+package pending
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/wire"
+)
+
+// † A request of another node is settled before a barrier, or before an open request of its client that both nodes received, if this node may have lost
+// it. A request that is done says nothing of others: one node may hold the original, and the other a copy that its client sent later.
+func TestSettled(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	request := func(name byte, at time.Duration, state State) *Request {
+		r := &Request{State: state, Arrived: start.Add(at), Sent: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
+		if state == StateCommitted {
+			r.Outcome = 7
+		}
+		return r
+	}
+	const second = time.Second
+	for name, test := range map[string]struct {
+		here, there State // of a request that both nodes have
+		barrier     time.Duration
+		begun       time.Duration
+		elsewhere   bool          // the copy here came from another node
+		later       time.Duration // how much later the other copy was sent
+		want        bool
+	}{
+		"both copies are open, and this node began just before": {StatePending, StatePending, 0, -second, false, 0, true},
+		"this node's session is old":                            {StatePending, StatePending, 0, -time.Minute, false, 0, false},
+		"the request is done here":                              {StateCommitted, StatePending, 0, -second, false, 0, false},
+		"the request is a copy here":                            {StateCopy, StatePending, 0, -second, false, 0, false},
+		"the request is a copy there":                           {StatePending, StateCopy, 0, -second, false, 0, false},
+		"this node has the request from another":                {StatePending, StatePending, 0, -second, true, 0, false},
+		"the other copy was sent later":                         {StatePending, StatePending, 0, -second, false, 2 * second, false},
+		"a barrier has passed":                                  {StateCopy, StateCopy, second, -time.Minute, false, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewBuffer(100, 1<<20)
+			own := request('b', 20*time.Millisecond, test.here)
+			own.Elsewhere = test.elsewhere
+			p.Add(own)
+			missing, both := request('a', 10*time.Millisecond, StatePending), request('b', 20*time.Millisecond+test.later, test.there)
+			kept := p.Settled([]*Request{missing, both}, start.Add(test.barrier), start.Add(test.begun), (*Request).IsOpen)
+			if got := len(kept) > 0 && kept[0] == missing; got != test.want {
+				t.Errorf("settled %v, want %v", got, test.want)
+			}
+		})
+	}
+}
