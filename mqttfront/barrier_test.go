@@ -27,7 +27,7 @@ func (s *fakeStore) order() string {
 func sweepNow(t *testing.T, f *Front, s *fakeStore, other *Front) {
 	t.Helper()
 	s.held = map[string][][]byte{"other": pages(other)}
-	f.sweepOnce(t.Context(), leading(f))
+	leading(f).sweepOnce(t.Context())
 }
 
 // † A follower crashed after it had acknowledged a request, which was in its memory only, resumed its session and got the next one of the same
@@ -130,7 +130,7 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 		others.held = map[string][][]byte{"this": pages(f)}
 		other.barrier.Pass(time.Now().Add(time.Millisecond))
 		serveWith(other, collectOnce(t, other))
-		other.stopServing(leading(other))
+		leading(other).stopServing()
 		for _, tag := range others.tags {
 			other.Failed(tag, true)
 		}
@@ -167,7 +167,7 @@ func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
 			if order := s.order(); order != "ab" {
 				t.Errorf("leadership %d: proposed in the order %q", leadership, order)
 			}
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			for _, tag := range s.tags {
 				f.Failed(tag, true)
 			}
@@ -191,7 +191,7 @@ func TestCollectDropsRepeats(t *testing.T) {
 	page := pages(other)
 	s.held = map[string][][]byte{"other": append(page, page...)}
 	var order string
-	for _, r := range f.collect(t.Context(), 0)["other"] {
+	for _, r := range leading(f).collect(t.Context(), 0)["other"] {
 		order += string(r.Correlation[:1])
 	}
 	if order != "abc" {
@@ -220,7 +220,7 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 		if serveWith(f, byNode); s.order() != "a" {
 			t.Errorf("%q is taken up", s.order())
 		}
-		f.stopServing(leading(f))
+		leading(f).stopServing()
 		if len(collectOnce(t, f).byNode) != 1 || len(f.barrier.Asked()) != 0 {
 			t.Error("a probe is asked for although nothing is missing")
 		}

@@ -46,12 +46,5 @@ func (f *Front) Ready() error {
 	return nil
 }
 
-// droppedLately reports whether there was no room for a request lately.
-func (f *Front) droppedLately() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return time.Since(f.fullAt) < fullShown
-}
-
 // InTakeoverLoop reports whether another client lately took over the leader's publishing connections again and again.
 func (f *Front) InTakeoverLoop() bool { return f.outbox.InTakeoverLoop() }

@@ -40,9 +40,9 @@ func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
 		driver := clientDriver{kicked: make(chan string, 10)}
 		f, s := newTestFrontOf(t, driver)
 		ctx, cancel := context.WithCancel(t.Context())
-		go f.kicker.Run(ctx)
+		go f.clients.kicker.Run(ctx)
 		misbehave := func() (acknowledged bool) {
-			f.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+			f.receiver.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
 			}}}, time.Now(), false, func() { acknowledged = true })
 			return acknowledged
@@ -74,7 +74,7 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 		f, s := newTestFrontOf(t, driver)
 		serve(f)
 		ctx, cancel := context.WithCancel(t.Context())
-		go f.subscriber.Run(ctx)
+		go f.clients.subscriber.Run(ctx)
 		arrive(f, del, "0123456789abcdef", "__srcId", "writer")
 		f.Applied(s.outcome(1, fsm.CodeDeleted), s.tags[:1])
 		arrive(f, "*2\r\n$9\r\nKEYNOTIFY\r\n$1\r\nk\r\n", "0123456789abcdeX", "__srcId", "a")

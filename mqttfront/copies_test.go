@@ -52,11 +52,11 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
+		if added := leading(f).takeUpHeldLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
 			t.Errorf("leads %v: taken up", leads)
 		}
 		held[0].Arrived = time.Now().Add(time.Second)
-		if added := leading(f).takeUpHeld(f, fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
+		if added := leading(f).takeUpHeldLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
 			t.Errorf("leads %v: what the client has sent again is refused", leads)
 		}
 		f.mu.Unlock()
@@ -94,7 +94,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
 		t.Error("taken up from another node")
 	}
 }
@@ -112,8 +112,8 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		serve(f)
 		held := heldBy(t, other)
 		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held}) {
-			leading(f).execute(f, r, false)
+		for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held}) {
+			leading(f).executeLocked(r, false)
 		}
 		f.mu.Unlock()
 		arrive(f, del, ids[0], "__srcId", "c")
@@ -125,7 +125,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		if failFirst {
 			fail()
 		}
-		f.stopServing(leading(f))
+		leading(f).stopServing()
 		if !failFirst {
 			fail()
 		}
@@ -151,7 +151,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{probe.first().Command}})
 	serve(f)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.stopServing(leading(f))
+	leading(f).stopServing()
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recheckPending()
 	if f.pending.Len() != 1 || !f.first().IsCopy() {
@@ -169,7 +169,7 @@ func TestBacklogOfDropped(t *testing.T) {
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
-	f.take(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
+	f.receiver.take(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
 	if f.pending.Len() != 0 {
 		t.Error("it is held")
 	}
@@ -205,7 +205,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 		}
 		if copied {
 			other.mu.Lock()
-			other.end(first)
+			other.endLocked(first)
 			other.mu.Unlock()
 			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 		}
@@ -215,7 +215,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
+		if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
 		f.mu.Unlock()

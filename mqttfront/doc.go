@@ -2,12 +2,14 @@
 //
 // Every node holds an ingest session (package ingest) and receives every request. What arrives is decoded (package wire) into a
 // request and kept (admit.go, package pending) until it is known to be answered. What a node does with it depends on its role (role.go): a follower
-// holds it. The leader executes it through the Store, and publishes replies and notifications on the outgoing connections (package publish). A new
+// (follower.go) holds it. The leader (leader.go) executes it through the Store, and publishes replies and notifications on the outgoing connections (package publish). A new
 // leader takes these connections over from the old one before it publishes anything, and answers what it held as a follower. What depends on
 // cluster.ingest is in ingestmode.go.
 //
-// Front.mu guards the role, the pending requests and what is known of others. Locks are taken in this order: the store's state (View), Front.mu, the
+// requests.mu guards the role, the pending requests and what is known of others. Locks are taken in this order: the store's state (View), requests.mu, the
 // store's queue of proposals.
+//
+// A name that ends in Locked says that requests.mu must be held.
 //
 // The package knows nothing of Raft: it is given a Store. It knows nothing of a particular broker either: what differs between
 // brokers is in a Driver.

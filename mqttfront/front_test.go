@@ -31,6 +31,7 @@ type fakeStore struct {
 	tags      []any
 	reads     []any
 	published uint64
+	dialer    *mqttconn.Dialer // of the front end
 }
 
 func (s *fakeStore) Propose(c fsm.Command, tag any) bool {
@@ -79,14 +80,15 @@ func newTestFrontOf(t testing.TB, driver broker.Driver, change ...func(*Config))
 	for _, f := range change {
 		f(&config)
 	}
+	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second}
 	f, err := New(config, World{
-		Driver: driver, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
+		Dialer: dialer, Driver: driver, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
 		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &fakeStore{machine: fsm.New()}
+	store := &fakeStore{machine: fsm.New(), dialer: dialer}
 	f.SetStore(store)
 	return f, store
 }
@@ -119,10 +121,10 @@ func serve(f *Front) *fakeOutbox { return serveWith(f, heldElsewhere{}) }
 
 // serveWith is serve, with what other nodes hold.
 func serveWith(f *Front, held heldElsewhere) *fakeOutbox {
-	l := &leader{front: f}
+	l := f.newLeader()
 	o := &fakeOutbox{leader: l}
 	l.outbox = o
-	f.begin(l, held)
+	l.begin(held)
 	return o
 }
 
@@ -139,7 +141,7 @@ func leading(f *Front) *leader {
 	if l, leads := f.role.(*leader); leads {
 		return l
 	}
-	return &leader{}
+	return f.newLeader()
 }
 
 const (
@@ -148,11 +150,11 @@ const (
 )
 
 // first and last return requests that a front end holds, of which there is one.
-func (f *Front) first() *pending.Request { return f.requests()[0] }
-func (f *Front) last() *pending.Request  { return f.requests()[f.pending.Len()-1] }
+func (f *Front) first() *pending.Request { return f.list()[0] }
+func (f *Front) last() *pending.Request  { return f.list()[f.pending.Len()-1] }
 
-// requests returns all requests that a front end holds, in their order.
-func (f *Front) requests() []*pending.Request { return slices.Collect(f.pending.All()) }
+// list returns all requests that a front end holds, in their order.
+func (f *Front) list() []*pending.Request { return slices.Collect(f.pending.All()) }
 
 // arrive hands a request of the client c to a front end, and returns whether it is acknowledged.
 func arrive(f *Front, payload, correlation string, user ...string) (acknowledged *bool) {
@@ -177,7 +179,7 @@ func message(payload, correlation string, expiry *uint32, user ...string) mqttco
 
 func arriveWith(f *Front, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.take(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
+	f.receiver.take(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
 	return acknowledged
 }
 
@@ -191,14 +193,14 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 	for name, end := range map[string]func(*Front, *fakeStore){
 		"its reply was on its way": func(f *Front, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 		},
 		"it was applied when the leadership had ended": func(f *Front, s *fakeStore) {
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 		"its outcome is unknown": func(f *Front, s *fakeStore) {
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			f.Failed(s.tags[0], true)
 		},
 	} {
@@ -222,7 +224,7 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 		f, s := newTestFront(t)
 		serve(f)
 		arrive(f, del, test.correlation)
-		f.stopServing(leading(f))
+		leading(f).stopServing()
 		f.Failed(s.tags[0], test.unknown)
 		serve(f)
 		if len(s.proposed) != 2 || f.busy != 1 {
@@ -307,7 +309,7 @@ func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
 			if len(s.reads) != 1 || s.reads[0].(*pending.Request).Correlation[0] != 'c' {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			if f.pending.Writes("c") != 0 {
 				t.Errorf("writes under way after the leadership: %d", f.pending.Writes("c"))
 			}
@@ -380,7 +382,7 @@ func TestConfigValidate(t *testing.T) {
 func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 	f, _ := newTestFront(t, func(c *Config) { c.HoldBytes = 1 << 20 })
 	for i := range 20 {
-		f.take(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
+		f.receiver.take(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, time.Now(), false, func() {})
 	}

@@ -62,7 +62,7 @@ func takeUpFrom(t *testing.T, f *Front, s *fakeStore, other *Front) (added []*pe
 	held := heldBy(t, other)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": held})
+	return leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held})
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
@@ -86,9 +86,9 @@ func TestTakeUpHeld(t *testing.T) {
 			other, _ := follow(t, requests...)
 			s.held[node] = pages(other)
 		}
-		byNode := f.collect(context.Background(), 0)
+		byNode := leading(f).collect(context.Background(), 0)
 		f.mu.Lock()
-		leading(f).takeUpHeld(f, s.machine, byNode)
+		leading(f).takeUpHeldLocked(s.machine, byNode)
 		order := f.order()
 		f.mu.Unlock()
 		of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
@@ -107,8 +107,8 @@ func TestHandOverOfErrors(t *testing.T) {
 	arrive(other, get, strings.Repeat("d", 16), "__srcId", "c", "__protVer", "9.9")
 	f, s := newTestFront(t)
 	s.held = map[string][][]byte{"n2": append([][]byte{[]byte("\x08nonsense")}, pages(other)...)}
-	byNode := f.collect(context.Background(), 0)
-	leading(f).takeUpHeld(f, s.machine, byNode)
+	byNode := leading(f).collect(context.Background(), 0)
+	leading(f).takeUpHeldLocked(s.machine, byNode)
 	if f.pending.Len() != 4 {
 		t.Fatalf("%d of 4", f.pending.Len())
 	}
@@ -280,7 +280,7 @@ func TestSweep(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.sweep(ctx, leading(f))
+		leading(f).sweep(ctx)
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
 		f.mu.Lock()
@@ -314,7 +314,7 @@ func TestWhatIsOverIsNotHandedOver(t *testing.T) {
 	for _, r := range requests {
 		r.HoldUntil = time.Now().Add(-time.Second)
 	}
-	if added := leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n2": requests}); len(added) != 0 {
+	if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n2": requests}); len(added) != 0 {
 		t.Errorf("%d are taken up", len(added))
 	}
 }
@@ -326,7 +326,7 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	fresh := time.Now()
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
-	receiver{f}.DropSince(fresh)
+	f.receiver.DropSince(fresh)
 	if f.pending.Len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}

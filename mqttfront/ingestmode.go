@@ -1,7 +1,5 @@
 package mqttfront
 
-import "holdfast/mqttfront/pending"
-
 // ingestMode says by what sessions requests come (Config.FollowLeader). New chooses it once.
 type ingestMode uint8
 
@@ -19,9 +17,3 @@ func (m ingestMode) onlyHolder(alone bool) bool { return alone || m == ingestAtL
 
 // followersHold reports whether a node that does not lead holds requests. If not, the broker keeps them until they are answered.
 func (m ingestMode) followersHold() bool { return m == ingestEverywhere }
-
-// release drops a request that the broker still has. It needs Front.mu.
-func (f *Front) release(r *pending.Request) {
-	r.Done = func() {}
-	f.end(r)
-}

@@ -41,19 +41,19 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 func TestWhatFollowedIsLetGo(t *testing.T) {
 	for name, end := range map[string]func(*Front, *fakeStore){
 		"in the hands of the store": func(f *Front, s *fakeStore) {
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			f.Failed(s.tags[0], true)
 		},
 		"given back before the end": func(f *Front, s *fakeStore) {
 			f.Failed(s.tags[0], false)
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 		},
 		"on its way out": func(f *Front, s *fakeStore) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 		},
 		"applied after the end": func(f *Front, s *fakeStore) {
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 	} {
@@ -78,13 +78,13 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 	acknowledged := 0
 	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
-		f.take(t.Context(), m, time.Now(), false, func() { acknowledged++ })
+		f.receiver.take(t.Context(), m, time.Now(), false, func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndShed, 1, false, time.Now())
-	if f.take(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+	if f.receiver.take(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
@@ -102,11 +102,11 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
 				}}}
 			}
-			f.take(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.take(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
 			again := message(del)
 			again.Redelivered = true
-			f.take(t.Context(), again, time.Now(), false, func() {})
-			f.take(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.take(t.Context(), again, time.Now(), false, func() {})
+			f.receiver.take(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
 			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}
@@ -141,8 +141,8 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 		}
 		serve(f)
 		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
-			leading(f).execute(f, r, false)
+		for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
+			leading(f).executeLocked(r, false)
 		}
 		f.mu.Unlock()
 		for _, command := range s.proposed[1:] {

@@ -30,7 +30,7 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	r := f.first()
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
-	f.stopServing(leading(f))
+	leading(f).stopServing()
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
@@ -128,7 +128,7 @@ func collectOnce(t *testing.T, f *Front) heldElsewhere {
 	t.Helper()
 	ready, cancel := context.WithCancel(t.Context())
 	cancel()
-	return f.collectForTakeover(t.Context(), ready)
+	return leading(f).collectForTakeover(t.Context(), ready)
 }
 
 // † A node that was started anew leads. Its session does not bring a any more, which it had acknowledged, but b. The other node's session lags: it has
@@ -145,7 +145,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 		time.AfterFunc(500*time.Millisecond, func() { withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
 		time.AfterFunc(time.Second, isReady)
 		began := time.Now()
-		held := f.collectForTakeover(t.Context(), ready)
+		held := leading(f).collectForTakeover(t.Context(), ready)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
 		}

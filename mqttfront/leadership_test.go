@@ -30,13 +30,13 @@ func TestCopyWhoseReplyWasOnItsWayIsAnswered(t *testing.T) {
 	index := s.machine.Status().Index
 	result, _, _ := s.machine.Remembered(w.ID)
 	f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{result}, Published: index - 1}, s.tags)
-	f.stopServing(leading(f))
+	leading(f).stopServing()
 	f.recheckPending()
 	serve(next)
 	held := heldBy(t, f)
 	next.mu.Lock()
 	defer next.mu.Unlock()
-	if added := leading(next).takeUpHeld(next, others.machine, map[string][]*pending.Request{"other": held}); len(added) != 1 {
+	if added := leading(next).takeUpHeldLocked(others.machine, map[string][]*pending.Request{"other": held}); len(added) != 1 {
 		t.Errorf("the next leader takes up %d of the copies", len(added))
 	}
 }
@@ -51,14 +51,14 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 				arrive(next, del, "0123456789abcdef", "__srcId", "c")
 			}
 			serve(f)
-			f.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+			f.receiver.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 			}}}, time.Now().Add(-f.config.maxWait()-time.Second), false, func() {})
 			if s.proposed[0].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed[0])
 			}
 			f.Failed(s.tags[0], false)
-			f.stopServing(leading(f))
+			leading(f).stopServing()
 			f.recheckPending()
 			next.barrier.Pass(time.Now().Add(time.Hour))
 			serveWith(next, heldElsewhere{byNode: map[string][]*pending.Request{"other": heldBy(t, f)}, received: time.Now()})

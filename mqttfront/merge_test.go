@@ -264,7 +264,7 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		for _, q := range here {
 			f.pending.Add(q)
 		}
-		leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
+		leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
 		place := make(map[int]int)
 		for r := range f.pending.All() {
 			place[number(r)] = len(place)
@@ -312,7 +312,7 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	for _, q := range here {
 		f.pending.Add(q)
 	}
-	leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n3": there})
+	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
 	var order []int
 	for r := range f.pending.All() {
 		order = append(order, number(r))
@@ -341,7 +341,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 		there = append(there, made(count-i))
 	}
 	began := time.Now()
-	leading(f).takeUpHeld(f, s.machine, map[string][]*pending.Request{"n3": there})
+	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}

@@ -16,7 +16,7 @@ const (
 
 // reportAnswered tells the other nodes, until the context ends, which requests were answered that never enter the log: they need not
 // hold them any longer.
-func (f *Front) reportAnswered(ctx context.Context, l *leader) {
+func (l *leader) reportAnswered(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
 	for {
@@ -25,16 +25,16 @@ func (f *Front) reportAnswered(ctx context.Context, l *leader) {
 			return
 		case <-ticker.C:
 		}
-		f.mu.Lock()
+		l.mu.Lock()
 		answered := l.answered
 		l.answered = nil
-		f.mu.Unlock()
-		f.tell(ctx, answered)
+		l.mu.Unlock()
+		l.tell(ctx, answered)
 	}
 }
 
 // tell sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
-func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
+func (l *leader) tell(ctx context.Context, answered []fsm.RequestID) {
 	if len(answered) == 0 {
 		return
 	}
@@ -44,29 +44,17 @@ func (f *Front) tell(ctx context.Context, answered []fsm.RequestID) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*reportInterval)
 	defer cancel()
-	f.store.Broadcast(ctx, message)
+	l.store.Broadcast(ctx, message)
 }
 
-// report puts a request that no node need hold any longer into the next report. It needs Front.mu.
-func (l *leader) report(f *Front, id fsm.RequestID) {
+// reportLocked puts a request that no node need hold any longer into the next reportLocked.
+func (l *leader) reportLocked(id fsm.RequestID) {
 	if id.IsZero() {
 		return
 	}
 	if len(l.answered) >= maxReport {
-		f.world.Metrics.unreported.Inc()
+		l.metrics.unreported.Inc()
 		return
 	}
 	l.answered = append(l.answered, id)
-}
-
-// HandleBroadcast takes the leader's report of what it answered.
-func (f *Front) HandleBroadcast(message []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	for len(message) >= len(fsm.RequestID{}) {
-		id := fsm.RequestID(message[:len(fsm.RequestID{})])
-		message = message[len(id):]
-		f.role.reported(f, id, now)
-	}
 }

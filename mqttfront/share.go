@@ -1,7 +1,5 @@
 package mqttfront
 
-import "holdfast/mqttfront/pending"
-
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.
 type clientShares struct {
@@ -37,16 +35,4 @@ func (s *clientShares) remove(client string, size int) {
 		return
 	}
 	s.byClient[client] = clientShare{used.requests - 1, used.bytes - size}
-}
-
-// beginWorkLocked counts a request as executing or answering.
-func (f *Front) beginWorkLocked(r *pending.Request) {
-	f.busy++
-	f.shares.add(r.Ordering(), r.Size)
-}
-
-// endWorkLocked ends what beginWorkLocked began.
-func (f *Front) endWorkLocked(r *pending.Request) {
-	f.busy--
-	f.shares.remove(r.Ordering(), r.Size)
 }

@@ -95,7 +95,7 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	} {
 		f, s := newTestFront(t)
 		broker := &fakeBroker{}
-		f.login.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+		s.dialer.Network = broker.dial
 		store := &confirmations{fakeStore: s, answers: test.answers}
 		f.store = store
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -130,7 +130,7 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 func TestTakeOverAnswers(t *testing.T) {
 	f, s := newTestFront(t)
 	broker := &fakeBroker{}
-	f.login.Dialer = &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: broker.dial}
+	s.dialer.Network = broker.dial
 	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
 	other, _ := newTestFront(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16), "__srcId", "c")

@@ -150,7 +150,7 @@ func frontEnd() []Mutant {
 	return []Mutant{
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
-		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role.go",
+		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/follower.go",
 			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
@@ -171,34 +171,34 @@ func frontEnd() []Mutant {
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest/connection.go",
-			"s.probes.tooOld(time.Since(c.since))", "s.probes.tooOld(0)").shownBy("stopped until outcomes are forgotten"),
+			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
-		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role.go",
-			"func (l *leader) givenBack(f *Front, r *pending.Request) {\n", "func (l *leader) givenBack(f *Front, r *pending.Request) {\n\tf.pending.EndWrite(r)\n").shownBy("flapping leadership"),
+		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/leader.go",
+			"func (l *leader) givenBack(r *pending.Request) {\n", "func (l *leader) givenBack(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
+				{File: "mqttfront/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 		},
 		{
 			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/handover.go", Old: "f.collect(ctx, max(sweepInterval, time.Since(at)))", New: "f.collect(ctx, sweepInterval)"},
-				{File: "mqttfront/handover.go", Old: "\t\tf.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
+				{File: "mqttfront/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
-		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/serve.go",
-			"\t\t\tf.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
-		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/front.go",
-			"\t\t\t\tf.noteExpired(r)\n", ""),
+		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/takeover.go",
+			"\t\t\tl.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
+		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/requests.go",
+			"\t\t\t\tq.noteExpiredLocked(r)\n", ""),
 	}
 }
 
 func takeover() []Mutant {
 	return []Mutant{
-		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/serve.go",
+		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/takeover.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
@@ -217,7 +217,7 @@ func takeover() []Mutant {
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},
-		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/serve.go",
-			"\tl.open = true\n", "\tl.open = true\n\tf.store.SetPublished(f.applied)\n"),
+		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/takeover.go",
+			"\tl.open = true\n", "\tl.open = true\n\tl.store.SetPublished(l.appliedIndex)\n"),
 	}
 }

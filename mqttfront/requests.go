@@ -1,0 +1,187 @@
+package mqttfront
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// requests are the requests of a node, and what it knows of the log. Both roles work on them.
+type requests struct {
+	config  *Config
+	metrics *Metrics
+	log     *slog.Logger
+	mode    ingestMode
+	store   Store
+
+	mu           sync.Mutex // guards all fields below
+	role         role
+	room         sync.Cond // somebody waits to hand a request to the store
+	pending      pending.Buffer
+	mark         uint64       // the delivery watermark, as the log has it
+	appliedIndex uint64       // index of the last entry that the store told of
+	busy         int          // requests executing or answering
+	shares       clientShares // of the same, by client
+	limits       fsm.Limits
+	version      uint32        // of the log, in force
+	expiry       time.Duration // of notifications
+	stopped      bool
+	// What arrived between the two is old, whatever it says.
+	staleFrom, staleTo time.Time
+	fullAt             time.Time // when a request was last dropped because there was no room to hold it
+
+	pushesBack atomic.Bool // a request waits for room, and whatever comes from the broker behind it
+}
+
+func newRequests(config *Config, metrics *Metrics, log *slog.Logger) *requests {
+	settings := fsm.DefaultSettings()
+	q := &requests{
+		config: config, metrics: metrics, log: log,
+		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config),
+	}
+	q.role, q.room.L = follower{q}, &q.mu
+	q.adoptLocked(&settings)
+	if config.FollowLeader {
+		q.mode = ingestAtLeader
+	}
+	return q
+}
+
+// onlyHolder reports whether only this node and the broker have the requests that come here.
+func (q *requests) onlyHolder() bool { return q.mode.onlyHolder(q.store.Alone()) }
+
+func (q *requests) leads() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, leads := q.role.(*leader)
+	return leads
+}
+
+// endLocked removes a request.
+func (q *requests) endLocked(r *pending.Request) {
+	if !q.pending.Remove(r) {
+		return
+	}
+	q.metrics.held.Set(float64(q.pending.Len()))
+	r.Done()
+	q.room.Signal()
+}
+
+// releaseLocked drops a request that the broker still has.
+func (q *requests) releaseLocked(r *pending.Request) {
+	r.Done = func() {}
+	q.endLocked(r)
+}
+
+// keepFirstLocked removes the later one of two copies of a request, unless the store has it, and reports whether it removed r.
+func (q *requests) keepFirstLocked(r *pending.Request) (dropped bool) {
+	other := q.pending.KeepFirst(r)
+	if other != nil {
+		q.endLocked(other)
+	}
+	return other == r
+}
+
+// dropStaleLocked removes a request if it is stale, and reports whether it did.
+func (q *requests) dropStaleLocked(r *pending.Request) bool {
+	if !q.isStaleLocked(r) {
+		return false
+	}
+	q.metrics.heldDropped.WithLabelValues("stale").Inc()
+	q.endLocked(r)
+	return true
+}
+
+// isStaleLocked reports whether a request came when what came was old.
+func (q *requests) isStaleLocked(r *pending.Request) bool {
+	return r.Arrived.After(q.staleFrom) && !r.Arrived.After(q.staleTo)
+}
+
+func (q *requests) giveUp(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending.Hints.Forget(now)
+	for r := range q.pending.All() {
+		if r.State.IsHeld() && now.After(r.HoldUntil) {
+			if r.Outcome == 0 {
+				q.metrics.heldDropped.WithLabelValues("expired").Inc()
+				q.noteExpiredLocked(r)
+			}
+			q.endLocked(r)
+		}
+	}
+}
+
+// droppedLately reports whether there was no room for a request lately.
+func (q *requests) droppedLately() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return time.Since(q.fullAt) < fullShown
+}
+
+// beginWorkLocked counts a request as executing or answering.
+func (q *requests) beginWorkLocked(r *pending.Request) {
+	q.busy++
+	q.shares.add(r.Ordering(), r.Size)
+}
+
+// endWorkLocked ends what beginWorkLocked began.
+func (q *requests) endWorkLocked(r *pending.Request) {
+	q.busy--
+	q.shares.remove(r.Ordering(), r.Size)
+}
+
+// requeueLocked makes a request wait for the next leadership.
+func (q *requests) requeueLocked(r *pending.Request) {
+	r.Hold()
+	q.endWorkLocked(r)
+	q.role.givenBack(r)
+}
+
+// parkCommittedLocked makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
+// without must never be proposed again, so it stays unanswered.
+func (q *requests) parkCommittedLocked(r *pending.Request) {
+	q.requeueLocked(r)
+	if r.State.IsHeld() && !r.Read && r.Command.ID.IsZero() {
+		q.metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		q.endLocked(r)
+	}
+}
+
+// adoptLocked takes up the settings that the front end needs to know.
+func (q *requests) adoptLocked(settings *fsm.Settings) {
+	q.limits = settings.Limits
+	q.expiry = time.Duration(settings.NotificationExpiry) * time.Millisecond
+}
+
+// appliedCommandLocked takes up the outcome of one command.
+func (q *requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any) {
+	command := &outcome.Commands[i]
+	q.version = max(q.version, command.Version)
+	if command.Kind == fsm.KindConfigure {
+		q.adoptLocked(command.Settings)
+	}
+	if tags != nil && tags[i] != nil {
+		q.role.committed(tags[i].(*pending.Request), outcome, i)
+	}
+	q.learnAllLocked(outcome, i)
+}
+
+// learnAllLocked notes how the requests of a command ended.
+func (q *requests) learnAllLocked(outcome *fsm.Outcome, i int) {
+	command, end := &outcome.Commands[i], pending.EndAnswered
+	expected, now := q.role.expects(), time.Now()
+	if outcome.Results[i].Code == fsm.CodeDropped {
+		end = pending.EndShed
+	}
+	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
+		q.pending.Learn(command.ID, end, outcome.Index, expected, now)
+	}
+	for j := range command.Rejected {
+		q.pending.Learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
+	}
+}
