@@ -103,7 +103,7 @@ func (r *replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
-	return &persistedSnapshot{snapshot: r.capture(), done: r.node.log.resetStored}, nil
+	return &persistedSnapshot{snapshot: r.capture(), done: r.node.log.ResetStored}, nil
 }
 
 func (r *replica) capture() *fsm.Snapshot {

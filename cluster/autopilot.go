@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"holdfast/cluster/raftlog"
 )
 
 // stabilization is how long a new member has to be healthy before it votes.
@@ -20,7 +22,7 @@ type pilot struct{ node *Node }
 // runAutopilot runs until the context ends.
 func (n *Node) runAutopilot(ctx context.Context) error {
 	runner := autopilot.New(pilotRaft{n.raft, n}, pilot{n},
-		autopilot.WithLogger(RaftLogger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
+		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
 		autopilot.WithUpdateInterval(pollInterval), autopilot.WithReconcileInterval(pollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()

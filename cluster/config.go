@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
@@ -152,7 +153,7 @@ func SystemClock() Clock {
 
 // World is all that a Node touches outside of its own memory.
 type World struct {
-	Stores    Stores
+	Stores    raftlog.Stores
 	Transport raft.Transport
 	Peers     Peers
 	Clock     Clock

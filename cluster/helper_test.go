@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/hlc"
 	"holdfast/internal/policy"
@@ -131,9 +132,9 @@ func (o *memoryOffer) Save(data []byte) error {
 	return nil
 }
 
-func memoryStores() Stores {
+func memoryStores() raftlog.Stores {
 	store := raft.NewInmemStore()
-	return Stores{
+	return raftlog.Stores{
 		Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: &memoryOffer{},
 		Close: func() error { return nil },
 	}
@@ -142,13 +143,13 @@ func memoryStores() Stores {
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // startMember starts a member with the given stores.
-func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores Stores, change ...func(*Config, *World)) *member {
+func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores, change ...func(*Config, *World)) *member {
 	t.Helper()
 	return startMemberWith(t, network, id, members, stores, func(r *recorder) Observer { return r }, change...)
 }
 
 // startMemberWith starts a member with another observer around the recorder.
-func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores Stores,
+func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores,
 	observer func(*recorder) Observer, change ...func(*Config, *World),
 ) *member {
 	t.Helper()

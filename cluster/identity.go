@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/raftlog"
+	"holdfast/internal/durable"
 )
 
 // Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation, which is drawn at its
@@ -39,7 +42,7 @@ var ErrForeignData = errors.New("the data folder belongs to somebody else")
 func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
 	data, err := os.ReadFile(file)
-	if !HasLog(dataDir) {
+	if !raftlog.HasLog(dataDir) {
 		// The votes that were given under an earlier id are lost with the log: it must not be used again.
 		err = fs.ErrNotExist
 	}
@@ -49,7 +52,7 @@ func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, e
 		if err != nil {
 			return Identity{}, err
 		}
-		return identity, writeFile(file, append(encoded, '\n'))
+		return identity, durable.WriteFile(file, append(encoded, '\n'))
 	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("read identity: %w", err)
@@ -63,41 +66,4 @@ func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, e
 			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
 	}
 	return identity, nil
-}
-
-// writeFile replaces a file so that after a crash it is there whole, in its old or its new form.
-func writeFile(file string, data []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
-	if _, err = temporary.Write(data); err == nil {
-		err = temporary.Sync()
-	}
-	if closeErr := temporary.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(temporary.Name(), file)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(file))
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	folder, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = folder.Sync()
-	if closeErr := folder.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
@@ -21,7 +22,7 @@ type Node struct {
 	world    World
 	observer Observer
 	raft     *raft.Raft
-	log      *checkedLog
+	log      *raftlog.CheckedLog
 	replica  *replica
 	offers   *offers
 
@@ -63,10 +64,10 @@ func (n *Node) start() error {
 		return err
 	}
 	n.replica = newReplica(n)
-	guard := guard{deadline: n.config.Timing.DiskDeadline, exit: n.exit, stored: n.world.Metrics.stored}
-	n.log = newCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
-	stable := deadlineStore{StableStore: n.world.Stores.Stable, guard: guard, terms: &sync.Mutex{}}
-	snapshots := meteredSnapshots{SnapshotStore: n.world.Stores.Snapshots, written: n.world.Metrics.snapshotWritten}
+	guard := raftlog.Guard{Deadline: n.config.Timing.DiskDeadline, Exit: n.exit, Stored: n.world.Metrics.stored}
+	n.log = raftlog.NewCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
+	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)
+	snapshots := raftlog.SnapshotStore{SnapshotStore: n.world.Stores.Snapshots, Written: n.world.Metrics.snapshotWritten}
 	config := n.raftConfig()
 	if n.config.Members != nil {
 		has, err := n.world.Stores.HasState()
@@ -83,8 +84,7 @@ func (n *Node) start() error {
 	if err := n.openRaft(config, stable, snapshots); err != nil {
 		return fmt.Errorf("open node: %w", err)
 	}
-	newest := n.newestSnapshot
-	n.log.snapshot.Store(&newest)
+	n.log.SetSnapshot(n.newestSnapshot)
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (n *Node) raftConfig() *raft.Config {
 	config.TrailingLogs = n.config.TrailingEntries
 	config.SnapshotThreshold = 1 << 20 // watchLogSize decides by bytes, which is what a disk fills up with
 	config.NoLegacyTelemetry = true
-	config.Logger = RaftLogger(n.world.Log)
+	config.Logger = raftlog.Logger(n.world.Log)
 	return config
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
@@ -358,15 +359,15 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 
 // A node with a store that was closed and opened again has everything, from the log and from snapshots.
 func TestRestart(t *testing.T) {
-	for _, kind := range []LogStore{BoltDB, WAL} {
+	for _, kind := range []raftlog.Kind{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(kind), func(t *testing.T) { testRestart(t, kind) })
 	}
 }
 
-func testRestart(t *testing.T, kind LogStore) {
+func testRestart(t *testing.T, kind raftlog.Kind) {
 	dir := t.TempDir()
 	for round := range 3 {
-		stores, err := OpenStores(dir, kind, quiet())
+		stores, err := raftlog.OpenStores(dir, kind, quiet())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +495,7 @@ func TestIdentity(t *testing.T) {
 	if other, err := LoadIdentity(dir, "holdfast", "n1", 9); other == first || err != nil {
 		t.Errorf("without a log the id is used again: %v, %v", other, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, boltFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "raft.db"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first, _ = LoadIdentity(dir, "holdfast", "n1", 9)

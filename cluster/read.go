@@ -97,7 +97,7 @@ func (r *reader) settle(ctx context.Context) error {
 	}
 	for {
 		status, changed := r.node.replica.state()
-		if r.node.log.lastCommand(commit, status.Index) <= status.Index {
+		if r.node.log.LastCommand(commit, status.Index) <= status.Index {
 			r.node.world.Metrics.confirmed(time.Since(start))
 			return nil
 		}

@@ -8,20 +8,21 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
 // Recover makes a stopped node the only member of its cluster, with all that is in its stores: for when a majority is lost for
 // good. It commits what may never have been committed, and what the lost members alone had is gone. Every other node that is
 // left has to be emptied before it joins again.
-func Recover(stores *Stores, id raft.ServerID, address raft.ServerAddress, log *slog.Logger) (fsm.Status, error) {
+func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddress, log *slog.Logger) (fsm.Status, error) {
 	config := raft.DefaultConfig()
 	config.LocalID = id
 	config.NoLegacyTelemetry = true
-	config.Logger = RaftLogger(log)
+	config.Logger = raftlog.Logger(log)
 	replayed := &replay{machine: fsm.New()}
 	exit := func(err error) { replayed.fault = err }
-	checked := newCheckedLog(stores.Log, guard{deadline: DefaultConfig().Timing.DiskDeadline, exit: exit}, 0)
+	checked := raftlog.NewCheckedLog(stores.Log, raftlog.Guard{Deadline: DefaultConfig().Timing.DiskDeadline, Exit: exit}, 0)
 	_, transport := raft.NewInmemTransport(address)
 	members := raft.Configuration{Servers: []raft.Server{{ID: id, Address: address}}}
 	err := raft.RecoverCluster(config, replayed, checked, stores.Stable, stores.Snapshots, transport, members)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
@@ -457,7 +458,7 @@ func TestClockThatIsSetDuringAPoll(t *testing.T) {
 
 // A change of the policy on one node, and of a setting on another, bring back nothing of the other's.
 func TestOffersOnlyWhatChanged(t *testing.T) {
-	stores := []Stores{memoryStores(), memoryStores(), memoryStores()}
+	stores := []raftlog.Stores{memoryStores(), memoryStores(), memoryStores()}
 	network := NewNetwork()
 	ids := servers("n1", "n2", "n3")
 	var members []*member

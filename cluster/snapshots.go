@@ -20,7 +20,7 @@ func (n *Node) watchLogSize(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if n.log.storedBytes() < n.config.SnapshotBytes {
+		if n.log.StoredBytes() < n.config.SnapshotBytes {
 			continue
 		}
 		if err := n.TakeSnapshot(); err != nil && ctx.Err() == nil {
@@ -34,7 +34,7 @@ func (n *Node) TakeSnapshot() error {
 	start := time.Now()
 	err := n.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		n.log.resetStored()
+		n.log.ResetStored()
 		return nil
 	}
 	if err != nil {

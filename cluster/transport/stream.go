@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 )
 
 // streams is a net.Listener of connections that were admitted.
@@ -169,7 +169,7 @@ func (t *Transport) Raft() raft.Transport {
 		timeoutScale = 8 << 20          // of a snapshot that much has as long
 	)
 	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: streamLayer{t.raft, t}, MaxPool: maxPooled, Timeout: ioTimeout, Logger: cluster.RaftLogger(t.config.Log),
+		Stream: streamLayer{t.raft, t}, MaxPool: maxPooled, Timeout: ioTimeout, Logger: raftlog.Logger(t.config.Log),
 		MsgpackUseNewTimeFormat: true,
 	})
 	network.TimeoutScale = timeoutScale

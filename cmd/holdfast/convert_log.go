@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 )
 
 func newConvertLog() *cobra.Command {
@@ -28,7 +28,7 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		converted, err := cluster.ConvertLog(command.Context(), s.Node.DataDir, cluster.LogStore(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
+		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, raftlog.Kind(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

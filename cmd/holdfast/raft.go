@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/node"
 	"holdfast/internal/settings"
@@ -212,7 +213,7 @@ func (a *administration) stoppedNode(command *cobra.Command, flags *settingFlags
 		return s, err
 	case a.output != "text" && a.output != "json":
 		return s, usagef("--output is %q: must be text or json", a.output)
-	case !cluster.HasLog(s.Node.DataDir):
+	case !raftlog.HasLog(s.Node.DataDir):
 		return s, usagef("node.dataDir is %q: there is no log of a member in it", s.Node.DataDir)
 	}
 	return s, nil
@@ -241,7 +242,7 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		stores, err := cluster.OpenStores(s.Node.DataDir, cluster.LogStore(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
+		stores, err := raftlog.OpenStores(s.Node.DataDir, raftlog.Kind(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

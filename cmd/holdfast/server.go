@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/internal/audit"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/mqttconn"
@@ -245,7 +246,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return node.Config{
-		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: cluster.LogStore(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
+		Cluster: s.Cluster.Name, Name: s.Node.ID, DataDir: s.Node.DataDir, LogStore: raftlog.Kind(s.Cluster.LogStore), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing, Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: driver, Dialer: dialer,
 		MaxClockOffset: s.Cluster.MaxClockOffset, Log: log, Registry: registry,
 		Audit: audit.Config{File: s.Audit.File, MaxBytes: int64(s.Audit.MaxBytes), Files: int(s.Audit.Files)},

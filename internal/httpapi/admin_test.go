@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/hlc"
 	"holdfast/internal/policy"
@@ -66,7 +67,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		config.ID, config.Address, config.Members = server.ID, server.Address, servers
 		store := raft.NewInmemStore()
 		node, err := cluster.Open(config, cluster.World{
-			Stores: cluster.Stores{
+			Stores: raftlog.Stores{
 				Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: noOffer{}, Close: func() error { return nil },
 			},
 			Transport: network.Transport(server.ID, config.Timing), Peers: network, Clock: cluster.SystemClock(), Random: rand.Uint64,

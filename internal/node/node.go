@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/audit"
 	"holdfast/internal/mqttconn"
@@ -31,7 +32,7 @@ type Config struct {
 	Cluster     string
 	Name        string
 	DataDir     string
-	LogStore    cluster.LogStore
+	LogStore    raftlog.Kind
 	MinFreeDisk int64
 	Timing      cluster.Timing
 	Offer       cluster.Offer
@@ -90,7 +91,7 @@ func Members(members []raft.Server) Assemble {
 // Start starts a node. A node without state waits for assemble; the context ends that wait. The node owns its links from now
 // on, also when Start fails.
 func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
-	stores, err := cluster.OpenStores(config.DataDir, config.LogStore, config.Log)
+	stores, err := raftlog.OpenStores(config.DataDir, config.LogStore, config.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func Start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	return n, nil
 }
 
-func start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble, stores cluster.Stores) (*Node, error) {
+func start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble, stores raftlog.Stores) (*Node, error) {
 	space, err := newFreeSpace(config.DataDir, config.MinFreeDisk)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/node"
@@ -171,7 +172,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network, Attach: network.Attach,
 	}
 	started, err := node.Start(context.Background(), node.Config{
-		LogStore: cluster.BoltDB,
+		LogStore: raftlog.BoltDB,
 		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing(), Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},

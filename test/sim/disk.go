@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/test/sim/schedule"
 )
 
@@ -216,8 +216,8 @@ func waited[T any](m *mount, c <-chan T) bool {
 }
 
 // stores returns what a node keeps its state in.
-func (m *mount) stores() cluster.Stores {
-	return cluster.Stores{
+func (m *mount) stores() raftlog.Stores {
+	return raftlog.Stores{
 		Log: logStore{m}, Stable: stableStore{m}, Snapshots: snapshotStore{m}, Offered: offerStore{m},
 		Close: func() error { return nil },
 	}
@@ -295,7 +295,7 @@ var errNotFound = errors.New("not found") // the text is raft's
 // Set implements raft.StableStore.
 func (s stableStore) Set(key, value []byte) error {
 	if err := s.mount.write(func(d *disk) { d.stable[string(key)] = bytes.Clone(value) }); err != nil {
-		s.mount.exit(fmt.Errorf("%w: %w", cluster.ErrDisk, err))
+		s.mount.exit(fmt.Errorf("%w: %w", raftlog.ErrDisk, err))
 	}
 	return nil
 }
@@ -395,16 +395,16 @@ func (s *snapshotSink) ID() string { return s.saved.meta.ID }
 // Cancel implements raft.SnapshotSink.
 func (s *snapshotSink) Cancel() error { return nil }
 
-// offerStore is a cluster.OfferStore.
+// offerStore is a raftlog.OfferStore.
 type offerStore struct{ mount *mount }
 
-// Load implements cluster.OfferStore.
+// Load implements raftlog.OfferStore.
 func (s offerStore) Load() (data []byte, err error) {
 	s.mount.view().locked(func(d *disk) { data = d.offered })
 	return data, nil
 }
 
-// Save implements cluster.OfferStore.
+// Save implements raftlog.OfferStore.
 func (s offerStore) Save(data []byte) error {
 	return s.mount.write(func(d *disk) { d.offered = bytes.Clone(data) })
 }

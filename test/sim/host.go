@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/raftlog"
 	"holdfast/cluster/transport"
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
@@ -219,7 +220,7 @@ func (h *host) recover(p *process, reason error) {
 	}
 	wipe := false
 	switch {
-	case errors.Is(reason, cluster.ErrDisk) && h.disk.inTrouble():
+	case errors.Is(reason, raftlog.ErrDisk) && h.disk.inTrouble():
 	case errors.Is(reason, cluster.ErrRemoved):
 		if wipe = true; !removed {
 			h.sim.violation("unexpected end", "%s: %v", h.name, reason)
@@ -341,7 +342,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 }
 
 // assemble finds out how a node without state begins.
-func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID, stores *cluster.Stores) ([]raft.Server, error) {
+func (p *process) assemble(ctx context.Context, network *transport.Transport, id raft.ServerID, stores *raftlog.Stores) ([]raft.Server, error) {
 	if has, err := stores.HasState(); has || err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package cluster
+package raftlog
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// RaftLogger returns a logger for raft, and what goes with it, that writes to log.
-func RaftLogger(log *slog.Logger) hclog.Logger {
+// Logger returns a logger for raft, and what goes with it, that writes to log.
+func Logger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
 	logger.RegisterSink(slogSink{log, &repetitions{said: make(map[string]time.Time)}})
 	return logger

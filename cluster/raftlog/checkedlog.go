@@ -1,4 +1,4 @@
-package cluster
+package raftlog
 
 import (
 	"errors"
@@ -12,21 +12,21 @@ import (
 	"holdfast/fsm"
 )
 
-// checkedLog stands between raft and its log store. It verifies the checksum of every entry before it is stored and after it
+// CheckedLog stands between raft and its log store. It verifies the checksum of every entry before it is stored and after it
 // is read, because the stores have none: a flipped bit has to stop this node, not to spread. It ends the process when the
 // store fails or hangs, because raft goes on after a failed StoreLogs. It keeps the newest entries in memory, bounded by
 // bytes. And it knows which indexes hold commands: no-ops and configurations never reach the state machine, so a read has to
 // know which command to wait for.
-type checkedLog struct {
+type CheckedLog struct {
 	raft.LogStore
-	guard guard
+	guard Guard
 
 	mu         sync.Mutex
 	cache      []*raft.Log // consecutive, ascending
 	cacheBytes int
 	cacheLimit int
 	commands   []uint64 // indexes of commands, ascending; cut at both ends
-	stored     int64    // bytes stored since resetStored
+	stored     int64    // bytes stored since ResetStored
 
 	// snapshot returns the index and the term of the newest snapshot; 0 where this node leads, or has none. Nil before raft has started.
 	snapshot atomic.Pointer[func() (index, term uint64)]
@@ -39,8 +39,9 @@ const standIn raft.LogType = 255
 // ErrStandIn says that a leader has sent what stands for its snapshot in place of an entry.
 var ErrStandIn = errors.New("an entry stands for a snapshot and cannot be stored")
 
-func newCheckedLog(store raft.LogStore, guard guard, cacheLimit int) *checkedLog {
-	return &checkedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit}
+// NewCheckedLog returns a log that keeps so many bytes of its newest entries in memory.
+func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
+	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit}
 }
 
 func verifyLog(log *raft.Log) error {
@@ -55,20 +56,22 @@ func verifyLog(log *raft.Log) error {
 
 // IsMonotonic implements raft.MonotonicLogStore for the stores that do: such a log has no gaps, so raft empties it before it goes on
 // behind a snapshot that it was sent.
-func (l *checkedLog) IsMonotonic() bool {
+func (l *CheckedLog) IsMonotonic() bool {
 	store, ok := l.LogStore.(raft.MonotonicLogStore)
 	return ok && store.IsMonotonic()
 }
 
-func (l *checkedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+// StoreLog implements raft.LogStore.
+func (l *CheckedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
+// StoreLogs implements raft.LogStore.
+func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		if log.Type == standIn {
 			return fmt.Errorf("%w: index %d", ErrStandIn, log.Index)
 		}
 		if err := verifyLog(log); err != nil {
-			l.guard.exit(err)
+			l.guard.Exit(err)
 			return err
 		}
 	}
@@ -88,7 +91,7 @@ func (l *checkedLog) StoreLogs(logs []*raft.Log) error {
 
 // closeGap empties a log without gaps before entries that do not follow its last: raft does so when a snapshot that it was sent is restored,
 // but not at the next start, when the process ended in between.
-func (l *checkedLog) closeGap(logs []*raft.Log) error {
+func (l *CheckedLog) closeGap(logs []*raft.Log) error {
 	if len(logs) == 0 || !l.IsMonotonic() {
 		return nil
 	}
@@ -103,7 +106,7 @@ func (l *checkedLog) closeGap(logs []*raft.Log) error {
 	return l.DeleteRange(first, last)
 }
 
-func (l *checkedLog) remember(log *raft.Log) {
+func (l *CheckedLog) remember(log *raft.Log) {
 	if n := len(l.cache); n > 0 && l.cache[n-1].Index+1 != log.Index {
 		l.cache, l.cacheBytes = nil, 0
 	}
@@ -126,7 +129,8 @@ func cachedSize(log *raft.Log) int {
 	return overhead + len(log.Data)
 }
 
-func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
+// GetLog implements raft.LogStore.
+func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
 	l.mu.Lock()
 	if n := len(l.cache); n > 0 && index >= l.cache[0].Index && index <= l.cache[n-1].Index {
 		*log = *l.cache[index-l.cache[0].Index]
@@ -141,18 +145,21 @@ func (l *checkedLog) GetLog(index uint64, log *raft.Log) error {
 		return err
 	}
 	if err := verifyLog(log); err != nil {
-		l.guard.exit(err)
+		l.guard.Exit(err)
 		// The process has ended. Where it lives on for a moment, nothing is applied any more, and an error would make raft panic.
 		*log = raft.Log{Index: log.Index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil
 }
 
+// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot, 0 where this node leads or has none.
+func (l *CheckedLog) SetSnapshot(newest func() (index, term uint64)) { l.snapshot.Store(&newest) }
+
 // standsForSnapshot answers for the entry at the index of the newest snapshot when the log begins behind it. A follower looks there for the
 // entry before those that a leader sends, and raft looks in the log only: a deposed leader whose own entries begin right behind its
 // snapshot would reject all that the new leader has, and drop each older snapshot that it is sent, for ever.
 // A leader gets no stand-in, because it could send it in the entry's place.
-func (l *checkedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
+func (l *CheckedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
 	snapshot := l.snapshot.Load()
 	if snapshot == nil {
 		return false
@@ -165,7 +172,8 @@ func (l *checkedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
 	return true
 }
 
-func (l *checkedLog) DeleteRange(first, last uint64) error {
+// DeleteRange implements raft.LogStore.
+func (l *CheckedLog) DeleteRange(first, last uint64) error {
 	l.mu.Lock()
 	l.cache, l.cacheBytes = nil, 0
 	// A range at the end is a conflict with a new leader; one at the front is compaction.
@@ -174,9 +182,9 @@ func (l *checkedLog) DeleteRange(first, last uint64) error {
 	return l.guard.do("log", func() error { return l.LogStore.DeleteRange(first, last) })
 }
 
-// lastCommand returns the highest index of a command at or below index among those stored since the start, 0 if there is
+// LastCommand returns the highest index of a command at or below index among those stored since the start, 0 if there is
 // none. Indexes below applied are forgotten on the way: nobody waits for them.
-func (l *checkedLog) lastCommand(index, applied uint64) uint64 {
+func (l *CheckedLog) LastCommand(index, applied uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keep, _ := slices.BinarySearch(l.commands, applied)
@@ -187,13 +195,15 @@ func (l *checkedLog) lastCommand(index, applied uint64) uint64 {
 	return 0
 }
 
-func (l *checkedLog) storedBytes() int64 {
+// StoredBytes returns the bytes of the entries that were stored since ResetStored.
+func (l *CheckedLog) StoredBytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stored
 }
 
-func (l *checkedLog) resetStored() {
+// ResetStored makes StoredBytes begin anew, as after a snapshot.
+func (l *CheckedLog) ResetStored() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stored = 0

@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/raftlog"
+)
+
+func openStores(t *testing.T, dir string, kind raftlog.Kind) raftlog.Stores {
+	t.Helper()
+	stores, err := raftlog.OpenStores(dir, kind, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stores
+}
+
+// A log is converted there and back, with the votes, from any state in which that was interrupted, and nothing else is started with it.
+func TestConvertLog(t *testing.T) {
+	dir := t.TempDir()
+	from := raftlog.BoltDB
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), openStores(t, dir, from))
+	n := leader(t, m)
+	for i := range 20 {
+		n.must(t, set(fmt.Sprint("k", i), "v"))
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 4 {
+		to := []raftlog.Kind{raftlog.WAL, raftlog.BoltDB}[round%2]
+		if _, err := raftlog.OpenStores(dir, to, quiet()); !errors.Is(err, raftlog.ErrOtherStore) {
+			t.Fatalf("%s opens as %s: %v", from, to, err)
+		}
+		before := openStores(t, dir, from)
+		term, index, err := before.LastEntry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		vote, err := before.Stable.GetUint64([]byte("CurrentTerm"))
+		if err = errors.Join(err, before.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(dir, map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]+".converting"), 0o700); err != nil { // an attempt that was interrupted
+			t.Fatal(err)
+		}
+		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); !converted || err != nil {
+			t.Fatalf("round %d: %v, %v", round, converted, err)
+		}
+		after := openStores(t, dir, to)
+		termAfter, indexAfter, err := after.LastEntry()
+		voteAfter, voteErr := after.Stable.GetUint64([]byte("CurrentTerm"))
+		if err = errors.Join(err, voteErr, after.Close()); err != nil || term != termAfter || index != indexAfter || vote != voteAfter {
+			t.Fatalf("round %d: term %d, index %d, vote %d became %d, %d, %d: %v", round, term, index, vote, termAfter, indexAfter, voteAfter, err)
+		}
+		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); converted || err != nil {
+			t.Errorf("again: %v, %v", converted, err)
+		}
+		from = to
+	}
+	if _, err := raftlog.ConvertLog(t.Context(), dir, raftlog.WAL, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	m = startMember(t, NewNetwork(), "n1", servers("n1"), openStores(t, dir, raftlog.WAL))
+	if value, err := leader(t, m).get("k19"); value != "v" || err != nil {
+		t.Errorf("%q, %v", value, err)
+	}
+}
+
+// A log without gaps takes what follows a snapshot that the node was sent: raft has to be told of what kind it is.
+func TestWALBehindASnapshot(t *testing.T) {
+	network, members := NewNetwork(), servers("n1", "n2", "n3")
+	small := func(c *Config, _ *World) { c.TrailingEntries = 1 }
+	dir := t.TempDir()
+	late := startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
+	a, b := startMember(t, network, "n1", members, memoryStores(), small), startMember(t, network, "n2", members, memoryStores(), small)
+	n := leader(t, a, b, late)
+	n.must(t, set("k", "v"))
+	if err := late.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n == late {
+		n = leader(t, a, b)
+	}
+	for i := range 50 {
+		n.must(t, set(fmt.Sprint("k", i), "v"))
+	}
+	if err := n.TakeSnapshot(); err != nil {
+		t.Fatal(err)
+	}
+	n.must(t, set("k", "w"))
+	late = startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
+	waitFor(t, "it has caught up", func() bool { return late.replica.status().Index >= n.replica.status().Index })
+	n.must(t, set("k", "x"))
+	waitFor(t, "it follows", func() bool { return late.replica.status().Index >= n.replica.status().Index })
+	if first, err := late.world.Stores.Log.FirstIndex(); err != nil || first < 10 {
+		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
+	}
+	if !late.log.IsMonotonic() || a.log.IsMonotonic() {
+		t.Error("raft is told the wrong kind of log")
+	}
+}
+
+// A deposed leader has a snapshot, entries of its own right behind it, and no log before. It comes back into step with the others.
+func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
+	network := NewNetwork()
+	ids := []raft.ServerID{"n1", "n2", "n3"}
+	stores := map[raft.ServerID]raftlog.Stores{}
+	members := map[raft.ServerID]*member{}
+	long := func(c *Config, _ *World) { c.TrailingEntries = 1000 }
+	for _, id := range ids {
+		stores[id] = memoryStores()
+		members[id] = startMember(t, network, id, servers(ids...), stores[id], long)
+	}
+	old := leader(t, members["n1"], members["n2"], members["n3"])
+	id := old.ID()
+	for i := range 20 {
+		old.must(t, set(fmt.Sprint("k", i), "v"))
+	}
+	if err := old.TakeSnapshot(); err != nil {
+		t.Fatal(err)
+	}
+	crashed, crash := context.WithCancel(t.Context())
+	crash() // no hand-over, which would log more
+	_ = old.Close(crashed)
+	list, err := stores[id].Snapshots.List()
+	if err != nil || len(list) == 0 {
+		t.Fatal(list, err)
+	}
+	// What it had proposed when it was cut off, and nothing before its snapshot.
+	log := stores[id].Log
+	first, err := log.FirstIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.DeleteRange(first, last); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(4) {
+		if err := log.StoreLog(&raft.Log{Index: list[0].Index + 1 + i, Term: list[0].Term, Type: raft.LogNoop}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(members, id)
+	var others []*member
+	for _, m := range members {
+		others = append(others, m)
+	}
+	next := leader(t, others...)
+	next.must(t, set("after", "v"))
+	back := startMember(t, network, id, nil, stores[id], long)
+	for deadline := time.Now().Add(20 * time.Second); back.replica.status().Index < next.replica.status().Index; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is at %d, the leader at %d", back.replica.status().Index, next.replica.status().Index)
+		}
+	}
+}

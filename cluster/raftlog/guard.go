@@ -1,0 +1,75 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Guard runs store calls under a deadline. A call is never abandoned while the process lives.
+type Guard struct {
+	Deadline time.Duration
+	Exit     func(error)                           // ends the process
+	Stored   func(what string, took time.Duration) // may be nil
+}
+
+// ErrDisk says that the disk under the stores failed or hangs.
+var ErrDisk = errors.New("the disk failed")
+
+func (g Guard) do(what string, call func() error) error {
+	watch := g.watch(what)
+	began := time.Now()
+	err := call()
+	watch.stop()
+	if g.Stored != nil {
+		g.Stored(what, time.Since(began))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: write the %s: %w", ErrDisk, what, err)
+		g.Exit(err)
+	}
+	return err
+}
+
+// storeWatch ends the process when a store call takes longer than its deadline. The time is counted in parts, so that a process
+// that was stopped and goes on, or a machine that slept, is not taken for a disk that hangs.
+type storeWatch struct {
+	guard Guard
+	what  string
+
+	mu    sync.Mutex
+	left  int // parts of the deadline
+	timer *time.Timer
+}
+
+const watchParts = 10
+
+func (g Guard) watch(what string) *storeWatch {
+	w := &storeWatch{guard: g, what: what, left: watchParts}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(g.Deadline/watchParts, w.passed)
+	return w
+}
+
+// passed is called after each part of the deadline.
+func (w *storeWatch) passed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.left == 0 {
+		return // the call has ended
+	}
+	if w.left--; w.left == 0 {
+		w.guard.Exit(fmt.Errorf("%w: writing the %s takes longer than %v", ErrDisk, w.what, w.guard.Deadline))
+		return
+	}
+	w.timer.Reset(w.guard.Deadline / watchParts)
+}
+
+func (w *storeWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = 0
+	w.timer.Stop()
+}

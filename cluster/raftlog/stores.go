@@ -1,0 +1,101 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/internal/durable"
+)
+
+// Stores is where a member keeps what must survive.
+type Stores struct {
+	Log       raft.LogStore
+	Stable    raft.StableStore
+	Snapshots raft.SnapshotStore
+	// Offered keeps the settings that this node offered last.
+	Offered OfferStore
+	Close   func() error
+}
+
+// HasState reports whether the stores belong to a member of a cluster.
+func (s *Stores) HasState() (bool, error) {
+	has, err := raft.HasExistingState(s.Log, s.Stable, s.Snapshots)
+	if err != nil {
+		return false, fmt.Errorf("look for existing state: %w", err)
+	}
+	return has, nil
+}
+
+// LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.
+func (s *Stores) LastEntry() (term, index uint64, err error) {
+	last, err := s.Log.LastIndex()
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the log: %w", err)
+	}
+	if last > 0 {
+		var log raft.Log
+		if err := s.Log.GetLog(last, &log); err != nil {
+			return 0, 0, fmt.Errorf("read the log: %w", err)
+		}
+		return log.Term, log.Index, nil
+	}
+	snapshots, err := s.Snapshots.List()
+	if err != nil || len(snapshots) == 0 {
+		return 0, 0, err
+	}
+	return snapshots[0].Term, snapshots[0].Index, nil
+}
+
+// OfferStore keeps a small blob. Load returns nil when there is none.
+type OfferStore interface {
+	Load() ([]byte, error)
+	Save([]byte) error
+}
+
+// ErrLocked says that another process uses the data folder.
+var ErrLocked = errors.New("the data folder is in use by another process")
+
+// retainedSnapshots is how many snapshots are kept: the newest, and one in case it is damaged.
+const retainedSnapshots = 2
+
+// OpenStores opens the stores in a folder, which is made where it is missing.
+func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return Stores{}, fmt.Errorf("open stores: %w", err)
+	}
+	if kind.other().exists(dataDir) {
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
+	}
+	store, err := kind.open(kind.path(dataDir), log)
+	if err != nil {
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
+	}
+	if kind.other().exists(dataDir) { // it was just converted
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, store.Close()))
+	}
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
+	if err != nil {
+		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
+	}
+	return Stores{
+		Log: store, Stable: store, Snapshots: snapshots,
+		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: store.Close,
+	}, nil
+}
+
+type offerFile string
+
+func (f offerFile) Load() ([]byte, error) {
+	data, err := os.ReadFile(string(f))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
+
+func (f offerFile) Save(data []byte) error { return durable.WriteFile(string(f), data) }

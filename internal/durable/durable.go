@@ -1,0 +1,46 @@
+// Package durable writes files so that they survive a crash.
+package durable
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile replaces a file so that after a crash it is there whole, in its old or its new form.
+func WriteFile(file string, data []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
+	if _, err = temporary.Write(data); err == nil {
+		err = temporary.Sync()
+	}
+	if closeErr := temporary.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temporary.Name(), file)
+	}
+	if err == nil {
+		err = SyncDir(filepath.Dir(file))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return nil
+}
+
+// SyncDir makes what was created, renamed or removed in a folder survive a crash.
+func SyncDir(dir string) error {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = folder.Sync()
+	if closeErr := folder.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
