@@ -70,27 +70,24 @@ type heldElsewhere struct {
 }
 
 // collectForTakeover returns what the other nodes hold. If this node lacks some of it, it sends a probe, and waits for that for barrierTime at most.
-// Until the context ready ends, because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
+// Until the context ready, a child of ctx, ends because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
 // before the same request in another node's list.
 func (l *leader) collectForTakeover(ctx, ready context.Context) (held heldElsewhere) {
 	held.byNode = make(map[string][]*pending.Request)
-	for again := false; ; again = true {
+	waiting := ctx
+	for {
 		maps.Copy(held.byNode, l.collect(ctx, 0)) // a node that does not answer now may have answered before
 		held.received = time.Now()
 		if !l.lacks(held.byNode) {
 			return held
 		}
-		probing, cancel := context.WithTimeout(ctx, barrierTime)
-		stop := func() bool { return true }
-		if again { // barrierTime is over
-			stop = context.AfterFunc(ready, cancel)
-		}
+		probing, cancel := context.WithTimeout(waiting, barrierTime)
 		l.barrier.Await(probing, held.received)
-		stop()
 		cancel()
-		if ctx.Err() != nil || ready.Err() != nil || l.barrier.Passed(held.received) {
+		if ready.Err() != nil || l.barrier.Passed(held.received) {
 			return held
 		}
+		waiting = ready // from now on only until the node can serve
 	}
 }
 

@@ -80,7 +80,7 @@ func (l *leader) NoSubscriber(o *publish.Output) {
 // Kick implements publish.Handler.
 func (l *leader) Kick(r *wire.Request) { l.clients.kick(r) }
 
-// publishedLocked notes that an output of the entry at an index is publishedLocked, or need not be.
+// publishedLocked notes that an output of the entry at an index is published, or need not be.
 func (l *leader) publishedLocked(index uint64) {
 	if l.watermark.Done(index) {
 		l.store.SetPublished(l.watermark.Index())

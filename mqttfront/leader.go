@@ -18,17 +18,15 @@ type outbox interface {
 // leader is the role of a node while it serves: it executes and answers requests.
 type leader struct {
 	*requests
-	barrier *ingest.Barrier
-	begun   func() time.Time // when the node's own session began
-	clients *clients
-	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
-	turnaround time.Duration
-	session    *ingest.LeaderSession // nil where each node's own session brings requests
-	outbox     outbox
-	watermark  publish.Watermark
-	open       bool            // requests go to the store as they come
-	silent     bool            // the entry that is being applied has an outcome that no client is told
-	answered   []fsm.RequestID // outside of the log, and not reported yet
+	barrier   *ingest.Barrier
+	begun     func() time.Time // when the node's own session began
+	clients   *clients
+	session   *ingest.LeaderSession // nil where each node's own session brings requests
+	outbox    outbox
+	watermark publish.Watermark
+	open      bool            // requests go to the store as they come
+	silent    bool            // the entry that is being applied has an outcome that no client is told
+	answered  []fsm.RequestID // outside of the log, and not reported yet
 }
 
 func (l *leader) hasRoom(r *pending.Request) bool {

@@ -47,7 +47,7 @@ func (l *leader) tell(ctx context.Context, answered []fsm.RequestID) {
 	l.store.Broadcast(ctx, message)
 }
 
-// reportLocked puts a request that no node need hold any longer into the next reportLocked.
+// reportLocked puts a request that no node need hold any longer into the next report.
 func (l *leader) reportLocked(id fsm.RequestID) {
 	if id.IsZero() {
 		return

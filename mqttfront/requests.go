@@ -26,10 +26,12 @@ type requests struct {
 	appliedIndex uint64       // index of the last entry that the store told of
 	busy         int          // requests executing or answering
 	shares       clientShares // of the same, by client
-	limits       fsm.Limits
-	version      uint32        // of the log, in force
-	expiry       time.Duration // of notifications
-	stopped      bool
+	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
+	turnaround time.Duration
+	limits     fsm.Limits
+	version    uint32        // of the log, in force
+	expiry     time.Duration // of notifications
+	stopped    bool
 	// What arrived between the two is old, whatever it says.
 	staleFrom, staleTo time.Time
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it

@@ -99,6 +99,13 @@ func (l *leader) stopServing() (answered []fsm.RequestID) {
 // keepSettledLocked leaves out the requests that this node's own session may still deliver.
 func (l *leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
 	barrier, begun := l.barrier.Reached(), l.begun()
+	if l.fullAt.After(begun) {
+		begun = l.fullAt // it lost what it dropped, too
+	}
+	if barrier.IsZero() {
+		begun = time.Now() // the broker lets no probes through: nothing else settles anything
+	}
+	markCopies(byNode)
 	for node, requests := range byNode {
 		byNode[node] = l.pending.Settled(requests, barrier, begun, openIn(m))
 	}
@@ -115,11 +122,9 @@ func openIn(m *fsm.Machine) func(*pending.Request) bool {
 	}
 }
 
-// takeUpHeldLocked adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
-// their order.
-func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
-	published, now := m.Status().Published, time.Now()
-	copies := make(map[fsm.RequestID]bool) // that any node knows as such
+// markCopies marks all copies of the requests that any of the nodes knows as copies.
+func markCopies(byNode map[string][]*pending.Request) {
+	copies := make(map[fsm.RequestID]bool)
 	for _, requests := range byNode {
 		for _, r := range requests {
 			if r.IsCopy() {
@@ -127,12 +132,23 @@ func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 			}
 		}
 	}
-	var elsewhere [][]*pending.Request
-	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
+	for _, requests := range byNode {
+		for _, r := range requests {
 			if copies[r.Command.ID] {
 				r.MarkCopy()
 			}
+		}
+	}
+}
+
+// takeUpHeldLocked adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
+// their order.
+func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
+	published, now := m.Status().Published, time.Now()
+	markCopies(byNode)
+	var elsewhere [][]*pending.Request
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
 			if here := l.pending.Get(r.Command.ID); here != nil {
 				if r.IsCopy() && here.State.IsHeld() {
 					here.MarkCopy()

@@ -2,6 +2,7 @@ package mqttconn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,8 +28,21 @@ func (l *Login) PasswordNow() []byte {
 	return l.Password()
 }
 
-// Publisher connects under a client id, with a clean start, only to publish. After a failure the next attempt goes to the dialer's next address.
+// Publisher connects under a client id, with a clean start, only to publish. When the broker at an address does not serve, the next attempt goes to the
+// dialer's next address.
 func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
+	publisher, err := l.TryPublisher(ctx, clientID)
+	if errors.Is(err, errHandshake) {
+		l.Dialer.Next()
+	}
+	return publisher, err
+}
+
+// errHandshake says that there was a connection, and no session on it.
+var errHandshake = errors.New("connect")
+
+// TryPublisher is Publisher for an attempt that says nothing of the address.
+func (l *Login) TryPublisher(ctx context.Context, clientID string) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
 	conn, err := l.Dialer.Dial(ctx)
@@ -41,8 +55,7 @@ func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, err
 		Username: l.Username, UsernameFlag: l.Username != "", Password: password, PasswordFlag: password != nil,
 	}, l.Window)
 	if err != nil {
-		l.Dialer.Next()
-		return nil, fmt.Errorf("connect as %s: %w", clientID, err)
+		return nil, fmt.Errorf("%w as %s: %w", errHandshake, clientID, err)
 	}
 	return publisher, nil
 }

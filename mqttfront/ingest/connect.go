@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -16,7 +17,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	login := s.world.Login
 	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
-	since, resume := s.resumes()
+	since, contact, resume := s.resumes()
 	if !resume && s.requests && !s.cleanStart {
 		if err := s.end(dialing); err != nil {
 			return "", err
@@ -27,9 +28,14 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		return "", fmt.Errorf("connect: %w", err)
 	}
 	if !resume {
-		since = time.Now()
+		since, contact = time.Now(), time.Now()
 	}
-	c := &connection{session: s, since: since, queued: time.Since(since), beats: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
+	c := &connection{session: s, since: since, queued: time.Since(contact), beats: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
+	beating, stop := context.WithCancel(ctx)
+	var beats sync.WaitGroup
+	beats.Go(func() { c.beats.run(beating, s.config.ProbeInterval, c.beating) })
+	defer beats.Wait()
+	defer stop()
 	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, Rest: s.handler.CoalescingDelay})
 	c.acks = mqttconn.NewAcks(c.conn)
 	c.client = paho.NewClient(paho.ClientConfig{
@@ -54,7 +60,6 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		c.stale.Store(false)
 	}
-	c.resumed = connack.SessionPresent
 	s.probes.connected(resume)
 	if !connack.SessionPresent && s.requests {
 		s.handler.SessionBegun()

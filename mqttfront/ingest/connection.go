@@ -21,7 +21,6 @@ type connection struct {
 	acks    *mqttconn.Acks
 
 	beats   *heartbeat
-	resumed bool          // the broker had kept the session
 	queued  time.Duration // how old what the broker had for the session may have been when the connection began
 	stale   atomic.Bool   // what comes now may be older than the session's age
 	since   time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
@@ -51,17 +50,14 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
 		return err
 	}
-	if !c.resumed {
-		c.session.status.begin()
-	}
+	c.session.status.begin()
 	c.session.set(true, "connected")
 	c.session.world.Log.Info("broker session up", "client", c.session.clientID)
 	c.session.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
-	var workers sync.WaitGroup
-	workers.Go(func() { c.session.probes.run(ctx, c.client) })
-	workers.Go(func() { c.beats.run(ctx, c.session.config.ProbeInterval, c.beating) })
-	defer workers.Wait()
+	var probing sync.WaitGroup
+	probing.Go(func() { c.session.probes.run(ctx, c.client) })
+	defer probing.Wait()
 	defer cancel()
 	select {
 	case <-ctx.Done():
@@ -99,7 +95,7 @@ func (c *connection) received(message mqttconn.Message) {
 	}
 	switch {
 	case c.stale.Load() && !s.follows:
-		// Not acknowledged: the session is about to end. A young probe changes nothing: a request behind it may have an earlier one of its client
+		// Not acknowledged: the session ends, or was to have ended before. A young probe changes nothing: a request behind it may have an earlier one of its client
 		// among those that were left out.
 	case message.Topic == s.probes.topic:
 		c.probed(message.Payload)
@@ -121,19 +117,20 @@ func (c *connection) tooOld() bool {
 	if probes.returned.Load() {
 		return probes.tooOld(time.Since(c.since))
 	}
-	return probes.tooOld(c.queued + c.beats.silent())
+	return c.stalled(c.beats.silent())
 }
 
-// beating handles the time between two heartbeats. It counts until a probe has returned, which says more. Perhaps the broker lets none through.
+// beating handles the time between two heartbeats.
 func (c *connection) beating(gap time.Duration) {
-	s := c.session
-	switch {
-	case !s.requests || s.probes.returned.Load():
-	case s.probes.tooOld(c.queued + gap):
+	if c.session.requests && !c.session.probes.returned.Load() && c.stalled(gap) {
 		c.expire()
-	case s.follows:
-		c.stale.Store(false) // what was in the socket has been read
 	}
+}
+
+// stalled reports whether what is read after a gap of the heartbeat may be older than the session's age. It counts until a probe has returned, which
+// says more; perhaps the broker lets none through. It does not count for a session that follows the leader: nobody else has what would be dropped.
+func (c *connection) stalled(gap time.Duration) bool {
+	return !c.session.follows && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.queued+gap)
 }
 
 // expire makes what comes from now on count as too old.
@@ -154,8 +151,11 @@ func (c *connection) probed(payload []byte) {
 		return
 	}
 	c.since = sent
-	c.stale.Store(!fresh)
-	if !fresh && !c.session.follows {
+	switch {
+	case c.session.follows:
+		c.stale.Store(!fresh)
+	case !fresh:
+		c.stale.Store(true)
 		c.ended(errStale)
 	}
 }

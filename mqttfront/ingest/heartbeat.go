@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// heartbeat tells for how long this process may have been stopped: it beats while the process runs. All methods are safe for concurrent use.
+// heartbeat tells for how long this process may have been stopped: it beats while the process runs and the connection lives. All methods are safe for concurrent use.
 type heartbeat struct {
 	began time.Time
 	last  atomic.Int64 // nanoseconds since began

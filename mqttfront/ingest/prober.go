@@ -70,8 +70,8 @@ func (p *prober) passed(moment time.Time) {
 	defer p.mu.Unlock()
 	p.since = moment
 	now := time.Now()
-	if now.Sub(p.saved) < contactSaveInterval {
-		return
+	if p.clean || now.Sub(p.saved) < contactSaveInterval {
+		return // no restart resumes a session that is too old
 	}
 	p.saved = now
 	if err := p.world.Contact.Save(p.world.Wall() - now.Sub(moment).Milliseconds()); err != nil {
@@ -169,7 +169,7 @@ func (p *prober) expired() {
 // resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
 // session's age ago, by its monotonic clock or, after a restart, by what it wrote down. The broker received what waits in the session after
 // since.
-func (p *prober) resumable() (since time.Time, ok bool) {
+func (p *prober) resumable() (since, contact time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	since = p.since
@@ -181,11 +181,11 @@ func (p *prober) resumable() (since time.Time, ok bool) {
 		}
 		since = time.Now().Add(-age)
 	}
-	contact := since
+	contact = since
 	if p.reached && !p.returned.Load() { // no probe says more
 		contact = p.last
 	}
-	return since, p.mayResume(contact)
+	return since, contact, p.mayResume(contact)
 }
 
 func (p *prober) mayResume(contact time.Time) bool {

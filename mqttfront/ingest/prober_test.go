@@ -13,7 +13,7 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	p := r.probes
 	p.contact()
 	resumable := func() bool {
-		_, ok := p.resumable()
+		_, _, ok := p.resumable()
 		return ok
 	}
 	if !resumable() {
@@ -45,7 +45,7 @@ func TestResumeAfterRestart(t *testing.T) {
 	for age, want := range map[time.Duration]bool{time.Second: true, 59 * time.Second: true, 61 * time.Second: false, -time.Minute: false} {
 		r := newRig(nil)
 		_ = r.contact.Save(time.Now().Add(-age).UnixMilli())
-		contact, resumed := r.probes.resumable()
+		contact, _, resumed := r.probes.resumable()
 		if resumed != want {
 			t.Errorf("contact %v ago: resumed %v", age, !want)
 		}
@@ -64,19 +64,34 @@ func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 		payload := r.probe(sent)
 		time.Sleep(50 * time.Second) // it lay in the queue
 		p.handle(payload)
-		if since, ok := p.resumable(); !ok || since.After(sent) {
+		if since, _, ok := p.resumable(); !ok || since.After(sent) {
 			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
 		}
 		for range 3 { // connections that end right after SUBACK
 			time.Sleep(20 * time.Second)
 			p.contact()
 		}
-		if since, ok := p.resumable(); ok || since.After(sent) {
+		if since, _, ok := p.resumable(); ok || since.After(sent) {
 			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
 		}
 		wall, _ := r.contact.Load()
 		if wall > sent.UnixMilli() {
 			t.Error("a restart would take the session for younger")
+		}
+	})
+}
+
+// Where the broker lets no probe through, the last connection says how old what waits in the session may be, and not the last clean start.
+func TestAgeOfASessionWithoutProbesIsThatOfItsLastConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(nil)
+		r.probes.connected(false)
+		for range 3 {
+			r.probes.contact()
+			time.Sleep(50 * time.Second)
+			if _, contact, ok := r.probes.resumable(); !ok || time.Since(contact) != 50*time.Second {
+				t.Errorf("resumed %v, after a contact %v ago", ok, time.Since(contact))
+			}
 		}
 	})
 }

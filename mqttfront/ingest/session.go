@@ -34,14 +34,15 @@ func newSession(config *Config, world *World, handler Handler, barrier *Barrier,
 // Silence returns for how long nothing could come by the session: it is down, or the broker sent nothing.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumes reports whether the broker is to go on with the session that it has kept, and a moment before which the broker received nothing of what
-// is in it.
-func (s *session) resumes() (since time.Time, resume bool) {
+// resumes reports whether the broker is to go on with the session that it has kept, a moment before which the broker received nothing of what
+// is in it, as probes say, and the moment of the last contact, by which it decides.
+func (s *session) resumes() (since, contact time.Time, resume bool) {
+	now := time.Now()
 	switch {
 	case !s.requests:
-		return time.Now(), false // nothing in it is of worth, and it may be from a time when it was
+		return now, now, false // nothing in it is of worth, and it may be from a time when it was
 	case s.follows:
-		return time.Now(), true // what is too old in it is told by the probes
+		return now, now, true // what is too old in it is told by the probes
 	default:
 		return s.probes.resumable()
 	}

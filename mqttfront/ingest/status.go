@@ -14,7 +14,7 @@ type status struct {
 	heard         atomic.Int64 // when the broker last sent something: nanoseconds since began
 
 	mu    sync.Mutex
-	begun time.Time // what the broker received since then comes by the session, or has come to this process
+	begun time.Time // the last connection began to bring messages, or this process began
 	up    bool
 	since time.Time // it is up or down since then
 	text  string    // what the session is doing, for people
@@ -38,7 +38,7 @@ func (s *status) set(up bool, text string) (wasUp bool) {
 	return wasUp
 }
 
-// begin notes that the session begins with nothing in it.
+// begin notes that a connection begins to bring messages.
 func (s *status) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

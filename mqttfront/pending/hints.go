@@ -27,7 +27,7 @@ type Hints struct {
 type hint struct {
 	end      End
 	index    uint64 // of the entry in which it ended last; 0 for what was answered outside of the log
-	arrivals int    // how many copies are expected within answeredMemory that ended before they arrived
+	arrivals int    // how many copies are expected within AnsweredMemory that ended before they arrived
 	when     time.Time
 }
 
@@ -45,7 +45,7 @@ const (
 	EndExpired             // nobody waited for it any more, and it was not executed here
 )
 
-// queue returns the index in hints.order of the notes of such an end.
+// queue returns the index in Hints.order of the notes of such an end.
 func (e End) queue() int {
 	if e == EndAnswered {
 		return 0

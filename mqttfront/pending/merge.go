@@ -158,12 +158,12 @@ func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
 	return here == r || r.element == nil && open(here)
 }
 
-// maxLag is how long a request may have been on its way to the node that has it. It only decides how soon a request is settled.
+// maxLag is how long a request may have been on its way to the node that has it. What takes longer is settled by a barrier.
 const maxLag = 5 * time.Second
 
 // Settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
 // received before a moment, the session's barrier, and those that this node may have lost and that stand before an open request of the same client that
-// both nodes received themselves. This node loses nothing that the broker received after a moment, the beginning of its session.
+// both nodes received themselves. What the broker received after begun this node has not lost.
 func (p *Buffer) Settled(list []*Request, barrier, begun time.Time, open func(*Request) bool) (kept []*Request) {
 	const rounding = 1500 * time.Millisecond // of Request.Sent
 	passed := make(map[string]int)           // by client: the length of the part of the list that is settled

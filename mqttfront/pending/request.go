@@ -11,7 +11,7 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// Sent is the later, the later this copy was Sent: its own deadline, or its arrival. Other copies that it absorbs leave it alone.
+	// Sent is the later, the later this copy was sent: its own deadline, or its arrival. Other copies that it absorbs leave it alone.
 	Sent        time.Time
 	HoldUntil   time.Time // when it is given up unanswered
 	Done        func()    // acknowledges the message to the broker
@@ -21,12 +21,12 @@ type Request struct {
 	// SecondHand is set if that node did not receive the request either: its place in that node's list says nothing.
 	SecondHand bool
 
-	// The fields below are guarded by Front.mu.
+	// The fields below are guarded by the lock of the Buffer.
 	State    State
-	element  *list.Element // in pending.order
+	element  *list.Element // in Buffer.order
 	Began    time.Time     // when it went into the hands of the store
-	writing  bool          // counts in Front.writing
-	Sequence uint64        // grows with the place in pending.order
+	writing  bool          // counts in Buffer.writing
+	Sequence uint64        // grows with the place in Buffer.order
 	client   string        // the key of its client, where that is known to be another than the request says
 	Outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
