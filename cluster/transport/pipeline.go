@@ -17,8 +17,8 @@ type pipeline struct {
 	passing sync.WaitGroup
 }
 
-// maxUnheard is how many answers nobody may listen to. Raft looks whether its pipeline has ended before every other message, on
-// average.
+// maxUnheard is how many answers nobody may listen to. Raft looks whether its pipeline has ended before every other message, on average; when half of
+// maxUnheard wait, nothing more is sent. The other half has room for the answers that are on their way.
 const maxUnheard = 64
 
 func newPipeline(inner raft.AppendPipeline) *pipeline {
@@ -40,6 +40,14 @@ func (p *pipeline) pass() {
 			return
 		}
 	}
+}
+
+// AppendEntries implements raft.AppendPipeline. It fails when nobody listens to the answers, which ends the pipeline.
+func (p *pipeline) AppendEntries(request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	if len(p.answers) >= maxUnheard/2 {
+		return nil, raft.ErrPipelineShutdown
+	}
+	return p.AppendPipeline.AppendEntries(request, response)
 }
 
 // Consumer implements raft.AppendPipeline.

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -59,4 +61,49 @@ func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	if err := pipeline.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// answering is a pipeline that answers at once, and has no room for an answer that nobody takes.
+type answering struct {
+	answers chan raft.AppendFuture
+	closed  chan struct{}
+}
+
+func (a *answering) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	select {
+	case a.answers <- nil:
+		return nil, nil
+	case <-a.closed:
+		return nil, raft.ErrPipelineShutdown
+	}
+}
+
+func (a *answering) Consumer() <-chan raft.AppendFuture { return a.answers }
+
+func (a *answering) Close() error {
+	close(a.closed)
+	return nil
+}
+
+// † Raft may go on sending when it listens to the answers no more: the send fails before it would never return.
+func TestSendIntoAPipelineThatNobodyListensToFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipeline(&answering{answers: make(chan raft.AppendFuture), closed: make(chan struct{})})
+		sent := 0
+		for ; sent < 2*maxUnheard; sent++ { // a send that does not return is a deadlock of the test
+			if _, err := p.AppendEntries(nil, nil); err != nil {
+				if !errors.Is(err, raft.ErrPipelineShutdown) {
+					t.Error(err)
+				}
+				break
+			}
+			synctest.Wait()
+		}
+		if sent == 2*maxUnheard || sent == 0 {
+			t.Errorf("%d were sent", sent)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
