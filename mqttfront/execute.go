@@ -12,7 +12,7 @@ import (
 // was there all the time is refused; one that waited for an election is not.
 func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	now := time.Now()
-	if r.MessageExpired(now) {
+	if r.Expired(now) {
 		l.metrics.ignored.WithLabelValues(wire.ReasonExpired).Inc()
 		if !r.InTable() {
 			l.endLocked(r)
@@ -70,7 +70,7 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 // mustBarLocked reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
 // node, and expired here, so that its client's later requests may have been executed.
 func (q *requests) mustBarLocked(r *pending.Request, now time.Time) bool {
-	return r.MessageExpired(now) || q.wasShedLocked(r) || r.Elsewhere && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
+	return r.Expired(now) || q.wasShedLocked(r) || r.Elsewhere && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // answersBarredLocked handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
