@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// A node that comes to lead may lack requests that the others hold: it may have been restarted, or cut off from the broker.
+// A new leader may lack requests that other nodes hold: it may have been restarted, or cut off from the broker.
 // So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
 // passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
 // reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request

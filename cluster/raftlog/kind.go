@@ -38,7 +38,7 @@ const (
 // ErrOtherStore says that a data folder has a log that is kept in another way.
 var ErrOtherStore = errors.New("the data folder has a log of another cluster.logStore: stop the node, and call `holdfast raft convert-log`")
 
-// ErrTwoLogs says that a data folder has two logs, of which the one that was to be kept is not a copy of the other.
+// ErrTwoLogs says that a data folder has two logs, and that the log to keep is not a copy of the other.
 var ErrTwoLogs = errors.New("the data folder has two logs, and the one of the setting is behind the other: move one of them away")
 
 func (k Kind) path(dataDir string) string {
@@ -122,5 +122,5 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 	return &lockedWAL{store, meta, lock}, nil
 }
 
-// Close closes the log, then lets go of the folder.
+// Close closes the log, then unlocks the folder.
 func (w *lockedWAL) Close() error { return errors.Join(w.WAL.Close(), w.meta.Close(), w.lock.Close()) }

@@ -17,8 +17,8 @@ type pipeline struct {
 	passing sync.WaitGroup
 }
 
-// maxUnheard is how many answers nobody may listen to. Raft looks whether its pipeline has ended before every other message, on average; when half of
-// maxUnheard wait, nothing more is sent. The other half has room for the answers that are on their way.
+// maxUnheard bounds the answers that raft has not read. Raft checks before every other message, on average, whether its pipeline has ended. The pipeline
+// sends nothing more when half of maxUnheard wait. The other half is room for answers to messages in flight.
 const maxUnheard = 64
 
 func newPipeline(inner raft.AppendPipeline) *pipeline {
@@ -42,7 +42,7 @@ func (p *pipeline) pass() {
 	}
 }
 
-// AppendEntries implements raft.AppendPipeline. It fails when nobody listens to the answers, which ends the pipeline.
+// AppendEntries implements raft.AppendPipeline. It fails when raft does not read the answers; raft then closes the pipeline.
 func (p *pipeline) AppendEntries(request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	if len(p.answers) >= maxUnheard/2 {
 		return nil, raft.ErrPipelineShutdown

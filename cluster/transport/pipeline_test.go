@@ -63,7 +63,7 @@ func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	}
 }
 
-// answering is a pipeline that answers at once, and has no room for an answer that nobody takes.
+// answering is a pipeline that answers each message at once, and blocks until the answer is read.
 type answering struct {
 	answers chan raft.AppendFuture
 	closed  chan struct{}
@@ -85,7 +85,7 @@ func (a *answering) Close() error {
 	return nil
 }
 
-// † Raft may go on sending when it listens to the answers no more: the send fails before it would never return.
+// † Raft may go on sending after it has stopped to read the answers: a send fails before it would block for ever.
 func TestSendIntoAPipelineThatNobodyListensToFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipeline(&answering{answers: make(chan raft.AppendFuture), closed: make(chan struct{})})

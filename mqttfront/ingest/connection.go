@@ -95,15 +95,15 @@ func (c *connection) received(message mqttconn.Message) {
 	}
 	switch {
 	case c.stale.Load() && !s.follows:
-		// Not acknowledged: the session ends, or was to have ended before. A young probe changes nothing: a request behind it may have an earlier one of its client
-		// among those that were left out.
+		// Not acknowledged: the session is to end. A young probe changes nothing: among the requests that were left out may be an earlier one of the
+		// client whose request comes next.
 	case message.Topic == s.probes.topic:
 		c.probed(message.Payload)
 		done()
-	case c.stale.Load(): // nobody else has what is behind: only this is dropped
+	case c.stale.Load(): // no other node receives these requests: the session goes on
 		s.world.Metrics.stale.Inc()
 		done()
-	case message.Topic != topics.Invoke || !s.requests: // nobody asked for it
+	case message.Topic != topics.Invoke || !s.requests: // not subscribed to
 		done()
 	default:
 		s.handler.Receive(c.handled, message, time.Now(), s.probes.backlog.Load(), done)
@@ -127,8 +127,8 @@ func (c *connection) beating(gap time.Duration) {
 	}
 }
 
-// stalled reports whether what is read after a gap of the heartbeat may be older than the session's age. It counts until a probe has returned, which
-// says more; perhaps the broker lets none through. It does not count for a session that follows the leader: nobody else has what would be dropped.
+// stalled reports whether a message that is read after a gap of the heartbeat may be older than the session's age. The heartbeat is used until the first
+// probe has returned. It is not used for the leader's session, because no other node receives the requests that would be dropped.
 func (c *connection) stalled(gap time.Duration) bool {
 	return !c.session.follows && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.queued+gap)
 }

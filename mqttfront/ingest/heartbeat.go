@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// heartbeat tells for how long this process may have been stopped: it beats while the process runs and the connection lives. All methods are safe for concurrent use.
+// heartbeat tells for how long this process may have been stopped: it beats while the process runs and the connection lives. All methods are safe for
+// concurrent use.
 type heartbeat struct {
 	began time.Time
 	last  atomic.Int64 // nanoseconds since began
@@ -17,8 +18,8 @@ func newHeartbeat() *heartbeat { return &heartbeat{began: time.Now()} }
 // silent returns how long ago the last beat was.
 func (h *heartbeat) silent() time.Duration { return time.Since(h.began) - time.Duration(h.last.Load()) }
 
-// beat calls beating with the time since the last beat, and only then counts as a beat: nobody sees a process that runs before beating knows that it
-// was stopped.
+// beat calls beating with the time since the last beat, and records the beat afterwards. So no goroutine sees a recent beat before beating has
+// handled the gap.
 func (h *heartbeat) beat(beating func(gap time.Duration)) {
 	beating(h.silent())
 	h.last.Store(int64(time.Since(h.began)))
