@@ -76,8 +76,25 @@ func (f *Front) connect(login *mqttconn.Login, world World) {
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.World{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
-		SessionUpSince: f.session.UpSince, TrustedIdentity: world.Driver.TrustedIdentity, Log: world.Log, Metrics: world.Metrics.Publish,
+		SessionUpSince: f.session.UpSince, AwaitSession: f.awaitSession, TrustedIdentity: world.Driver.TrustedIdentity, Log: world.Log, Metrics: world.Metrics.Publish,
 	})
+}
+
+// sessionWait bounds how long publishing waits for the node's own session. A leader that is without its session for longer hands over.
+const sessionWait = 2 * time.Second
+
+// awaitSession implements publish.World. Where the broker alone keeps requests, no other node drops any, and nothing is waited for.
+func (f *Front) awaitSession(ctx context.Context, moment time.Time) {
+	if !f.mode.followersHold() {
+		return
+	}
+	waiting, cancel := context.WithTimeout(ctx, sessionWait)
+	defer cancel()
+	f.barrier.Await(waiting, moment)
+	if !f.barrier.Passed(moment) && ctx.Err() == nil {
+		f.metrics.withoutSession.Inc()
+		f.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply", "waited", sessionWait)
+	}
 }
 
 // SetStore gives the front end its store. It is called once, before Run; Serve waits for it.

@@ -28,6 +28,8 @@ type Metrics struct {
 	unreported  prometheus.Counter
 	takenUp     prometheus.Counter
 	disconnects *prometheus.CounterVec // result
+
+	withoutSession prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -52,10 +54,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
 		takenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
+	m.withoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long."})
 	m.Ingest = ingest.NewMetrics(registry, m.heldDropped.WithLabelValues("stale"))
 	m.disconnects = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
 	registry.MustRegister(m.disconnects, m.refused, m.subscribed, m.requests, m.ignored, m.stages, m.held, m.heldDropped,
-		m.kicked, m.unreported, m.takenUp)
+		m.kicked, m.unreported, m.takenUp, m.withoutSession)
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for _, series := range []struct {
 		vector *prometheus.CounterVec

@@ -80,6 +80,10 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 }
 
 // reconnect connects again. Leadership is confirmed before and after that.
+//
+// The broker may have been restarted. Then a client that connects before its reply is published gets that reply. A client that connects later sends
+// its request again, and this node must be subscribed by then. Other nodes drop their copies of the request because the reply is published. So
+// nothing is published until the node's own session is up again.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.world.Confirm(ctx); err != nil {
 		return nil, err
@@ -88,6 +92,7 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	if err != nil {
 		return nil, err
 	}
+	c.world.AwaitSession(ctx, time.Now())
 	if err := c.world.confirmTaken(ctx); err != nil {
 		publisher.Abort()
 		return nil, err

@@ -39,6 +39,9 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 		}
 		publishers = append(publishers, publisher)
 	}
+	if now := time.Now(); !c.world.SessionUpSince(now) {
+		c.world.AwaitSession(ctx, now)
+	}
 	return publishers, c.world.confirmTaken(ctx)
 }
 

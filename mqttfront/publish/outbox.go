@@ -32,6 +32,8 @@ type World struct {
 	Pause func(ctx context.Context, d time.Duration)
 	// SessionUpSince reports whether the node's own session with the broker is up, and has been since a moment.
 	SessionUpSince func(moment time.Time) bool
+	// AwaitSession waits until the node's own session is known to have been up at a moment or after it. It waits for a bounded time.
+	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
 	Log             *slog.Logger

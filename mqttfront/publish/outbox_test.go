@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -63,6 +64,13 @@ func (b *fakeBroker) serve(conn net.Conn) {
 	}
 }
 
+// topics returns what was published.
+func (b *fakeBroker) topics() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.published)
+}
+
 // recorder is a Handler that counts.
 type recorder struct {
 	mu                sync.Mutex
@@ -83,7 +91,8 @@ func (r *recorder) Kick(request *wire.Request) {
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
 	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, Notifications: 10, Bytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, World{
-		Connect: broker.connect, Confirm: confirm, SessionUpSince: func(time.Time) bool { return true }, TrustedIdentity: func() bool { return false },
+		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
+		SessionUpSince: func(time.Time) bool { return true }, AwaitSession: func(context.Context, time.Time) {},
 		Pause: func(ctx context.Context, d time.Duration) {
 			select {
 			case <-ctx.Done():
@@ -126,6 +135,44 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 			t.Error("the penalty does not end")
 		}
 	})
+}
+
+// The broker may have been restarted. A client that is not connected yet gets no reply, and sends its request again. The node must have
+// subscribed by then.
+func TestNothingIsPublishedBeforeTheNodesOwnSessionIsUp(t *testing.T) {
+	for name, up := range map[string]bool{"a leadership begins while the session is down": false, "a connection is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
+				o := newTestOutbox(broker, confirmed)
+				sessionUp := make(chan struct{})
+				o.world.SessionUpSince = func(time.Time) bool { return up }
+				o.world.AwaitSession = func(context.Context, time.Time) { <-sessionUp }
+				go func() {
+					c, err := o.TakeOver(t.Context(), handler)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer c.Close()
+					if up {
+						c.Send("one connection", reply("", "poison"))
+					}
+					c.Send("one connection", reply("", "innocent"))
+					<-t.Context().Done()
+				}()
+				time.Sleep(time.Minute)
+				if got := broker.topics(); slices.Contains(got, "innocent") {
+					t.Errorf("published %v before the session is up", got)
+				}
+				close(sessionUp)
+				time.Sleep(time.Minute)
+				if got := broker.topics(); !slices.Contains(got, "innocent") {
+					t.Errorf("published %v when the session is up", got)
+				}
+			})
+		})
+	}
 }
 
 // All nodes connect under the same client ids.
