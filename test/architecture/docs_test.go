@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // TestDocumentationNamesWhatExists: whoever follows a name from the documentation finds the test or the file.
@@ -37,25 +38,92 @@ func TestDocumentationNamesWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("%d pages: %v", len(pages), err)
-	}
 	test, file := regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w+)`"), regexp.MustCompile("`([a-z]+(?:/[a-z0-9_]+)+\\.go)`")
-	for _, page := range append(pages, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range test.FindAllSubmatch(text, -1) {
-			if name := string(match[1]); !declared[name] {
-				t.Errorf("%s names %s, which does not exist", filepath.Base(page), name)
+	for page, text := range pages(t, root) {
+		for _, match := range test.FindAllStringSubmatch(text, -1) {
+			if name := match[1]; !declared[name] {
+				t.Errorf("%s names %s, which does not exist", page, name)
 			}
 		}
-		for _, match := range file.FindAllSubmatch(text, -1) {
-			if name := string(match[1]); !files[name] {
-				t.Errorf("%s names %s, which does not exist", filepath.Base(page), name)
+		for _, match := range file.FindAllStringSubmatch(text, -1) {
+			if name := match[1]; !files[name] {
+				t.Errorf("%s names %s, which does not exist", page, name)
 			}
 		}
 	}
+}
+
+// pages returns the texts of all pages for people, by their paths.
+func pages(t *testing.T, root string) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "helm/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
+		}
+		for _, page := range found {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[page] = string(text)
+		}
+	}
+	return texts
+}
+
+// Links from one page to another lead somewhere, and `make` commands name targets.
+func TestDocumentationLinksAndTargets(t *testing.T) {
+	root := filepath.Join("..", "..")
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := make(map[string]bool)
+	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+		targets[match[1]] = true
+	}
+	texts := pages(t, root)
+	link, heading := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`), regexp.MustCompile(`(?m)^#+ (.*)$`)
+	command := regexp.MustCompile("(?m)(?:^    |`)make ((?:[a-z0-9][a-z0-9-]* ?)+)")
+	for page, text := range texts {
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			for _, target := range strings.Fields(match[1]) {
+				if !targets[target] {
+					t.Errorf("%s: make %s is no target", page, target)
+				}
+			}
+		}
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			target := page
+			if match[1] != "" {
+				target = filepath.Join(filepath.Dir(page), match[1])
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %v", page, err)
+				continue
+			}
+			found := match[2] == ""
+			for _, title := range heading.FindAllStringSubmatch(texts[target], -1) {
+				found = found || anchor(title[1]) == match[2]
+			}
+			if !found {
+				t.Errorf("%s: %s has no heading %s", page, target, match[2])
+			}
+		}
+	}
+}
+
+// anchor returns the name of a heading in links, as GitHub makes it.
+func anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
 }
