@@ -63,7 +63,12 @@ func (q *requests) keepsLocked(r *pending.Request) bool {
 	if r.Command.ID.IsZero() {
 		return false
 	}
-	if earlier := q.pending.Get(r.Command.ID); earlier != nil {
+	earlier := q.pending.Get(r.Command.ID)
+	if earlier != nil && earlier.State.IsHeld() && earlier.Expired(r.Arrived) { // its client sends it again: that stands where it comes
+		q.forgetLocked(earlier)
+		earlier = nil
+	}
+	if earlier != nil {
 		if earlier.Outcome == 0 { // one copy is enough
 			earlier.Absorb(r)
 			return false

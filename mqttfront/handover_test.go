@@ -297,25 +297,86 @@ func TestSweep(t *testing.T) {
 	<-done
 }
 
-// What nobody waits for any more is neither given to the next leader nor taken up by it: deduplication may have forgotten it.
-func TestWhatIsOverIsNotHandedOver(t *testing.T) {
-	other, _ := follow(t, "c:A", "c:B")
-	late := pages(other)
-	other.first().HoldUntil = time.Now().Add(-time.Second)
-	other.last().Deadline = time.Now().Add(-time.Second)
-	if got := pages(other); len(got) != 1 || len(got[0]) != 0 {
-		t.Errorf("%d bytes are given", len(got[0]))
+// A request that has expired is given to the next leader, because it says where others stand, until it is forgotten. It is not taken up: deduplication
+// may have forgotten it.
+func TestExpiredIsNotTakenUp(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*pending.Request)
+		given  int
+	}{
+		"nobody waits for it": {func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1},
+		"the message expired": {func(r *pending.Request) { r.Deadline = time.Now().Add(-time.Second) }, 1},
+		"for long":            {func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, 0},
+		"it has an outcome":   {func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other, _ := follow(t, "c:A")
+			test.change(other.first())
+			if given := heldBy(t, other); len(given) != test.given {
+				t.Errorf("%d are given, want %d", len(given), test.given)
+			}
+			f, s := newTestFront(t)
+			if added := takeUpFrom(t, f, s, other); len(added) != 0 {
+				t.Errorf("%d are taken up", len(added))
+			}
+		})
 	}
-	f, s := newTestFront(t)
-	requests, err := pending.ReadPage(late[0], time.Now())
-	if err != nil || len(requests) != 2 {
-		t.Fatal(len(requests), err)
+}
+
+// A client sent A, B, C. The other node received all of them. This one was stopped when it had received B, read B from its socket much later, and lost its
+// session: it waits longer for B than the other node does. B still stands between A and C.
+func TestExpiredElsewhereSaysWhereTheRequestStands(t *testing.T) {
+	for name, forgets := range map[string]bool{"it has expired just now": false, "the other node gave up what has expired": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newTestFront(t)
+				other, _ := newTestFront(t)
+				withExpiry(other, del, strings.Repeat("A", 16), 10, "__srcId", "c")
+				withExpiry(other, del, strings.Repeat("B", 16), 3, "__srcId", "c")
+				time.Sleep(100 * time.Millisecond)
+				withExpiry(other, del, strings.Repeat("C", 16), 10, "__srcId", "c")
+				time.Sleep(2800 * time.Millisecond)
+				withExpiry(f, del, strings.Repeat("B", 16), 3, "__srcId", "c")
+				time.Sleep(500 * time.Millisecond)
+				if forgets {
+					other.giveUp(time.Now())
+				}
+				takeUpFrom(t, f, s, other)
+				if order := f.heldOrder("ABC"); order != "ABC" {
+					t.Errorf("A, B, C are executed in the order %s", order)
+				}
+			})
+		})
 	}
-	for _, r := range requests {
-		r.HoldUntil = time.Now().Add(-time.Second)
-	}
-	if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n2": requests}); len(added) != 0 {
-		t.Errorf("%d are taken up", len(added))
+}
+
+// A client that sends an expired request again means a new one: it stands where it comes. A redelivery by the broker is not executed.
+func TestExpiredRequestThatIsSentAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		redelivered bool
+		want        string
+	}{"by its client": {false, "BA"}, "by the broker": {true, "AB"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newTestFront(t)
+				withExpiry(f, del, strings.Repeat("A", 16), 1, "__srcId", "c")
+				withExpiry(f, del, strings.Repeat("B", 16), 10, "__srcId", "c")
+				time.Sleep(2 * time.Second)
+				f.giveUp(time.Now())
+				again := message(del, strings.Repeat("A", 16), nil, "__srcId", "c")
+				again.Redelivered = test.redelivered
+				f.receiver.take(t.Context(), again, time.Now(), false, func() {})
+				if order := f.heldOrder("AB"); order != test.want {
+					t.Errorf("held in the order %s, want %s", order, test.want)
+				}
+				serve(f)
+				for _, command := range s.proposed {
+					if test.redelivered && command.ID == f.first().Command.ID && command.Kind != fsm.KindReject {
+						t.Errorf("the redelivery of an expired request is executed: %+v", command)
+					}
+				}
+			})
+		})
 	}
 }
 

@@ -126,29 +126,36 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 // † Remaining expiry comes in whole seconds, so that deadlines of copies differ by up to one from node to node. What this node gave up is not
 // executed from another node's copy, behind its client's later requests.
 func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, s := newTestFront(t)
-		other, _ := newTestFront(t)
-		first, second := strings.Repeat("a", 16), strings.Repeat("b", 16)
-		withExpiry(f, del, first, 2, "__srcId", "c")
-		withExpiry(f, del, second, 4, "__srcId", "c")
-		time.Sleep(900 * time.Millisecond)
-		withExpiry(other, del, first, 2, "__srcId", "c")
-		withExpiry(other, del, second, 4, "__srcId", "c")
-		for _, wait := range []time.Duration{1300 * time.Millisecond, 500 * time.Millisecond} { // expired here, then expired there, too
-			time.Sleep(wait)
-			f.giveUp(time.Now())
-		}
-		serve(f)
-		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
-			leading(f).executeLocked(r, false)
-		}
-		f.mu.Unlock()
-		for _, command := range s.proposed[1:] {
-			if command.Kind != fsm.KindReject {
-				t.Errorf("%+v is proposed behind what its client sent later", command)
-			}
-		}
-	})
+	for name, test := range map[string]struct {
+		forgets bool
+		want    string // refusals in upper case
+	}{"held for its place": {false, "Ab"}, "forgotten": {true, "bA"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newTestFront(t)
+				other, _ := newTestFront(t)
+				began := time.Now()
+				first, second := strings.Repeat("a", 16), strings.Repeat("b", 16)
+				withExpiry(f, del, first, 2, "__srcId", "c")
+				withExpiry(f, del, second, 4, "__srcId", "c")
+				time.Sleep(900 * time.Millisecond)
+				withExpiry(other, del, first, 2, "__srcId", "c")
+				withExpiry(other, del, second, 4, "__srcId", "c")
+				time.Sleep(1800 * time.Millisecond) // expired here, and not there
+				f.giveUp(time.Now())
+				if test.forgets {
+					f.giveUp(began.Add(10 * time.Second))
+				}
+				serve(f)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
+					leading(f).executeLocked(r, false)
+				}
+				if order := s.order(); order != test.want {
+					t.Errorf("proposed in the order %q, want %q", order, test.want)
+				}
+			})
+		})
+	}
 }

@@ -107,15 +107,21 @@ func (q *requests) giveUp(now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending.Hints.Forget(now)
+	only := q.onlyHolder() // no other node's requests stand beside its own
 	for r := range q.pending.All() {
-		if r.State.IsHeld() && now.After(r.HoldUntil) {
-			if r.Outcome == 0 {
-				q.metrics.heldDropped.WithLabelValues("expired").Inc()
-				q.noteExpiredLocked(r)
-			}
-			q.endLocked(r)
+		if r.State.IsHeld() && (r.Forgettable(now) || only && now.After(r.HoldUntil)) {
+			q.forgetLocked(r)
 		}
 	}
+}
+
+// forgetLocked removes a held request for which no client waits any more.
+func (q *requests) forgetLocked(r *pending.Request) {
+	if r.Outcome == 0 {
+		q.metrics.heldDropped.WithLabelValues("expired").Inc()
+		q.noteExpiredLocked(r)
+	}
+	q.endLocked(r)
 }
 
 // droppedLately reports whether there was no room for a request lately.

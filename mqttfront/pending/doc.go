@@ -26,5 +26,7 @@
 //	held        its outcome is published, the leader reports it as answered,
 //	            no client waits any more, or it is stale                     done
 //
+// An open request for which no client waits any more is held for a while (orderMemory), because it says where others stand. It is not executed.
+//
 // The merge of what several nodes hold (merge.go, mergeorder.go) keeps the order in which each client sent its requests.
 package pending

@@ -13,10 +13,10 @@ import (
 const pageSize = 1 << 20
 
 // Page returns held requests as another node reads them by ReadPage, in their order, from a cursor that begins at 0, and the next cursor, 0 at the end.
-// With an age it leaves out what is younger, and what is known to have an outcome.
+// An open request that has expired says where others stand. With an age it leaves out what is younger, and what is known to have an outcome.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
-		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) {
+		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
 			continue
 		}
 		if age > 0 && now.Sub(r.Arrived) < age {
@@ -48,7 +48,9 @@ const (
 func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	deadline := int64(0)
 	if !r.Deadline.IsZero() {
-		deadline = max(r.Deadline.Sub(now).Milliseconds(), 1)
+		if deadline = r.Deadline.Sub(now).Milliseconds(); deadline == 0 {
+			deadline = -1
+		}
 	}
 	var body []byte
 	body = appendField(body, r.ResponseTopic)
@@ -132,7 +134,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	r.ResponseTopic = string(body.bytes())
 	r.Correlation = body.bytes()
 	r.UnsupportedVersion = string(body.bytes())
-	if deadline := body.milliseconds(); deadline > 0 {
+	if deadline := body.milliseconds(); deadline != 0 {
 		r.Deadline = now.Add(deadline)
 	}
 	r.HoldUntil = now.Add(body.milliseconds())

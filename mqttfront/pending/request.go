@@ -36,6 +36,18 @@ func (r *Request) Expired(now time.Time) bool {
 	return !now.Before(r.HoldUntil) || r.MessageExpired(now)
 }
 
+// orderMemory is how long an open request is kept after it has expired, to say where others stand. The copy of another node may expire later: it was on
+// its way for longer, as in the socket of a process that was stopped, and brokers count what is left of a message's expiry in whole seconds.
+const orderMemory = maxLag + 1500*time.Millisecond
+
+// Forgettable reports whether the request is no use any more: no client waits for it, and it need not say where others stand.
+func (r *Request) Forgettable(now time.Time) bool {
+	if r.IsOpen() && !r.Command.ID.IsZero() {
+		return !now.Before(r.HoldUntil.Add(orderMemory))
+	}
+	return !now.Before(r.HoldUntil)
+}
+
 // MessageExpired reports whether the message has expired.
 func (r *Request) MessageExpired(now time.Time) bool {
 	return !r.Deadline.IsZero() && !now.Before(r.Deadline)

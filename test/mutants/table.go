@@ -192,7 +192,9 @@ func frontEnd() []Mutant {
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/takeover.go",
 			"\t\t\tl.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/requests.go",
-			"\t\t\t\tq.noteExpiredLocked(r)\n", ""),
+			"\t\tq.noteExpiredLocked(r)\n", ""),
+		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
+			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
 	}
 }
 
