@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
@@ -47,16 +48,8 @@ type Config struct {
 	// Offer is what this node wants the cluster's settings to be.
 	Offer Offer
 
-	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
-	BatchBytes    int
-	BatchCommands int
-	// InFlight is how many entries are proposed before the first of them is committed.
-	InFlight int
-	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
-	FurtherBatch int
-	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
-	// be forgotten already.
-	ProposalAge time.Duration
+	Proposals propose.Config
+
 	// SnapshotBytes is how much log is written before a snapshot is taken.
 	SnapshotBytes int64
 	// TrailingEntries is how many entries stay in the log behind a snapshot.
@@ -70,9 +63,9 @@ type Config struct {
 // DefaultConfig returns a configuration that only lacks an ID and Members.
 func DefaultConfig() Config {
 	return Config{
-		Timing:     LAN(),
-		Offer:      Offer{Settings: fsm.DefaultSettings()},
-		BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second,
+		Timing:        LAN(),
+		Offer:         Offer{Settings: fsm.DefaultSettings()},
+		Proposals:     propose.Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second},
 		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}
 }
@@ -88,11 +81,11 @@ func (c *Config) Validate() error {
 		{"Timing.LeaderLease", int64(c.Timing.LeaderLease)},
 		{"Timing.Commit", int64(c.Timing.Commit)},
 		{"Timing.DiskDeadline", int64(c.Timing.DiskDeadline)},
-		{"BatchBytes", int64(c.BatchBytes)},
-		{"BatchCommands", int64(c.BatchCommands)},
-		{"InFlight", int64(c.InFlight)},
-		{"FurtherBatch", int64(c.FurtherBatch)},
-		{"ProposalAge", int64(c.ProposalAge)},
+		{"Proposals.BatchBytes", int64(c.Proposals.BatchBytes)},
+		{"Proposals.BatchCommands", int64(c.Proposals.BatchCommands)},
+		{"Proposals.InFlight", int64(c.Proposals.InFlight)},
+		{"Proposals.FurtherBatch", int64(c.Proposals.FurtherBatch)},
+		{"Proposals.ProposalAge", int64(c.Proposals.ProposalAge)},
 		{"SnapshotBytes", c.SnapshotBytes},
 		{"CacheBytes", int64(c.CacheBytes)},
 		{"MaxClockOffset", int64(c.MaxClockOffset)},

@@ -2,8 +2,7 @@ package cluster
 
 import (
 	"errors"
-
-	"github.com/hashicorp/raft"
+	"fmt"
 )
 
 var (
@@ -13,16 +12,6 @@ var (
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
 	// ErrNotDone says that a command had no effect and will have none.
 	ErrNotDone = errors.New("the command was not executed")
-	// ErrSkipped says that the state machine skipped an entry, because it was not the next of the serving leader.
-	ErrSkipped = errors.New("the state machine skipped the entry")
+	// ErrUnconfirmed says that a majority did not confirm the leadership.
+	ErrUnconfirmed = fmt.Errorf("%w: no majority confirmed it", ErrNotLeader)
 )
-
-// outcomeUnknown reports whether an entry whose future ended with this error may still take effect. Only three errors of
-// raft's Apply say that it will not. Everything else, also whatever may be added one day, is ambiguous. nil means here that
-// the entry was applied and skipped.
-func outcomeUnknown(err error) bool {
-	return err != nil &&
-		!errors.Is(err, raft.ErrNotLeader) &&
-		!errors.Is(err, raft.ErrEnqueueTimeout) &&
-		!errors.Is(err, raft.ErrLeadershipTransferInProgress)
-}

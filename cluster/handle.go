@@ -159,7 +159,7 @@ func (n *Node) ownStatus() PeerStatus {
 	return PeerStatus{
 		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
 		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
-		Applied: n.replica.status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
+		Applied: n.replica.Status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
 		Wall: n.world.Clock.Wall(),
 	}
 }

@@ -9,14 +9,37 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/propose"
+	"holdfast/cluster/readindex"
 	"holdfast/fsm"
 )
 
 // leadership is what this node does while it leads in one term.
 type leadership struct {
 	term     uint64
-	proposer *proposer
-	reader   *reader
+	proposer *propose.Proposer
+	reader   *readindex.Reader
+}
+
+// newLeadership returns the leadership of a term that began at a monotonic time and a cluster time.
+func (n *Node) newLeadership(term uint64, began time.Duration, start int64) *leadership {
+	return &leadership{
+		term: term,
+		proposer: propose.New(n.config.Proposals, propose.World{
+			Submit: n.submit, Status: n.replica.Status, Failed: n.failed, Monotonic: n.world.Clock.Monotonic, Wall: n.clock.now,
+			StorageLow: func() bool { return n.diskLow() || n.peers.anyDiskLow() }, Proposed: n.world.Metrics.proposed, Log: n.world.Log,
+		}, propose.Leadership{Term: term, Began: began, Start: start}),
+		reader: readindex.New(readindex.World{
+			CommitIndex: n.raft.CommitIndex, Confirm: func(ctx context.Context) error { return n.confirm(ctx, term) }, LastCommand: n.log.LastCommand,
+			State: n.replica.State, View: n.replica.View, Done: n.observer.ReadDone, Failed: func(tag any) { n.failed(tag, false) },
+			Confirmed: n.world.Metrics.confirmed,
+		}),
+	}
+}
+
+// submit hands an entry to raft. What it did is told when it is applied, that is, committed.
+func (n *Node) submit(data []byte) raft.ApplyFuture {
+	return n.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
 }
 
 // watchLeadership begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
@@ -57,18 +80,14 @@ func (n *Node) lead(ctx context.Context) error {
 	if !ok {
 		return fmt.Errorf("apply LeaderStart: %v", future.Response())
 	}
-	status := n.replica.status()
+	status := n.replica.Status()
 	if status.LeaderNonce != nonce {
 		return errStepDown
 	}
 	began := n.world.Clock.Monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := &leadership{
-		term:     outcome.Term,
-		proposer: newProposer(n, outcome.Term, began, status.Now),
-		reader:   newReader(n, outcome.Term),
-	}
+	l := n.newLeadership(outcome.Term, began, status.Now)
 	n.world.Log.Info("leading", "term", l.term)
 	n.world.Metrics.leading(true)
 	defer n.world.Metrics.leading(false)
@@ -80,7 +99,7 @@ func (n *Node) lead(ctx context.Context) error {
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup
 	for _, work := range []func(context.Context) error{
-		l.proposer.run, l.reader.run, n.maintain, n.runAutopilot,
+		l.proposer.Run, l.reader.Run, n.maintain, n.runAutopilot,
 		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
 		func(ctx context.Context) error { return n.serve(ctx, l) },
 	} {

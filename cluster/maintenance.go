@@ -38,11 +38,11 @@ func (n *Node) maintain(ctx context.Context) error {
 
 // raiseVersion puts the newest version into force that every member knows, while no member is being added.
 func (n *Node) raiseVersion(ctx context.Context) {
-	if n.leadership.Load() == nil || n.agreedVersion() <= n.replica.status().Version || !n.changing.try() {
+	if n.leadership.Load() == nil || n.agreedVersion() <= n.replica.Status().Version || !n.changing.try() {
 		return
 	}
 	defer n.changing.unlock()
-	if agreed := n.agreedVersion(); agreed > n.replica.status().Version {
+	if agreed := n.agreedVersion(); agreed > n.replica.Status().Version {
 		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		}
@@ -76,7 +76,7 @@ func (n *Node) followChange(ctx context.Context) {
 	if n.leadership.Load() == nil || future.Error() != nil {
 		return
 	}
-	if index := future.Index(); index <= n.raft.CommitIndex() && index > n.replica.status().Index && index == n.raft.LastIndex() {
+	if index := future.Index(); index <= n.raft.CommitIndex() && index > n.replica.Status().Index && index == n.raft.LastIndex() {
 		_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/propose"
 	"holdfast/fsm"
 )
 
@@ -141,7 +142,7 @@ func (n *Node) add(ctx context.Context, request joinRequest) error {
 	if err := n.Confirm(ctx); err != nil {
 		return err
 	}
-	if inForce := n.replica.status().Version; request.Version < inForce {
+	if inForce := n.replica.Status().Version; request.Version < inForce {
 		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", ErrRefused, inForce, request.Version)
 	}
 	if _, member := find(n.servers(), request.ID); there.HasState && !member {
@@ -250,7 +251,7 @@ func (n *Node) changed(ctx context.Context, change raft.IndexFuture) error {
 
 // changeError tells what was not done from what may have been.
 func changeError(err error) error {
-	if outcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
+	if propose.OutcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDone, err)
@@ -364,7 +365,7 @@ func (n *Node) keptNonVoter(id raft.ServerID) (kept bool) {
 }
 
 func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) error {
-	if n.replica.status().Version < fsm.VersionPinNonVoter {
+	if n.replica.Status().Version < fsm.VersionPinNonVoter {
 		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", ErrRefused)
 	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}

@@ -12,7 +12,9 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
+	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
 
@@ -23,11 +25,11 @@ type Node struct {
 	observer Observer
 	raft     *raft.Raft
 	log      *raftlog.CheckedLog
-	replica  *replica
+	replica  *replica.Replica
 	offers   *offers
 
-	leadership atomic.Pointer[leadership] // that takes proposals and reads
-	proposer   atomic.Pointer[proposer]   // whose entries may be in flight: it outlives the leadership
+	leadership atomic.Pointer[leadership]       // that takes proposals and reads
+	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
 	peers      peerStatuses
 	clock      *clusterClock
 	health     atomic.Pointer[autopilot.State]
@@ -63,7 +65,9 @@ func (n *Node) start() error {
 	if err := n.config.Validate(); err != nil {
 		return err
 	}
-	n.replica = newReplica(n)
+	n.replica = replica.New(replica.World{
+		Applied: n.observe, Took: n.world.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: func() { n.log.ResetStored() }, Exit: n.world.Exit,
+	})
 	guard := raftlog.Guard{Deadline: n.config.Timing.DiskDeadline, Exit: n.exit, Stored: n.world.Metrics.stored}
 	n.log = raftlog.NewCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
 	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)
@@ -123,7 +127,7 @@ func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots 
 
 // exit ends the process, because the disk cannot be trusted any more. Where the process lives on for a moment, nothing is applied.
 func (n *Node) exit(err error) {
-	n.replica.halted.Store(true)
+	n.replica.Halt()
 	n.world.Exit(err)
 }
 
@@ -155,21 +159,21 @@ func (n *Node) ID() raft.ServerID { return n.config.ID }
 // tag or its Failed does, exactly once. The command's byte slices must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool {
 	l := n.leadership.Load()
-	return l != nil && l.proposer.add(command, tag)
+	return l != nil && l.proposer.Add(command, tag)
 }
 
 // Read queues a GET and reports whether it was taken up. It is read after the next Flush at the latest, and either the observer's ReadDone gets the tag or its Failed
 // does, exactly once.
 func (n *Node) Read(command *fsm.Command, tag any) bool {
 	l := n.leadership.Load()
-	return l != nil && l.reader.add(command, tag)
+	return l != nil && l.reader.Add(command, tag)
 }
 
 // Flush sends on their way what Propose and Read have queued: what comes in a burst makes one log entry, and one round of reads.
 func (n *Node) Flush() {
 	if l := n.leadership.Load(); l != nil {
-		l.proposer.flush()
-		l.reader.flush()
+		l.proposer.Flush()
+		l.reader.Flush()
 	}
 }
 
@@ -187,13 +191,13 @@ func (n *Node) Confirm(ctx context.Context) error {
 }
 
 // View runs f with the state, beside readers but not beside Applied and ReadDone. f must be quick, and keep nothing.
-func (n *Node) View(f func(*fsm.Machine)) { n.replica.view(f) }
+func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
 // SetPublished says that everything up to the log index was published in the leadership that serves. The mark goes into the log with its next
 // entry. Where no leadership proposes it is lost, and the next leader publishes again.
 func (n *Node) SetPublished(index uint64) {
 	if p := n.proposer.Load(); p != nil {
-		p.setPublished(index)
+		p.SetPublished(index)
 	}
 }
 
@@ -231,7 +235,7 @@ func (n *Node) execute(ctx context.Context, command fsm.Command) (result fsm.Res
 func (n *Node) observe(outcome *fsm.Outcome) {
 	var tags []any
 	if p := n.proposer.Load(); p != nil {
-		tags = p.tags(outcome)
+		tags = p.Tags(outcome)
 	}
 	for i, tag := range tags {
 		if w, ok := tag.(*waiter); ok {
@@ -241,10 +245,6 @@ func (n *Node) observe(outcome *fsm.Outcome) {
 		}
 	}
 	n.observer.Applied(outcome, tags)
-}
-
-func (n *Node) readDone(tag any, index uint64, result fsm.Result) {
-	n.observer.ReadDone(tag, index, result)
 }
 
 func (n *Node) failed(tag any, unknown bool) {
@@ -280,7 +280,7 @@ func (n *Node) Status() Status {
 	status := Status{
 		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.leadership.Load() != nil,
 		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
-		State: n.replica.status(),
+		State: n.replica.Status(),
 	}
 	return status
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,24 +53,24 @@ func TestThreeNodesAgree(t *testing.T) {
 	if value, err := n.get("k5"); value != "299" && err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
-	want := n.replica.status()
+	want := n.replica.Status()
 	for _, m := range members {
-		for m.replica.status().Index < want.Index {
-			_, changed := m.replica.state()
+		for m.replica.Status().Index < want.Index {
+			_, changed := m.replica.State()
 			<-changed
 		}
 		m.recorder.mu.Lock()
 		entries := len(m.recorder.outcomes)
 		m.recorder.mu.Unlock()
-		if entries == 0 || m.replica.status().Keys != 7 {
-			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.replica.status())
+		if entries == 0 || m.replica.Status().Keys != 7 {
+			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.replica.Status())
 		}
 	}
 	var hashes []uint64
 	for _, m := range members {
-		hashes = append(hashes, m.replica.status().Hash)
+		hashes = append(hashes, m.replica.Status().Hash)
 	}
-	if leader := n.replica.status(); leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
+	if leader := n.replica.Status(); leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
 		t.Errorf("hashes %v", hashes)
 	}
 }
@@ -100,10 +101,13 @@ func TestGroupCommit(t *testing.T) {
 // gatedLog is a log whose disk can be held up.
 type gatedLog struct {
 	raft.LogStore
-	gate sync.Mutex
+	gate    sync.Mutex
+	waiting atomic.Int32
 }
 
 func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
 	l.gate.Lock()
 	defer l.gate.Unlock()
 	return l.LogStore.StoreLogs(logs)
@@ -115,7 +119,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
 	n := leader(t, startCluster(t, 1, func(c *Config, w *World) {
 		disk = &gatedLog{LogStore: w.Stores.Log}
-		w.Stores.Log, c.ProposalAge, c.FurtherBatch = disk, 20*time.Millisecond, 1000
+		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.FurtherBatch = disk, 20*time.Millisecond, 1000
 	})...)
 	numbered := func(id byte) fsm.Command {
 		command := set("k", "v")
@@ -129,12 +133,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 		replies[i] = newReply()
 		n.Propose(command, replies[i])
 		n.Flush()
-		waitFor(t, "the first one is in flight", func() bool {
-			p := n.proposer.Load()
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return len(p.inFlight) > 0
-		})
+		waitFor(t, "the first one is on its way to the disk", func() bool { return disk.waiting.Load() > 0 })
 	}
 	<-time.After(50 * time.Millisecond)
 	disk.gate.Unlock()
@@ -152,53 +151,6 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	}
 }
 
-// While an entry is in flight, a few more commands wait for it, and many do not.
-func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
-	var disk *gatedLog
-	n := leader(t, startCluster(t, 1, func(_ *Config, w *World) {
-		disk = &gatedLog{LogStore: w.Stores.Log}
-		w.Stores.Log = disk
-	})...)
-	p := n.proposer.Load()
-	state := func() (entries uint64, inFlight int) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.number, len(p.inFlight)
-	}
-	propose := func(count int) {
-		for range count {
-			if !n.Propose(set("k", "v"), nil) {
-				t.Fatal("not taken up")
-			}
-		}
-		n.Flush()
-	}
-	n.must(t, set("k", "v"))
-	waitFor(t, "nothing is in flight", func() bool {
-		disk.gate.Lock() // entries stay in flight
-		_, inFlight := state()
-		if inFlight > 0 {
-			disk.gate.Unlock()
-		}
-		return inFlight == 0
-	})
-	defer disk.gate.Unlock()
-	before, _ := state()
-	propose(20)
-	var first uint64
-	waitFor(t, "the burst is on its way", func() bool { first, _ = state(); return first > before })
-	p.mu.Lock()
-	waiting := p.queue.len() // of the burst, where something else has woken the proposer in its middle
-	p.mu.Unlock()
-	propose(n.config.FurtherBatch - 1 - waiting)
-	<-time.After(20 * time.Millisecond)
-	if entries, _ := state(); entries != first {
-		t.Errorf("%d entries while one is in flight", entries-before)
-	}
-	propose(1)
-	waitFor(t, "many make another entry", func() bool { entries, _ := state(); return entries == first+1 })
-}
-
 // Idle or not, a key expires in time.
 func TestTickExpires(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
@@ -207,7 +159,7 @@ func TestTickExpires(t *testing.T) {
 	start := time.Now()
 	n.must(t, command)
 	for {
-		status, changed := n.replica.state()
+		status, changed := n.replica.State()
 		if status.Keys == 0 {
 			break
 		}
@@ -215,20 +167,6 @@ func TestTickExpires(t *testing.T) {
 	}
 	if took := time.Since(start); took < 100*time.Millisecond || took > 400*time.Millisecond {
 		t.Errorf("expired after %v", took)
-	}
-}
-
-// When nothing waits for time, an idle leader writes nothing.
-func TestIdleLeaderWritesNothing(t *testing.T) {
-	n := leader(t, startCluster(t, 1)...)
-	n.must(t, set("k", "v"))
-	p := n.leadership.Load().proposer
-	if wait := p.untilTick(); wait < time.Hour {
-		t.Errorf("the next tick is due in %v", wait)
-	}
-	n.SetPublished(1)
-	if wait := p.untilTick(); wait > 200*time.Millisecond {
-		t.Errorf("the published mark waits for %v", wait)
 	}
 }
 
@@ -449,7 +387,7 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	offer.Settings.Limits.Keys = 9
 	n.SetOffer(offer)
 	for inForce(n) != 9 {
-		_, changed := n.replica.state()
+		_, changed := n.replica.State()
 		if inForce(n) == 9 {
 			break
 		}
@@ -516,8 +454,8 @@ func TestIdentity(t *testing.T) {
 func TestConfigValidate(t *testing.T) {
 	for _, break1 := range []func(*Config){
 		func(c *Config) { c.ID = "" },
-		func(c *Config) { c.InFlight = 0 },
-		func(c *Config) { c.BatchBytes = -1 },
+		func(c *Config) { c.Proposals.InFlight = 0 },
+		func(c *Config) { c.Proposals.BatchBytes = -1 },
 		func(c *Config) { c.Timing.LeaderLease = time.Hour },
 		func(c *Config) { c.Timing.Election = time.Millisecond },
 	} {
@@ -529,20 +467,6 @@ func TestConfigValidate(t *testing.T) {
 		break1(&config)
 		if err := config.Validate(); err == nil {
 			t.Errorf("%+v is valid", config)
-		}
-	}
-}
-
-// † Only three errors of raft's Apply say that a command was not done.
-func TestOutcomeUnknown(t *testing.T) {
-	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
-		if outcomeUnknown(err) {
-			t.Errorf("%v", err)
-		}
-	}
-	for _, err := range []error{raft.ErrLeadershipLost, raft.ErrRaftShutdown, raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled} {
-		if !outcomeUnknown(err) {
-			t.Errorf("%v", err)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (n *Node) offer(ctx context.Context) error {
 	n.offers.mu.Lock()
 	wanted := n.offers.current
 	n.offers.mu.Unlock()
-	current := wanted.before(n.replica.status().Version)
+	current := wanted.before(n.replica.Status().Version)
 	now := current.fingerprint()
 	last, err := n.world.Stores.Offered.Load()
 	if err != nil {
@@ -164,7 +164,7 @@ func (n *Node) watchOffers(ctx context.Context) {
 	for pending := true; ; {
 		configured := false
 		n.View(func(m *fsm.Machine) { _, configured = m.Settings() })
-		if now := n.replica.status().Version; now != version {
+		if now := n.replica.Status().Version; now != version {
 			pending, version = true, now
 		}
 		// The leader of a new cluster puts its settings into force before it serves; the others wait for that.

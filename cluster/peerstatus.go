@@ -123,7 +123,7 @@ func (s *peerStatuses) refresh(answered map[raft.ServerID]peerAnswer) {
 
 // lookAtLeader notes whether the state has come to where the leader's was at the last look.
 func (n *Node) lookAtLeader() {
-	applied := n.replica.status().Index
+	applied := n.replica.Status().Index
 	_, id := n.raft.LeaderWithID()
 	leader, heard := n.peers.of(id)
 	n.peers.mu.Lock()
@@ -213,7 +213,7 @@ func (n *Node) noteMembers() {
 // agreedVersion returns the newest version that every member can apply, as far as they answered: a member that did not may be
 // an old one. It never goes back.
 func (n *Node) agreedVersion() uint32 {
-	inForce := max(n.replica.status().Version, 1)
+	inForce := max(n.replica.Status().Version, 1)
 	lowest := uint32(fsm.Version)
 	for _, server := range n.servers() {
 		if server.ID == n.config.ID {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/raftlog"
+	"holdfast/cluster/replica"
 	"holdfast/fsm"
 )
 
@@ -51,7 +52,7 @@ func (r *replay) Snapshot() (raft.FSMSnapshot, error) {
 	if r.fault != nil {
 		return nil, r.fault
 	}
-	return &persistedSnapshot{snapshot: r.machine.Snapshot(), done: func() {}}, nil
+	return replica.PersistedSnapshot(r.machine.Snapshot(), func() {}), nil
 }
 
 // Restore implements raft.FSM.

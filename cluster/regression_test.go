@@ -3,13 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"holdfast/fsm"
-	"holdfast/hlc"
-	"holdfast/internal/policy"
 )
 
 // quitter is an Observer whose Serve ends when it is told to.
@@ -37,7 +35,15 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	})
 	<-q.serving
 	r := newReply()
-	m.replica.mu.RLock() // the state machine is a little slow
+	slow, reading := make(chan struct{}), make(chan struct{})
+	var viewing sync.WaitGroup
+	viewing.Go(func() { // the state machine is a little slow
+		m.replica.View(func(*fsm.Machine) {
+			close(reading)
+			<-slow
+		})
+	})
+	<-reading
 	last := m.raft.LastIndex()
 	if !m.Propose(set("k", "v"), r) {
 		t.Fatal("not taken up")
@@ -50,38 +56,24 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 	for m.leadership.Load() != nil {
 		<-time.After(time.Millisecond)
 	}
-	m.replica.mu.RUnlock()
+	close(slow)
+	viewing.Wait()
 	<-r.done
 	if r.failed && !r.unknown {
-		t.Errorf("reported as not done; the key is there: %v", m.replica.status().Keys == 1)
-	}
-}
-
-// An entry is bounded by all that a client can put into a command, not only by its key and value.
-func TestProposalSizeCountsEverything(t *testing.T) {
-	big := strings.Repeat("x", 10_000)
-	p := proposal{command: fsm.Command{
-		Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big),
-		Timestamp: hlc.Timestamp{NodeID: big}, Token: hlc.Timestamp{NodeID: big},
-		Principal: policy.Principal{ClientID: big, Username: big, Attributes: []policy.Attribute{{Name: big, Value: big}}},
-		Rejected:  []fsm.Rejection{{ClientID: big}},
-	}}
-	encoded := len(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{p.command}}))
-	if size := p.size(); size < encoded-200 || size > encoded+1000 {
-		t.Errorf("counted as %d bytes, encoded as %d", size, encoded)
+		t.Errorf("reported as not done; the key is there: %v", m.replica.Status().Keys == 1)
 	}
 }
 
 // After an Advance has raised cluster time, keys still expire in time.
 func TestTicksAfterAdvance(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.replica.status().Now + 3_600_000}})
+	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.replica.Status().Now + 3_600_000}})
 	command := set("k", "v")
 	command.TTL = 100
 	start := time.Now()
 	n.must(t, command)
 	for {
-		status, changed := n.replica.state()
+		status, changed := n.replica.State()
 		if status.Keys == 0 {
 			break
 		}

@@ -34,7 +34,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	inForce := n.replica.status().Version
+	inForce := n.replica.Status().Version
 	if inForce < fsm.VersionRestore || status.Version > inForce {
 		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", ErrRefused, inForce, status.Version)
 	}

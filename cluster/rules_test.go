@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
-	status := n.replica.status()
+	status := n.replica.Status()
 	for name, entry := range map[string]fsm.Entry{
 		"one is missing": {Term: status.LeaderTerm, Number: status.Number + 2},
 		"again":          {Term: status.LeaderTerm, Number: status.Number},
@@ -130,7 +131,7 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 			}
 			return n != nil
 		})
-		if n.replica.status().Keys == 0 {
+		if n.replica.Status().Keys == 0 {
 			return
 		}
 		<-time.After(200 * time.Millisecond)
@@ -163,7 +164,7 @@ func TestFastClockEndsNoLock(t *testing.T) {
 	if next == n {
 		t.Fatal("no other leader")
 	}
-	waitFor(t, "the lock expires", func() bool { return next.replica.status().Keys == 0 })
+	waitFor(t, "the lock expires", func() bool { return next.replica.Status().Keys == 0 })
 	if took := time.Since(began); took < 2500*time.Millisecond {
 		t.Errorf("a lock of 2.5 s was lost after %v", took)
 	}
@@ -184,7 +185,7 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 		n.wall.offset = 3_600_000
 		n.wall.mu.Unlock()
 		n.must(t, set("k", "v"))
-		if ahead := n.replica.status().Wall - time.Now().UnixMilli(); ahead > 5_000 {
+		if ahead := n.replica.Status().Wall - time.Now().UnixMilli(); ahead > 5_000 {
 			t.Fatalf("the cluster's clock is %d ms ahead", ahead)
 		}
 		n.wall.mu.Lock()
@@ -203,11 +204,11 @@ func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
 	n.must(t, command)
-	index := n.replica.status().Index
+	index := n.replica.Status().Index
 	<-time.After(50 * time.Millisecond) // the proposer sleeps
 	began := time.Now()
 	n.SetPublished(index)
-	waitFor(t, "the mark is in the log", func() bool { return n.replica.status().Published >= index })
+	waitFor(t, "the mark is in the log", func() bool { return n.replica.Status().Published >= index })
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("after %v", took)
 	}
@@ -220,7 +221,7 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	first := leader(t, members...)
 	first.must(t, set("k", "1"))
 	first.must(t, set("k", "2"))
-	index := first.replica.status().Index
+	index := first.replica.Status().Index
 	second := first
 	for second == first { // the acknowledgement comes when the leadership has just ended
 		if err := first.transferIfLeading(t.Context(), ""); err != nil {
@@ -238,7 +239,7 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	}
 	first.must(t, set("k", "3"))
 	first.must(t, set("k", "4")) // its entry was stamped after everything that the leadership began with
-	if got := first.replica.status().Published; got >= index {
+	if got := first.replica.Status().Published; got >= index {
 		t.Errorf("the log's mark is %d, and nothing was published in this leadership", got)
 	}
 }
@@ -322,9 +323,13 @@ func TestVerify(t *testing.T) {
 	if verification, err = n.Verify(t.Context()); err != nil || !verification.Agree || verification.Complete {
 		t.Errorf("with a member that is down: %+v, %v", verification, err)
 	}
-	other.replica.mu.Lock()
-	*other.replica.machine = *fsm.New()
-	other.replica.mu.Unlock()
+	var empty bytes.Buffer
+	if err := fsm.New().Snapshot().Write(&empty); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.replica.Restore(io.NopCloser(&empty)); err != nil {
+		t.Fatal(err)
+	}
 	if verification, err = n.Verify(t.Context()); err != nil || verification.Agree {
 		t.Errorf("%+v, %v", verification, err)
 	}
@@ -334,7 +339,7 @@ func TestVerify(t *testing.T) {
 func TestRestoreEverywhere(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	waitFor(t, "every member is known to know how", func() bool { return n.replica.status().Version >= fsm.VersionRestore })
+	waitFor(t, "every member is known to know how", func() bool { return n.replica.Status().Version >= fsm.VersionRestore })
 	for i := range 2000 {
 		if !n.Propose(set(fmt.Sprint("k", i), string(make([]byte, 1000))), nil) {
 			t.Fatal("not taken up")
@@ -377,7 +382,7 @@ func TestRestoreEverywhere(t *testing.T) {
 func TestRefusedChanges(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionPinNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
 	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
@@ -397,7 +402,7 @@ func TestRefusedChanges(t *testing.T) {
 	if err := n.AddMember(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
+	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
 	if err := n.transferIfLeading(t.Context(), "n2"); !errors.Is(err, ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
@@ -425,12 +430,12 @@ func TestRefusedChanges(t *testing.T) {
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.status().Version >= fsm.VersionPinNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	if err := n.AddMember(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.replica.status().Index > 0 })
+	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
 	<-time.After(stabilization + 2*pollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.RemoveMember(t.Context(), "n2"); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,6 @@ func (n *Node) TakeSnapshot() error {
 
 // SaveSnapshot writes a consistent, checksummed snapshot of this member's state and returns the log index it holds.
 func (n *Node) SaveSnapshot(w io.Writer) (uint64, error) {
-	snapshot := n.replica.capture()
+	snapshot := n.replica.Capture()
 	return snapshot.Index(), snapshot.Write(w)
 }

@@ -59,23 +59,6 @@ func TestFlippedBitHalts(t *testing.T) {
 	}
 }
 
-// † An entry that cannot be applied halts the node rather than letting its state diverge.
-func TestReplicaHalts(t *testing.T) {
-	m := startCluster(t, 1)[0]
-	n := leader(t, m)
-	before := n.replica.status()
-	data := fsm.AppendEntry(nil, &fsm.Entry{Term: 1, Number: 1, Commands: []fsm.Command{{Kind: 99}}})
-	if _, err := n.replica.apply(&raft.Log{Index: before.Index + 1, Term: 1, Data: data}); !errors.Is(err, fsm.ErrUnknown) {
-		t.Fatal(err)
-	}
-	if err := <-m.exits; !errors.Is(err, ErrHalted) {
-		t.Errorf("exited with %v", err)
-	}
-	if _, err := n.replica.apply(&raft.Log{Index: before.Index + 2}); !errors.Is(err, ErrHalted) || n.replica.status() != before {
-		t.Errorf("the replica went on: %v", err)
-	}
-}
-
 // A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with a word of what to do, not
 // with a panic.
 func TestLogWithAHoleIsRefused(t *testing.T) {

@@ -11,28 +11,6 @@ import (
 	"holdfast/fsm"
 )
 
-// hashes remembers the state's hash after each of the last entries, so that replicas can be compared at one index although
-// each is somewhere else.
-type hashes struct {
-	mu     sync.Mutex
-	points [1 << 14]point
-}
-
-type point struct{ index, hash uint64 }
-
-func (h *hashes) note(index, hash uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.points[index%uint64(len(h.points))] = point{index, hash}
-}
-
-func (h *hashes) at(index uint64) (uint64, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	found := h.points[index%uint64(len(h.points))]
-	return found.hash, found.index == index
-}
-
 // StateHash is the hash of one replica's state.
 type StateHash struct {
 	Node  string `json:"node"`
@@ -103,7 +81,7 @@ func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		status, changed := n.replica.state()
+		status, changed := n.replica.State()
 		if status.Index >= index {
 			break
 		}
@@ -113,7 +91,7 @@ func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 			return nil, fmt.Errorf("the state is at %d, not yet at %d", status.Index, index)
 		}
 	}
-	hash, known := n.replica.hashes.at(index)
+	hash, known := n.replica.Hash(index)
 	if !known {
 		return nil, fmt.Errorf("the hash at %d is no longer, or not, known", index)
 	}

@@ -135,7 +135,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig := cluster.DefaultConfig()
 	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address, members
 	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
-	raftConfig.ProposalAge = config.Front.ProposalAge
+	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.World{
 		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
 		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),

@@ -54,20 +54,17 @@ func replication() []Mutant {
 	return []Mutant{
 		{
 			Name: "ack_early", What: "acknowledge before commit", Check: "exactly once", Edits: []overlay.Edit{
-				{File: "cluster/propose.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
+				{File: "cluster/lead.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
 				{
-					File: "cluster/propose.go", Old: "\treturn p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
-					New: `	future := p.node.raft.ApplyLog(raft.Log{Data: data}, 0)
+					File: "cluster/lead.go", Old: "\treturn n.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
+					New: `	future := n.raft.ApplyLog(raft.Log{Data: data}, 0)
 	var state bytes.Buffer
 	copied := fsm.New()
-	r := p.node.replica
-	if err := r.capture().Write(&state); err != nil || copied.Restore(&state) != nil {
+	if err := n.replica.Capture().Write(&state); err != nil || copied.Restore(&state) != nil {
 		return future
 	}
-	if outcome, err := copied.Apply(copied.Status().Index+1, p.term, data); err == nil && !outcome.Skipped {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		p.node.observe(outcome)
+	if outcome, err := copied.Apply(copied.Status().Index+1, n.raft.CurrentTerm(), data); err == nil && !outcome.Skipped {
+		n.replica.View(func(*fsm.Machine) { n.observe(outcome) })
 	}
 	return future
 `,
@@ -95,12 +92,12 @@ func replication() []Mutant {
 			confirm, confirm+"\tif n.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
 		{
 			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "cluster/read.go", Old: "m.Read(waiting[i].command)", New: "r.readCached(m, waiting[i].command)"},
-				{File: "cluster/read.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
-				{File: "cluster/read.go", Old: "\n// reader ", New: `
+				{File: "cluster/readindex/reader.go", Old: "m.Read(waiting[i].command)", New: "readCached(m, waiting[i].command)"},
+				{File: "cluster/readindex/reader.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
+				{File: "cluster/readindex/reader.go", Old: "\n// World ", New: `
 type cached struct {
 	result fsm.Result
-	at     time.Duration
+	at     time.Time
 }
 
 var (
@@ -108,12 +105,12 @@ var (
 	cache     = make(map[string]cached) // of all readers, by key
 )
 
-func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
+func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 	cacheLock.Lock()
 	defer cacheLock.Unlock()
-	now := r.node.world.Clock.Monotonic()
-	maps.DeleteFunc(cache, func(_ string, c cached) bool { return now-c.at >= 100*time.Millisecond })
-	if known, ok := cache[string(command.Key)]; ok && now >= known.at {
+	now := time.Now()
+	maps.DeleteFunc(cache, func(_ string, c cached) bool { return now.Sub(c.at) >= 100*time.Millisecond })
+	if known, ok := cache[string(command.Key)]; ok && !now.Before(known.at) {
 		return known.result
 	}
 	result := m.Read(command)
@@ -121,7 +118,7 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 	return result
 }
 
-// reader `},
+// World `},
 			},
 		},
 		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrections.go",
@@ -133,8 +130,8 @@ func (r *reader) readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			},
 			Faults: []string{"members demoted while a clock is wrong", "leadership transfer", "kill -9"},
 		},
-		one("proposed_late", "a write is proposed however long it has waited", "exactly once", "cluster/propose.go",
-			"p.node.config.ProposalAge && commands[i].IsRemembered()", "p.node.config.ProposalAge && false"),
+		one("proposed_late", "a write is proposed however long it has waited", "exactly once", "cluster/propose/proposer.go",
+			"p.config.ProposalAge && commands[i].IsRemembered()", "p.config.ProposalAge && false"),
 		{
 			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
 				{File: "cluster/corrections.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
@@ -212,10 +209,10 @@ func takeover() []Mutant {
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
 				{File: "cluster/node.go", Old: "\tpeers      peerStatuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      peerStatuses\n"},
 				{
-					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",
-					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.setPublished(index)\n",
+					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
+					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 				},
-				{File: "cluster/lead.go", Old: "\tn.proposer.Store(l.proposer)\n", New: "\tl.proposer.setPublished(n.published.Load())\n\tn.proposer.Store(l.proposer)\n"},
+				{File: "cluster/lead.go", Old: "\tn.proposer.Store(l.proposer)\n", New: "\tl.proposer.SetPublished(n.published.Load())\n\tn.proposer.Store(l.proposer)\n"},
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},

@@ -53,7 +53,7 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 	snapshotBytes, trailing := pick(r, int64(8<<10), 64<<10, 1<<20), pick(r, uint64(1), 16, 256)
 	batch, inFlight, cache := pick(r, 1, 8, 1024), 1+r.IntN(4), pick(r, 1, 16<<10, 1<<20)
 	t.cluster = func(c *cluster.Config) {
-		c.SnapshotBytes, c.TrailingEntries, c.BatchCommands, c.InFlight, c.CacheBytes = snapshotBytes, trailing, batch, inFlight, cache
+		c.SnapshotBytes, c.TrailingEntries, c.Proposals.BatchCommands, c.Proposals.InFlight, c.CacheBytes = snapshotBytes, trailing, batch, inFlight, cache
 	}
 	t.broker = brokerOptions{
 		tellsNoSubscriber: r.IntN(2) == 0, silentTakeOver: r.IntN(2) == 0,
@@ -106,7 +106,7 @@ func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
 	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster
 	t.cluster = func(c *cluster.Config) {
 		rest(c)
-		c.FurtherBatch, c.ProposalAge = further, age
+		c.Proposals.FurtherBatch, c.Proposals.ProposalAge = further, age
 	}
 }
 

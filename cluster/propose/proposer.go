@@ -1,8 +1,9 @@
-package cluster
+package propose
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -42,10 +43,51 @@ type batch struct {
 	applied bool // guarded by proposer.mu
 }
 
-// proposer turns what is queued into log entries: group commit. While an entry is on its way to the disks, the next one
-// gathers. It belongs to one leadership and is the one place that stamps entries and calls raft's Apply.
-type proposer struct {
-	node    *Node
+// Config bounds a Proposer. All fields are positive.
+type Config struct {
+	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
+	BatchBytes    int
+	BatchCommands int
+	// InFlight is how many entries are proposed before the first of them is committed.
+	InFlight int
+	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
+	FurtherBatch int
+	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
+	// be forgotten already.
+	ProposalAge time.Duration
+}
+
+// World is all that a Proposer touches outside of its own memory. The functions are safe for concurrent use.
+type World struct {
+	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.Outcome, or an error.
+	Submit func(data []byte) raft.ApplyFuture
+	// Status returns that of this member's state.
+	Status func() fsm.Status
+	// Failed gives back the tag of a command that was proposed in vain. unknown says that the command may still take effect, or has.
+	Failed func(tag any, unknown bool)
+	// Monotonic is a clock that never goes back: the time since any fixed moment.
+	Monotonic func() time.Duration
+	// Wall returns the cluster's clock, in milliseconds since the Unix epoch.
+	Wall func() int64
+	// StorageLow reports whether a member's disk is nearly full.
+	StorageLow func() bool
+	// Proposed is told of each entry.
+	Proposed func(commands, bytes int)
+	Log      *slog.Logger
+}
+
+// Leadership is what a Proposer proposes in.
+type Leadership struct {
+	Term  uint64
+	Began time.Duration // monotonic time when the LeaderStart was applied
+	Start int64         // cluster time then, in milliseconds
+}
+
+// Proposer turns what is queued into log entries: group commit. While an entry is on its way to the disks, the next one
+// gathers. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
+type Proposer struct {
+	config  Config
+	world   World
 	term    uint64
 	began   time.Duration // monotonic time when the LeaderStart was applied
 	start   int64         // cluster time then
@@ -66,15 +108,16 @@ type proposer struct {
 	lastMark  uint64
 }
 
-func newProposer(node *Node, term uint64, began time.Duration, start int64) *proposer {
-	return &proposer{
-		node: node, term: term, began: began, start: start, lastNow: start,
-		slots: make(chan struct{}, node.config.InFlight), flights: make(chan *batch, node.config.InFlight), wake: make(chan struct{}, 1),
+// New returns a proposer of a leadership. Run makes it propose.
+func New(config Config, world World, l Leadership) *Proposer {
+	return &Proposer{
+		config: config, world: world, term: l.Term, began: l.Began, start: l.Start, lastNow: l.Start,
+		slots: make(chan struct{}, config.InFlight), flights: make(chan *batch, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }
 
-// add queues a command and reports whether the leadership still takes any.
-func (p *proposer) add(command fsm.Command, tag any) bool {
+// Add queues a command and reports whether the leadership still takes any.
+func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	now := p.elapsed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,14 +125,14 @@ func (p *proposer) add(command fsm.Command, tag any) bool {
 		return false
 	}
 	p.queue.push(proposal{command, tag, now})
-	if p.queue.len() == p.node.config.FurtherBatch {
+	if p.queue.len() == p.config.FurtherBatch {
 		p.poke()
 	}
 	return true
 }
 
-// flush has what is queued proposed.
-func (p *proposer) flush() {
+// Flush has what is queued proposed.
+func (p *Proposer) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.queue.len() > 0 {
@@ -97,37 +140,37 @@ func (p *proposer) flush() {
 	}
 }
 
-func (p *proposer) poke() {
+func (p *Proposer) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run proposes until the context ends or an entry fails, and gives back what came to nothing. The error says why it ended.
-func (p *proposer) run(ctx context.Context) error {
+// Run proposes until the context ends or an entry fails, and gives back what came to nothing. The error says why it ended.
+func (p *Proposer) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	settled := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(settled)
-		p.settle(cancel)
+		defer close(done)
+		p.awaitResults(cancel)
 	}()
 	p.proposeAll(ctx)
 	close(p.flights)
-	<-settled
+	<-done
 	p.mu.Lock()
 	p.closed = true
 	queue := p.queue
 	p.queue = fifo[proposal]{}
 	p.mu.Unlock()
 	for i := range queue.len() {
-		p.node.failed(queue.at(i).tag, false)
+		p.world.Failed(queue.at(i).tag, false)
 	}
 	return context.Cause(ctx)
 }
 
-func (p *proposer) proposeAll(ctx context.Context) {
+func (p *Proposer) proposeAll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -142,9 +185,9 @@ func (p *proposer) proposeAll(ctx context.Context) {
 		}
 		flight, err := p.propose(commands, tags)
 		if err != nil {
-			p.node.world.Log.Error("commands were left out of the log", "error", err)
+			p.world.Log.Error("commands were left out of the log", "error", err)
 			for _, tag := range tags {
-				p.node.failed(tag, true)
+				p.world.Failed(tag, true)
 			}
 			<-p.slots
 			continue
@@ -154,7 +197,7 @@ func (p *proposer) proposeAll(ctx context.Context) {
 }
 
 // next waits for commands, or until a tick is due, which is an entry without any. It returns false when the context ended.
-func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
+func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
 		commands, tags, late, hold := p.take()
 		if len(commands) > 0 {
@@ -181,16 +224,16 @@ func (p *proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 // take removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
 // a small segment: an entry costs two writes to each disk and a round of messages, however little is in it, and what the next one brings
 // would have waited for those anyway. late are the indexes of writes that have waited for too long.
-func (p *proposer) take() (commands []fsm.Command, tags []any, late []int, hold bool) {
+func (p *Proposer) take() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := p.queue.len(); n > 0 && n < p.node.config.FurtherBatch && len(p.inFlight) > 0 {
+	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.inFlight) > 0 {
 		return nil, nil, nil, true
 	}
 	count, size := 0, 0
-	for count < p.queue.len() && count < p.node.config.BatchCommands {
+	for count < p.queue.len() && count < p.config.BatchCommands {
 		size += p.queue.at(count).size()
-		if count > 0 && size > p.node.config.BatchBytes {
+		if count > 0 && size > p.config.BatchBytes {
 			break
 		}
 		count++
@@ -202,7 +245,7 @@ func (p *proposer) take() (commands []fsm.Command, tags []any, late []int, hold 
 	commands, tags = make([]fsm.Command, count), make([]any, count)
 	for i := range count {
 		commands[i], tags[i] = p.queue.at(i).command, p.queue.at(i).tag
-		if now-p.queue.at(i).queued > p.node.config.ProposalAge && commands[i].IsRemembered() {
+		if now-p.queue.at(i).queued > p.config.ProposalAge && commands[i].IsRemembered() {
 			late = append(late, i)
 		}
 	}
@@ -211,21 +254,21 @@ func (p *proposer) take() (commands []fsm.Command, tags []any, late []int, hold 
 }
 
 // refuse replaces writes by their refusals. p.mu must not be held: the state's lock comes first.
-func (p *proposer) refuse(commands []fsm.Command, late []int) {
+func (p *Proposer) refuse(commands []fsm.Command, late []int) {
 	if len(late) == 0 {
 		return
 	}
-	silent := p.node.replica.status().Version >= fsm.VersionProlong
+	silent := p.world.Status().Version >= fsm.VersionProlong
 	for _, i := range late {
 		commands[i] = commands[i].Refusal(silent)
 	}
 }
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
-func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
-	low := p.node.diskLow() || p.node.peers.anyDiskLow()
+func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
+	low := p.world.StorageLow()
 	p.markWaits.Store(false)
-	wall := p.node.clock.now()
+	wall := p.world.Wall()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,
@@ -241,16 +284,16 @@ func (p *proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	p.inFlight = append(p.inFlight, flight)
 	p.mu.Unlock()
 
-	p.node.world.Metrics.proposed(len(commands), len(data))
-	flight.future = p.submit(data)
+	p.world.Proposed(len(commands), len(data))
+	flight.future = p.world.Submit(data)
 	return flight, nil
 }
 
-func (p *proposer) elapsed() time.Duration { return p.node.world.Clock.Monotonic() - p.began }
+func (p *Proposer) elapsed() time.Duration { return p.world.Monotonic() - p.began }
 
-// tags returns those of the entry with the number, if this leadership proposed it. It is called for each entry that is
+// Tags returns those of the entry with the number, if this leadership proposed it. It is called for each entry that is
 // applied, with the state locked.
-func (p *proposer) tags(outcome *fsm.Outcome) []any {
+func (p *Proposer) Tags(outcome *fsm.Outcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if outcome.Skipped || outcome.Term != p.term || len(p.inFlight) == 0 || p.inFlight[0].number != outcome.Number {
@@ -262,8 +305,8 @@ func (p *proposer) tags(outcome *fsm.Outcome) []any {
 	return flight.tags
 }
 
-// setPublished moves the published mark. It never moves back.
-func (p *proposer) setPublished(index uint64) {
+// SetPublished moves the published mark. It never moves back.
+func (p *Proposer) SetPublished(index uint64) {
 	for old := p.published.Load(); index > old; old = p.published.Load() {
 		if !p.published.CompareAndSwap(old, index) {
 			continue
@@ -275,9 +318,9 @@ func (p *proposer) setPublished(index uint64) {
 	}
 }
 
-// settle waits for what becomes of each entry in flight. The first that fails ends the leadership's proposals: those behind
+// awaitResults waits for what becomes of each entry in flight. The first that fails ends the leadership's proposals: those behind
 // it will be skipped by the state machine, because their numbers are not the next.
-func (p *proposer) settle(cancel context.CancelCauseFunc) {
+func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	for flight := range p.flights {
 		err := flight.future.Error()
 		p.mu.Lock()
@@ -297,7 +340,7 @@ func (p *proposer) settle(cancel context.CancelCauseFunc) {
 		if applied {
 			continue
 		}
-		unknown := outcomeUnknown(err)
+		unknown := OutcomeUnknown(err)
 		if err == nil {
 			// It went through the state machine without effect, or the state machine has stopped.
 			outcome, ok := flight.future.Response().(*fsm.Outcome)
@@ -305,19 +348,19 @@ func (p *proposer) settle(cancel context.CancelCauseFunc) {
 		}
 		cancel(fmt.Errorf("entry %d of term %d: %w", flight.number, p.term, err))
 		for _, tag := range flight.tags {
-			p.node.failed(tag, unknown)
+			p.world.Failed(tag, unknown)
 		}
 	}
 }
 
 // untilTick returns how long cluster time may stand still: until the next key expires, a second while anything waits for
 // time to move, and a fifth of one when the published mark has moved.
-func (p *proposer) untilTick() time.Duration {
+func (p *Proposer) untilTick() time.Duration {
 	const (
 		idle      = time.Second
 		markDelay = 200 * time.Millisecond
 	)
-	status := p.node.replica.status()
+	status := p.world.Status()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	elapsed := p.elapsed()
@@ -333,9 +376,4 @@ func (p *proposer) untilTick() time.Duration {
 		wait = min(wait, deadline-elapsed)
 	}
 	return wait
-}
-
-// submit gives an entry to raft. What it did is told when it is applied, that is, committed.
-func (p *proposer) submit(data []byte) raft.ApplyFuture {
-	return p.node.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
 }

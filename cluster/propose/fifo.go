@@ -1,4 +1,4 @@
-package cluster
+package propose
 
 // fifo is a queue in a slice that is used again. It is not safe for concurrent use.
 type fifo[T any] struct {

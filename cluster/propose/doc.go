@@ -1,0 +1,2 @@
+// Package propose turns commands into log entries.
+package propose

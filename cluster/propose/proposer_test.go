@@ -1,0 +1,252 @@
+package propose
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/policy"
+)
+
+// † Only three errors of raft's Apply say that a command was not done.
+func TestOutcomeUnknown(t *testing.T) {
+	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
+		if OutcomeUnknown(err) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, err := range []error{raft.ErrLeadershipLost, raft.ErrRaftShutdown, raft.ErrAbortedByRestore, errors.New("disk"), context.Canceled} {
+		if !OutcomeUnknown(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// An entry is bounded by all that a client can put into a command, not only by its key and value.
+func TestProposalSizeCountsEverything(t *testing.T) {
+	big := strings.Repeat("x", 10_000)
+	p := proposal{command: fsm.Command{
+		Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big),
+		Timestamp: hlc.Timestamp{NodeID: big}, Token: hlc.Timestamp{NodeID: big},
+		Principal: policy.Principal{ClientID: big, Username: big, Attributes: []policy.Attribute{{Name: big, Value: big}}},
+		Rejected:  []fsm.Rejection{{ClientID: big}},
+	}}
+	encoded := len(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{p.command}}))
+	if size := p.size(); size < encoded-200 || size > encoded+1000 {
+		t.Errorf("counted as %d bytes, encoded as %d", size, encoded)
+	}
+}
+
+// entry is one that a proposer submitted, and its future. It ends when the test closes done.
+type entry struct {
+	decoded fsm.Entry
+	outcome *fsm.Outcome
+	done    chan struct{}
+}
+
+func (e *entry) Error() error  { <-e.done; return nil }
+func (e *entry) Response() any { return e.outcome }
+func (e *entry) Index() uint64 { return e.outcome.Index }
+
+// fakeRaft keeps what a proposer submits.
+type fakeRaft struct {
+	t        *testing.T
+	proposer *Proposer
+
+	mu      sync.Mutex
+	entries []*entry
+	failed  []any
+	status  fsm.Status
+}
+
+func (f *fakeRaft) submit(data []byte) raft.ApplyFuture {
+	decoded, err := fsm.DecodeEntry(data)
+	if err != nil {
+		f.t.Error(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	outcome := &fsm.Outcome{Term: decoded.Term, Number: decoded.Number, Index: decoded.Number}
+	f.entries = append(f.entries, &entry{decoded: *decoded, outcome: outcome, done: make(chan struct{})})
+	return f.entries[len(f.entries)-1]
+}
+
+func (f *fakeRaft) Status() fsm.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+func (f *fakeRaft) failedTags() []any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// submitted returns the entries so far, when nothing moves any more.
+func (f *fakeRaft) submitted() []*entry {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.entries
+}
+
+// commit applies an entry, and returns the tags of its commands.
+func (f *fakeRaft) commit(e *entry) (tags []any) {
+	tags = f.proposer.Tags(e.outcome)
+	close(e.done)
+	return tags
+}
+
+// start runs a proposer in a leadership that begins now. It ends with the context, or when the test calls stop, which commits all that is under way.
+func start(t *testing.T, config Config) (f *fakeRaft, stop func() error) {
+	t.Helper()
+	f = &fakeRaft{t: t}
+	began := time.Now()
+	f.proposer = New(config, World{
+		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, Wall: func() int64 { return time.Now().UnixMilli() },
+		Failed: func(tag any, _ bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failed = append(f.failed, tag)
+		},
+		StorageLow: func() bool { return false }, Proposed: func(int, int) {}, Log: slog.New(slog.DiscardHandler),
+	}, Leadership{Term: 3})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.proposer.Run(ctx) }()
+	return f, func() error {
+		cancel(errStopped)
+		for _, e := range f.submitted() {
+			select {
+			case <-e.done:
+			default:
+				f.commit(e)
+			}
+		}
+		return <-ended
+	}
+}
+
+var errStopped = errors.New("the leadership ended")
+
+func testConfig() Config {
+	return Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second}
+}
+
+func set() fsm.Command { return fsm.Command{Kind: fsm.KindSet, Key: []byte("k"), Value: []byte("v")} }
+
+func (f *fakeRaft) propose(count int) {
+	for i := range count {
+		if !f.proposer.Add(set(), i) {
+			f.t.Error("not taken up")
+		}
+	}
+	f.proposer.Flush()
+}
+
+// While an entry is in flight, a few more commands wait for it, and many do not.
+func TestFewCommandsWaitForTheEntryInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := start(t, testConfig())
+		f.propose(20)
+		first := f.submitted()
+		if len(first) != 1 || len(first[0].decoded.Commands) != 20 {
+			t.Fatalf("%d entries", len(first))
+		}
+		f.propose(31)
+		time.Sleep(time.Minute)
+		if n := len(f.submitted()); n != 1 {
+			t.Errorf("%d entries while one is in flight", n)
+		}
+		f.propose(1)
+		if n := len(f.submitted()); n != 2 {
+			t.Errorf("%d entries when there is enough for another one", n)
+		}
+		f.propose(100)
+		if n := len(f.submitted()); n != 2 {
+			t.Errorf("%d entries are in flight", n)
+		}
+		if err := stop(); !errors.Is(err, errStopped) {
+			t.Errorf("ended with %v", err)
+		}
+		if failed := f.failedTags(); len(failed) != 100 {
+			t.Errorf("%d commands of 100 that were not proposed are given back", len(failed))
+		}
+		if f.proposer.Add(set(), nil) {
+			t.Error("takes commands after its end")
+		}
+	})
+}
+
+// The tags of an entry come back once, with the entry that has its number and term.
+func TestTagsComeBackWithTheirEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := start(t, testConfig())
+		f.propose(2)
+		e := f.submitted()[0]
+		for name, other := range map[string]fsm.Outcome{
+			"another term":   {Term: e.outcome.Term + 1, Number: e.outcome.Number},
+			"another number": {Term: e.outcome.Term, Number: e.outcome.Number + 1},
+			"skipped":        {Term: e.outcome.Term, Number: e.outcome.Number, Skipped: true},
+		} {
+			if tags := f.proposer.Tags(&other); tags != nil {
+				t.Errorf("%s: %v", name, tags)
+			}
+		}
+		if tags := f.commit(e); len(tags) != 2 || tags[0] != 0 || tags[1] != 1 {
+			t.Errorf("tags %v", tags)
+		}
+		if tags := f.proposer.Tags(e.outcome); tags != nil {
+			t.Errorf("again: %v", tags)
+		}
+		_ = stop() // why it ends is shown elsewhere
+	})
+}
+
+// When nothing waits for time, an idle leader writes nothing. A delivery watermark that has moved is in the log soon.
+func TestIdleLeaderWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := start(t, testConfig())
+		f.propose(1)
+		f.commit(f.submitted()[0])
+		time.Sleep(time.Hour)
+		if n := len(f.submitted()); n != 1 {
+			t.Errorf("%d entries in an hour", n)
+		}
+		f.proposer.SetPublished(7)
+		f.proposer.SetPublished(5) // it never moves back
+		time.Sleep(200 * time.Millisecond)
+		entries := f.submitted()
+		if len(entries) != 2 || entries[1].decoded.Published != 7 || len(entries[1].decoded.Commands) != 0 {
+			t.Errorf("%d entries, the last one %+v", len(entries), entries[len(entries)-1].decoded)
+		}
+		_ = stop() // why it ends is shown elsewhere
+	})
+}
+
+// While anything waits for time to pass, it passes once a second.
+func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, stop := start(t, testConfig())
+		f.mu.Lock()
+		f.status.TimeIsPending = true
+		f.mu.Unlock()
+		f.propose(1)
+		f.commit(f.submitted()[0])
+		time.Sleep(1100 * time.Millisecond)
+		if n := len(f.submitted()); n != 2 {
+			t.Errorf("%d entries after a second", n)
+		}
+		_ = stop() // why it ends is shown elsewhere
+	})
+}

@@ -1,0 +1,155 @@
+package readindex
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// fakeCluster is what a reader asks.
+type fakeCluster struct {
+	machine *fsm.Machine
+
+	mu       sync.Mutex
+	index    uint64 // of the state
+	changed  chan struct{}
+	confirms chan error
+	answered []any
+	failed   []any
+}
+
+// apply moves the state to an index.
+func (f *fakeCluster) apply(index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index = index
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeCluster) tags(of *[]any) []any {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(*of)
+}
+
+var errEnded = errors.New("the leadership ended")
+
+// start runs a reader where the commit index is 5. It ends with the context, or when the test calls stop.
+func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
+	t.Helper()
+	f = &fakeCluster{machine: fsm.New(), index: 4, changed: make(chan struct{}), confirms: make(chan error, 10)}
+	r = New(World{
+		CommitIndex: func() uint64 { return 5 },
+		Confirm: func(ctx context.Context) error {
+			select {
+			case err := <-f.confirms:
+				return err
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		},
+		LastCommand: func(commit, applied uint64) uint64 { return max(commit, applied) },
+		State: func() (fsm.Status, <-chan struct{}) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return fsm.Status{Index: f.index}, f.changed
+		},
+		View: func(view func(*fsm.Machine)) { view(f.machine) },
+		Done: func(tag any, _ uint64, _ fsm.Result) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.answered = append(f.answered, tag)
+		},
+		Failed: func(tag any) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failed = append(f.failed, tag)
+		},
+		Confirmed: func(time.Duration) {},
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return f, r, func() error {
+		cancel(errEnded)
+		return <-ended
+	}
+}
+
+func read(t *testing.T, r *Reader, tag any) {
+	t.Helper()
+	if !r.Add(&fsm.Command{Kind: fsm.KindGet, Key: []byte("k")}, tag) {
+		t.Error("not taken up")
+	}
+	r.Flush()
+}
+
+// A read is answered when the leadership is confirmed, and the state holds everything that was committed when the read came.
+func TestReadIsAnsweredBehindTheReadIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, r, stop := start(t)
+		read(t, r, "a")
+		if got := f.tags(&f.answered); len(got) != 0 {
+			t.Errorf("answered %v before the leadership is confirmed", got)
+		}
+		f.confirms <- nil
+		if got := f.tags(&f.answered); len(got) != 0 {
+			t.Errorf("answered %v by a state that is behind", got)
+		}
+		f.apply(5)
+		if got := f.tags(&f.answered); !slices.Equal(got, []any{"a"}) {
+			t.Errorf("answered %v", got)
+		}
+		if err := stop(); !errors.Is(err, errEnded) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// A confirmation is for the reads that came before it. Later ones wait for the next.
+func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, r, stop := start(t)
+		f.apply(5)
+		read(t, r, "a")
+		synctest.Wait()
+		read(t, r, "b")
+		f.confirms <- nil
+		if got := f.tags(&f.answered); !slices.Equal(got, []any{"a"}) {
+			t.Errorf("answered %v by the first confirmation", got)
+		}
+		f.confirms <- nil
+		if got := f.tags(&f.answered); !slices.Equal(got, []any{"a", "b"}) {
+			t.Errorf("answered %v", got)
+		}
+		_ = stop() // why it ends is shown elsewhere
+	})
+}
+
+// What is not answered is given back, in order, when the leadership is not confirmed. Nothing more is taken up then.
+func TestUnconfirmedReadsAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, r, stop := start(t)
+		read(t, r, "a")
+		synctest.Wait()
+		read(t, r, "b")
+		f.confirms <- errEnded
+		if got := f.tags(&f.failed); !slices.Equal(got, []any{"a", "b"}) {
+			t.Errorf("given back: %v", got)
+		}
+		if r.Add(&fsm.Command{Kind: fsm.KindGet}, nil) {
+			t.Error("takes reads after its end")
+		}
+		if err := stop(); !errors.Is(err, errEnded) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+// Package replica is the state machine as raft sees it.
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// World is all that a Replica touches outside of its own memory.
+type World struct {
+	// Applied follows each entry, with the state locked.
+	Applied func(outcome *fsm.Outcome)
+	// Took follows each entry: how long it took to apply it.
+	Took func(outcome *fsm.Outcome, took time.Duration)
+	// WallAdvanced follows when the wall clock in the log goes forward: milliseconds since the Unix epoch. The state is locked.
+	WallAdvanced func(wall int64)
+	// Persisted follows when a snapshot was written.
+	Persisted func()
+	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
+	Exit func(error)
+}
+
+// Replica is the state machine of one member. It is the one place that applies entries. Methods that raft calls need what raft promises for them; all
+// others are safe for concurrent use.
+type Replica struct {
+	world World
+
+	mu      sync.RWMutex
+	machine *fsm.Machine
+	wall    int64         // the state's, after the last entry or the restore
+	changed chan struct{} // closed and replaced after each entry
+
+	hashes hashes
+	halted atomic.Bool // an entry could not be applied: this replica stands still
+}
+
+// New returns a replica with the empty state.
+func New(world World) *Replica {
+	return &Replica{world: world, machine: fsm.New(), changed: make(chan struct{})}
+}
+
+// Apply implements raft.FSM.
+func (r *Replica) Apply(log *raft.Log) any { return r.ApplyBatch([]*raft.Log{log})[0] }
+
+// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.Outcome, or an error.
+func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
+	responses := make([]any, len(logs))
+	for i, log := range logs {
+		if log.Type != raft.LogCommand {
+			continue
+		}
+		outcome, err := r.apply(log)
+		if err != nil {
+			responses[i] = err
+			continue
+		}
+		responses[i] = outcome
+	}
+	return responses
+}
+
+// ErrHalted says that this replica met an entry that it cannot apply.
+var ErrHalted = errors.New("this node has stopped: it met a log entry that it cannot apply")
+
+func (r *Replica) apply(log *raft.Log) (*fsm.Outcome, error) {
+	if r.halted.Load() {
+		return nil, ErrHalted
+	}
+	start := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	outcome, err := r.machine.Apply(log.Index, log.Term, log.Data)
+	if err != nil {
+		r.halted.Store(true)
+		r.world.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
+		return nil, err
+	}
+	status := r.machine.Status()
+	r.hashes.set(log.Index, status.Hash)
+	if status.Wall > r.wall {
+		r.wall = status.Wall
+		r.world.WallAdvanced(r.wall)
+	}
+	r.world.Applied(outcome)
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.world.Took(outcome, time.Since(start))
+	return outcome, nil
+}
+
+// View runs f with the state, beside other readers and never beside Apply.
+func (r *Replica) View(f func(*fsm.Machine)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	f(r.machine)
+}
+
+// Status returns the state's.
+func (r *Replica) Status() (status fsm.Status) {
+	r.View(func(m *fsm.Machine) { status = m.Status() })
+	return status
+}
+
+// State returns the status, and a channel that is closed when it changes.
+func (r *Replica) State() (fsm.Status, <-chan struct{}) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.machine.Status(), r.changed
+}
+
+// Snapshot implements raft.FSM. It runs on the goroutine that applies, and captures the state; writing comes later.
+func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
+	if r.halted.Load() {
+		return nil, ErrHalted
+	}
+	return PersistedSnapshot(r.Capture(), r.world.Persisted), nil
+}
+
+// Capture returns the state as it is now; writing it comes later.
+func (r *Replica) Capture() *fsm.Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.machine.Snapshot()
+}
+
+// Halt makes the replica refuse all further entries and snapshots.
+func (r *Replica) Halt() { r.halted.Store(true) }
+
+// Hash returns the state's hash as it was after the entry at an index. Only the last entries are known.
+func (r *Replica) Hash(index uint64) (hash uint64, known bool) { return r.hashes.at(index) }
+
+// Restore implements raft.FSM.
+func (r *Replica) Restore(snapshot io.ReadCloser) error {
+	restored := fsm.New()
+	err := restored.Restore(snapshot)
+	if closeErr := snapshot.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.machine, r.wall = restored, restored.Status().Wall
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return nil
+}
+
+// PersistedSnapshot returns a captured state as raft writes it. done follows when it is written.
+func PersistedSnapshot(snapshot *fsm.Snapshot, done func()) raft.FSMSnapshot {
+	return &persistedSnapshot{snapshot: snapshot, done: done}
+}
+
+type persistedSnapshot struct {
+	snapshot *fsm.Snapshot
+	done     func()
+}
+
+// Persist implements raft.FSMSnapshot.
+func (p *persistedSnapshot) Persist(sink raft.SnapshotSink) error {
+	if err := p.snapshot.Write(sink); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	if err := sink.Close(); err != nil {
+		return fmt.Errorf("persist snapshot: %w", err)
+	}
+	p.done()
+	return nil
+}
+
+// Release implements raft.FSMSnapshot.
+func (p *persistedSnapshot) Release() {}

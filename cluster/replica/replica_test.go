@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/fsm"
+)
+
+// recorder is the World of a replica.
+type recorder struct {
+	exits    []error
+	outcomes []*fsm.Outcome
+	walls    []int64
+}
+
+func (r *recorder) world() World {
+	return World{
+		Applied: func(o *fsm.Outcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.Outcome, time.Duration) {},
+		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
+	}
+}
+
+func log(index uint64, entry fsm.Entry) *raft.Log {
+	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &entry)}
+}
+
+func leaderStart() fsm.Entry {
+	return fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}}
+}
+
+// † An entry that cannot be applied halts the node rather than letting its state diverge.
+func TestReplicaHalts(t *testing.T) {
+	r := &recorder{}
+	replica := New(r.world())
+	replica.Apply(log(1, leaderStart()))
+	before := replica.Status()
+	unknown := log(2, fsm.Entry{Term: 1, Number: 1, Commands: []fsm.Command{{Kind: 99}}})
+	if err, _ := replica.Apply(unknown).(error); !errors.Is(err, fsm.ErrUnknown) {
+		t.Fatal(err)
+	}
+	if len(r.exits) != 1 || !errors.Is(r.exits[0], ErrHalted) {
+		t.Errorf("exits with %v", r.exits)
+	}
+	if err, _ := replica.Apply(log(3, leaderStart())).(error); !errors.Is(err, ErrHalted) || replica.Status() != before {
+		t.Errorf("goes on: %v", err)
+	}
+	if _, err := replica.Snapshot(); !errors.Is(err, ErrHalted) {
+		t.Errorf("writes a snapshot: %v", err)
+	}
+}
+
+// Each entry is told of once, with its state's hash, and a wall clock that goes back is not.
+func TestReplicaTellsOfEachEntry(t *testing.T) {
+	r := &recorder{}
+	replica := New(r.world())
+	_, changed := replica.State()
+	replica.Apply(log(1, leaderStart()))
+	for i, wall := range []int64{1000, 2000, 1500} {
+		replica.Apply(log(uint64(i+2), fsm.Entry{Term: 1, Number: uint64(i + 1), Wall: wall}))
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("a state that waits for a change is not told")
+	}
+	if len(r.outcomes) != 4 || len(r.walls) != 2 || r.walls[1] != 2000 {
+		t.Errorf("%d outcomes, clocks %v", len(r.outcomes), r.walls)
+	}
+	if hash, known := replica.Hash(4); !known || hash != replica.Status().Hash {
+		t.Errorf("hash %x, %v; the state has %x", hash, known, replica.Status().Hash)
+	}
+	if _, known := replica.Hash(5); known {
+		t.Error("knows the hash of an entry to come")
+	}
+}
+
+// A restored replica has the state of the snapshot.
+func TestReplicaRestores(t *testing.T) {
+	from := New((&recorder{}).world())
+	from.Apply(log(1, leaderStart()))
+	var snapshot bytes.Buffer
+	if err := from.Capture().Write(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	to := New((&recorder{}).world())
+	if err := to.Restore(io.NopCloser(&snapshot)); err != nil {
+		t.Fatal(err)
+	}
+	if to.Status() != from.Status() {
+		t.Errorf("%+v, want %+v", to.Status(), from.Status())
+	}
+	if err := to.Restore(io.NopCloser(bytes.NewReader([]byte("damaged")))); err == nil || to.Status() != from.Status() {
+		t.Errorf("a damaged snapshot: %v, %+v", err, to.Status())
+	}
+}
