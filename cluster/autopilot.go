@@ -17,12 +17,35 @@ const stabilization = 2 * time.Second
 
 // pilot makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
 // on the leader. It removes nobody: a member that is away may come back.
-type pilot struct{ node *Node }
+type pilot struct {
+	config  autopilot.Config
+	servers func() []raft.Server
+	// isSelf and answers report whether a member is this node, and whether it answered the last poll.
+	isSelf, answers func(raft.ServerID) bool
+	// poll asks all members, this one included.
+	poll   func(ctx context.Context) map[raft.ServerID]peerAnswer
+	health func(*autopilot.State)
+}
 
 // runAutopilot runs until the context ends.
 func (n *Node) runAutopilot(ctx context.Context) error {
-	runner := autopilot.New(pilotRaft{n.raft, n}, pilot{n},
-		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{node: n}),
+	p := pilot{
+		config: autopilot.Config{
+			LastContactThreshold: max(pollInterval, 2*n.config.Timing.Heartbeat), MaxTrailingLogs: 2 * n.config.TrailingEntries,
+			ServerStabilizationTime: stabilization,
+		},
+		servers: n.servers,
+		isSelf:  func(id raft.ServerID) bool { return id == n.config.ID },
+		answers: func(id raft.ServerID) bool { _, ok := n.peers.of(id); return ok },
+		poll: func(ctx context.Context) map[raft.ServerID]peerAnswer {
+			answered := n.pollPeers(ctx, pollInterval)
+			answered[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
+			return answered
+		},
+		health: n.health.Store,
+	}
+	runner := autopilot.New(pilotRaft{n.raft, n.keptNonVoter}, p,
+		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{pinned: n.keptNonVoter}),
 		autopilot.WithUpdateInterval(pollInterval), autopilot.WithReconcileInterval(pollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
@@ -34,7 +57,7 @@ func (n *Node) runAutopilot(ctx context.Context) error {
 // was removed or demoted meanwhile would come back.
 type pilotRaft struct {
 	*raft.Raft
-	node *Node
+	pinned func(raft.ServerID) bool // to stay a non-voter
 }
 
 // AddVoter implements autopilot.Raft.
@@ -44,7 +67,7 @@ func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint
 		return refusedChange{err}
 	}
 	server, member := find(future.Configuration().Servers, id)
-	if !member || server.Suffrage != raft.Nonvoter || r.node.keptNonVoter(id) {
+	if !member || server.Suffrage != raft.Nonvoter || r.pinned(id) {
 		return refusedChange{fmt.Errorf("%w: %s is not to be made a voter any more", ErrRefused, id)}
 	}
 	return r.Raft.AddVoter(id, address, future.Index(), timeout)
@@ -61,23 +84,20 @@ func (refusedChange) Index() uint64 { return 0 }
 
 // AutopilotConfig implements autopilot.ApplicationIntegration.
 func (p pilot) AutopilotConfig() *autopilot.Config {
-	return &autopilot.Config{
-		LastContactThreshold: max(pollInterval, 2*p.node.config.Timing.Heartbeat), MaxTrailingLogs: 2 * p.node.config.TrailingEntries,
-		ServerStabilizationTime: stabilization,
-	}
+	config := p.config
+	return &config
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
-func (p pilot) NotifyState(state *autopilot.State) { p.node.health.Store(state) }
+func (p pilot) NotifyState(state *autopilot.State) { p.health(state) }
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
-	described := p.node.pollPeers(ctx, pollInterval)
-	described[p.node.config.ID] = peerAnswer{PeerStatus: p.node.ownStatus()}
-	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(described))
-	for id := range described {
+	answered := p.poll(ctx)
+	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(answered))
+	for id := range answered {
 		stats[id] = &autopilot.ServerStats{
-			LastContact: described[id].Contact, LastTerm: described[id].LastTerm, LastIndex: described[id].LastIndex,
+			LastContact: answered[id].Contact, LastTerm: answered[id].LastTerm, LastIndex: answered[id].LastIndex,
 		}
 	}
 	return stats
@@ -86,14 +106,14 @@ func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopi
 // KnownServers implements autopilot.ApplicationIntegration.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := make(map[raft.ServerID]*autopilot.Server)
-	for _, server := range p.node.servers() {
+	for _, server := range p.servers() {
 		status := autopilot.NodeFailed
-		if _, ok := p.node.peers.of(server.ID); ok || server.ID == p.node.config.ID {
+		if p.isSelf(server.ID) || p.answers(server.ID) {
 			status = autopilot.NodeAlive
 		}
 		known[server.ID] = &autopilot.Server{
 			ID: server.ID, Name: NodeName(server.ID), Address: server.Address, NodeStatus: status, RaftVersion: raft.ProtocolVersionMax,
-			IsLeader: server.ID == p.node.config.ID,
+			IsLeader: p.isSelf(server.ID),
 		}
 	}
 	return known
@@ -105,13 +125,13 @@ func (pilot) RemoveFailedServer(*autopilot.Server) {}
 // promoter leaves alone who is to stay a non-voter.
 type promoter struct {
 	autopilot.StablePromoter
-	node *Node
+	pinned func(raft.ServerID) bool
 }
 
 // CalculatePromotionsAndDemotions implements autopilot.Promoter.
 func (p *promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
 	changes := p.StablePromoter.CalculatePromotionsAndDemotions(config, state)
-	changes.Promotions = slices.DeleteFunc(changes.Promotions, p.node.keptNonVoter)
+	changes.Promotions = slices.DeleteFunc(changes.Promotions, p.pinned)
 	return changes
 }
 
