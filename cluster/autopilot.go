@@ -38,7 +38,7 @@ func (n *Node) runAutopilot(ctx context.Context) error {
 		isSelf:  func(id raft.ServerID) bool { return id == n.config.ID },
 		answers: func(id raft.ServerID) bool { _, ok := n.peers.of(id); return ok },
 		poll: func(ctx context.Context) map[raft.ServerID]peerAnswer {
-			answered := n.pollPeers(ctx, pollInterval)
+			answered := n.peers.poll(ctx, pollInterval)
 			answered[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
 			return answered
 		},

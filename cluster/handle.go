@@ -7,32 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/hashicorp/raft"
 
 	"holdfast/fsm"
 )
-
-// PeerStatus is what a member says of itself.
-type PeerStatus struct {
-	ID        raft.ServerID      `json:"id"`
-	Address   raft.ServerAddress `json:"address"`
-	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
-	State     string             `json:"state"`    // leader, follower, candidate or shutdown
-	Leader    raft.ServerID      `json:"leader,omitempty"`
-	Servers   []raft.Server      `json:"servers,omitempty"`
-	Term      uint64             `json:"term"`
-	LastIndex uint64             `json:"lastIndex"`
-	LastTerm  uint64             `json:"lastTerm"`
-	Commit    uint64             `json:"commitIndex"`
-	Applied   uint64             `json:"appliedIndex"`
-	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never
-	Version   uint32             `json:"version"`     // what it can apply
-	BrokerUp  bool               `json:"brokerUp"`
-	DiskLow   bool               `json:"diskLow"`
-	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
-}
 
 // Caller is who calls a member.
 type Caller struct {
@@ -142,39 +121,6 @@ func (n *Node) ask(ctx context.Context, member raft.Server) (answer, error) {
 		return answer{}, errAnswer
 	}
 	return answer{term: binary.BigEndian.Uint64(body), wall: int64(binary.BigEndian.Uint64(body[8:]))}, nil
-}
-
-func (n *Node) ownStatus() PeerStatus {
-	address, leader := n.raft.LeaderWithID()
-	if address == "" {
-		leader = ""
-	}
-	contact := time.Duration(-1)
-	if last := n.raft.LastContact(); !last.IsZero() {
-		contact = time.Since(last)
-	}
-	if n.raft.State() == raft.Leader {
-		contact = 0
-	}
-	return PeerStatus{
-		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
-		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
-		Applied: n.replica.Status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
-		Wall: n.world.Clock.Wall(),
-	}
-}
-
-// AskPeerStatus asks a member what it says of itself.
-func AskPeerStatus(ctx context.Context, peers Peers, member raft.Server) (PeerStatus, error) {
-	body, err := peers.Call(ctx, member, MethodPeerStatus, nil)
-	if err != nil {
-		return PeerStatus{}, err
-	}
-	var description PeerStatus
-	if err := json.Unmarshal(body, &description); err != nil {
-		return PeerStatus{}, fmt.Errorf("%w: %w", errAnswer, err)
-	}
-	return description, nil
 }
 
 // leaderCall calls the leader that this member knows.

@@ -38,11 +38,11 @@ func (n *Node) maintain(ctx context.Context) error {
 
 // raiseVersion puts the newest version into force that every member knows, while no member is being added.
 func (n *Node) raiseVersion(ctx context.Context) {
-	if n.leadership.Load() == nil || n.agreedVersion() <= n.replica.Status().Version || !n.changing.try() {
+	if n.leadership.Load() == nil || n.peers.agreedVersion(n.replica.Status().Version) <= n.replica.Status().Version || !n.changing.try() {
 		return
 	}
 	defer n.changing.unlock()
-	if agreed := n.agreedVersion(); agreed > n.replica.Status().Version {
+	if agreed := n.peers.agreedVersion(n.replica.Status().Version); agreed > n.replica.Status().Version {
 		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		}
@@ -53,7 +53,7 @@ func (n *Node) raiseVersion(ctx context.Context) {
 func (n *Node) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
-	for id, description := range n.pollPeers(ctx, maintenanceInterval) {
+	for id, description := range n.peers.poll(ctx, maintenanceInterval) {
 		server, member := find(n.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
 			!n.transferFailed(n.raft.CurrentTerm(), id) {

@@ -48,7 +48,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 // MembersAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
 // whose word would count. How far they trail is then counted from the longest log among those that answered.
 func (n *Node) MembersAsKnown(ctx context.Context) []Member {
-	described := n.pollPeers(ctx, pollInterval)
+	described := n.peers.poll(ctx, pollInterval)
 	described[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
 	longest := uint64(0)
 	for id := range described {
@@ -212,7 +212,7 @@ func (n *Node) remove(ctx context.Context, server raft.Server) error {
 
 // quorumWithout returns an error when the voters without the one would have no majority that is alive.
 func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
-	alive := n.pollPeers(ctx, pollInterval)
+	alive := n.peers.poll(ctx, pollInterval)
 	voters, answering := 0, 0
 	for _, server := range n.servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
@@ -30,15 +31,11 @@ type Node struct {
 
 	leadership atomic.Pointer[leadership]       // that takes proposals and reads
 	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
-	peers      peerStatuses
+	peers      *peerStatuses
 	clock      *clusterClock
 	health     atomic.Pointer[autopilot.State]
 	changing   ctxMutex // held while the members change, or the state is restored
 	transfers  transfers
-
-	clockIsOff   bool          // watchMembers' own
-	knownServers []raft.Server // watchMembers' own
-	knownLeader  raft.ServerID // watchMembers' own
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -50,6 +47,12 @@ type Node struct {
 // from now on, also when Open fails.
 func Open(config Config, world World, observer Observer) (*Node, error) {
 	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), clock: newClusterClock(world.Clock), changing: newCtxMutex()}
+	n.peers = &peerStatuses{
+		self: config.ID, servers: n.servers, monotonic: world.Clock.Monotonic,
+		ask: func(ctx context.Context, server raft.Server) (PeerStatus, error) {
+			return AskPeerStatus(ctx, world.Peers, server)
+		},
+	}
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
 	}
@@ -304,6 +307,33 @@ func (n *Node) Learning() bool {
 func (n *Node) LastTerm() uint64 {
 	term, _ := strconv.ParseUint(n.raft.Stats()["last_log_term"], 10, 64) // always a number
 	return term
+}
+
+// ownStatus returns what this member says of itself.
+func (n *Node) ownStatus() PeerStatus {
+	address, leader := n.raft.LeaderWithID()
+	if address == "" {
+		leader = ""
+	}
+	contact := time.Duration(-1)
+	if last := n.raft.LastContact(); !last.IsZero() {
+		contact = time.Since(last)
+	}
+	if n.raft.State() == raft.Leader {
+		contact = 0
+	}
+	return PeerStatus{
+		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
+		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
+		Applied: n.replica.Status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),
+		Wall: n.world.Clock.Wall(),
+	}
+}
+
+// diskLow reports whether the disk is nearly full.
+func (n *Node) diskLow() bool {
+	_, low := n.world.FreeSpace()
+	return low
 }
 
 // role returns what raft is, as operators call it.

@@ -251,7 +251,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.heard(n.pollPeers(t.Context(), time.Second))
+		n.noteAnswers(n.peers.poll(t.Context(), time.Second))
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
@@ -262,19 +262,19 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.heard(n.pollPeers(t.Context(), time.Second))
+	n.noteAnswers(n.peers.poll(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
-		answered := n.pollPeers(t.Context(), time.Second)
+		answered := n.peers.poll(t.Context(), time.Second)
 		if len(answered) != 2 {
 			t.Fatalf("%d members answered", len(answered))
 		}
-		n.heard(answered)
+		n.noteAnswers(answered)
 		ids := slices.Sorted(maps.Keys(answered))
 		delete(answered, ids[0])
 		off := answered[ids[1]]
 		off.clockBase += wrong
 		answered[ids[1]] = off
-		n.heard(answered)
+		n.noteAnswers(answered)
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}

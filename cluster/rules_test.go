@@ -451,11 +451,11 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	answered := n.pollPeers(t.Context(), time.Second)
+	answered := n.peers.poll(t.Context(), time.Second)
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
-	n.heard(answered)
+	n.noteAnswers(answered)
 	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
 		t.Errorf("the cluster's clock is %d ms ahead", ahead)
 	}
