@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -42,29 +43,31 @@ func (c *Newcomer) Waiting() string {
 }
 
 // Handle answers another member: that this node has no state.
-func (c *Newcomer) Handle(_ context.Context, _ Caller, method Method, _ []byte) ([]byte, error) {
-	if method != MethodPeerStatus {
-		return nil, fmt.Errorf("%w: this node has not joined yet", ErrNotLeader)
+func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, _ []byte) ([]byte, error) {
+	if method != peer.MethodPeerStatus {
+		return nil, fmt.Errorf("%w: this node has not joined yet", peer.ErrNotLeader)
 	}
-	return json.Marshal(PeerStatus{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
+	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
 // Standing admits nobody but those who ask who this is.
-func (c *Newcomer) Standing(raft.ServerID) (Standing, raft.ServerAddress) { return Stranger, "" }
+func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
+	return peer.Stranger, ""
+}
 
 // Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
 // when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has none, and
 // only by the one with the lowest name. The error is the context's.
-func (c *Newcomer) Assemble(ctx context.Context, peers Peers) ([]raft.Server, error) {
+func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Server, error) {
 	const interval = 200 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	last := ""
 	for {
-		if len(c.Peers) == 0 || (len(c.Peers) == 1 && c.Peers[0].Name == NodeName(c.ID)) {
+		if len(c.Peers) == 0 || (len(c.Peers) == 1 && c.Peers[0].Name == peer.NodeName(c.ID)) {
 			return []raft.Server{{ID: c.ID, Address: c.Address}}, nil
 		}
-		members, joined, err := c.attempt(ctx, peers)
+		members, joined, err := c.attempt(ctx, client)
 		if joined || members != nil {
 			return members, nil
 		}
@@ -96,31 +99,31 @@ func (c *Newcomer) reload() {
 
 // attempt asks every peer once. It returns the members with which to bootstrap, or that this node has joined, or why it has to
 // wait.
-func (c *Newcomer) attempt(ctx context.Context, peers Peers) (members []raft.Server, joined bool, err error) {
-	name := NodeName(c.ID)
+func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []raft.Server, joined bool, err error) {
+	name := peer.NodeName(c.ID)
 	lowest := slices.MinFunc(c.Peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) }).Name
 	members = []raft.Server{{ID: c.ID, Address: c.Address}}
 	var missing []error
-	for _, peer := range c.Peers {
-		if peer.Name == name {
+	for _, initial := range c.Peers {
+		if initial.Name == name {
 			continue
 		}
-		description, err := c.askPeer(ctx, peers, peer)
+		description, err := c.askPeer(ctx, client, initial)
 		switch {
 		case err != nil:
-			missing = append(missing, fmt.Errorf("%s: %w", peer.Name, err))
+			missing = append(missing, fmt.Errorf("%s: %w", initial.Name, err))
 			continue
 		case description.HasState:
-			joined, err := c.join(ctx, peers, peer, &description)
+			joined, err := c.join(ctx, client, initial, &description)
 			if joined {
 				return nil, true, nil
 			}
 			missing = append(missing, err)
 			continue
-		case NodeName(description.ID) != peer.Name:
-			return nil, false, fmt.Errorf("%s is the address of %s, not of %s", peer.Address, NodeName(description.ID), peer.Name)
+		case peer.NodeName(description.ID) != initial.Name:
+			return nil, false, fmt.Errorf("%s is the address of %s, not of %s", initial.Address, peer.NodeName(description.ID), initial.Name)
 		}
-		members = append(members, raft.Server{ID: description.ID, Address: peer.Address})
+		members = append(members, raft.Server{ID: description.ID, Address: initial.Address})
 	}
 	switch {
 	case len(missing) > 0:
@@ -133,17 +136,17 @@ func (c *Newcomer) attempt(ctx context.Context, peers Peers) (members []raft.Ser
 	return members, false, nil
 }
 
-func (c *Newcomer) askPeer(ctx context.Context, peers Peers, peer Peer) (PeerStatus, error) {
+func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial Peer) (peer.Status, error) {
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return AskPeerStatus(ctx, peers, raft.Server{Address: peer.Address})
+	return peer.AskStatus(ctx, client, raft.Server{Address: initial.Address})
 }
 
 // join makes this node a member of the cluster that the peer has.
-func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description *PeerStatus) (bool, error) {
-	if _, listed := find(description.Servers, c.ID); listed {
-		return c.isMember(ctx, peers, peer, description)
+func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Peer, description *peer.Status) (bool, error) {
+	if _, listed := peer.Find(description.Servers, c.ID); listed {
+		return c.isMember(ctx, client, initial, description)
 	}
 	request, err := json.Marshal(joinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
 	if err != nil {
@@ -151,15 +154,15 @@ func (c *Newcomer) join(ctx context.Context, peers Peers, peer Peer, description
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	if _, err := peers.Call(ctx, raft.Server{Address: peer.Address}, MethodJoin, request); err != nil {
-		return false, fmt.Errorf("join by way of %s: %w", peer.Name, err)
+	if _, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodJoin, request); err != nil {
+		return false, fmt.Errorf("join by way of %s: %w", initial.Name, err)
 	}
 	return true, nil
 }
 
 // isMember makes sure that a configuration that lists this node is no change that may yet come to nothing: the leader says so,
 // or nothing but the beginning is in the log.
-func (c *Newcomer) isMember(ctx context.Context, peers Peers, peer Peer, description *PeerStatus) (bool, error) {
+func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Peer, description *peer.Status) (bool, error) {
 	const bootstrapped = 1 // the index of the first configuration
 	if description.LastIndex <= bootstrapped {
 		return true, nil
@@ -167,9 +170,9 @@ func (c *Newcomer) isMember(ctx context.Context, peers Peers, peer Peer, descrip
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	body, err := peers.Call(ctx, raft.Server{Address: peer.Address}, MethodMember, []byte(c.ID))
+	body, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodMember, []byte(c.ID))
 	if err != nil {
-		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", peer.Name, err)
+		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", initial.Name, err)
 	}
 	return string(body) == "true", nil
 }

@@ -8,12 +8,14 @@ import (
 	"testing/synctest"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // nobodyThere is a network without anybody.
 type nobodyThere struct{}
 
-func (nobodyThere) Call(context.Context, raft.Server, Method, []byte) ([]byte, error) {
+func (nobodyThere) Call(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
 	return nil, errors.New("unreachable")
 }
 

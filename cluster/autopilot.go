@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 )
 
@@ -23,7 +24,7 @@ type pilot struct {
 	// isSelf and answers report whether a member is this node, and whether it answered the last poll.
 	isSelf, answers func(raft.ServerID) bool
 	// poll asks all members, this one included.
-	poll   func(ctx context.Context) map[raft.ServerID]peerAnswer
+	poll   func(ctx context.Context) map[raft.ServerID]peer.Answer
 	health func(*autopilot.State)
 }
 
@@ -31,22 +32,22 @@ type pilot struct {
 func (n *Node) runAutopilot(ctx context.Context) error {
 	p := pilot{
 		config: autopilot.Config{
-			LastContactThreshold: max(pollInterval, 2*n.config.Timing.Heartbeat), MaxTrailingLogs: 2 * n.config.TrailingEntries,
+			LastContactThreshold: max(peer.PollInterval, 2*n.config.Timing.Heartbeat), MaxTrailingLogs: 2 * n.config.TrailingEntries,
 			ServerStabilizationTime: stabilization,
 		},
 		servers: n.servers,
 		isSelf:  func(id raft.ServerID) bool { return id == n.config.ID },
-		answers: func(id raft.ServerID) bool { _, ok := n.peers.of(id); return ok },
-		poll: func(ctx context.Context) map[raft.ServerID]peerAnswer {
-			answered := n.peers.poll(ctx, pollInterval)
-			answered[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
+		answers: func(id raft.ServerID) bool { _, ok := n.peers.Of(id); return ok },
+		poll: func(ctx context.Context) map[raft.ServerID]peer.Answer {
+			answered := n.peers.Poll(ctx, peer.PollInterval)
+			answered[n.config.ID] = peer.Answer{Status: n.ownStatus()}
 			return answered
 		},
 		health: n.health.Store,
 	}
 	runner := autopilot.New(pilotRaft{n.raft, n.keptNonVoter}, p,
 		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{pinned: n.keptNonVoter}),
-		autopilot.WithUpdateInterval(pollInterval), autopilot.WithReconcileInterval(pollInterval))
+		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
 	<-runner.Stop()
@@ -66,9 +67,9 @@ func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint
 	if err := future.Error(); err != nil {
 		return refusedChange{err}
 	}
-	server, member := find(future.Configuration().Servers, id)
+	server, member := peer.Find(future.Configuration().Servers, id)
 	if !member || server.Suffrage != raft.Nonvoter || r.pinned(id) {
-		return refusedChange{fmt.Errorf("%w: %s is not to be made a voter any more", ErrRefused, id)}
+		return refusedChange{fmt.Errorf("%w: %s is not to be made a voter any more", peer.ErrRefused, id)}
 	}
 	return r.Raft.AddVoter(id, address, future.Index(), timeout)
 }
@@ -112,7 +113,7 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 			status = autopilot.NodeAlive
 		}
 		known[server.ID] = &autopilot.Server{
-			ID: server.ID, Name: NodeName(server.ID), Address: server.Address, NodeStatus: status, RaftVersion: raft.ProtocolVersionMax,
+			ID: server.ID, Name: peer.NodeName(server.ID), Address: server.Address, NodeStatus: status, RaftVersion: raft.ProtocolVersionMax,
 			IsLeader: p.isSelf(server.ID),
 		}
 	}
@@ -169,16 +170,16 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
-		described, _ := n.peers.of(id)
+		described, _ := n.peers.Of(id)
 		if id == n.config.ID {
 			described = n.ownStatus()
 		}
 		health.Members = append(health.Members, MemberHealth{
-			Node: NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
+			Node: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
 			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.keptNonVoter(id),
 		})
 	}
-	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return compareNames(a.Node, b.Node) })
+	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Node, b.Node) })
 	return health, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // Alone reports whether this node is the only member.
@@ -25,7 +27,7 @@ func (n *Node) Broadcast(ctx context.Context, message []byte) {
 			continue
 		}
 		telling.Go(func() {
-			if _, err := n.world.Peers.Call(ctx, server, MethodBroadcast, message); err != nil {
+			if _, err := n.world.Peers.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
 				n.world.Log.Debug("a member was not told", "id", server.ID, "error", err)
 			}
 		})
@@ -81,7 +83,7 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(mem
 func (n *Node) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
-		body, err := n.world.Peers.Call(ctx, server, MethodHeld, request)
+		body, err := n.world.Peers.Call(ctx, server, peer.MethodHeld, request)
 		if err != nil || len(body) < 8 {
 			n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
 			return false
@@ -96,7 +98,7 @@ func (n *Node) collectFrom(ctx context.Context, server raft.Server, age time.Dur
 // handleHeld answers with a page of what this node's observer holds.
 func (n *Node) handleHeld(request []byte) ([]byte, error) {
 	if len(request) != 16 {
-		return nil, fmt.Errorf("%w: malformed cursor", ErrRefused)
+		return nil, fmt.Errorf("%w: malformed cursor", peer.ErrRefused)
 	}
 	age := time.Duration(min(binary.BigEndian.Uint64(request[8:]), 1<<32)) * time.Millisecond
 	page, next := n.observer.Held(binary.BigEndian.Uint64(request), age)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, carried on by this node's monotonic
@@ -48,12 +50,12 @@ func (c *clusterClock) ahead() time.Duration {
 
 // update sets the clock from what members answered in the last poll, if a majority of the voters did. The clock of a member that did not answer this
 // time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
-func (c *clusterClock) update(answers map[raft.ServerID]peerAnswer, servers []raft.Server, self raft.ServerID) {
+func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []raft.Server, self raft.ServerID) {
 	own := c.own.Wall() - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range answers {
-		c.bases[id] = answers[id].clockBase
+		c.bases[id] = answers[id].ClockBase
 	}
 	bases, voters, answered := []int64{own}, 0, 1
 	for _, server := range servers {
@@ -71,7 +73,7 @@ func (c *clusterClock) update(answers map[raft.ServerID]peerAnswer, servers []ra
 		return
 	}
 	maps.DeleteFunc(c.bases, func(id raft.ServerID, _ int64) bool {
-		_, member := find(servers, id)
+		_, member := peer.Find(servers, id)
 		return !member
 	})
 	if c.isCarried {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // clockOf returns a cluster clock of a node whose wall clock is ahead of true time by an offset, at monotonic time 0 and true time 0.
@@ -35,7 +37,7 @@ func TestClusterClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := clockOf(test.own)
 			servers := []raft.Server{{ID: "self", Suffrage: raft.Voter}}
-			answers := make(map[raft.ServerID]peerAnswer)
+			answers := make(map[raft.ServerID]peer.Answer)
 			for i, ahead := range test.others {
 				server := raft.Server{ID: raft.ServerID(strconv.Itoa(i)), Suffrage: raft.Nonvoter}
 				if i < test.voters {
@@ -43,7 +45,7 @@ func TestClusterClock(t *testing.T) {
 				}
 				servers = append(servers, server)
 				if i < len(test.others)-test.silent {
-					answers[server.ID] = peerAnswer{clockBase: ahead}
+					answers[server.ID] = peer.Answer{ClockBase: ahead}
 				}
 			}
 			if test.carried != 0 {
@@ -66,12 +68,12 @@ func TestClusterClockRemembersMembers(t *testing.T) {
 	const hour = 3_600_000
 	servers := []raft.Server{{ID: "self"}, {ID: "a"}, {ID: "b"}}
 	c := clockOf(0)
-	c.update(map[raft.ServerID]peerAnswer{"a": {clockBase: 10}, "b": {clockBase: 20}}, servers, "self")
-	c.update(map[raft.ServerID]peerAnswer{"b": {clockBase: hour}}, servers, "self")
+	c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}, "b": {ClockBase: 20}}, servers, "self")
+	c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: hour}}, servers, "self")
 	if got := c.now(); got != 10 {
 		t.Errorf("%d: one wrong clock decides", got)
 	}
-	c.update(map[raft.ServerID]peerAnswer{"b": {clockBase: 30}}, []raft.Server{{ID: "self"}, {ID: "b"}}, "self")
+	c.update(map[raft.ServerID]peer.Answer{"b": {ClockBase: 30}}, []raft.Server{{ID: "self"}, {ID: "b"}}, "self")
 	if len(c.bases) != 1 {
 		t.Errorf("%d clocks are known of one other member", len(c.bases))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
@@ -148,7 +149,7 @@ func SystemClock() Clock {
 type World struct {
 	Stores    raftlog.Stores
 	Transport raft.Transport
-	Peers     Peers
+	Peers     peer.Client
 	Clock     Clock
 	Random    func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.

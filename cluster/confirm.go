@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
@@ -13,7 +15,7 @@ import (
 func (n *Node) confirm(ctx context.Context, term uint64) error {
 	future := n.raft.GetConfiguration()
 	if err := future.Error(); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+		return fmt.Errorf("%w: %w", peer.ErrUnconfirmed, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.config.Timing.Election)
 	defer cancel()
@@ -33,13 +35,13 @@ func (n *Node) confirm(ctx context.Context, term uint64) error {
 		others = append(others, server)
 	}
 	if agreed == 0 {
-		return ErrUnconfirmed
+		return peer.ErrUnconfirmed
 	}
 	answers := make(chan bool, len(others))
 	for _, server := range others {
 		n.workers.Go(func() { // ends with the context at the latest, so nobody waits for it here
-			answer, err := n.ask(ctx, server)
-			answers <- err == nil && answer.term <= term
+			newest, err := peer.AskTerm(ctx, n.world.Peers, server)
+			answers <- err == nil && newest <= term
 		})
 	}
 	for range others {
@@ -52,11 +54,11 @@ func (n *Node) confirm(ctx context.Context, term uint64) error {
 				agreed++
 			}
 		case <-ctx.Done():
-			return ErrUnconfirmed
+			return peer.ErrUnconfirmed
 		}
 	}
 	if agreed > voters/2 {
 		return nil
 	}
-	return ErrUnconfirmed
+	return peer.ErrUnconfirmed
 }

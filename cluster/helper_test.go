@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -243,13 +244,13 @@ var errTimeout = errors.New("no answer")
 func (m *member) get(key string) (string, error) {
 	r := newReply()
 	if !m.Read(&fsm.Command{Kind: fsm.KindGet, Key: []byte(key)}, r) {
-		return "", ErrNotLeader
+		return "", peer.ErrNotLeader
 	}
 	m.Flush()
 	select {
 	case <-r.done:
 		if r.failed {
-			return "", ErrNotDone
+			return "", peer.ErrNotDone
 		}
 		return r.result.Value, nil
 	case <-time.After(10 * time.Second):

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/hashicorp/raft"
 
@@ -25,15 +24,6 @@ type Identity struct {
 
 // RaftID returns the id under which the node is a member.
 func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Incarnation) }
-
-// NodeName returns the name of the node that a raft id belongs to.
-func NodeName(id raft.ServerID) string {
-	name := string(id)
-	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
-		return name[:dot]
-	}
-	return name
-}
 
 // ErrForeignData says that a data folder belongs to another node or cluster.
 var ErrForeignData = errors.New("the data folder belongs to somebody else")

@@ -27,7 +27,7 @@ func (n *Node) newLeadership(term uint64, began time.Duration, start int64) *lea
 		term: term,
 		proposer: propose.New(n.config.Proposals, propose.World{
 			Submit: n.submit, Status: n.replica.Status, Failed: n.failed, Monotonic: n.world.Clock.Monotonic, Wall: n.clock.now,
-			StorageLow: func() bool { return n.diskLow() || n.peers.anyDiskLow() }, Proposed: n.world.Metrics.proposed, Log: n.world.Log,
+			StorageLow: func() bool { return n.diskLow() || n.peers.AnyDiskLow() }, Proposed: n.world.Metrics.proposed, Log: n.world.Log,
 		}, propose.Leadership{Term: term, Began: began, Start: start}),
 		reader: readindex.New(readindex.World{
 			CommitIndex: n.raft.CommitIndex, Confirm: func(ctx context.Context) error { return n.confirm(ctx, term) }, LastCommand: n.log.LastCommand,
@@ -71,7 +71,7 @@ var errStepDown = errors.New("raft no longer leads in this term")
 // lead runs one leadership from its LeaderStart to its end.
 func (n *Node) lead(ctx context.Context) error {
 	nonce := n.world.Random()
-	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.peers.agreedVersion(n.replica.Status().Version)}}}
+	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version)}}}
 	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
 	if err := future.Error(); err != nil {
 		return fmt.Errorf("propose LeaderStart: %w", err)
@@ -135,7 +135,7 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 func (n *Node) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for n.clock.now() == 0 {
-		if n.noteAnswers(n.peers.poll(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
+		if n.noteAnswers(n.peers.Poll(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
 			break
 		}
 		select {

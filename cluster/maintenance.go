@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -38,11 +39,11 @@ func (n *Node) maintain(ctx context.Context) error {
 
 // raiseVersion puts the newest version into force that every member knows, while no member is being added.
 func (n *Node) raiseVersion(ctx context.Context) {
-	if n.leadership.Load() == nil || n.peers.agreedVersion(n.replica.Status().Version) <= n.replica.Status().Version || !n.changing.try() {
+	if n.leadership.Load() == nil || n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version) <= n.replica.Status().Version || !n.changing.try() {
 		return
 	}
 	defer n.changing.unlock()
-	if agreed := n.peers.agreedVersion(n.replica.Status().Version); agreed > n.replica.Status().Version {
+	if agreed := n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version); agreed > n.replica.Status().Version {
 		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		}
@@ -53,8 +54,8 @@ func (n *Node) raiseVersion(ctx context.Context) {
 func (n *Node) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
-	for id, description := range n.peers.poll(ctx, maintenanceInterval) {
-		server, member := find(n.servers(), id)
+	for id, description := range n.peers.Poll(ctx, maintenanceInterval) {
+		server, member := peer.Find(n.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
 			!n.transferFailed(n.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
@@ -83,7 +84,7 @@ func (n *Node) followChange(ctx context.Context) {
 
 // moveMyself tells the cluster that this node, which leads, has another address than before.
 func (n *Node) moveMyself(ctx context.Context) {
-	server, member := find(n.servers(), n.config.ID)
+	server, member := peer.Find(n.servers(), n.config.ID)
 	if n.leadership.Load() == nil || !member || server.Address == n.config.Address {
 		return
 	}

@@ -1,17 +1,16 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
 	"holdfast/fsm"
 )
@@ -48,8 +47,8 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 // MembersAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
 // whose word would count. How far they trail is then counted from the longest log among those that answered.
 func (n *Node) MembersAsKnown(ctx context.Context) []Member {
-	described := n.peers.poll(ctx, pollInterval)
-	described[n.config.ID] = peerAnswer{PeerStatus: n.ownStatus()}
+	described := n.peers.Poll(ctx, peer.PollInterval)
+	described[n.config.ID] = peer.Answer{Status: n.ownStatus()}
 	longest := uint64(0)
 	for id := range described {
 		longest = max(longest, described[id].LastIndex)
@@ -57,7 +56,7 @@ func (n *Node) MembersAsKnown(ctx context.Context) []Member {
 	var members []Member
 	for _, server := range n.servers() {
 		member := Member{
-			Node: NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
+			Node: peer.NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
 			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: longest,
 		}
 		if d, ok := described[server.ID]; ok && d.State != "shutdown" {
@@ -66,33 +65,28 @@ func (n *Node) MembersAsKnown(ctx context.Context) []Member {
 		}
 		members = append(members, member)
 	}
-	slices.SortFunc(members, func(a, b Member) int { return compareNames(a.Node, b.Node) })
+	slices.SortFunc(members, func(a, b Member) int { return peer.CompareNames(a.Node, b.Node) })
 	return members
 }
 
-// compareNames orders node names by length first: n2 goes before n10.
-func compareNames(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-}
-
 // handleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
-func (n *Node) handleJoin(ctx context.Context, caller Caller, body []byte) error {
+func (n *Node) handleJoin(ctx context.Context, caller peer.Caller, body []byte) error {
 	var request joinRequest
 	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
-		return fmt.Errorf("%w: malformed request to join", ErrRefused)
+		return fmt.Errorf("%w: malformed request to join", peer.ErrRefused)
 	}
 	// What another member passes on, it has judged.
 	if caller.ID == "" && !n.mayJoin(caller, &request) {
-		return fmt.Errorf("%w: the certificate does not name the node %s", ErrRefused, NodeName(request.ID))
+		return fmt.Errorf("%w: the certificate does not name the node %s", peer.ErrRefused, peer.NodeName(request.ID))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if n.leadership.Load() == nil {
 		if caller.ID != "" {
-			return ErrNotLeader // it was passed on once
+			return peer.ErrNotLeader // it was passed on once
 		}
-		_, err := n.leaderCall(ctx, MethodJoin, body)
+		_, err := n.leaderCall(ctx, peer.MethodJoin, body)
 		return err
 	}
 	return n.add(ctx, request)
@@ -100,40 +94,31 @@ func (n *Node) handleJoin(ctx context.Context, caller Caller, body []byte) error
 
 // mayJoin reports whether a certificate is that of the node which wants to join: it names the node, or the host of its address.
 // A name that a member has already is only for whoever has the certificate of that member.
-func (n *Node) mayJoin(caller Caller, request *joinRequest) bool {
-	name := NodeName(request.ID)
+func (n *Node) mayJoin(caller peer.Caller, request *joinRequest) bool {
+	name := peer.NodeName(request.ID)
 	if caller.Certified(name) {
 		return true
 	}
-	host := HostOf(request.Address)
+	host := peer.HostOf(request.Address)
 	for _, server := range n.servers() {
-		if NodeName(server.ID) == name {
-			host = HostOf(server.Address)
+		if peer.NodeName(server.ID) == name {
+			host = peer.HostOf(server.Address)
 		}
 	}
 	return caller.Certified(host)
 }
 
-// HostOf returns the host of an address, without its port.
-func HostOf(address raft.ServerAddress) string {
-	host, _, err := net.SplitHostPort(string(address))
-	if err != nil {
-		return string(address)
-	}
-	return host
-}
-
 // add makes a node a member, after whoever it replaces was removed.
 func (n *Node) add(ctx context.Context, request joinRequest) error {
 	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
-	asking, cancel := context.WithTimeout(ctx, pollInterval)
-	there, err := AskPeerStatus(asking, n.world.Peers, raft.Server{Address: request.Address})
+	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	there, err := peer.AskStatus(asking, n.world.Peers, raft.Server{Address: request.Address})
 	cancel()
 	if err == nil && there.ID != request.ID {
 		err = fmt.Errorf("%s does", there.ID)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", ErrRefused, request.ID, request.Address, err)
+		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", peer.ErrRefused, request.ID, request.Address, err)
 	}
 	if err := n.changing.lock(ctx); err != nil {
 		return err
@@ -143,10 +128,10 @@ func (n *Node) add(ctx context.Context, request joinRequest) error {
 		return err
 	}
 	if inForce := n.replica.Status().Version; request.Version < inForce {
-		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", ErrRefused, inForce, request.Version)
+		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", peer.ErrRefused, inForce, request.Version)
 	}
-	if _, member := find(n.servers(), request.ID); there.HasState && !member {
-		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", ErrRefused, request.ID)
+	if _, member := peer.Find(n.servers(), request.ID); there.HasState && !member {
+		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
 	for _, server := range n.servers() {
 		switch {
@@ -154,7 +139,7 @@ func (n *Node) add(ctx context.Context, request joinRequest) error {
 			return nil
 		case server.ID == request.ID:
 			return n.move(ctx, server, request.Address)
-		case server.Address == request.Address || NodeName(server.ID) == NodeName(request.ID):
+		case server.Address == request.Address || peer.NodeName(server.ID) == peer.NodeName(request.ID):
 			kept := n.keptNonVoter(server.ID)
 			if err := n.replace(ctx, server); err != nil {
 				return err
@@ -182,11 +167,11 @@ func (n *Node) move(ctx context.Context, server raft.Server, address raft.Server
 // replace removes the predecessor of a node that comes back without its disk: raft refuses a second id at one address. It does
 // so only when quorum stays, and never a member that is alive.
 func (n *Node) replace(ctx context.Context, predecessor raft.Server) error {
-	asking, cancel := context.WithTimeout(ctx, pollInterval)
-	_, err := n.ask(asking, predecessor)
+	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	_, err := peer.AskTerm(asking, n.world.Peers, predecessor)
 	cancel()
 	if err == nil {
-		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", ErrRefused, predecessor.ID, predecessor.Address)
+		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
 	n.world.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
 	return n.remove(ctx, predecessor)
@@ -212,7 +197,7 @@ func (n *Node) remove(ctx context.Context, server raft.Server) error {
 
 // quorumWithout returns an error when the voters without the one would have no majority that is alive.
 func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
-	alive := n.peers.poll(ctx, pollInterval)
+	alive := n.peers.Poll(ctx, peer.PollInterval)
 	voters, answering := 0, 0
 	for _, server := range n.servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {
@@ -224,10 +209,10 @@ func (n *Node) quorumWithout(ctx context.Context, id raft.ServerID) error {
 		}
 	}
 	if voters == 0 {
-		return fmt.Errorf("%w: %s is the last voter", ErrRefused, id)
+		return fmt.Errorf("%w: %s is the last voter", peer.ErrRefused, id)
 	}
 	if answering <= voters/2 {
-		return fmt.Errorf("%w: without %s only %d of %d voters would be alive, which is no majority", ErrRefused, id, answering, voters)
+		return fmt.Errorf("%w: without %s only %d of %d voters would be alive, which is no majority", peer.ErrRefused, id, answering, voters)
 	}
 	return nil
 }
@@ -243,7 +228,7 @@ func (n *Node) changed(ctx context.Context, change raft.IndexFuture) error {
 			return fmt.Errorf("change the members: %w", changeError(err))
 		}
 	case <-ctx.Done():
-		return fmt.Errorf("change the members: %w: %w", ErrOutcomeUnknown, ctx.Err())
+		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
 	}
 	_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
 	return nil
@@ -252,9 +237,9 @@ func (n *Node) changed(ctx context.Context, change raft.IndexFuture) error {
 // changeError tells what was not done from what may have been.
 func changeError(err error) error {
 	if propose.OutcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
-		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+		return fmt.Errorf("%w: %w", peer.ErrOutcomeUnknown, err)
 	}
-	return fmt.Errorf("%w: %w", ErrNotDone, err)
+	return fmt.Errorf("%w: %w", peer.ErrNotDone, err)
 }
 
 // resolve finds a member by its name or its id.
@@ -264,7 +249,7 @@ func (n *Node) resolve(nameOrID string) (raft.Server, error) {
 		if string(server.ID) == nameOrID {
 			return server, nil
 		}
-		if NodeName(server.ID) == nameOrID {
+		if peer.NodeName(server.ID) == nameOrID {
 			found = append(found, server)
 		}
 	}
@@ -272,29 +257,29 @@ func (n *Node) resolve(nameOrID string) (raft.Server, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return raft.Server{}, fmt.Errorf("%w: there is no member %s", ErrRefused, nameOrID)
+		return raft.Server{}, fmt.Errorf("%w: there is no member %s", peer.ErrRefused, nameOrID)
 	default:
-		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id", ErrRefused, nameOrID)
+		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id", peer.ErrRefused, nameOrID)
 	}
 }
 
 // AddMember adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
 // non-voter. Only the leader can do it.
 func (n *Node) AddMember(ctx context.Context, address raft.ServerAddress, voter bool) error {
-	there, err := AskPeerStatus(ctx, n.world.Peers, raft.Server{Address: address})
+	there, err := peer.AskStatus(ctx, n.world.Peers, raft.Server{Address: address})
 	if err != nil {
 		return err
 	}
 	if !voter {
-		if server, member := find(n.servers(), there.ID); member && server.Suffrage == raft.Voter {
-			return fmt.Errorf("%w: %s is a voter: demote it", ErrRefused, there.ID)
+		if server, member := peer.Find(n.servers(), there.ID); member && server.Suffrage == raft.Voter {
+			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, there.ID)
 		}
 		if err := n.keepNonVoter(ctx, there.ID, true); err != nil {
 			return err
 		}
 	}
 	if err := n.add(ctx, joinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
-		if _, member := find(n.servers(), there.ID); !voter && !member {
+		if _, member := peer.Find(n.servers(), there.ID); !voter && !member {
 			_ = n.keepNonVoter(ctx, there.ID, false) // the error that counts is the other
 		}
 		return err
@@ -355,7 +340,7 @@ func (n *Node) memberToChange(ctx context.Context, nameOrID string) (raft.Server
 	if err := n.transferIfLeading(ctx, ""); err != nil {
 		return server, err
 	}
-	return server, ErrNotLeader
+	return server, peer.ErrNotLeader
 }
 
 // keptNonVoter reports whether a member stays a non-voter by the operator's word.
@@ -366,7 +351,7 @@ func (n *Node) keptNonVoter(id raft.ServerID) (kept bool) {
 
 func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) error {
 	if n.replica.Status().Version < fsm.VersionPinNonVoter {
-		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", ErrRefused)
+		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", peer.ErrRefused)
 	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
 	if keep {
@@ -374,7 +359,7 @@ func (n *Node) keepNonVoter(ctx context.Context, id raft.ServerID, keep bool) er
 	}
 	result, err := n.Execute(ctx, command)
 	if err == nil && result.Code == fsm.CodeError {
-		err = fmt.Errorf("%w: %s", ErrRefused, result.Error.Text())
+		err = fmt.Errorf("%w: %s", peer.ErrRefused, result.Error.Text())
 	}
 	return err
 }
@@ -389,7 +374,7 @@ func (t ctxMutex) lock(ctx context.Context) error {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: another change of the cluster is under way: %w", ErrNotDone, ctx.Err())
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, ctx.Err())
 	}
 }
 

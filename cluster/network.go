@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
 )
 
 // Network connects the members of one process: raft's in-memory transport, and calls by function calls.
@@ -76,7 +78,7 @@ func (n *Network) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, e
 	listener := n.http[member.ID]
 	n.mu.Unlock()
 	if listener == nil {
-		return nil, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, member.ID)
 	}
 	near, far := net.Pipe()
 	select {
@@ -85,7 +87,7 @@ func (n *Network) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, e
 	case <-listener.done:
 	case <-ctx.Done():
 	}
-	return nil, fmt.Errorf("%w: %s", ErrUnreachable, member.ID)
+	return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, member.ID)
 }
 
 // pipeListener is a listener for connections within the process.
@@ -123,8 +125,8 @@ func (n *Network) Attach(node *Node) {
 	n.members[node.ID()] = node
 }
 
-// Call implements Peers. A member without id is the one with the address.
-func (n *Network) Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error) {
+// Call implements peer.Client. A member without id is the one with the address.
+func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
 	id := member.ID
 	if id == "" {
 		id = raft.ServerID(member.Address)
@@ -133,7 +135,7 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method Method, r
 	node := n.members[id]
 	n.mu.Unlock()
 	if node == nil {
-		return nil, fmt.Errorf("%w: %s", ErrUnreachable, id)
+		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	return node.Handle(ctx, Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
+	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
 }

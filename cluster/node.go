@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/replica"
@@ -31,7 +32,7 @@ type Node struct {
 
 	leadership atomic.Pointer[leadership]       // that takes proposals and reads
 	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
-	peers      *peerStatuses
+	peers      *peer.Statuses
 	clock      *clusterClock
 	health     atomic.Pointer[autopilot.State]
 	changing   ctxMutex // held while the members change, or the state is restored
@@ -47,12 +48,7 @@ type Node struct {
 // from now on, also when Open fails.
 func Open(config Config, world World, observer Observer) (*Node, error) {
 	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), clock: newClusterClock(world.Clock), changing: newCtxMutex()}
-	n.peers = &peerStatuses{
-		self: config.ID, servers: n.servers, monotonic: world.Clock.Monotonic,
-		ask: func(ctx context.Context, server raft.Server) (PeerStatus, error) {
-			return AskPeerStatus(ctx, world.Peers, server)
-		},
-	}
+	n.peers = peer.NewStatuses(config.ID, world.Peers, n.servers, world.Clock.Monotonic)
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
 	}
@@ -188,7 +184,7 @@ func (n *Node) Wall() int64 { return n.clock.now() }
 func (n *Node) Confirm(ctx context.Context) error {
 	l := n.leadership.Load()
 	if l == nil {
-		return ErrNotLeader
+		return peer.ErrNotLeader
 	}
 	return n.confirm(ctx, l.term)
 }
@@ -223,7 +219,7 @@ func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, er
 func (n *Node) execute(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
 	w := &waiter{done: make(chan struct{})}
 	if !n.Propose(command, w) {
-		return fsm.Result{}, 0, ErrNotLeader
+		return fsm.Result{}, 0, peer.ErrNotLeader
 	}
 	n.Flush()
 	select {
@@ -254,9 +250,9 @@ func (n *Node) failed(tag any, unknown bool) {
 	switch tag := tag.(type) {
 	case nil:
 	case *waiter:
-		tag.err = ErrNotDone
+		tag.err = peer.ErrNotDone
 		if unknown {
-			tag.err = ErrOutcomeUnknown
+			tag.err = peer.ErrOutcomeUnknown
 		}
 		close(tag.done)
 	default:
@@ -290,7 +286,7 @@ func (n *Node) Status() Status {
 
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
-func (n *Node) Behind() bool { return n.peers.isBehind() && n.leadership.Load() == nil }
+func (n *Node) Behind() bool { return n.peers.IsBehind() && n.leadership.Load() == nil }
 
 // Learning reports whether this node is a member that does not vote yet, and is to.
 func (n *Node) Learning() bool {
@@ -310,7 +306,7 @@ func (n *Node) LastTerm() uint64 {
 }
 
 // ownStatus returns what this member says of itself.
-func (n *Node) ownStatus() PeerStatus {
+func (n *Node) ownStatus() peer.Status {
 	address, leader := n.raft.LeaderWithID()
 	if address == "" {
 		leader = ""
@@ -322,7 +318,7 @@ func (n *Node) ownStatus() PeerStatus {
 	if n.raft.State() == raft.Leader {
 		contact = 0
 	}
-	return PeerStatus{
+	return peer.Status{
 		ID: n.config.ID, Address: n.config.Address, HasState: len(n.servers()) > 0 || n.raft.LastIndex() > 0, State: n.role(), Leader: leader, Servers: n.servers(),
 		Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(), LastTerm: n.LastTerm(), Commit: n.raft.CommitIndex(),
 		Applied: n.replica.Status().Index, Contact: contact, Version: fsm.Version, BrokerUp: n.observer.BrokerSilence() == 0, DiskLow: n.diskLow(),

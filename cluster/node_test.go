@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
@@ -185,7 +186,7 @@ func TestLeadershipMoves(t *testing.T) {
 		t.Errorf("%q, %v", value, err)
 	}
 	second.must(t, set("k", "w"))
-	if _, err := first.get("k"); !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrNotDone) {
+	if _, err := first.get("k"); !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("the old leader answers: %v", err)
 	}
 }
@@ -202,15 +203,15 @@ func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 	if err := n.confirm(t.Context(), term); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.confirm(t.Context(), term-1); !errors.Is(err, ErrUnconfirmed) {
+	if err := n.confirm(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("of a term that is over: %v", err)
 	}
 	peers.set(answers{term: term + 1})
-	if err := n.confirm(t.Context(), term); !errors.Is(err, ErrUnconfirmed) {
+	if err := n.confirm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when the others know a later term: %v", err)
 	}
-	peers.set(answers{err: ErrUnreachable})
-	if err := n.confirm(t.Context(), term); !errors.Is(err, ErrUnconfirmed) {
+	peers.set(answers{err: peer.ErrUnreachable})
+	if err := n.confirm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when nobody answers: %v", err)
 	}
 }
@@ -218,16 +219,16 @@ func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 // switchPeers are peers that a test exchanges while the members run.
 type switchPeers struct {
 	mu    sync.Mutex
-	peers Peers
+	peers peer.Client
 }
 
-func (s *switchPeers) set(peers Peers) {
+func (s *switchPeers) set(peers peer.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peers = peers
 }
 
-func (s *switchPeers) Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error) {
+func (s *switchPeers) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
 	s.mu.Lock()
 	peers := s.peers
 	s.mu.Unlock()
@@ -239,8 +240,8 @@ type answers struct {
 	err  error
 }
 
-func (a answers) Call(context.Context, raft.Server, Method, []byte) ([]byte, error) {
-	return answer{term: a.term}.encode(), a.err
+func (a answers) Call(context.Context, raft.Server, peer.Method, []byte) ([]byte, error) {
+	return peer.EncodeTerm(a.term, 0), a.err
 }
 
 // † One node with a wrong clock changes nothing, leader or not.
@@ -251,7 +252,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.noteAnswers(n.peers.poll(t.Context(), time.Second))
+		n.noteAnswers(n.peers.Poll(t.Context(), time.Second))
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
@@ -262,9 +263,9 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.noteAnswers(n.peers.poll(t.Context(), time.Second))
+	n.noteAnswers(n.peers.Poll(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
-		answered := n.peers.poll(t.Context(), time.Second)
+		answered := n.peers.Poll(t.Context(), time.Second)
 		if len(answered) != 2 {
 			t.Fatalf("%d members answered", len(answered))
 		}
@@ -272,7 +273,7 @@ func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 		ids := slices.Sorted(maps.Keys(answered))
 		delete(answered, ids[0])
 		off := answered[ids[1]]
-		off.clockBase += wrong
+		off.ClockBase += wrong
 		answered[ids[1]] = off
 		n.noteAnswers(answered)
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
@@ -427,7 +428,7 @@ func TestIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first.RaftID() != "n1.0000000000000007" || NodeName(first.RaftID()) != "n1" {
+	if first.RaftID() != "n1.0000000000000007" || peer.NodeName(first.RaftID()) != "n1" {
 		t.Errorf("%s", first.RaftID())
 	}
 	if other, err := LoadIdentity(dir, "holdfast", "n1", 9); other == first || err != nil {

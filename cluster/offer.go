@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -146,8 +147,8 @@ func (o *Offer) changed(configured bool, last, now []byte, inForce fsm.Settings)
 // proposeOffer puts settings into the log, here or by way of the leader.
 func (n *Node) proposeOffer(ctx context.Context, offer *Offer) error {
 	_, err := n.Execute(ctx, offer.command())
-	if errors.Is(err, ErrNotLeader) {
-		_, err = n.leaderCall(ctx, MethodOffer, offer.encode())
+	if errors.Is(err, peer.ErrNotLeader) {
+		_, err = n.leaderCall(ctx, peer.MethodOffer, offer.encode())
 	}
 	if err != nil {
 		return fmt.Errorf("configure: %w", err)

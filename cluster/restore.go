@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -25,18 +26,18 @@ const maxRestore = 4 << 30
 func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(snapshot, maxRestore+1))
 	if err != nil {
-		return fmt.Errorf("%w: read the snapshot: %w", ErrRefused, err)
+		return fmt.Errorf("%w: read the snapshot: %w", peer.ErrRefused, err)
 	}
 	if len(data) > maxRestore {
-		return fmt.Errorf("%w: the snapshot is larger than %d bytes", ErrRefused, maxRestore)
+		return fmt.Errorf("%w: the snapshot is larger than %d bytes", peer.ErrRefused, maxRestore)
 	}
 	status, err := fsm.CheckSnapshot(data)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
 	inForce := n.replica.Status().Version
 	if inForce < fsm.VersionRestore || status.Version > inForce {
-		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", ErrRefused, inForce, status.Version)
+		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", peer.ErrRefused, inForce, status.Version)
 	}
 	if err := n.changing.lock(ctx); err != nil {
 		return err
@@ -46,7 +47,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	replaced := false
 	defer func() {
 		if !replaced { // so that no member keeps what was staged
-			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollInterval)
+			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
 			defer cancel()
 			_, _ = n.Execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
 		}
@@ -58,7 +59,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 			err = errStaged
 		}
 		if err != nil { // nothing is replaced before the last word, and that is never said now
-			return fmt.Errorf("%w: %w", ErrNotDone, withoutKind(err))
+			return fmt.Errorf("%w: %w", peer.ErrNotDone, withoutKind(err))
 		}
 	}
 	result, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindRestore, Nonce: nonce, Offset: uint64(len(data))})
@@ -66,7 +67,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if result.Code != fsm.CodeOK {
-		return fmt.Errorf("%w: %w", ErrNotDone, errStaged)
+		return fmt.Errorf("%w: %w", peer.ErrNotDone, errStaged)
 	}
 	replaced = true
 	n.world.Log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
@@ -354,7 +355,7 @@ func TestRestoreEverywhere(t *testing.T) {
 	n.must(t, set("k", "later"))
 	whole := bytes.Clone(saved.Bytes())
 	saved.Bytes()[saved.Len()/2] ^= 1
-	if err := n.Restore(t.Context(), &saved); !errors.Is(err, ErrRefused) {
+	if err := n.Restore(t.Context(), &saved); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("damaged: %v", err)
 	}
 	if value, err := n.get("k"); value != "later" || err != nil {
@@ -363,7 +364,7 @@ func TestRestoreEverywhere(t *testing.T) {
 	waitFor(t, "the leader restores the snapshot", func() bool { // on a machine that stalls, the leader may be another one now
 		return slices.ContainsFunc(members, func(m *member) bool {
 			err := m.Restore(t.Context(), bytes.NewReader(whole))
-			if err != nil && !errors.Is(err, ErrNotDone) && !errors.Is(err, ErrNotLeader) {
+			if err != nil && !errors.Is(err, peer.ErrNotDone) && !errors.Is(err, peer.ErrNotLeader) {
 				t.Fatal(err)
 			}
 			n = m
@@ -384,44 +385,44 @@ func TestRefusedChanges(t *testing.T) {
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
-	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, ErrRefused) {
+	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
 	}
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	old := []byte(`{"id":"n2","address":"n2","version":1}`)
-	if _, err := n.Handle(t.Context(), Caller{ID: "n1"}, MethodJoin, old); !errors.Is(err, ErrRefused) {
+	if _, err := n.Handle(t.Context(), peer.Caller{ID: "n1"}, peer.MethodJoin, old); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("an old node: %v", err)
 	}
-	stranger := Caller{Certified: func(names ...string) bool { return false }}
-	if _, err := n.Handle(t.Context(), stranger, MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, ErrRefused) {
+	stranger := peer.Caller{Certified: func(names ...string) bool { return false }}
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("without its certificate: %v", err)
 	}
-	if _, err := n.Handle(t.Context(), stranger, MethodBroadcast, nil); !errors.Is(err, ErrRefused) {
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodBroadcast, nil); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a stranger as a member: %v", err)
 	}
 	if err := n.AddMember(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
-	if err := n.transferIfLeading(t.Context(), "n2"); !errors.Is(err, ErrRefused) {
+	if err := n.transferIfLeading(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
-	if err := n.RemoveMember(t.Context(), "nobody"); !errors.Is(err, ErrRefused) {
+	if err := n.RemoveMember(t.Context(), "nobody"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("removed nobody: %v", err)
 	}
 	if err := n.AddMember(t.Context(), "n2", true); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it votes", func() bool {
-		server, ok := find(n.servers(), "n2")
+		server, ok := peer.Find(n.servers(), "n2")
 		return ok && server.Suffrage == raft.Voter
 	})
-	if err := n.AddMember(t.Context(), "n2", false); !errors.Is(err, ErrRefused) {
+	if err := n.AddMember(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
 	fresh.raft.Shutdown()
 	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
-	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrNotDone) {
+	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
 	}
 }
@@ -436,12 +437,12 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
-	<-time.After(stabilization + 2*pollInterval) // autopilot knows it as a healthy non-voter
+	<-time.After(stabilization + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.RemoveMember(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); time.Since(began) < 3*pollInterval; <-time.After(10 * time.Millisecond) {
-		if _, member := find(n.servers(), "n2"); member {
+	for began := time.Now(); time.Since(began) < 3*peer.PollInterval; <-time.After(10 * time.Millisecond) {
+		if _, member := peer.Find(n.servers(), "n2"); member {
 			t.Fatal("it is a member again")
 		}
 	}
@@ -451,7 +452,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	answered := n.peers.poll(t.Context(), time.Second)
+	answered := n.peers.Poll(t.Context(), time.Second)
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
@@ -529,7 +530,7 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
-		if err := first.TransferLeadership(ctx, to); !errors.Is(err, ErrNotDone) {
+		if err := first.TransferLeadership(ctx, to); !errors.Is(err, peer.ErrNotDone) {
 			t.Errorf("again: %v", err)
 		}
 		cancel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -33,8 +34,8 @@ func (n *Node) transferIfLeading(ctx context.Context, to string) error {
 	if status.Serving {
 		_, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
-		case errors.Is(err, ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
-			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", ErrNotDone, err)
+		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
+			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", peer.ErrNotDone, err)
 		case err != nil:
 			return fmt.Errorf("transfer leadership: %w", err)
 		}
@@ -63,9 +64,9 @@ func (n *Node) successor(status Status, to string) (raft.Server, error) {
 		case err != nil:
 			return raft.Server{}, err
 		case target.Suffrage != raft.Voter:
-			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", ErrRefused, to)
+			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", peer.ErrRefused, to)
 		case n.transferFailed(status.Term, target.ID):
-			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", ErrNotDone, to)
+			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", peer.ErrNotDone, to)
 		}
 		return target, nil
 	}
@@ -75,12 +76,12 @@ func (n *Node) successor(status Status, to string) (raft.Server, error) {
 		if server.Suffrage != raft.Voter || server.ID == n.config.ID || n.transferFailed(status.Term, server.ID) {
 			continue
 		}
-		if description, _ := n.peers.of(server.ID); best.ID == "" || description.LastIndex > furthest {
+		if description, _ := n.peers.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
 			best, furthest = server, description.LastIndex
 		}
 	}
 	if best.ID == "" {
-		return raft.Server{}, fmt.Errorf("%w: the transfers to all other voters have come to nothing already", ErrNotDone)
+		return raft.Server{}, fmt.Errorf("%w: the transfers to all other voters have come to nothing already", peer.ErrNotDone)
 	}
 	return best, nil
 }
@@ -118,7 +119,7 @@ func (n *Node) noteFailedTransfer(term uint64, to raft.ServerID) {
 
 // transferFailed reports whether a member is not to be asked to lead now.
 func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
-	description, _ := n.peers.of(to)
+	description, _ := n.peers.Of(to)
 	t := &n.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,9 +133,9 @@ func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	status := n.Status()
 	switch {
 	case status.Role != "leader":
-		return ErrNotLeader
+		return peer.ErrNotLeader
 	case !otherVoter(status.Servers, n.config.ID):
-		return fmt.Errorf("%w: there is no other voter", ErrRefused)
+		return fmt.Errorf("%w: there is no other voter", peer.ErrRefused)
 	}
 	return n.transferIfLeading(ctx, to)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -44,9 +45,9 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 			if server.ID == n.config.ID {
 				body, err = n.handleHash(ctx, request)
 			} else {
-				body, err = n.world.Peers.Call(ctx, server, MethodHash, request)
+				body, err = n.world.Peers.Call(ctx, server, peer.MethodHash, request)
 			}
-			state := StateHash{Node: NodeName(server.ID), Hash: string(body)}
+			state := StateHash{Node: peer.NodeName(server.ID), Hash: string(body)}
 			if err != nil {
 				state.Hash, state.Fault = "", err.Error()
 			}
@@ -56,7 +57,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 		})
 	}
 	asking.Wait()
-	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return compareNames(a.Node, b.Node) })
+	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return peer.CompareNames(a.Node, b.Node) })
 	first := ""
 	for _, state := range verification.Hashes {
 		switch {
@@ -75,7 +76,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	const patience = 5 * time.Second
 	if len(request) != 8 {
-		return nil, fmt.Errorf("%w: malformed index", ErrRefused)
+		return nil, fmt.Errorf("%w: malformed index", peer.ErrRefused)
 	}
 	index := binary.BigEndian.Uint64(request)
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -21,7 +22,7 @@ type membersLog struct {
 
 // watchMembers asks the other members every second.
 func (n *Node) watchMembers(ctx context.Context) {
-	const impatient = pollInterval / 4 // until this node has caught up
+	const impatient = peer.PollInterval / 4 // until this node has caught up
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var logged membersLog
@@ -31,11 +32,11 @@ func (n *Node) watchMembers(ctx context.Context) {
 		n.logClock(&logged)
 		n.logMembers(&logged)
 		_, leader := n.raft.LeaderWithID()
-		n.peers.lookAtLeader(leader, n.replica.Status().Index)
+		n.peers.CompareWithLeader(leader, n.replica.Status().Index)
 		if n.Behind() {
 			timer.Reset(impatient)
 		} else {
-			timer.Reset(pollInterval)
+			timer.Reset(peer.PollInterval)
 		}
 		n.announceAddress(ctx)
 		if alone = n.countAlone(alone); alone >= aloneRounds {
@@ -52,7 +53,7 @@ func (n *Node) watchMembers(ctx context.Context) {
 
 // poll asks the other members for their status, and logs who does not answer any more, or answers again.
 func (n *Node) poll(ctx context.Context) {
-	answered := n.peers.poll(ctx, pollInterval)
+	answered := n.peers.Poll(ctx, peer.PollInterval)
 	last, first := n.noteAnswers(answered)
 	for _, server := range n.servers() {
 		_, now := answered[server.ID]
@@ -68,8 +69,8 @@ func (n *Node) poll(ctx context.Context) {
 }
 
 // noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
-func (n *Node) noteAnswers(answered map[raft.ServerID]peerAnswer) (before map[raft.ServerID]peerAnswer, first bool) {
-	before, first = n.peers.refresh(answered)
+func (n *Node) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
+	before, first = n.peers.Refresh(answered)
 	n.clock.update(answered, n.servers(), n.config.ID)
 	return before, first
 }
@@ -112,7 +113,7 @@ func (n *Node) logMembers(logged *membersLog) {
 // announceAddress tells the leader that this member is at another address than the members know.
 func (n *Node) announceAddress(ctx context.Context) {
 	servers := n.servers()
-	server, member := find(servers, n.config.ID)
+	server, member := peer.Find(servers, n.config.ID)
 	if !member || server.Address == n.config.Address || n.leadership.Load() != nil {
 		return
 	}
@@ -120,13 +121,13 @@ func (n *Node) announceAddress(ctx context.Context) {
 	if err != nil {
 		return // strings always encode
 	}
-	n.askAnyone(ctx, MethodJoin, request)
+	n.askAnyone(ctx, peer.MethodJoin, request)
 }
 
 // askAnyone asks all other members at once, as one that need not be a member, and returns the first good answer, nil when there
 // is none within the time of a poll.
-func (n *Node) askAnyone(ctx context.Context, method Method, request []byte) []byte {
-	ctx, cancel := context.WithTimeout(ctx, pollInterval)
+func (n *Node) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
+	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
 	servers := n.servers()
 	answers := make(chan []byte, len(servers))
@@ -162,7 +163,7 @@ const aloneRounds = 3
 // countAlone counts the polls in a row in which this node heard of no leader, or did not find itself among the members.
 func (n *Node) countAlone(rounds int) int {
 	servers := n.servers()
-	_, member := find(servers, n.config.ID)
+	_, member := peer.Find(servers, n.config.ID)
 	_, leader := n.raft.LeaderWithID()
 	if len(servers) > 0 && !member || leader == "" {
 		return rounds + 1
@@ -175,7 +176,7 @@ var ErrRemoved = fmt.Errorf("this node was removed from the cluster: to let it j
 
 // checkRemoved ends the process when the leader says that this node is no member.
 func (n *Node) checkRemoved(ctx context.Context) {
-	if string(n.askAnyone(ctx, MethodMember, []byte(n.config.ID))) == "false" {
+	if string(n.askAnyone(ctx, peer.MethodMember, []byte(n.config.ID))) == "false" {
 		n.world.Exit(ErrRemoved)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 const (
@@ -20,10 +20,10 @@ const (
 	writeTimeout     = 5 * time.Second
 )
 
-var errBusy = fmt.Errorf("%w: the member serves too many calls", cluster.ErrNotDone)
+var errBusy = fmt.Errorf("%w: the member serves too many calls", peer.ErrNotDone)
 
 // serveCalls answers one caller until the connection ends, or the caller ceases to be a member.
-func (t *Transport) serveCalls(conn net.Conn, caller cluster.Caller) {
+func (t *Transport) serveCalls(conn net.Conn, caller peer.Caller) {
 	reader := bufio.NewReaderSize(conn, 16<<10)
 	ctx, cancel := context.WithCancel(t.ctx)
 	var writing sync.Mutex
@@ -35,7 +35,7 @@ func (t *Transport) serveCalls(conn net.Conn, caller cluster.Caller) {
 			err = errTooLarge
 		}
 		if err != nil {
-			code, body = codeError, cluster.EncodeError(err)
+			code, body = codeError, peer.EncodeError(err)
 		}
 		writing.Lock()
 		defer writing.Unlock()
@@ -55,10 +55,10 @@ func (t *Transport) serveCalls(conn net.Conn, caller cluster.Caller) {
 			break
 		}
 		handler := t.handler.Load()
-		if standing, _ := handler.Standing(caller.ID); caller.ID != "" && standing == cluster.Stranger {
+		if standing, _ := handler.Standing(caller.ID); caller.ID != "" && standing == peer.Stranger {
 			break // it was removed
 		}
-		method := cluster.Method(code)
+		method := peer.Method(code)
 		if method.Quick() {
 			body, err := handler.Handle(ctx, caller, method, request)
 			reply(number, body, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // callers are the connections for calls, one to each member that was ever called.
@@ -50,11 +50,11 @@ func (c *callers) close() {
 	}
 }
 
-// Call implements cluster.Peers. A member without id is whoever listens at the address.
-func (t *Transport) Call(ctx context.Context, member raft.Server, method cluster.Method, request []byte) ([]byte, error) {
+// Call implements peer.Client. A member without id is whoever listens at the address.
+func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
 	caller, err := t.calls.get(member.ID, string(member.Address))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
 	return caller.call(ctx, method, request)
 }
@@ -178,14 +178,14 @@ func (c *caller) close() {
 	}
 }
 
-func (c *caller) call(ctx context.Context, method cluster.Method, request []byte) ([]byte, error) {
+func (c *caller) call(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
 	if len(request)+frameHeader > maxFrame {
 		return nil, errTooLarge
 	}
 	connection, err := c.connect(ctx)
 	if err != nil {
-		if !errors.Is(err, cluster.ErrUnreachable) {
-			err = fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		if !errors.Is(err, peer.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 		}
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (c *caller) call(ctx context.Context, method cluster.Method, request []byte
 	number, answers, err := connection.send(method, request)
 	if err != nil {
 		c.drop(connection, err)
-		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
 	select {
 	case answer := <-answers:
@@ -205,14 +205,14 @@ func (c *caller) call(ctx context.Context, method cluster.Method, request []byte
 			peer := target(c.id, raft.ServerAddress(c.address))
 			c.transport.closeOutbound(func(o *outbound) bool { return o.silentTo(peer, patience) })
 		}
-		return nil, fmt.Errorf("%w: %w", cluster.ErrUnreachable, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}
 }
 
 // errSilent says that nothing came over a connection for too long.
 var errSilent = errors.New("the member is silent")
 
-func (c *connection) send(method cluster.Method, request []byte) (uint64, <-chan answer, error) {
+func (c *connection) send(method peer.Method, request []byte) (uint64, <-chan answer, error) {
 	answers := make(chan answer, 1)
 	c.mu.Lock()
 	if c.ended != nil {
@@ -260,7 +260,7 @@ func (c *connection) read() error {
 		switch {
 		case answers == nil: // nobody waits any more
 		case code == codeError:
-			answers <- answer{err: cluster.RemoteError(body)}
+			answers <- answer{err: peer.RemoteError(body)}
 		default:
 			answers <- answer{body: body}
 		}
@@ -276,9 +276,9 @@ func (c *connection) end(err error) {
 		c.ended = err
 	}
 	for number, answers := range c.waiting {
-		answers <- answer{err: fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)}
+		answers <- answer{err: fmt.Errorf("%w: %w", peer.ErrUnreachable, err)}
 		delete(c.waiting, number)
 	}
 }
 
-var _ cluster.Peers = (*Transport)(nil)
+var _ peer.Client = (*Transport)(nil)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // kind says what a connection is for.
@@ -52,13 +52,13 @@ const (
 // protocolVersion is that of the handshake and of the frames behind it.
 const protocolVersion = 1
 
-// Errors of refused connections. Each wraps cluster.ErrUnreachable: nothing was sent.
+// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent.
 var (
-	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", cluster.ErrUnreachable)
-	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", cluster.ErrUnreachable)
-	ErrOtherMember = fmt.Errorf("%w: another member listens there", cluster.ErrUnreachable)
-	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", cluster.ErrUnreachable)
-	ErrNotAMember  = fmt.Errorf("%w: this node is no member, it says", cluster.ErrUnreachable)
+	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", peer.ErrUnreachable)
+	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
+	ErrOtherMember = fmt.Errorf("%w: another member listens there", peer.ErrUnreachable)
+	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", peer.ErrUnreachable)
+	ErrNotAMember  = fmt.Errorf("%w: this node is no member, it says", peer.ErrUnreachable)
 )
 
 func (r refusal) err() error {
@@ -159,11 +159,11 @@ func (t *Transport) judge(conn net.Conn, theirs *hello) refusal {
 		return "" // what it may ask for depends on its certificate
 	}
 	standing, address := t.handler.Load().Standing(theirs.From)
-	name := cluster.NodeName(theirs.From)
+	name := peer.NodeName(theirs.From)
 	switch {
-	case standing == cluster.Stranger || standing == cluster.Possible && theirs.Kind == kindHTTP:
+	case standing == peer.Stranger || standing == peer.Possible && theirs.Kind == kindHTTP:
 		return refuseMember
-	case standing == cluster.Known && t.config.TLS.Names(conn, name, cluster.HostOf(address)), t.config.TLS.Names(conn, name):
+	case standing == peer.Known && t.config.TLS.Names(conn, name, peer.HostOf(address)), t.config.TLS.Names(conn, name):
 		return ""
 	default:
 		return refuseCertificate

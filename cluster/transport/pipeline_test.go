@@ -8,14 +8,14 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // Raft stops listening to the answers of a pipeline at the first that ends it, and may send a few more messages before it sees
 // that: none of them may wait for somebody who listens.
 func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
-	follower := listen(t, "n2", nil, members(cluster.Known, "n1"))
-	leader := listen(t, "n1", nil, members(cluster.Known, "n2"))
+	follower := listen(t, "n2", nil, members(peer.Known, "n1"))
+	leader := listen(t, "n1", nil, members(peer.Known, "n2"))
 	there, here := follower.Raft(), leader.Raft()
 	done := make(chan struct{})
 	t.Cleanup(func() {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/internal/ordered"
 	"holdfast/internal/tlsconfig"
 )
@@ -56,9 +56,9 @@ func (tcp) Dial(ctx context.Context, address string) (net.Conn, error) {
 // Handler answers other members.
 type Handler interface {
 	// Handle answers a call.
-	Handle(ctx context.Context, caller cluster.Caller, method cluster.Method, request []byte) ([]byte, error)
+	Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error)
 	// Standing returns what is known of another that wants to talk as a member, and a member's address.
-	Standing(id raft.ServerID) (cluster.Standing, raft.ServerAddress)
+	Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
 // Transport is a listener and the connections to other members. Its methods are safe for concurrent use.
@@ -212,7 +212,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:
-		caller := cluster.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.Names(conn, names...) }}
+		caller := peer.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.Names(conn, names...) }}
 		if theirs.To == "" {
 			caller.ID = ""
 		}
@@ -243,10 +243,10 @@ func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address 
 	defer cancel()
 	raw, err := t.config.Network.Dial(ctx, address)
 	if err != nil {
-		return nil, "", fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		return nil, "", fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
 	tune(raw, k)
-	conn := t.config.TLS.Client(raw, cluster.HostOf(raft.ServerAddress(address)), cluster.NodeName(to))
+	conn := t.config.TLS.Client(raw, peer.HostOf(raft.ServerAddress(address)), peer.NodeName(to))
 	// The handshake ends with the context, whatever the other side does.
 	ended := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	id, err := t.greet(conn, k, to)
@@ -255,8 +255,8 @@ func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address 
 	}
 	if err != nil {
 		_ = conn.Close() // the error that counts is the other
-		if !errors.Is(err, cluster.ErrUnreachable) {
-			err = fmt.Errorf("%w: %w", cluster.ErrUnreachable, err)
+		if !errors.Is(err, peer.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 		}
 		return nil, id, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/internal/testcert"
 	"holdfast/internal/tlsconfig"
 )
@@ -25,32 +25,32 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // echo answers calls with what they bring, and knows the members of a test.
 type echo struct {
-	standing map[raft.ServerID]cluster.Standing
+	standing map[raft.ServerID]peer.Standing
 	address  raft.ServerAddress
 	hang     chan struct{}
 	calls    atomic.Int32
 }
 
-func (e *echo) Handle(ctx context.Context, caller cluster.Caller, method cluster.Method, request []byte) ([]byte, error) {
+func (e *echo) Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error) {
 	e.calls.Add(1)
 	switch {
-	case method == cluster.MethodHash:
+	case method == peer.MethodHash:
 		select {
 		case <-e.hang:
 		case <-ctx.Done():
 		}
-		return nil, cluster.ErrNotLeader
-	case method == cluster.MethodJoin:
+		return nil, peer.ErrNotLeader
+	case method == peer.MethodJoin:
 		if !caller.Certified("n2") {
-			return nil, cluster.ErrRefused
+			return nil, peer.ErrRefused
 		}
-	case method == cluster.MethodOffer:
-		return nil, cluster.ErrOutcomeUnknown
+	case method == peer.MethodOffer:
+		return nil, peer.ErrOutcomeUnknown
 	}
 	return append([]byte(caller.ID+":"), request...), nil
 }
 
-func (e *echo) Standing(id raft.ServerID) (cluster.Standing, raft.ServerAddress) {
+func (e *echo) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return e.standing[id], e.address
 }
 
@@ -71,8 +71,8 @@ func listen(t *testing.T, id raft.ServerID, secure *tlsconfig.Mutual, handler Ha
 	return network
 }
 
-func members(standing cluster.Standing, ids ...raft.ServerID) *echo {
-	e := &echo{standing: map[raft.ServerID]cluster.Standing{}, hang: make(chan struct{})}
+func members(standing peer.Standing, ids ...raft.ServerID) *echo {
+	e := &echo{standing: map[raft.ServerID]peer.Standing{}, hang: make(chan struct{})}
 	for _, id := range ids {
 		e.standing[id] = standing
 	}
@@ -83,7 +83,7 @@ func (t *Transport) server() raft.Server {
 	return raft.Server{ID: t.config.ID, Address: raft.ServerAddress(t.Address())}
 }
 
-func call(t *testing.T, from *Transport, to raft.Server, method cluster.Method) error {
+func call(t *testing.T, from *Transport, to raft.Server, method peer.Method) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -94,13 +94,13 @@ func call(t *testing.T, from *Transport, to raft.Server, method cluster.Method) 
 // † raft never checks whom a message was meant for: a node that lost its disk and listens at its old address must not answer
 // for the id that it had, neither calls nor raft's votes.
 func TestConnectionsNameWhomTheyMean(t *testing.T) {
-	wiped := listen(t, "n2.new", nil, members(cluster.Known, "n1.a"))
-	first := listen(t, "n1.a", nil, members(cluster.Known, "n2.new"))
+	wiped := listen(t, "n2.new", nil, members(peer.Known, "n1.a"))
+	first := listen(t, "n1.a", nil, members(peer.Known, "n2.new"))
 	before := raft.Server{ID: "n2.old", Address: raft.ServerAddress(wiped.Address())}
-	if err := call(t, first, before, cluster.MethodAsk); !errors.Is(err, ErrOtherMember) {
+	if err := call(t, first, before, peer.MethodAsk); !errors.Is(err, ErrOtherMember) {
 		t.Errorf("call: %v", err)
 	}
-	if err := call(t, first, wiped.server(), cluster.MethodAsk); err != nil {
+	if err := call(t, first, wiped.server(), peer.MethodAsk); err != nil {
 		t.Errorf("call under its own id: %v", err)
 	}
 	votes := first.Raft()
@@ -128,8 +128,8 @@ func TestConnectionsNameWhomTheyMean(t *testing.T) {
 
 // Who is no member, of another cluster, or of another protocol, is told so.
 func TestRefusals(t *testing.T) {
-	handler := members(cluster.Known, "n1.a")
-	handler.standing["n3.c"] = cluster.Possible
+	handler := members(peer.Known, "n1.a")
+	handler.standing["n3.c"] = peer.Possible
 	listener := listen(t, "n2.b", nil, handler)
 	for _, test := range []struct {
 		name  string
@@ -174,27 +174,27 @@ func TestRefusals(t *testing.T) {
 
 // Many calls share a connection; one that hangs holds up none, and the errors of the other side keep what they mean.
 func TestCalls(t *testing.T) {
-	handler := members(cluster.Known, "n1.a")
+	handler := members(peer.Known, "n1.a")
 	listener := listen(t, "n2.b", nil, handler)
-	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	caller := listen(t, "n1.a", nil, members(peer.Known))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	hanging := make(chan error, 1)
 	go func() {
-		_, err := caller.Call(ctx, listener.server(), cluster.MethodHash, nil)
+		_, err := caller.Call(ctx, listener.server(), peer.MethodHash, nil)
 		hanging <- err
 	}()
 	var calling sync.WaitGroup
 	for range 50 {
 		calling.Go(func() {
-			body, err := caller.Call(t.Context(), listener.server(), cluster.MethodBroadcast, []byte("x"))
+			body, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, []byte("x"))
 			if string(body) != "n1.a:x" || err != nil {
 				t.Errorf("%q, %v", body, err)
 			}
 		})
 	}
 	calling.Wait()
-	if err := call(t, caller, listener.server(), cluster.MethodOffer); !errors.Is(err, cluster.ErrOutcomeUnknown) {
+	if err := call(t, caller, listener.server(), peer.MethodOffer); !errors.Is(err, peer.ErrOutcomeUnknown) {
 		t.Errorf("%v", err)
 	}
 	// A call that is given up at once, on a connection that was idle for long, does not end the one that hangs.
@@ -202,7 +202,7 @@ func TestCalls(t *testing.T) {
 	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.heard = time.Now().Add(-time.Hour)
 	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.mu.Unlock()
 	brief, stop := context.WithTimeout(t.Context(), time.Millisecond)
-	_, _ = caller.Call(brief, listener.server(), cluster.MethodHash, nil)
+	_, _ = caller.Call(brief, listener.server(), peer.MethodHash, nil)
 	stop()
 	select {
 	case err := <-hanging:
@@ -210,13 +210,13 @@ func TestCalls(t *testing.T) {
 	default:
 	}
 	close(handler.hang)
-	if err := <-hanging; !errors.Is(err, cluster.ErrNotLeader) {
+	if err := <-hanging; !errors.Is(err, peer.ErrNotLeader) {
 		t.Errorf("%v", err)
 	}
-	if _, err := caller.Call(t.Context(), listener.server(), cluster.MethodBroadcast, make([]byte, maxFrame)); !errors.Is(err, errTooLarge) {
+	if _, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, make([]byte, maxFrame)); !errors.Is(err, errTooLarge) {
 		t.Errorf("%v", err)
 	}
-	body, err := caller.Call(t.Context(), listener.server(), cluster.MethodBroadcast, make([]byte, 20<<20))
+	body, err := caller.Call(t.Context(), listener.server(), peer.MethodBroadcast, make([]byte, 20<<20))
 	if len(body) != 5+20<<20 || err != nil {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
@@ -230,9 +230,9 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	_ = listener.Close()
-	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	caller := listen(t, "n1.a", nil, members(peer.Known))
 	for range 1000 {
-		if err := call(t, caller, raft.Server{ID: "n2.b", Address: raft.ServerAddress(address)}, cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+		if err := call(t, caller, raft.Server{ID: "n2.b", Address: raft.ServerAddress(address)}, peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
 			t.Fatal(err)
 		}
 	}
@@ -241,9 +241,9 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = back.Close() }()
-	back.Serve(members(cluster.Known, "n1.a"))
+	back.Serve(members(peer.Known, "n1.a"))
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		if call(t, caller, back.server(), cluster.MethodAsk) == nil {
+		if call(t, caller, back.server(), peer.MethodAsk) == nil {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -269,29 +269,29 @@ func TestCertificatesNameMembers(t *testing.T) {
 	for name, hosts := range map[string][]string{"n1": {"n1", "127.0.0.1"}, "n2": {"n2", "127.0.0.1"}, "printer": {"printer", "127.0.0.1"}} {
 		ca.Issue(name, hosts...)
 	}
-	handler := members(cluster.Known, "n1.a")
+	handler := members(peer.Known, "n1.a")
 	handler.address = "n1:7400"
 	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
-	if err := call(t, listen(t, "n1.a", mutual(t, ca, "n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); err != nil {
+	if err := call(t, listen(t, "n1.a", mutual(t, ca, "n1"), members(peer.Known)), listener.server(), peer.MethodAsk); err != nil {
 		t.Errorf("a member: %v", err)
 	}
-	impostor := listen(t, "n1.a", mutual(t, ca, "printer"), members(cluster.Known))
-	if err := call(t, impostor, listener.server(), cluster.MethodAsk); !errors.Is(err, ErrCertificate) {
+	impostor := listen(t, "n1.a", mutual(t, ca, "printer"), members(peer.Known))
+	if err := call(t, impostor, listener.server(), peer.MethodAsk); !errors.Is(err, ErrCertificate) {
 		t.Errorf("another's certificate: %v", err)
 	}
 	if _, err := impostor.DialHTTP(t.Context(), listener.server()); !errors.Is(err, ErrCertificate) {
 		t.Errorf("another's certificate, as an operator: %v", err)
 	}
-	if err := call(t, impostor, raft.Server{Address: listener.server().Address}, cluster.MethodJoin); !errors.Is(err, cluster.ErrRefused) {
+	if err := call(t, impostor, raft.Server{Address: listener.server().Address}, peer.MethodJoin); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("join under another's name: %v", err)
 	}
-	plain := listen(t, "n1.a", nil, members(cluster.Known))
-	if err := call(t, plain, listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+	plain := listen(t, "n1.a", nil, members(peer.Known))
+	if err := call(t, plain, listener.server(), peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("in the clear: %v", err)
 	}
 	foreign := testcert.NewAuthority(t)
 	foreign.Issue("n1", "n1", "127.0.0.1")
-	if err := call(t, listen(t, "n1.a", mutual(t, foreign, "n1"), members(cluster.Known)), listener.server(), cluster.MethodAsk); !errors.Is(err, cluster.ErrUnreachable) {
+	if err := call(t, listen(t, "n1.a", mutual(t, foreign, "n1"), members(peer.Known)), listener.server(), peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("of another authority: %v", err)
 	}
 	if handler.calls.Load() != 2 {
@@ -304,20 +304,20 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	ca.Issue("n1", "n1", "127.0.0.1")
 	ca.Issue("n2", "wrong")
-	handler := members(cluster.Known, "n1.a")
+	handler := members(peer.Known, "n1.a")
 	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
-	caller := listen(t, "n1.a", mutual(t, ca, "n1"), members(cluster.Known))
-	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
+	caller := listen(t, "n1.a", mutual(t, ca, "n1"), members(peer.Known))
+	if err := call(t, caller, listener.server(), peer.MethodAsk); err == nil {
 		t.Fatal("a listener with another's certificate was believed")
 	}
 	if err := os.WriteFile(ca.File("n2.crt"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := call(t, caller, listener.server(), cluster.MethodAsk); err == nil {
+	if err := call(t, caller, listener.server(), peer.MethodAsk); err == nil {
 		t.Fatal("a listener without a certificate was believed")
 	}
 	ca.Issue("n2", "n2", "127.0.0.1")
-	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), cluster.MethodAsk) != nil; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), peer.MethodAsk) != nil; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate is not used")
 		}
@@ -326,8 +326,8 @@ func TestCertificatesAreReloaded(t *testing.T) {
 
 // HTTP that is forwarded comes out of the listener for it.
 func TestHTTPStreams(t *testing.T) {
-	listener := listen(t, "n2.b", nil, members(cluster.Known, "n1.a"))
-	caller := listen(t, "n1.a", nil, members(cluster.Known))
+	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
+	caller := listen(t, "n1.a", nil, members(peer.Known))
 	near, err := caller.DialHTTP(t.Context(), listener.server())
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/node"
@@ -92,7 +93,7 @@ func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 		}
 	}
 	s := clusterStatus{
-		Leader: cluster.NodeName(health.Leader), Healthy: health.Healthy, FailureTolerance: health.FailureTolerance, Members: len(list),
+		Leader: peer.NodeName(health.Leader), Healthy: health.Healthy, FailureTolerance: health.FailureTolerance, Members: len(list),
 		Term: status.Term, LogVersion: status.LogVersion,
 	}
 	for _, m := range list {

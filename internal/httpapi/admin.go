@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // AdminConfig is what the admin API of a node shows and does.
@@ -178,7 +179,7 @@ type Status struct {
 func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	s := a.Node.Status()
 	answer := Status{
-		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: cluster.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
+		Node: a.Name, ID: string(s.ID), State: s.Role, Leader: peer.NodeName(s.LeaderID), Serving: s.Serving, Ready: "ok",
 		Notes: a.Notes(), Term: s.Term, LastTerm: a.Node.LastTerm(), LastIndex: s.Last, CommitIndex: s.Commit,
 		AppliedIndex: s.State.Index, LogVersion: s.State.Version, Hash: fmt.Sprintf("%016x", s.State.Hash), Keys: s.State.Keys,
 		Bytes: s.State.Bytes, Watches: s.State.Watches, Remembered: s.State.Remembered,
@@ -211,11 +212,11 @@ func (a *admin) fail(w http.ResponseWriter, err error) {
 		code = http.StatusBadRequest
 	case errors.Is(err, errNotFound):
 		code = http.StatusNotFound
-	case errors.Is(err, cluster.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, peer.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
 		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
-	case errors.Is(err, cluster.ErrRefused):
+	case errors.Is(err, peer.ErrRefused):
 		code = http.StatusConflict
-	case errors.Is(err, cluster.ErrNotLeader), errors.Is(err, cluster.ErrNotDone), errors.Is(err, cluster.ErrUnreachable):
+	case errors.Is(err, peer.ErrNotLeader), errors.Is(err, peer.ErrNotDone), errors.Is(err, peer.ErrUnreachable):
 		code = http.StatusServiceUnavailable
 	}
 	writeError(w, code, answer)

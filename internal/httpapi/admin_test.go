@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -81,7 +82,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		registry := prometheus.NewRegistry()
 		cluster.RegisterState(registry, node)
 		handler := Admin(AdminConfig{
-			Name: cluster.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
+			Name: peer.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
 			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "test",
 		})
 		forwarded := Serve(network.HTTP(server.ID), handler, slog.New(slog.DiscardHandler))
@@ -221,7 +222,7 @@ func TestChangesByWayOfAnyNode(t *testing.T) {
 		t.Errorf("%d %+v", code, health)
 	}
 	var done Done
-	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"to":"`+cluster.NodeName(follower.node.ID())+`"}`), &done); code != 200 || !done.Done {
+	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"to":"`+peer.NodeName(follower.node.ID())+`"}`), &done); code != 200 || !done.Done {
 		t.Fatal(code)
 	}
 	for deadline := time.Now().Add(10 * time.Second); !follower.node.Status().Serving; <-time.After(5 * time.Millisecond) {
@@ -230,7 +231,7 @@ func TestChangesByWayOfAnyNode(t *testing.T) {
 		}
 	}
 	// The one that leads now is demoted by way of the other: it hands over first.
-	name := cluster.NodeName(follower.node.ID())
+	name := peer.NodeName(follower.node.ID())
 	var answer any
 	if code := leader.call(http.MethodPost, "/v1/members/"+name+"/demote", nil, &answer); code != 200 {
 		t.Fatalf("demote the leader: %d %v", code, answer)
@@ -281,7 +282,7 @@ func TestSnapshotsByWayOfAnyNode(t *testing.T) {
 		t.Errorf("%d %+v", code, failure)
 	}
 	var status Status
-	if code := follower.call(http.MethodPost, "/v1/snapshot/take", nil, &status); code != 200 || status.Node != cluster.NodeName(follower.node.ID()) {
+	if code := follower.call(http.MethodPost, "/v1/snapshot/take", nil, &status); code != 200 || status.Node != peer.NodeName(follower.node.ID()) {
 		t.Errorf("%d %+v", code, status)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // forwarded says how often a request was passed on from one member to another.
@@ -37,7 +37,7 @@ func newForwarder(a *admin) *http.Transport {
 					return a.Dial(ctx, server)
 				}
 			}
-			return nil, cluster.ErrUnreachable
+			return nil, peer.ErrUnreachable
 		},
 		DisableKeepAlives: true, // operators are few, and the leader changes
 	}
@@ -101,7 +101,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, cluster.ErrNotLeader) || r.Method == http.MethodPut || attempt == maxForwards {
+		if !errors.Is(err, peer.ErrNotLeader) || r.Method == http.MethodPut || attempt == maxForwards {
 			a.fail(w, err)
 			return
 		}
@@ -132,12 +132,12 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		Transport: a.forwarder, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Log.Warn("a request that was forwarded to the leader failed", "leader", leader.ID, "error", err)
-			if leaderless != nil && errors.Is(err, cluster.ErrUnreachable) {
+			if leaderless != nil && errors.Is(err, peer.ErrUnreachable) {
 				if err := leaderless(w, r); err == nil {
 					return
 				}
 			}
-			if errors.Is(err, cluster.ErrUnreachable) || r.Method == http.MethodGet {
+			if errors.Is(err, peer.ErrUnreachable) || r.Method == http.MethodGet {
 				a.refuse(w)
 				return
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 )
 
 // The status page is for people: one page with its script and its style, nothing from elsewhere, and nothing on it changes anything. A
@@ -105,7 +106,7 @@ func (a *admin) picture(ctx context.Context, prefix string) *Picture {
 	ctx, cancel := context.WithTimeout(ctx, pictureTimeout)
 	defer cancel()
 	status := a.Node.Status()
-	p := &Picture{Node: a.Name, Leader: cluster.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []cluster.Member{}, Activities: []*Activity{}}
+	p := &Picture{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []cluster.Member{}, Activities: []*Activity{}}
 	activities := make([]*Activity, len(status.Servers))
 	var asking sync.WaitGroup
 	asking.Go(func() { p.Members = a.Node.MembersAsKnown(ctx) })

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/audit"
@@ -54,7 +55,7 @@ type Config struct {
 type Links struct {
 	Address raft.ServerAddress // under which the others reach this node
 	Raft    raft.Transport
-	Peers   cluster.Peers
+	Peers   peer.Client
 	// Attach makes the node answer the others.
 	Attach func(*cluster.Node)
 }

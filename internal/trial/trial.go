@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/mqttconn"
@@ -167,7 +168,7 @@ func (c *Cluster) startNodes(broker embedded.Config, offer cluster.Offer) error 
 
 func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, identity cluster.Identity, front mqttfront.Config, offer cluster.Offer) error {
 	s, log, id := c.config.Settings, c.config.Log, identity.RaftID()
-	name := cluster.NodeName(id)
+	name := peer.NodeName(id)
 	links := node.Links{
 		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network, Attach: network.Attach,
 	}

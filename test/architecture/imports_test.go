@@ -41,15 +41,16 @@ func rules() []rule {
 		{"cluster/replica", []string{"fsm"}, []string{"github.com/hashicorp/raft"}, "applying entries knows nothing of members and leaders"},
 		{"cluster/propose", []string{"fsm"}, []string{"github.com/hashicorp/raft"}, "making entries knows nothing of members"},
 		{"cluster/readindex", []string{"fsm"}, nil, "reads know the state, and are told of the leadership"},
+		{"cluster/peer", nil, []string{"github.com/hashicorp/raft"}, "what members say to each other knows nothing of who says it"},
 		{
 			"cluster",
-			[]string{"cluster/propose", "cluster/raftlog", "cluster/readindex", "cluster/replica", "fsm", "hlc", "internal/durable"},
+			[]string{"cluster/peer", "cluster/propose", "cluster/raftlog", "cluster/readindex", "cluster/replica", "fsm", "hlc", "internal/durable"},
 			[]string{"github.com/hashicorp/", "github.com/prometheus/client_golang"},
 			"replication knows the state machine, and nothing of MQTT",
 		},
 		{
 			"cluster/transport",
-			[]string{"cluster", "cluster/raftlog", "internal/ordered", "internal/tlsconfig"},
+			[]string{"cluster/peer", "cluster/raftlog", "internal/ordered", "internal/tlsconfig"},
 			[]string{"github.com/hashicorp/raft", "golang.org/x/sys/unix"},
 			"the connections between members know who is meant, and nothing of what is said",
 		},
@@ -57,7 +58,7 @@ func rules() []rule {
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
 			"internal/httpapi",
-			[]string{"cluster", "cluster/raftlog", "fsm", "internal/tlsconfig"},
+			[]string{"cluster", "cluster/peer", "cluster/raftlog", "fsm", "internal/tlsconfig"},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang", "github.com/prometheus/client_model"},
 			"the endpoints show the cluster and the state, and nothing of MQTT",
 		},

@@ -80,11 +80,11 @@ func replication() []Mutant {
 		select {
 		case err := <-verified:
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+				return fmt.Errorf("%w: %w", peer.ErrUnconfirmed, err)
 			}
 			return nil
 		case <-ctx.Done():
-			return ErrUnconfirmed
+			return peer.ErrUnconfirmed
 		}
 	}
 `),
@@ -207,7 +207,7 @@ func takeover() []Mutant {
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
-				{File: "cluster/node.go", Old: "\tpeers      *peerStatuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      *peerStatuses\n"},
+				{File: "cluster/node.go", Old: "\tpeers      *peer.Statuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      *peer.Statuses\n"},
 				{
 					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
+	"holdfast/cluster/peer"
 	"holdfast/internal/policy"
 	"holdfast/test/sim/schedule"
 )
@@ -222,7 +223,7 @@ func (s *simulation) removeMember(ctx context.Context, node *cluster.Node, victi
 	}
 	mark(true)
 	err := node.RemoveMember(ctx, victim.name)
-	if errors.Is(err, cluster.ErrRefused) || errors.Is(err, cluster.ErrNotLeader) || errors.Is(err, cluster.ErrNotDone) {
+	if errors.Is(err, peer.ErrRefused) || errors.Is(err, peer.ErrNotLeader) || errors.Is(err, peer.ErrNotDone) {
 		mark(false)
 	}
 	return s.done("remove", err)

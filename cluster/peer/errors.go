@@ -1,0 +1,68 @@
+package peer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotLeader says that this node does not serve now; the command was not taken up.
+	ErrNotLeader = errors.New("this node does not lead")
+	// ErrOutcomeUnknown says that a command may or may not take effect.
+	ErrOutcomeUnknown = errors.New("the outcome is unknown")
+	// ErrNotDone says that a command had no effect and will have none.
+	ErrNotDone = errors.New("the command was not executed")
+	// ErrUnconfirmed says that a majority did not confirm the leadership.
+	ErrUnconfirmed = fmt.Errorf("%w: no majority confirmed it", ErrNotLeader)
+	// ErrUnreachable says that a member did not answer.
+	ErrUnreachable = errors.New("member unreachable")
+	// ErrRefused says that a member, or the leader, refused to do something, and that nothing was changed.
+	ErrRefused = errors.New("refused")
+)
+
+// remoteError is an error on its way from one member to another.
+type remoteError struct {
+	Code string `json:"code,omitempty"`
+	Text string `json:"text"`
+	kind error
+}
+
+// Error implements error.
+func (e *remoteError) Error() string { return e.Text }
+
+// Unwrap returns the sentinel that the error wrapped at the other member.
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// remoteKinds are the sentinels that survive the way from one member to another.
+func remoteKinds() map[string]error {
+	return map[string]error{
+		"notLeader": ErrNotLeader, "notDone": ErrNotDone, "unknown": ErrOutcomeUnknown, "refused": ErrRefused, "unreachable": ErrUnreachable,
+	}
+}
+
+// EncodeError turns an error into the body of an answer.
+func EncodeError(err error) []byte {
+	encoded := remoteError{Text: err.Error()}
+	for code, kind := range remoteKinds() {
+		if errors.Is(err, kind) {
+			encoded.Code = code
+		}
+	}
+	body, err := json.Marshal(&encoded)
+	if err != nil {
+		return nil // a string always encodes
+	}
+	return body
+}
+
+// RemoteError turns the body of an answer back into an error. It matches ErrNotLeader, ErrNotDone, ErrOutcomeUnknown and
+// ErrRefused as the original did.
+func RemoteError(body []byte) error {
+	decoded := &remoteError{}
+	if err := json.Unmarshal(body, decoded); err != nil {
+		decoded.Text = "an error that cannot be read"
+	}
+	decoded.kind = remoteKinds()[decoded.Code]
+	return decoded
+}

@@ -1,0 +1,42 @@
+package peer
+
+import (
+	"cmp"
+	"net"
+	"strings"
+
+	"github.com/hashicorp/raft"
+)
+
+// NodeName returns the name of the node that a raft id belongs to.
+func NodeName(id raft.ServerID) string {
+	name := string(id)
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		return name[:dot]
+	}
+	return name
+}
+
+// CompareNames orders node names by length first: n2 goes before n10.
+func CompareNames(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}
+
+// HostOf returns the host of an address, without its port.
+func HostOf(address raft.ServerAddress) string {
+	host, _, err := net.SplitHostPort(string(address))
+	if err != nil {
+		return string(address)
+	}
+	return host
+}
+
+// Find returns the server with the id, if there is one.
+func Find(servers []raft.Server, id raft.ServerID) (raft.Server, bool) {
+	for _, server := range servers {
+		if server.ID == id {
+			return server, true
+		}
+	}
+	return raft.Server{}, false
+}

@@ -1,0 +1,65 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Status is what a member says of itself.
+type Status struct {
+	ID        raft.ServerID      `json:"id"`
+	Address   raft.ServerAddress `json:"address"`
+	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
+	State     string             `json:"state"`    // leader, follower, candidate or shutdown
+	Leader    raft.ServerID      `json:"leader,omitempty"`
+	Servers   []raft.Server      `json:"servers,omitempty"`
+	Term      uint64             `json:"term"`
+	LastIndex uint64             `json:"lastIndex"`
+	LastTerm  uint64             `json:"lastTerm"`
+	Commit    uint64             `json:"commitIndex"`
+	Applied   uint64             `json:"appliedIndex"`
+	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never
+	Version   uint32             `json:"version"`     // what it can apply
+	BrokerUp  bool               `json:"brokerUp"`
+	DiskLow   bool               `json:"diskLow"`
+	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
+}
+
+// AskStatus asks a member what it says of itself.
+func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, error) {
+	body, err := client.Call(ctx, member, MethodPeerStatus, nil)
+	if err != nil {
+		return Status{}, err
+	}
+	var status Status
+	if err := json.Unmarshal(body, &status); err != nil {
+		return Status{}, fmt.Errorf("%w: %w", errAnswer, err)
+	}
+	return status, nil
+}
+
+var errAnswer = errors.New("an answer that cannot be read")
+
+// EncodeTerm returns the answer to MethodAsk: raft's current term, read after the question arrived, and the member's wall clock in
+// milliseconds since the Unix epoch.
+func EncodeTerm(term uint64, wall int64) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
+}
+
+// AskTerm asks a member for raft's current term. The member read it after the call.
+func AskTerm(ctx context.Context, client Client, member raft.Server) (uint64, error) {
+	body, err := client.Call(ctx, member, MethodAsk, nil)
+	if err != nil {
+		return 0, err
+	}
+	if len(body) < 16 {
+		return 0, errAnswer
+	}
+	return binary.BigEndian.Uint64(body), nil
+}

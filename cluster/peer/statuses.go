@@ -1,0 +1,145 @@
+package peer
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// PollInterval is how often the members ask each other for their status.
+const PollInterval = time.Second
+
+// Statuses is what a member knows of the others, from polling them every PollInterval. It is safe for concurrent use.
+type Statuses struct {
+	self      raft.ServerID
+	client    Client
+	servers   func() []raft.Server
+	monotonic func() time.Duration
+
+	mu       sync.Mutex
+	answered map[raft.ServerID]Answer // in the last poll
+
+	polled  bool   // there was a poll
+	current bool   // at the last poll this member had applied what the leader had at the one before
+	applied uint64 // by the leader, at the last poll
+}
+
+// Answer is what a member answered to a poll.
+type Answer struct {
+	Status
+	// ClockBase is the member's wall clock at this process's monotonic time 0, in milliseconds since the Unix epoch.
+	ClockBase int64
+}
+
+// NewStatuses returns the statuses of a member with an id. servers returns the latest configuration that it knows, monotonic the
+// time since any fixed moment.
+func NewStatuses(self raft.ServerID, client Client, servers func() []raft.Server, monotonic func() time.Duration) *Statuses {
+	return &Statuses{self: self, client: client, servers: servers, monotonic: monotonic}
+}
+
+// Poll asks all other members at once, and returns the answers that arrived in time.
+func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.ServerID]Answer {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var mu sync.Mutex
+	answered := make(map[raft.ServerID]Answer)
+	var asking sync.WaitGroup
+	for _, server := range s.servers() {
+		if server.ID == s.self {
+			continue
+		}
+		asking.Go(func() {
+			asked := s.monotonic()
+			status, err := AskStatus(ctx, s.client, server)
+			if err != nil || status.ID != server.ID {
+				return
+			}
+			now := s.monotonic()
+			way := (now - asked) / 2 // of the answer, about
+			mu.Lock()
+			defer mu.Unlock()
+			answered[server.ID] = Answer{status, status.Wall + (way - now).Milliseconds()}
+		})
+	}
+	asking.Wait()
+	return answered
+}
+
+// Refresh keeps the answers of a poll, and returns those of the poll before. first says that there was none.
+func (s *Statuses) Refresh(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, first = s.answered, !s.polled
+	s.answered, s.polled = answered, true
+	return before, first
+}
+
+// CompareWithLeader notes whether this member, which has applied the log up to an index, has come to where the leader was at the
+// last comparison.
+func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status, answered := s.answered[leader]
+	if !answered {
+		return // without a leader nobody is ahead
+	}
+	if s.applied == 0 {
+		s.applied = status.Applied
+	}
+	s.current = applied >= s.applied
+	s.applied = status.Applied
+}
+
+// IsBehind reports whether this member had not come so far at the last comparison, or was never compared.
+func (s *Statuses) IsBehind() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.current
+}
+
+// Answering returns how many members answered last time, this one included.
+func (s *Statuses) Answering() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.answered) + 1
+}
+
+// AnyDiskLow reports whether another member that answered is short of disk space.
+func (s *Statuses) AnyDiskLow() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.answered {
+		if s.answered[id].DiskLow {
+			return true
+		}
+	}
+	return false
+}
+
+// Of returns what a member answered to the last poll, if it did.
+func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer, ok := s.answered[id]
+	return answer.Status, ok
+}
+
+// AgreedVersion returns the newest version of the log that every member can apply, own being this one's. A member that did not
+// answer may be an old one. The version never goes back from the one in force.
+func (s *Statuses) AgreedVersion(own, inForce uint32) uint32 {
+	inForce = max(inForce, 1)
+	lowest := own
+	for _, server := range s.servers() {
+		if server.ID == s.self {
+			continue
+		}
+		status, answered := s.Of(server.ID)
+		if !answered {
+			return inForce
+		}
+		lowest = min(lowest, status.Version)
+	}
+	return max(inForce, lowest)
+}

@@ -1,0 +1,136 @@
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// statusClient answers with the status that is kept for an address.
+type statusClient map[raft.ServerAddress]Status
+
+func (c statusClient) Call(_ context.Context, member raft.Server, method Method, _ []byte) ([]byte, error) {
+	status, ok := c[member.Address]
+	if !ok || method != MethodPeerStatus {
+		return nil, ErrUnreachable
+	}
+	return json.Marshal(status)
+}
+
+// members returns n1, n2 and n3, whose addresses are their ids.
+func members() []raft.Server {
+	return []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}, {ID: "n3", Address: "n3"}}
+}
+
+func newStatuses(client Client) *Statuses {
+	return NewStatuses("n1", client, members, func() time.Duration { return 4 * time.Second })
+}
+
+func TestPollKeepsOnlyAnswersOfTheMemberThatWasAsked(t *testing.T) {
+	s := newStatuses(statusClient{"n1": {ID: "n1"}, "n2": {ID: "n2", Wall: 10_000}, "n3": {ID: "another"}})
+	answered := s.Poll(t.Context(), time.Minute)
+	if len(answered) != 1 || answered["n2"].ClockBase != 6_000 {
+		t.Errorf("answered: %+v", answered)
+	}
+}
+
+func TestRefreshReturnsThePollBefore(t *testing.T) {
+	s := newStatuses(nil)
+	if _, first := s.Refresh(map[raft.ServerID]Answer{"n2": {Status: Status{DiskLow: true}}}); !first || s.Answering() != 2 || !s.AnyDiskLow() {
+		t.Errorf("after the first poll: first %v, %d answer, disk low %v", first, s.Answering(), s.AnyDiskLow())
+	}
+	if before, first := s.Refresh(nil); first || len(before) != 1 || s.Answering() != 1 || s.AnyDiskLow() {
+		t.Errorf("after the second poll: first %v, before %v, %d answer", first, before, s.Answering())
+	}
+}
+
+func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
+	s := newStatuses(nil)
+	steps := []struct {
+		name            string
+		leader, applied uint64 // 0 is a leader that does not answer
+		behind          bool
+	}{
+		{"no leader yet", 0, 50, true},
+		{"the first comparison, less applied", 100, 50, true},
+		{"less than the leader had", 120, 99, true},
+		{"as much as the leader had", 200, 120, false},
+		{"the leader is away", 0, 130, false},
+		{"less again", 300, 199, true},
+	}
+	if !s.IsBehind() {
+		t.Error("a member that was never compared is not behind")
+	}
+	for _, step := range steps {
+		t.Run(step.name, func(t *testing.T) {
+			answered := make(map[raft.ServerID]Answer)
+			if step.leader != 0 {
+				answered["n2"] = Answer{Status: Status{Applied: step.leader}}
+			}
+			s.Refresh(answered)
+			s.CompareWithLeader("n2", step.applied)
+			if s.IsBehind() != step.behind {
+				t.Errorf("behind is %v", s.IsBehind())
+			}
+		})
+	}
+}
+
+func TestAgreedVersionIsWhatEveryMemberCanApply(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers            map[raft.ServerID]uint32
+		own, inForce, want uint32
+	}{
+		"all know the newest":       {map[raft.ServerID]uint32{"n2": 5, "n3": 5}, 5, 4, 5},
+		"one knows an older":        {map[raft.ServerID]uint32{"n2": 5, "n3": 4}, 5, 3, 4},
+		"one does not answer":       {map[raft.ServerID]uint32{"n2": 5}, 5, 3, 3},
+		"nothing in force yet":      {nil, 5, 0, 1},
+		"never back from the force": {map[raft.ServerID]uint32{"n2": 2, "n3": 2}, 5, 3, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStatuses(nil)
+			answered := make(map[raft.ServerID]Answer)
+			for id, version := range test.answers {
+				answered[id] = Answer{Status: Status{Version: version}}
+			}
+			s.Refresh(answered)
+			if got := s.AgreedVersion(test.own, test.inForce); got != test.want {
+				t.Errorf("%d, not %d", got, test.want)
+			}
+		})
+	}
+}
+
+func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
+	for _, kind := range []error{ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, ErrRefused, ErrUnreachable} {
+		sent := fmt.Errorf("while changing: %w", kind)
+		got := RemoteError(EncodeError(sent))
+		if !errors.Is(got, kind) || got.Error() != sent.Error() {
+			t.Errorf("%v arrives as %v", sent, got)
+		}
+	}
+	if got := RemoteError([]byte("{")); got == nil || errors.Is(got, ErrNotDone) {
+		t.Errorf("an unreadable error is %v", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for id, want := range map[raft.ServerID]string{"n1.0f": "n1", "a.b.0f": "a.b", "n1": "n1"} {
+		if got := NodeName(id); got != want {
+			t.Errorf("NodeName(%q) is %q", id, got)
+		}
+	}
+	for address, want := range map[raft.ServerAddress]string{"host:1": "host", "[::1]:1": "::1", "host": "host"} {
+		if got := HostOf(address); got != want {
+			t.Errorf("HostOf(%q) is %q", address, got)
+		}
+	}
+	if CompareNames("n2", "n10") >= 0 || CompareNames("n2", "n2") != 0 || CompareNames("n3", "n2") <= 0 {
+		t.Error("names are not in the order of their numbers")
+	}
+}
