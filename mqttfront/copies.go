@@ -80,6 +80,18 @@ func (q *requests) rejectRedeliveryLocked(r *pending.Request) bool {
 	}
 }
 
+// mayBeForgottenLocked reports whether deduplication may have forgotten a write that the broker delivers again in the leader's session. It was in flight
+// to an earlier connection for an unknown time, and no probe comes before it. Its message expiry tells its age, except that brokers deliver an
+// expired message with one second left. Such a write is answered if its outcome is known, and is not executed otherwise.
+func (q *requests) mayBeForgottenLocked(r *pending.Request) bool {
+	const least = time.Second
+	if !r.Redelivered || q.mode.followersHold() || !r.InTable() || r.Deadline.Sub(r.Arrived) > least {
+		return false
+	}
+	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age
+	return earlier == nil || !earlier.IsOpen()
+}
+
 // noteExpiredLocked notes that a request expired before this node executed it.
 func (q *requests) noteExpiredLocked(r *pending.Request) {
 	if !r.Command.ID.IsZero() && !r.Read {

@@ -34,7 +34,13 @@ func (l *leader) hasRoom(r *pending.Request) bool {
 }
 
 func (l *leader) admit(r *pending.Request, _ dedupResult) {
-	if !l.dropRedeliveredLocked(r) && l.holdLocked(r) && l.open {
+	if l.dropRedeliveredLocked(r) {
+		return
+	}
+	if l.mayBeForgottenLocked(r) {
+		r.State = pending.StateLate
+	}
+	if l.holdLocked(r) && l.open {
 		l.executeLocked(r, true)
 	}
 }
