@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"holdfast/fsm"
 	"holdfast/mqttfront/pending"
 )
@@ -28,6 +30,45 @@ func sweepNow(t *testing.T, f *Front, s *fakeStore, other *Front) {
 	t.Helper()
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(f).sweepOnce(t.Context())
+}
+
+// Publishing waits until a probe says that the node's own session is up, and never for longer than sessionWait.
+func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
+	const probe = 300 * time.Millisecond
+	for name, test := range map[string]struct {
+		prepare func(*Front)
+		waits   time.Duration
+		without float64 // how often it goes on without the session
+	}{
+		"until the probe returns": {
+			prepare: func(f *Front) {
+				moment := time.Now()
+				time.AfterFunc(probe, func() { f.barrier.Pass(moment) })
+			},
+			waits: probe,
+		},
+		"no longer than it may":                 {prepare: func(*Front) {}, waits: sessionWait, without: 1},
+		"not while requests wait for room":      {prepare: func(f *Front) { f.pushesBack.Store(true) }},
+		"not when the probe has returned":       {prepare: func(f *Front) { f.barrier.Pass(time.Now()) }},
+		"not where the broker keeps requests":   {prepare: func(f *Front) { f.mode = ingestAtLeader }},
+		"no longer when requests wait for room": {prepare: func(f *Front) { time.AfterFunc(probe-1, func() { f.pushesBack.Store(true) }) }, waits: probe},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newTestFront(t)
+				began := time.Now()
+				test.prepare(f)
+				f.awaitSession(t.Context(), began)
+				if waited := time.Since(began); waited != test.waits {
+					t.Errorf("waited for %v", waited)
+				}
+				var counted dto.Metric
+				if err := f.metrics.withoutSession.Write(&counted); err != nil || counted.GetCounter().GetValue() != test.without {
+					t.Errorf("went on without the session: %v, %v", &counted, err)
+				}
+			})
+		})
+	}
 }
 
 // † A follower crashed after it had acknowledged a request, which was in its memory only, resumed its session and got the next one of the same

@@ -80,17 +80,30 @@ func (f *Front) connect(login *mqttconn.Login, world World) {
 	})
 }
 
-// sessionWait bounds how long publishing waits for the node's own session. A leader that is without its session for longer hands over.
-const sessionWait = 2 * time.Second
+const (
+	// sessionWait bounds how long publishing waits for the node's own session. It is well below the time after which a leader without its broker
+	// hands over, because publishing is down meanwhile.
+	sessionWait = time.Second
+	// sessionWaitStep is how often it is looked whether waiting is of use.
+	sessionWaitStep = 50 * time.Millisecond
+)
 
-// awaitSession implements publish.World. Where the broker alone keeps requests, no other node drops any, and nothing is waited for.
+// awaitSession implements publish.World. Where the broker alone keeps requests, no other node drops any, and nothing is waited for. A node whose
+// requests wait for room does not read its probe either: room comes from publishing alone.
 func (f *Front) awaitSession(ctx context.Context, moment time.Time) {
 	if !f.mode.followersHold() {
 		return
 	}
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()
-	f.barrier.Await(waiting, moment)
+	for !f.barrier.Passed(moment) && waiting.Err() == nil {
+		if f.pushesBack.Load() {
+			return
+		}
+		step, cancel := context.WithTimeout(waiting, sessionWaitStep)
+		f.barrier.Await(step, moment)
+		cancel()
+	}
 	if !f.barrier.Passed(moment) && ctx.Err() == nil {
 		f.metrics.withoutSession.Inc()
 		f.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply", "waited", sessionWait)

@@ -368,6 +368,9 @@ func (p *Proposer) untilTick() time.Duration {
 	if status.TimeIsPending {
 		wait = p.lastAt + idle - elapsed
 	}
+	if p.published.Load() <= p.lastMark {
+		p.markWaits.Store(false) // a mark that moves from now on wakes this goroutine, also if an entry took up the move before
+	}
 	if p.published.Load() > p.lastMark {
 		wait = min(wait, p.lastAt+markDelay-elapsed)
 	}

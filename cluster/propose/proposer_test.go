@@ -250,3 +250,40 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 		_ = stop() // why it ends is shown elsewhere
 	})
 }
+
+// The published mark may move twice around one entry: the first move is in the entry, and the second one follows although nothing else does.
+func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeRaft{t: t}
+		moved := false
+		began := time.Now()
+		f.proposer = New(testConfig(), World{
+			Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) },
+			Wall: func() int64 { // is asked between the beginning of an entry and its mark
+				if !moved {
+					moved = true
+					f.proposer.SetPublished(5)
+				}
+				return time.Now().UnixMilli()
+			},
+			Failed: func(any, bool) {}, StorageLow: func() bool { return false }, Proposed: func(int, int) {}, Log: slog.New(slog.DiscardHandler),
+		}, Leadership{Term: 3})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.proposer.Run(ctx) }()
+		f.propose(1)
+		f.commit(f.submitted()[0])
+		time.Sleep(time.Second)
+		f.proposer.SetPublished(6)
+		time.Sleep(time.Second)
+		entries := f.submitted()
+		if mark := entries[len(entries)-1].decoded.Published; len(entries) != 2 || mark != 6 {
+			t.Errorf("%d entries, the last with the mark %d", len(entries), mark)
+		}
+		cancel()
+		for _, e := range entries[1:] {
+			f.commit(e)
+		}
+		<-ended
+	})
+}

@@ -20,7 +20,8 @@ type World struct {
 	Applied func(outcome *fsm.Outcome)
 	// Took follows each entry: how long it took to apply it.
 	Took func(outcome *fsm.Outcome, took time.Duration)
-	// WallAdvanced follows when the wall clock in the log goes forward: milliseconds since the Unix epoch. The state is locked.
+	// WallAdvanced follows when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
+	// The state is locked.
 	WallAdvanced func(wall int64)
 	// Persisted follows when a snapshot was written.
 	Persisted func()
@@ -150,6 +151,9 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.machine, r.wall = restored, restored.Status().Wall
+	if r.wall != 0 {
+		r.world.WallAdvanced(r.wall)
+	}
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

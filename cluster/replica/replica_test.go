@@ -84,16 +84,21 @@ func TestReplicaTellsOfEachEntry(t *testing.T) {
 func TestReplicaRestores(t *testing.T) {
 	from := New((&recorder{}).world())
 	from.Apply(log(1, leaderStart()))
+	from.Apply(log(2, fsm.Entry{Term: 1, Number: 1, Wall: 7}))
 	var snapshot bytes.Buffer
 	if err := from.Capture().Write(&snapshot); err != nil {
 		t.Fatal(err)
 	}
-	to := New((&recorder{}).world())
+	restored := &recorder{}
+	to := New(restored.world())
 	if err := to.Restore(io.NopCloser(&snapshot)); err != nil {
 		t.Fatal(err)
 	}
 	if to.Status() != from.Status() {
 		t.Errorf("%+v, want %+v", to.Status(), from.Status())
+	}
+	if len(restored.walls) != 1 || restored.walls[0] != 7 {
+		t.Errorf("the wall clock of the snapshot is told as %v", restored.walls)
 	}
 	if err := to.Restore(io.NopCloser(bytes.NewReader([]byte("damaged")))); err == nil || to.Status() != from.Status() {
 		t.Errorf("a damaged snapshot: %v, %+v", err, to.Status())
