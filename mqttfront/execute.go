@@ -19,7 +19,7 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			return
 		}
 	}
-	late := r.State == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait()
+	late := r.State == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || r.Elsewhere && r.Expired(now)
 	known := r.State == pending.StateCopy || r.Outcome != 0
 	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
 	l.metrics.stage("queue", now.Sub(r.Arrived))

@@ -297,27 +297,40 @@ func TestSweep(t *testing.T) {
 	<-done
 }
 
-// A request that has expired is given to the next leader, because it says where others stand, until it is forgotten. It is not taken up: deduplication
-// may have forgotten it.
-func TestExpiredIsNotTakenUp(t *testing.T) {
+// A request that has expired is given to the next leader, because it says where others stand, until it is forgotten. It is refused in the log: deduplication
+// may have forgotten it, and another node may have a copy that expires later.
+func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*pending.Request)
-		given  int
+		payload string
+		change  func(*pending.Request)
+		given   int
+		refused int
 	}{
-		"nobody waits for it": {func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1},
-		"the message expired": {func(r *pending.Request) { r.Deadline = time.Now().Add(-time.Second) }, 1},
-		"for long":            {func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, 0},
-		"it has an outcome":   {func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, 0},
+		"nobody waits for it": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1, 1},
+		"the message expired": {del, func(r *pending.Request) { r.Deadline = time.Now().Add(-time.Second) }, 1, 1},
+		"a GET":               {get, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1, 0},
+		"for long":            {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, 0, 0},
+		"it has an outcome":   {del, func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			other, _ := follow(t, "c:A")
+			other, _ := newTestFront(t)
+			arrive(other, test.payload, strings.Repeat("a", 16), "__srcId", "c")
 			test.change(other.first())
-			if given := heldBy(t, other); len(given) != test.given {
-				t.Errorf("%d are given, want %d", len(given), test.given)
+			held := heldBy(t, other)
+			if len(held) != test.given {
+				t.Errorf("%d are given, want %d", len(held), test.given)
 			}
 			f, s := newTestFront(t)
-			if added := takeUpFrom(t, f, s, other); len(added) != 0 {
-				t.Errorf("%d are taken up", len(added))
+			f.version = fsm.Version
+			f.barrier.Pass(time.Now())
+			serveWith(f, heldElsewhere{byNode: map[string][]*pending.Request{"other": held}})
+			if len(s.proposed) != test.refused {
+				t.Fatalf("%d are proposed", len(s.proposed))
+			}
+			for _, command := range s.proposed {
+				if command.Kind != fsm.KindReject || !command.Rejected[0].Silent {
+					t.Errorf("%+v is proposed", command)
+				}
 			}
 		})
 	}
@@ -346,6 +359,58 @@ func TestExpiredElsewhereSaysWhereTheRequestStands(t *testing.T) {
 					t.Errorf("A, B, C are executed in the order %s", order)
 				}
 			})
+		})
+	}
+}
+
+// † A request has expired at one node, and a third one read it late, so that it expires there later. The new leader does not have it. The first node
+// says where it stands, and it is refused in the log.
+func TestRequestThatExpiresAtOneNodeStandsThereForAThird(t *testing.T) {
+	for _, here := range []string{"", "a", "ac"} {
+		t.Run("the leader has "+here, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newTestFront(t)
+				other, _ := newTestFront(t)
+				third, _ := newTestFront(t)
+				send := func(letter string, seconds uint32) {
+					for _, node := range []*Front{other, f} {
+						if node == other || strings.Contains(here, letter) {
+							withExpiry(node, del, strings.Repeat(letter, 16), seconds, "__srcId", "c")
+						}
+					}
+				}
+				send("a", 10)
+				send("b", 3)
+				time.Sleep(100 * time.Millisecond)
+				send("c", 10)
+				time.Sleep(2800 * time.Millisecond)
+				withExpiry(third, del, strings.Repeat("b", 16), 3, "__srcId", "c")
+				time.Sleep(500 * time.Millisecond)
+				other.giveUp(time.Now())
+				s.held = map[string][][]byte{"other": pages(other), "third": pages(third)}
+				f.barrier.Pass(time.Now().Add(time.Hour))
+				serveWith(f, f.newLeader().collectForTakeover(t.Context(), t.Context()))
+				if order := s.order(); order != "aBc" {
+					t.Errorf("proposed in the order %s: capital letters are refusals", order)
+				}
+			})
+		})
+	}
+}
+
+// What has expired makes room for requests whose clients wait.
+func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
+	for want, messages := range map[int]int{3: 6, 0: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			f, _ := newTestFront(t, func(c *Config) { c.HoldMessages = messages })
+			for _, letter := range []string{"a", "b", "c"} {
+				withExpiry(f, del, strings.Repeat(letter, 16), 1, "__srcId", "c")
+			}
+			time.Sleep(2 * time.Second)
+			f.giveUp(time.Now())
+			if f.pending.Len() != want {
+				t.Errorf("room for %d: %d are held", messages, f.pending.Len())
+			}
 		})
 	}
 }

@@ -107,9 +107,10 @@ func (q *requests) giveUp(now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending.Hints.Forget(now)
-	only := q.onlyHolder() // no other node's requests stand beside its own
+	// Without other nodes' requests beside them, expired requests say nothing of where these stand. And those with a client that waits need the room.
+	useless := q.onlyHolder() || q.pending.Crowded()
 	for r := range q.pending.All() {
-		if r.State.IsHeld() && (r.Forgettable(now) || only && now.After(r.HoldUntil)) {
+		if r.State.IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {
 			q.forgetLocked(r)
 		}
 	}

@@ -142,7 +142,8 @@ func markCopies(byNode map[string][]*pending.Request) {
 }
 
 // takeUpHeldLocked adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
-// their order.
+// their order. A write that has expired is among them: it says where copies of it stand that expire later elsewhere, and is refused in the log in
+// its place, so that none of them is executed behind later requests of its client.
 func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	published, now := m.Status().Published, time.Now()
 	markCopies(byNode)
@@ -155,7 +156,7 @@ func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 				}
 				return false
 			}
-			if r.Expired(now) { // deduplication may have forgotten it
+			if r.Expired(now) && !(r.IsOpen() && r.InTable()) { // deduplication may have forgotten it
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)

@@ -68,6 +68,9 @@ func (p *Buffer) Full(r *Request) bool {
 	return p.order.Len() > 0 && (p.bytes+r.Size > p.maxBytes || p.order.Len() >= p.maxRequests)
 }
 
+// Crowded reports whether more than half of the room is taken.
+func (p *Buffer) Crowded() bool { return 2*p.bytes > p.maxBytes || 2*p.order.Len() > p.maxRequests }
+
 // Add adds a request behind the others. It is the one that counts for its id.
 func (p *Buffer) Add(r *Request) {
 	p.sequence++
