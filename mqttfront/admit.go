@@ -64,18 +64,18 @@ func (q *requests) keepsLocked(r *pending.Request) bool {
 		return false
 	}
 	earlier := q.pending.Get(r.Command.ID)
-	if earlier != nil && earlier.State.IsHeld() && earlier.Expired(r.Arrived) { // its client sends it again: that stands where it comes
+	if earlier != nil && earlier.State().IsHeld() && earlier.Expired(r.Arrived) { // its client sends it again: that stands where it comes
 		q.forgetLocked(earlier)
 		earlier = nil
 	}
 	if earlier != nil {
-		if earlier.Outcome == 0 { // one copy is enough
+		if earlier.Outcome() == 0 { // one copy is enough
 			earlier.Absorb(r)
 			return false
 		}
-		if !earlier.State.IsHeld() { // the store has it, and gives it back: then it stands for the client that asks again
+		if !earlier.State().IsHeld() { // the store has it, and gives it back: then it stands for the client that asks again
 			earlier.Absorb(r)
-			earlier.Outcome, earlier.State = 0, pending.StateRepeating
+			earlier.AskAgain()
 			return false
 		}
 		q.endLocked(earlier) // the client asks again for an outcome that may be published, but did not reach it

@@ -73,7 +73,7 @@ func (q *requests) rejectRedeliveryLocked(r *pending.Request) bool {
 	case id.IsZero():
 		return !q.mode.followersHold()
 	default:
-		if earlier := q.pending.Get(id); earlier != nil && earlier.State.IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived) {
+		if earlier := q.pending.Get(id); earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived) {
 			return true
 		}
 		return !q.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !q.mode.followersHold() && !q.pending.Hints.EndedAt(id, pending.EndShed).IsZero()

@@ -11,17 +11,11 @@ import (
 
 // answerLocked sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log.
 func (l *leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
-	if r.State.IsHeld() {
+	if r.State().IsHeld() {
 		l.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
 	l.pending.EndWrite(r)
-	r.State = pending.StateDelivering
-	if !r.Read {
-		r.Outcome = index
-	}
-	if r.Began.IsZero() {
-		r.Began = time.Now()
-	}
+	r.Deliver(index, time.Now())
 	l.metrics.stage("commit", time.Since(r.Began))
 	l.metrics.answered(r, result)
 	if result.Code == fsm.CodeDropped {
@@ -93,7 +87,7 @@ func (l *leader) settleLocked(o *publish.Output) {
 	if o.Request == nil {
 		return
 	}
-	if r := o.Tag.(*pending.Request); r.State == pending.StateDelivering {
+	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
 		l.metrics.stage("publish", now.Sub(o.Queued))
 		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64

@@ -19,8 +19,8 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			return
 		}
 	}
-	late := r.State == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || r.Elsewhere && r.Expired(now)
-	known := r.State == pending.StateCopy || r.Outcome != 0
+	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || r.Elsewhere && r.Expired(now)
+	known := r.State() == pending.StateCopy || r.Outcome() != 0
 	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
 	l.metrics.stage("queue", now.Sub(r.Arrived))
 	overloaded := mayRefuse && !barred && l.overloadedLocked(r, now)
@@ -30,15 +30,13 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		l.endLocked(r)
 		return
 	}
-	switch r.Began = now; {
-	case barred && r.State == pending.StateCopy:
-		r.State = pending.StateRepeating
+	switch {
 	case barred:
-		r.State = pending.StateBarring
+		r.Bar(now)
 	case overloaded:
-		r.State = pending.StateRefusing
+		r.Refuse(now)
 	default:
-		r.State = pending.StateExecuting
+		r.Execute(now)
 	}
 	l.beginWorkLocked(r)
 	command := r.Command

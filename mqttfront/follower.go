@@ -32,7 +32,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		r.Done()
 		return
 	}
-	if f.holdLocked(r) && r.Outcome != 0 {
+	if f.holdLocked(r) && r.Outcome() != 0 {
 		f.pending.AddCommitted(r)
 	}
 }
@@ -68,7 +68,7 @@ func (f follower) givenBack(r *pending.Request) {
 func (f follower) expects() bool { return f.mode.followersHold() }
 
 func (f follower) reported(id fsm.RequestID, now time.Time) {
-	if r := f.pending.Get(id); r != nil && r.State.IsHeld() {
+	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
 		f.endLocked(r)
 	} else if f.mode.followersHold() {
 		f.pending.Hints.Answered(id, now)

@@ -170,8 +170,8 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			}
 			first := s.tags[0].(*pending.Request)
 			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
-			if first.State != pending.StateDone || f.busy != 1 {
-				t.Errorf("state %d, %d busy", first.State, f.busy)
+			if first.State() != pending.StateDone || f.busy != 1 {
+				t.Errorf("state %d, %d busy", first.State(), f.busy)
 			}
 		})
 	}

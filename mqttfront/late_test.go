@@ -85,7 +85,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 		arrive(f, del, strings.Repeat("a", 16))
 		time.Sleep(f.config.ProposalAge + time.Second)
 		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
-		if f.sent() != 0 || s.tags[1].(*pending.Request).State != pending.StateDone {
+		if f.sent() != 0 || s.tags[1].(*pending.Request).State() != pending.StateDone {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {

@@ -38,7 +38,7 @@ func (l *leader) admit(r *pending.Request, _ dedupResult) {
 		return
 	}
 	if l.mayBeForgottenLocked(r) {
-		r.State = pending.StateLate
+		r.MarkLate()
 	}
 	if l.holdLocked(r) && l.open {
 		l.executeLocked(r, true)
@@ -64,8 +64,8 @@ func (l *leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }
 
 func (l *leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
-	late := outcome.Commands[i].Kind == fsm.KindReject && r.State != pending.StateRefusing || r.State == pending.StateRefusing && time.Since(r.Began) > l.config.ProposalAge
-	barred := late || r.State == pending.StateBarring || r.State == pending.StateRepeating
+	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateRefusing || r.State() == pending.StateRefusing && time.Since(r.Began) > l.config.ProposalAge
+	barred := late || r.State() == pending.StateBarring || r.State() == pending.StateRepeating
 	if !barred || l.answersBarredLocked(r, &outcome.Results[i]) {
 		l.answerLocked(r, outcome.Index, &outcome.Results[i])
 	}

@@ -48,7 +48,7 @@ func (c *receiver) DropSince(moment time.Time) {
 	defer c.mu.Unlock()
 	c.staleFrom, c.staleTo = moment, time.Now()
 	for r := range c.pending.All() {
-		if r.State.IsHeld() {
+		if r.State().IsHeld() {
 			c.dropStaleLocked(r)
 		}
 	}

@@ -110,7 +110,7 @@ func (q *requests) giveUp(now time.Time) {
 	// Without other nodes' requests beside them, expired requests say nothing of where these stand. And those with a client that waits need the room.
 	useless := q.onlyHolder() || q.pending.Crowded()
 	for r := range q.pending.All() {
-		if r.State.IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {
+		if r.State().IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {
 			q.forgetLocked(r)
 		}
 	}
@@ -118,7 +118,7 @@ func (q *requests) giveUp(now time.Time) {
 
 // forgetLocked removes a held request for which no client waits any more.
 func (q *requests) forgetLocked(r *pending.Request) {
-	if r.Outcome == 0 {
+	if r.Outcome() == 0 {
 		q.metrics.heldDropped.WithLabelValues("expired").Inc()
 		q.noteExpiredLocked(r)
 	}
@@ -155,7 +155,7 @@ func (q *requests) requeueLocked(r *pending.Request) {
 // without must never be proposed again, so it stays unanswered.
 func (q *requests) parkCommittedLocked(r *pending.Request) {
 	q.requeueLocked(r)
-	if r.State.IsHeld() && !r.Read && r.Command.ID.IsZero() {
+	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {
 		q.metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
 		q.endLocked(r)
 	}

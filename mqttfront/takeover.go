@@ -32,7 +32,7 @@ func (l *leader) begin(held heldElsewhere) {
 	l.open = true
 	defer l.store.Flush()
 	for r := range l.pending.All() {
-		if r.State.IsHeld() {
+		if r.State().IsHeld() {
 			l.executeLocked(r, false)
 		}
 	}
@@ -52,14 +52,14 @@ func (l *leader) republishLocked(m *fsm.Machine) {
 		outputs = append(outputs, output{event.Index, func() { l.notifyLocked(&event, age) }})
 	}
 	for r := range l.pending.All() {
-		if !r.State.IsHeld() || r.Command.ID.IsZero() {
+		if !r.State().IsHeld() || r.Command.ID.IsZero() {
 			continue
 		}
 		result, index, ok := m.Remembered(r.Command.ID)
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-l.config.DedupMargin.Milliseconds()):
-			r.State = pending.StateCopy // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
+			r.MarkCopy() // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}
@@ -79,11 +79,11 @@ func (l *leader) stopServing() (answered []fsm.RequestID) {
 	l.role, l.pending.NeedsLookup = follower{l.requests}, true
 	answered, l.answered = l.answered, nil
 	for _, r := range slices.Collect(l.pending.All()) {
-		if r.State == pending.StateDelivering {
+		if r.State() == pending.StateDelivering {
 			l.parkCommittedLocked(r)
 		}
 		switch {
-		case !r.State.IsHeld():
+		case !r.State().IsHeld():
 		case !l.mode.followersHold():
 			l.releaseLocked(r)
 		default:
@@ -151,7 +151,7 @@ func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
 			if here := l.pending.Get(r.Command.ID); here != nil {
-				if r.IsCopy() && here.State.IsHeld() {
+				if r.IsCopy() && here.State().IsHeld() {
 					here.MarkCopy()
 				}
 				return false

@@ -167,11 +167,11 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
 		t.Fatalf("%+v", s.proposed)
 	}
-	if r := f.last(); r.State != pending.StateRefusing {
+	if r := f.last(); r.State() != pending.StateRefusing {
 		t.Error("answered before the refusal is in the log")
 	}
 	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
-	if r := f.last(); len(s.proposed) != 1 || r.State != pending.StateDelivering {
+	if r := f.last(); len(s.proposed) != 1 || r.State() != pending.StateDelivering {
 		t.Error("a GET is refused through the log")
 	}
 }

@@ -84,10 +84,10 @@ func (p *Buffer) Add(r *Request) {
 
 // Remove removes a request, and reports whether it was there.
 func (p *Buffer) Remove(r *Request) bool {
-	if r.State == StateDone {
+	if r.state == StateDone {
 		return false
 	}
-	r.State = StateDone
+	r.state = StateDone
 	p.order.Remove(r.element)
 	p.bytes -= r.Size
 	if p.byID[r.Command.ID] == r {
@@ -110,7 +110,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		return
 	}
 	r, held := p.byID[id]
-	if expected && held && r.Outcome == 0 {
+	if expected && held && r.outcome == 0 {
 		r.Commit(index)
 		p.committed = append(p.committed, committed{r, index})
 	}
@@ -124,18 +124,18 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 // AddCommitted notes that a held request has its outcome, and may be released when that is published.
 func (p *Buffer) AddCommitted(r *Request) {
 	at := len(p.committed)
-	for at > 0 && p.committed[at-1].index > r.Outcome {
+	for at > 0 && p.committed[at-1].index > r.outcome {
 		at--
 	}
-	p.committed = slices.Insert(p.committed, at, committed{r, r.Outcome})
+	p.committed = slices.Insert(p.committed, at, committed{r, r.outcome})
 }
 
 // FindCommitted looks for all held requests that have an outcome.
 func (p *Buffer) FindCommitted() {
 	p.committed = nil
 	for r := range p.All() {
-		if r.State.IsHeld() && r.Outcome != 0 {
-			p.committed = append(p.committed, committed{r, r.Outcome})
+		if r.state.IsHeld() && r.outcome != 0 {
+			p.committed = append(p.committed, committed{r, r.outcome})
 		}
 	}
 	slices.SortStableFunc(p.committed, func(a, b committed) int { return cmp.Compare(a.index, b.index) })
@@ -147,7 +147,7 @@ func (p *Buffer) ForgetCommitted() { p.committed = nil }
 // Released returns the held requests whose outcomes are published up to an index. They are to be removed.
 func (p *Buffer) Released(published uint64) (released []*Request) {
 	for len(p.committed) > 0 && p.committed[0].index <= published {
-		if r := p.committed[0].request; r.State.IsHeld() {
+		if r := p.committed[0].request; r.state.IsHeld() {
 			released = append(released, r)
 		}
 		p.committed = p.committed[1:]
@@ -201,7 +201,7 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	kept, other := r, p.byID[id]
 	switch {
 	case other == r:
-		if r.Outcome != 0 {
+		if r.outcome != 0 {
 			p.AddCommitted(r)
 		}
 		return nil
@@ -213,10 +213,10 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	if other != nil {
 		kept.Absorb(other)
 	}
-	if kept.Outcome != 0 {
+	if kept.outcome != 0 {
 		p.AddCommitted(kept)
 	}
-	if other == nil || !other.State.IsHeld() {
+	if other == nil || !other.state.IsHeld() {
 		return nil
 	}
 	return other

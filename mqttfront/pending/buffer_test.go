@@ -32,7 +32,7 @@ func (n naivePending) bytes() (bytes int) {
 // writing counts a client's writes in the hands of the store; of all clients without a name.
 func (n naivePending) writing(client string) (count int) {
 	for _, r := range n {
-		if r.State == StateExecuting && !r.Read && (client == "" || r.Ordering() == client) {
+		if r.state == StateExecuting && !r.Read && (client == "" || r.Ordering() == client) {
 			count++
 		}
 	}
@@ -73,11 +73,11 @@ func TestPendingAgainstModel(t *testing.T) {
 					model = append(model, q)
 				}
 			case one == nil:
-			case choice < 5 && one.State.IsHeld():
-				if one.State = StateExecuting; !one.Read {
+			case choice < 5 && one.state.IsHeld():
+				if one.state = StateExecuting; !one.Read {
 					p.BeginWrite(one)
 				}
-			case choice < 6 && one.State == StateExecuting:
+			case choice < 6 && one.state == StateExecuting:
 				one.Hold()
 				p.EndWrite(one)
 			case choice < 8:
@@ -86,11 +86,11 @@ func TestPendingAgainstModel(t *testing.T) {
 			case choice < 9:
 				published = min(index, published+uint64(r.IntN(4)))
 				want := slices.DeleteFunc(slices.Clone(model), func(m *Request) bool {
-					return !m.State.IsHeld() || m.Outcome == 0 || m.Outcome > published
+					return !m.state.IsHeld() || m.outcome == 0 || m.outcome > published
 				})
 				for _, q := range p.Released(published) {
 					if !slices.Contains(want, q) {
-						t.Fatalf("seed %d: released with outcome %d, published up to %d", seed, q.Outcome, published)
+						t.Fatalf("seed %d: released with outcome %d, published up to %d", seed, q.outcome, published)
 					}
 					want = slices.DeleteFunc(want, func(m *Request) bool { return m == q })
 					remove(q)
@@ -139,7 +139,7 @@ func TestKeepFirst(t *testing.T) {
 			copies := []*Request{{Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 1}}}, {Request: wire.Request{Command: fsm.Command{ID: id, Lifetime: 2}}}}
 			for _, r := range copies {
 				p.Add(r)
-				r.State = StateExecuting
+				r.state = StateExecuting
 			}
 			for i, number := range test.given {
 				r := copies[number-1]

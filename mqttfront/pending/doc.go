@@ -8,6 +8,8 @@
 //	-           it arrives, or is taken from another node                    pending, or committed or copy if its outcome is known
 //	pending     the log has its outcome, and another node answers            committed
 //	held        its outcome was found in the state                           copy
+//	pending     a leader finds that it must not have an effect any more      late
+//	late        the log has its outcome after all                            committed
 //	pending     the leader proposes it, or reads                             executing
 //	pending     the leader proposes to refuse it as overload                 refusing
 //	copy        the leader proposes a refusal                                repeating
@@ -20,7 +22,10 @@
 //	barring
 //	repeating,  the log has the refusal                                      done
 //	barring
-//	in store    the store gives it back, or the node leads no more           as before; late if it was barring
+//	in store    its outcome was found in the state, or its client sent it
+//	            again after the outcome                                      repeating
+//	in store    the store gives it back, or the node leads no more           copy if it was repeating, else committed if its outcome
+//	                                                                         is known, else late if it was barring, else pending
 //	delivering  the broker has the reply                                     done
 //	delivering  the leadership ends                                          committed, or pending if it is not in the log
 //	held        its outcome is published, the leader reports it as answered,

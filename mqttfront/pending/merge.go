@@ -18,7 +18,7 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	here := slices.Collect(p.All())
 	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
 	for _, r := range here {
-		if r.Elsewhere && r.State.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
+		if r.Elsewhere && r.state.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
 			affected[r.Ordering()] = true
 		}
 	}

@@ -22,7 +22,7 @@ func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []b
 		if age > 0 && now.Sub(r.Arrived) < age {
 			break // the others came later
 		}
-		if age > 0 && r.Outcome != 0 {
+		if age > 0 && r.outcome != 0 {
 			continue
 		}
 		if len(page) >= pageSize {
@@ -59,7 +59,7 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	body = binary.AppendVarint(body, deadline)
 	body = binary.AppendVarint(body, r.HoldUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.Arrived).Milliseconds())
-	body = binary.AppendUvarint(body, r.Outcome)
+	body = binary.AppendUvarint(body, r.outcome)
 	command, flags := r.Command, uint64(0)
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
 		command.Kind, flags = fsm.KindInvalid, flagBare

@@ -22,13 +22,13 @@ type Request struct {
 	SecondHand bool
 
 	// The fields below are guarded by the lock of the Buffer.
-	State    State
+	state    State
 	element  *list.Element // in Buffer.order
 	Began    time.Time     // when it went into the hands of the store
 	writing  bool          // counts in Buffer.writing
 	Sequence uint64        // grows with the place in Buffer.order
 	client   string        // the key of its client, where that is known to be another than the request says
-	Outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
+	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
 
 // Expired reports whether the client does not wait for the answer any more.
@@ -74,8 +74,8 @@ func (r *Request) Absorb(other *Request) {
 	if other.IsCopy() {
 		r.MarkCopy()
 	}
-	if r.Outcome == 0 {
-		r.Commit(other.Outcome)
+	if r.outcome == 0 {
+		r.Commit(other.outcome)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 func TestSettled(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
-		r := &Request{State: state, Arrived: start.Add(at), Sent: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
+		r := &Request{state: state, Arrived: start.Add(at), Sent: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
 		if state == StateCommitted {
-			r.Outcome = 7
+			r.outcome = 7
 		}
 		return r
 	}

@@ -138,6 +138,8 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 				{File: "cluster/corrections.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
+		one("snapshot_unanswered", "the log does not answer for the entry at the index of a snapshot", "recovery", "cluster/raftlog/checkedlog.go",
+			"\tif at == 0 || at != index {\n", "\tif at == 0 || at != index || true {\n"),
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Incarnation)`, "raft.ServerID(i.Node)"),
 	}
@@ -192,6 +194,14 @@ func frontEnd() []Mutant {
 			"\t\tq.noteExpiredLocked(r)\n", ""),
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
+		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/takeover.go",
+			"if r.Expired(now) && !(r.IsOpen() && r.InTable()) {", "if r.Expired(now) {"),
+		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/copies.go",
+			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
+		one("merge_beside_done", "requests that are done say where others stand", "order of a client", "mqttfront/pending/merge.go",
+			"affected[key] && open(r) && p.isOpenHere(r, open) {", "affected[key] {"),
+		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
+			"\tif !f.mode.followersHold() {\n\t\treturn\n\t}\n\twaiting, cancel", "\tif true {\n\t\treturn\n\t}\n\twaiting, cancel").shownBy("broker restart"),
 	}
 }
 
