@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
@@ -148,11 +149,11 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Peer, d
 	if _, listed := peer.Find(description.Servers, c.ID); listed {
 		return c.isMember(ctx, client, initial, description)
 	}
-	request, err := json.Marshal(joinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
+	request, err := json.Marshal(membership.JoinRequest{ID: c.ID, Address: c.Address, Version: fsm.Version})
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, membership.ChangeTimeout)
 	defer cancel()
 	if _, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodJoin, request); err != nil {
 		return false, fmt.Errorf("join by way of %s: %w", initial.Name, err)

@@ -45,8 +45,8 @@ func (n *Node) runAutopilot(ctx context.Context) error {
 		},
 		health: n.health.Store,
 	}
-	runner := autopilot.New(pilotRaft{n.raft, n.keptNonVoter}, p,
-		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{pinned: n.keptNonVoter}),
+	runner := autopilot.New(pilotRaft{n.raft, n.pinnedNonVoter}, p,
+		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{pinned: n.pinnedNonVoter}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
@@ -177,7 +177,7 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 		health.Members = append(health.Members, MemberHealth{
 			Node: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
-			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.keptNonVoter(id),
+			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.pinnedNonVoter(id),
 		})
 	}
 	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Node, b.Node) })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
@@ -47,7 +48,7 @@ type Config struct {
 	Members []raft.Server // of the first cluster, bootstrapped when the node has no state; nil never bootstraps
 
 	// Offer is what this node wants the cluster's settings to be.
-	Offer Offer
+	Offer offer.Offer
 
 	Proposals propose.Config
 
@@ -65,7 +66,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Timing:        LAN(),
-		Offer:         Offer{Settings: fsm.DefaultSettings()},
+		Offer:         offer.Offer{Settings: fsm.DefaultSettings()},
 		Proposals:     propose.Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second},
 		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/peer"
-	"holdfast/fsm"
 )
 
 // Handle answers another member, or a node that wants to be one. It is safe for concurrent use.
@@ -23,15 +22,15 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	case peer.MethodPeerStatus:
 		return json.Marshal(n.ownStatus())
 	case peer.MethodMember:
-		if caller.ID != "" && n.leadership.Load() == nil {
+		if caller.ID != "" && !n.serving() {
 			return nil, peer.ErrNotLeader // it was passed on once
 		}
 		member, err := n.isMember(ctx, raft.ServerID(request))
 		return strconv.AppendBool(nil, member), err
 	case peer.MethodJoin:
-		return nil, n.handleJoin(ctx, caller, request)
+		return nil, n.members.HandleJoin(ctx, caller, request)
 	case peer.MethodOffer:
-		return nil, n.handleOffer(ctx, request)
+		return nil, n.offerer.Handle(ctx, request)
 	case peer.MethodHash:
 		return n.handleHash(ctx, request)
 	case peer.MethodBroadcast:
@@ -80,7 +79,7 @@ func (n *Node) leaderCall(ctx context.Context, method peer.Method, request []byt
 // isMember tells by the word of the leader whether a raft id is a member. The error is ErrNotLeader when there is nobody to
 // ask.
 func (n *Node) isMember(ctx context.Context, id raft.ServerID) (bool, error) {
-	if n.leadership.Load() == nil {
+	if !n.serving() {
 		body, err := n.leaderCall(ctx, peer.MethodMember, []byte(id))
 		return string(body) == "true", err
 	}
@@ -96,17 +95,4 @@ func (n *Node) isMember(ctx context.Context, id raft.ServerID) (bool, error) {
 	}
 	_, member := peer.Find(future.Configuration().Servers, id)
 	return member, nil
-}
-
-// handleOffer proposes another member's settings.
-func (n *Node) handleOffer(ctx context.Context, request []byte) error {
-	entry, err := fsm.DecodeEntry(request)
-	if err != nil {
-		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
-	}
-	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure {
-		return fmt.Errorf("%w: this is no offer of settings", peer.ErrRefused)
-	}
-	_, err = n.Execute(ctx, entry.Commands[0])
-	return err
 }

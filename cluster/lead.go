@@ -118,7 +118,7 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 	if err := n.waitForClockQuorum(ctx); err != nil {
 		return err
 	}
-	if err := n.offer(ctx); err != nil {
+	if err := n.offerer.Offer(ctx); err != nil {
 		return err
 	}
 	err := n.observer.Serve(ctx, l.term)

@@ -33,16 +33,16 @@ func (n *Node) maintain(ctx context.Context) error {
 		}
 		n.raiseVersion(ctx)
 		n.followChange(ctx)
-		n.moveMyself(ctx)
+		n.members.MoveSelf(ctx)
 	}
 }
 
 // raiseVersion puts the newest version into force that every member knows, while no member is being added.
 func (n *Node) raiseVersion(ctx context.Context) {
-	if n.leadership.Load() == nil || n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version) <= n.replica.Status().Version || !n.changing.try() {
+	if !n.serving() || n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version) <= n.replica.Status().Version || !n.members.TryLock() {
 		return
 	}
-	defer n.changing.unlock()
+	defer n.members.Unlock()
 	if agreed := n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version); agreed > n.replica.Status().Version {
 		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
@@ -57,7 +57,7 @@ func (n *Node) transferWithoutBroker(ctx context.Context) {
 	for id, description := range n.peers.Poll(ctx, maintenanceInterval) {
 		server, member := peer.Find(n.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
-			!n.transferFailed(n.raft.CurrentTerm(), id) {
+			!n.members.TransferFailed(n.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
 		}
 	}
@@ -65,7 +65,7 @@ func (n *Node) transferWithoutBroker(ctx context.Context) {
 		return
 	}
 	n.world.Log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
-	if err := n.transferIfLeading(ctx, string(best.ID)); err != nil {
+	if err := n.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
 		n.world.Log.Warn("the hand-over failed", "error", err)
 	}
 }
@@ -74,25 +74,10 @@ func (n *Node) transferWithoutBroker(ctx context.Context) {
 // before.
 func (n *Node) followChange(ctx context.Context) {
 	future := n.raft.GetConfiguration()
-	if n.leadership.Load() == nil || future.Error() != nil {
+	if !n.serving() || future.Error() != nil {
 		return
 	}
 	if index := future.Index(); index <= n.raft.CommitIndex() && index > n.replica.Status().Index && index == n.raft.LastIndex() {
 		_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
-	}
-}
-
-// moveMyself tells the cluster that this node, which leads, has another address than before.
-func (n *Node) moveMyself(ctx context.Context) {
-	server, member := peer.Find(n.servers(), n.config.ID)
-	if n.leadership.Load() == nil || !member || server.Address == n.config.Address {
-		return
-	}
-	if !n.changing.try() {
-		return // later
-	}
-	defer n.changing.unlock()
-	if err := n.move(ctx, server, n.config.Address); err != nil {
-		n.world.Log.Warn("the new address could not be made known", "error", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"holdfast/cluster/membership"
+	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
 	"holdfast/cluster/raftlog"
@@ -28,15 +30,14 @@ type Node struct {
 	raft     *raft.Raft
 	log      *raftlog.CheckedLog
 	replica  *replica.Replica
-	offers   *offers
+	offerer  *offer.Offerer
 
 	leadership atomic.Pointer[leadership]       // that takes proposals and reads
 	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
 	peers      *peer.Statuses
 	clock      *clusterClock
 	health     atomic.Pointer[autopilot.State]
-	changing   ctxMutex // held while the members change, or the state is restored
-	transfers  transfers
+	members    *membership.Membership
 
 	stop    context.CancelFunc
 	workers sync.WaitGroup
@@ -47,14 +48,14 @@ type Node struct {
 // Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
 // from now on, also when Open fails.
 func Open(config Config, world World, observer Observer) (*Node, error) {
-	n := &Node{config: config, world: world, observer: observer, offers: newOffers(config.Offer), clock: newClusterClock(world.Clock), changing: newCtxMutex()}
+	n := &Node{config: config, world: world, observer: observer, clock: newClusterClock(world.Clock)}
 	n.peers = peer.NewStatuses(config.ID, world.Peers, n.servers, world.Clock.Monotonic)
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchMembers, n.watchOffers} {
+	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchMembers, n.offerer.Run} {
 		n.workers.Go(func() { work(ctx) })
 	}
 	return n, nil
@@ -88,7 +89,37 @@ func (n *Node) start() error {
 		return fmt.Errorf("open node: %w", err)
 	}
 	n.log.SetSnapshot(n.newestSnapshot)
+	n.offerer = offer.New(n.config.Offer, offer.World{
+		Offered: n.world.Stores.Offered, Settings: n.settings, Version: func() uint32 { return n.replica.Status().Version }, Serving: n.serving,
+		Execute: n.Execute, CallLeader: n.leaderCall, Log: n.world.Log,
+	})
+	n.members = membership.New(membership.World{
+		Self: raft.Server{ID: n.config.ID, Address: n.config.Address}, Raft: n.raft, Client: n.world.Peers, Statuses: n.peers,
+		Servers: n.servers, OwnStatus: n.ownStatus, Serving: n.serving, Confirm: n.Confirm, CallLeader: n.leaderCall, Execute: n.Execute,
+		Version: func() uint32 { return n.replica.Status().Version }, Pinned: n.pinnedNonVoter, Go: n.workers.Go, Log: n.world.Log,
+	})
 	return nil
+}
+
+// Membership changes the members of the cluster, and transfers its leadership.
+func (n *Node) Membership() *membership.Membership { return n.members }
+
+// SetOffer changes what this node wants the settings to be. It is proposed as soon as there is a leader.
+func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
+
+// settings returns the settings in force, and whether any are.
+func (n *Node) settings() (inForce fsm.Settings, configured bool) {
+	n.View(func(m *fsm.Machine) { inForce, configured = m.Settings() })
+	return inForce, configured
+}
+
+// serving reports whether this node leads, and takes commands.
+func (n *Node) serving() bool { return n.leadership.Load() != nil }
+
+// pinnedNonVoter reports whether a member stays a non-voter by an operator's word.
+func (n *Node) pinnedNonVoter(id raft.ServerID) (pinned bool) {
+	n.View(func(m *fsm.Machine) { pinned = m.KeptNonVoter(string(id)) })
+	return pinned
 }
 
 // newestSnapshot returns the index and the term of the newest snapshot, or 0 where this node leads, has none or cannot tell.
@@ -277,7 +308,7 @@ type Status struct {
 func (n *Node) Status() Status {
 	_, leader := n.raft.LeaderWithID()
 	status := Status{
-		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.leadership.Load() != nil,
+		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.serving(),
 		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
 		State: n.replica.Status(),
 	}
@@ -286,13 +317,13 @@ func (n *Node) Status() Status {
 
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
-func (n *Node) Behind() bool { return n.peers.IsBehind() && n.leadership.Load() == nil }
+func (n *Node) Behind() bool { return n.peers.IsBehind() && !n.serving() }
 
 // Learning reports whether this node is a member that does not vote yet, and is to.
 func (n *Node) Learning() bool {
 	for _, server := range n.Status().Servers {
 		if server.ID == n.config.ID {
-			return server.Suffrage != raft.Voter && !n.keptNonVoter(server.ID)
+			return server.Suffrage != raft.Voter && !n.pinnedNonVoter(server.ID)
 		}
 	}
 	return false
@@ -363,7 +394,7 @@ func closeTransport(transport raft.Transport) error {
 func (n *Node) shutdown(ctx context.Context) error {
 	if ctx.Err() != nil {
 		n.world.Log.Debug("stopping at once")
-	} else if err := n.transferIfLeading(ctx, ""); err != nil {
+	} else if err := n.members.TransferIfLeading(ctx, ""); err != nil {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()

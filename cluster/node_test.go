@@ -175,7 +175,7 @@ func TestLeadershipMoves(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
 	first.must(t, set("k", "v"))
-	if err := first.transferIfLeading(t.Context(), ""); err != nil {
+	if err := first.members.TransferIfLeading(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	second := leader(t, members...)

@@ -39,10 +39,10 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	if inForce < fsm.VersionRestore || status.Version > inForce {
 		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", peer.ErrRefused, inForce, status.Version)
 	}
-	if err := n.changing.lock(ctx); err != nil {
+	if err := n.members.Lock(ctx); err != nil {
 		return err
 	}
-	defer n.changing.unlock()
+	defer n.members.Unlock()
 	nonce := n.world.Random()
 	replaced := false
 	defer func() {

@@ -52,7 +52,7 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	for leader(t, members...) != old {
 		waitFor(t, "n1 leads", func() bool {
 			for _, m := range members[1:] {
-				_ = m.transferIfLeading(t.Context(), "n1") // only the leader does it
+				_ = m.members.TransferIfLeading(t.Context(), "n1") // only the leader does it
 			}
 			return old.leadership.Load() != nil
 		})
@@ -137,7 +137,7 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 		}
 		<-time.After(200 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = n.transferIfLeading(ctx, "") // it may have lost it meanwhile
+		_ = n.members.TransferIfLeading(ctx, "") // it may have lost it meanwhile
 		cancel()
 	}
 	t.Error("the lock did not expire")
@@ -158,7 +158,7 @@ func TestFastClockEndsNoLock(t *testing.T) {
 			m.wall.mu.Unlock()
 		}
 	}
-	if err := n.transferIfLeading(t.Context(), ""); err != nil {
+	if err := n.members.TransferIfLeading(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	next := leader(t, members...)
@@ -192,7 +192,7 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = 0
 		n.wall.mu.Unlock()
-		if err := n.transferIfLeading(t.Context(), ""); err != nil {
+		if err := n.members.TransferIfLeading(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		n = leader(t, members...)
@@ -225,14 +225,14 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	index := first.replica.Status().Index
 	second := first
 	for second == first { // the acknowledgement comes when the leadership has just ended
-		if err := first.transferIfLeading(t.Context(), ""); err != nil {
+		if err := first.members.TransferIfLeading(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "its proposer is gone", func() bool { return first.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
-	if err := second.transferIfLeading(t.Context(), string(first.ID())); err != nil {
+	if err := second.members.TransferIfLeading(t.Context(), string(first.ID())); err != nil {
 		t.Fatal(err)
 	}
 	if again := leader(t, members...); again != first {
@@ -385,7 +385,7 @@ func TestRefusedChanges(t *testing.T) {
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
-	if err := n.AddMember(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
+	if err := n.Membership().Add(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
 	}
 	fresh := startMember(t, network, "n2", nil, memoryStores())
@@ -400,29 +400,29 @@ func TestRefusedChanges(t *testing.T) {
 	if _, err := n.Handle(t.Context(), stranger, peer.MethodBroadcast, nil); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a stranger as a member: %v", err)
 	}
-	if err := n.AddMember(t.Context(), "n2", false); err != nil {
+	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
-	if err := n.transferIfLeading(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
+	if err := n.members.TransferIfLeading(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
-	if err := n.RemoveMember(t.Context(), "nobody"); !errors.Is(err, peer.ErrRefused) {
+	if err := n.Membership().Remove(t.Context(), "nobody"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("removed nobody: %v", err)
 	}
-	if err := n.AddMember(t.Context(), "n2", true); err != nil {
+	if err := n.Membership().Add(t.Context(), "n2", true); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it votes", func() bool {
 		server, ok := peer.Find(n.servers(), "n2")
 		return ok && server.Suffrage == raft.Voter
 	})
-	if err := n.AddMember(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
+	if err := n.Membership().Add(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
 	fresh.raft.Shutdown()
 	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
-	if err := n.RemoveMember(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
+	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
 	}
 }
@@ -433,12 +433,12 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
-	if err := n.AddMember(t.Context(), "n2", false); err != nil {
+	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
 	<-time.After(stabilization + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
-	if err := n.RemoveMember(t.Context(), "n2"); err != nil {
+	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	for began := time.Now(); time.Since(began) < 3*peer.PollInterval; <-time.After(10 * time.Millisecond) {
@@ -487,20 +487,14 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 		}
 		return true
 	})
-	offer := DefaultConfig().Offer
-	offer.Settings.Limits.Keys = 77
-	members[1].SetOffer(offer)
+	wanted := DefaultConfig().Offer
+	wanted.Settings.Limits.Keys = 77
+	members[1].SetOffer(wanted)
 	waitFor(t, "the change is in force", func() bool { keys, _ := limits(members[0]); return keys == 77 })
 	waitFor(t, "it is remembered", func() bool {
 		data, _ := stores[1].Offered.Load()
-		return bytes.Equal(data, offer.fingerprint())
+		return bytes.Equal(data, wanted.Fingerprint())
 	})
-	policy := DefaultConfig().Offer
-	policy.KeepPolicy = false
-	changed := policy.changed(true, (&Offer{Settings: policy.Settings, KeepPolicy: true}).fingerprint(), policy.fingerprint(), offer.Settings)
-	if changed.Settings.Limits.Keys != 77 && !changed.KeepPolicy {
-		t.Errorf("a change of the policy brings back older settings: %+v", changed)
-	}
 	if _, err := members[2].world.Stores.Offered.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -525,12 +519,12 @@ func TestTransferThatCameToNothing(t *testing.T) {
 		first.must(t, set("k", "v")) // something that the other lacks
 	}
 	to := string(others[0].ID())
-	if err := first.TransferLeadership(t.Context(), to); err == nil {
+	if err := first.Membership().Transfer(t.Context(), to); err == nil {
 		t.Fatal("handed over to a member that cannot be reached")
 	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
-		if err := first.TransferLeadership(ctx, to); !errors.Is(err, peer.ErrNotDone) {
+		if err := first.Membership().Transfer(ctx, to); !errors.Is(err, peer.ErrNotDone) {
 			t.Errorf("again: %v", err)
 		}
 		cancel()
@@ -539,6 +533,6 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	waitFor(t, "it is tried again when the member keeps up", func() bool {
-		return first.TransferLeadership(t.Context(), to) == nil || first.raft.State() != raft.Leader
+		return first.Membership().Transfer(t.Context(), to) == nil || first.raft.State() != raft.Leader
 	})
 }

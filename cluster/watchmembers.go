@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
@@ -114,10 +115,10 @@ func (n *Node) logMembers(logged *membersLog) {
 func (n *Node) announceAddress(ctx context.Context) {
 	servers := n.servers()
 	server, member := peer.Find(servers, n.config.ID)
-	if !member || server.Address == n.config.Address || n.leadership.Load() != nil {
+	if !member || server.Address == n.config.Address || n.serving() {
 		return
 	}
-	request, err := json.Marshal(joinRequest{ID: n.config.ID, Address: n.config.Address, Version: fsm.Version})
+	request, err := json.Marshal(membership.JoinRequest{ID: n.config.ID, Address: n.config.Address, Version: fsm.Version})
 	if err != nil {
 		return // strings always encode
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
+	"holdfast/cluster/membership"
 	"holdfast/internal/httpapi"
 )
 
@@ -156,15 +157,15 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 	if err := a.get(ctx, "/v1/status", &asked); err != nil {
 		return false, err
 	}
-	var members []cluster.Member
+	var members []membership.Member
 	if err := a.get(ctx, "/v1/members", &members); err != nil {
 		return false, err
 	}
-	if !slices.ContainsFunc(members, func(m cluster.Member) bool { return m.State == "leader" }) {
+	if !slices.ContainsFunc(members, func(m membership.Member) bool { return m.State == "leader" }) {
 		return false, errors.New("there is no leader that knows who the members are")
 	}
 	all := slices.Clone(members)
-	surplus := slices.DeleteFunc(members, func(m cluster.Member) bool { return slices.Contains(k.names, m.Node) })
+	surplus := slices.DeleteFunc(members, func(m membership.Member) bool { return slices.Contains(k.names, m.Node) })
 	if len(surplus) == 0 {
 		return false, nil
 	}
@@ -172,7 +173,7 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 		return false, usagef("none of %s is a member: that would remove all", strings.Join(k.names, ", "))
 	}
 	for _, name := range k.names {
-		if !slices.ContainsFunc(all, func(m cluster.Member) bool { return m.Node == name }) {
+		if !slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
 			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // there is nobody else to tell
 		}
 	}
@@ -180,7 +181,7 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 		return false, err
 	}
 	// The one that answers goes last.
-	gone := surplus[max(0, slices.IndexFunc(surplus, func(m cluster.Member) bool { return string(m.ID) != asked.ID }))]
+	gone := surplus[max(0, slices.IndexFunc(surplus, func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
 	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(gone.ID)), nil); err != nil {
 		return false, fmt.Errorf("remove %s: %w", gone.Node, err)
 	}

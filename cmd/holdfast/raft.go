@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/cluster"
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
@@ -40,11 +41,11 @@ func newRaft() *cobra.Command {
 }
 
 func listPeers(a *administration, command *cobra.Command, _ []string) error {
-	var list []cluster.Member
+	var list []membership.Member
 	if err := a.get(command.Context(), "/v1/members", &list); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(list, func(m cluster.Member) bool { return m.State == "leader" }) {
+	if !slices.ContainsFunc(list, func(m membership.Member) bool { return m.State == "leader" }) {
 		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: there is no leader: this is what the node that was asked knows") // there is nobody else to tell
 	}
 	if a.output == "json" {
@@ -57,7 +58,7 @@ func listPeers(a *administration, command *cobra.Command, _ []string) error {
 	return printTable(command.OutOrStdout(), "Node, ID, Address, State, Voter, Commit Index, Trails Leader By", rows)
 }
 
-func trails(m *cluster.Member) string {
+func trails(m *membership.Member) string {
 	switch {
 	case m.State == "leader":
 		return "-"
@@ -86,7 +87,7 @@ type clusterStatus struct {
 func raftStatus(a *administration, command *cobra.Command, _ []string) error {
 	var status httpapi.Status
 	var health cluster.Health
-	var list []cluster.Member
+	var list []membership.Member
 	for path, into := range map[string]any{"/v1/status": &status, "/v1/autopilot": &health, "/v1/members": &list} {
 		if err := a.get(command.Context(), path, into); err != nil {
 			return err

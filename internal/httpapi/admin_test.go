@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
@@ -209,7 +210,7 @@ func TestKeysAndWatches(t *testing.T) {
 func TestChangesByWayOfAnyNode(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("k", "v")
-	var list []cluster.Member
+	var list []membership.Member
 	if code := follower.call(http.MethodGet, "/v1/members", nil, &list); code != 200 || len(list) != 3 {
 		t.Fatal(code, list)
 	}

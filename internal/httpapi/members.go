@@ -13,7 +13,7 @@ import (
 const changeTimeout = 20 * time.Second
 
 func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
-	members, err := a.Node.Members(r.Context())
+	members, err := a.Node.Membership().List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (a *admin) members(w http.ResponseWriter, r *http.Request) error {
 
 // membersAsKnown answers without a leader: who is there is what an operator has to know then.
 func (a *admin) membersAsKnown(w http.ResponseWriter, r *http.Request) error {
-	return writeJSON(w, a.Node.MembersAsKnown(r.Context()))
+	return writeJSON(w, a.Node.Membership().ListAsKnown(r.Context()))
 }
 
 // AddMember is the body of POST /v1/members.
@@ -41,19 +41,19 @@ func (a *admin) addMember(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
 	defer cancel()
-	return done(w, a.Node.AddMember(ctx, raft.ServerAddress(body.Address), body.Voter))
+	return done(w, a.Node.Membership().Add(ctx, raft.ServerAddress(body.Address), body.Voter))
 }
 
 func (a *admin) removeMember(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
 	defer cancel()
-	return done(w, a.Node.RemoveMember(ctx, r.PathValue("member")))
+	return done(w, a.Node.Membership().Remove(ctx, r.PathValue("member")))
 }
 
 func (a *admin) demoteMember(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
 	defer cancel()
-	return done(w, a.Node.Demote(ctx, r.PathValue("member")))
+	return done(w, a.Node.Membership().Demote(ctx, r.PathValue("member")))
 }
 
 // TransferLeader is the body of POST /v1/leader.
@@ -68,7 +68,7 @@ func (a *admin) transferLeader(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), changeTimeout)
 	defer cancel()
-	return done(w, a.Node.TransferLeadership(ctx, body.To))
+	return done(w, a.Node.Membership().Transfer(ctx, body.To))
 }
 
 func (a *admin) autopilot(w http.ResponseWriter, r *http.Request) error {

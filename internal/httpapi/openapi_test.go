@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"holdfast/cluster"
+	"holdfast/cluster/membership"
 )
 
 // document is what the test looks at of openapi.json.
@@ -80,7 +81,7 @@ func TestOpenAPIDescribesTheRoutes(t *testing.T) {
 func types() map[string]reflect.Type {
 	return map[string]reflect.Type{
 		"Error": reflect.TypeFor[Error](), "Done": reflect.TypeFor[Done](), "Status": reflect.TypeFor[Status](),
-		"Member": reflect.TypeFor[cluster.Member](), "AddMember": reflect.TypeFor[AddMember](), "TransferLeader": reflect.TypeFor[TransferLeader](),
+		"Member": reflect.TypeFor[membership.Member](), "AddMember": reflect.TypeFor[AddMember](), "TransferLeader": reflect.TypeFor[TransferLeader](),
 		"Health": reflect.TypeFor[cluster.Health](), "MemberHealth": reflect.TypeFor[cluster.MemberHealth](),
 		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
 		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster"
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 )
 
@@ -54,13 +54,13 @@ func (a *admin) addPage(mux *http.ServeMux) {
 
 // Picture is what the status page shows at a moment.
 type Picture struct {
-	Node       string           `json:"node"`   // that was asked
-	Leader     string           `json:"leader"` // empty when none is known
-	Version    string           `json:"version"`
-	Time       time.Time        `json:"time"`
-	Members    []cluster.Member `json:"members"`
-	Activities []*Activity      `json:"activities"` // of the members that answered
-	Overview   *Overview        `json:"overview"`   // null without a leader
+	Node       string              `json:"node"`   // that was asked
+	Leader     string              `json:"leader"` // empty when none is known
+	Version    string              `json:"version"`
+	Time       time.Time           `json:"time"`
+	Members    []membership.Member `json:"members"`
+	Activities []*Activity         `json:"activities"` // of the members that answered
+	Overview   *Overview           `json:"overview"`   // null without a leader
 }
 
 // stream sends a picture now and every few seconds, until nobody looks any more or the server stops.
@@ -106,10 +106,10 @@ func (a *admin) picture(ctx context.Context, prefix string) *Picture {
 	ctx, cancel := context.WithTimeout(ctx, pictureTimeout)
 	defer cancel()
 	status := a.Node.Status()
-	p := &Picture{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []cluster.Member{}, Activities: []*Activity{}}
+	p := &Picture{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []membership.Member{}, Activities: []*Activity{}}
 	activities := make([]*Activity, len(status.Servers))
 	var asking sync.WaitGroup
-	asking.Go(func() { p.Members = a.Node.MembersAsKnown(ctx) })
+	asking.Go(func() { p.Members = a.Node.Membership().ListAsKnown(ctx) })
 	for i, server := range status.Servers {
 		asking.Go(func() {
 			if server.ID == status.ID {

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
@@ -36,7 +37,7 @@ type Config struct {
 	LogStore    raftlog.Kind
 	MinFreeDisk int64
 	Timing      cluster.Timing
-	Offer       cluster.Offer
+	Offer       offer.Offer
 	PolicyFile  string       // followed for changes; empty when there is none
 	Audit       audit.Config // without a file there is none
 	Front       mqttfront.Config

@@ -6,22 +6,22 @@ import (
 	"os"
 	"time"
 
-	"holdfast/cluster"
+	"holdfast/cluster/offer"
 	"holdfast/internal/policy/policyfile"
 	"holdfast/internal/settings"
 )
 
 // NewOffer returns what a node with these settings offers to the cluster.
-func NewOffer(s *settings.Settings) (cluster.Offer, error) {
-	offer := cluster.Offer{Settings: s.Replicated(AvailableMemory()), KeepPolicy: s.PolicyFile == ""}
+func NewOffer(s *settings.Settings) (offer.Offer, error) {
+	wanted := offer.Offer{Settings: s.Replicated(AvailableMemory()), KeepPolicy: s.PolicyFile == ""}
 	if s.PolicyFile != "" && s.PolicyFile != settings.None {
 		policy, err := policyfile.Read(s.PolicyFile)
 		if err != nil {
-			return cluster.Offer{}, err
+			return offer.Offer{}, err
 		}
-		offer.Settings.Policy = policy
+		wanted.Settings.Policy = policy
 	}
-	return offer, nil
+	return wanted, nil
 }
 
 // followPolicy re-reads the policy file when its content changes. A file that does not parse leaves the old policy in force.
@@ -51,9 +51,9 @@ func (n *Node) followPolicy(ctx context.Context) {
 			n.config.Log.Error("the policy file does not parse: the old policy stays in force", "file", n.config.PolicyFile, "error", err)
 			continue
 		}
-		offer := n.config.Offer
-		offer.Settings.Policy, offer.KeepPolicy = policy, false
-		n.Cluster.SetOffer(offer)
+		wanted := n.config.Offer
+		wanted.Settings.Policy, wanted.KeepPolicy = policy, false
+		n.Cluster.SetOffer(wanted)
 		n.config.Log.Info("the policy file was read", "file", n.config.PolicyFile)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/internal/httpapi"
@@ -106,11 +107,11 @@ func (c *Cluster) start() (err error) {
 	if c.broker, err = embedded.Start(broker); err != nil {
 		return err
 	}
-	offer, err := node.NewOffer(config.Settings)
+	wanted, err := node.NewOffer(config.Settings)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	if err := c.startNodes(broker, offer); err != nil {
+	if err := c.startNodes(broker, wanted); err != nil {
 		return err
 	}
 	first := c.nodes[0]
@@ -137,7 +138,7 @@ func (c *Cluster) checkFolder() error {
 	return nil
 }
 
-func (c *Cluster) startNodes(broker embedded.Config, offer cluster.Offer) error {
+func (c *Cluster) startNodes(broker embedded.Config, wanted offer.Offer) error {
 	identities := make([]cluster.Identity, c.config.Nodes)
 	members := make([]raft.Server, c.config.Nodes)
 	for i := range members {
@@ -159,14 +160,14 @@ func (c *Cluster) startNodes(broker embedded.Config, offer cluster.Offer) error 
 	front.Identity = wire.Identity{ClientIDProperty: embedded.ClientIDProperty, UsernameProperty: embedded.UsernameProperty}
 	network := cluster.NewNetwork()
 	for i := range members {
-		if err := c.startNode(network, members, identities[i], front, offer); err != nil {
+		if err := c.startNode(network, members, identities[i], front, wanted); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, identity cluster.Identity, front mqttfront.Config, offer cluster.Offer) error {
+func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, identity cluster.Identity, front mqttfront.Config, wanted offer.Offer) error {
 	s, log, id := c.config.Settings, c.config.Log, identity.RaftID()
 	name := peer.NodeName(id)
 	links := node.Links{
@@ -175,7 +176,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	started, err := node.Start(context.Background(), node.Config{
 		LogStore: raftlog.BoltDB,
 		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
-		Timing: timing(), Offer: offer, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
+		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
 		Links:  links, MaxClockOffset: s.Cluster.MaxClockOffset,
 		Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: c.exit,

@@ -43,8 +43,20 @@ func rules() []rule {
 		{"cluster/readindex", []string{"fsm"}, nil, "reads know the state, and are told of the leadership"},
 		{"cluster/peer", nil, []string{"github.com/hashicorp/raft"}, "what members say to each other knows nothing of who says it"},
 		{
+			"cluster/offer",
+			[]string{"cluster/peer", "fsm"},
+			nil,
+			"settings are offered through functions: nothing is known of the node",
+		},
+		{
+			"cluster/membership",
+			[]string{"cluster/peer", "cluster/propose", "fsm"},
+			[]string{"github.com/hashicorp/raft"},
+			"who is a member is changed through functions: nothing is known of the node",
+		},
+		{
 			"cluster",
-			[]string{"cluster/peer", "cluster/propose", "cluster/raftlog", "cluster/readindex", "cluster/replica", "fsm", "hlc", "internal/durable"},
+			[]string{"cluster/membership", "cluster/offer", "cluster/peer", "cluster/propose", "cluster/raftlog", "cluster/readindex", "cluster/replica", "fsm", "hlc", "internal/durable"},
 			[]string{"github.com/hashicorp/", "github.com/prometheus/client_golang"},
 			"replication knows the state machine, and nothing of MQTT",
 		},
@@ -58,7 +70,7 @@ func rules() []rule {
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
 			"internal/httpapi",
-			[]string{"cluster", "cluster/peer", "cluster/raftlog", "fsm", "internal/tlsconfig"},
+			[]string{"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm", "internal/tlsconfig"},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang", "github.com/prometheus/client_model"},
 			"the endpoints show the cluster and the state, and nothing of MQTT",
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/cluster/offer"
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/transport"
 	"holdfast/fsm"
@@ -284,7 +285,7 @@ func (p *process) run(ctx context.Context) error {
 	base := time.Now().Add(-time.Duration(random() % uint64(time.Hour)))
 	config := cluster.DefaultConfig()
 	config.ID, config.Address, config.Members = id, raft.ServerAddress(h.address()), members
-	config.Timing, config.Offer = t.timing, cluster.Offer{Settings: t.offer, KeepPolicy: true}
+	config.Timing, config.Offer = t.timing, offer.Offer{Settings: t.offer, KeepPolicy: true}
 	t.cluster(&config)
 	node, err := cluster.Open(config, cluster.World{
 		Stores: stores, Transport: links, Peers: network,

@@ -24,7 +24,7 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 			continue
 		}
 		if node := leader.member(); node != nil {
-			s.done("transfer", node.TransferLeadership(ctx, to.name))
+			s.done("transfer", node.Membership().Transfer(ctx, to.name))
 		}
 	}
 	return false

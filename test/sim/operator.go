@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster"
+	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
 	"holdfast/internal/policy"
 	"holdfast/test/sim/schedule"
@@ -66,7 +67,7 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 	case changeSettings:
 		s.changeSettings(f, victim)
 	case demoteMember:
-		if !s.done("demote", node.Demote(ctx, victim.name)) {
+		if !s.done("demote", node.Membership().Demote(ctx, victim.name)) {
 			return false
 		}
 		s.sleep(f.lasts)
@@ -81,11 +82,11 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 func (s *simulation) transfer(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	target := s.hosts[f.node]
 	if f.variant%3 > 0 || target == leader {
-		return s.done("transfer", node.TransferLeadership(ctx, ""))
+		return s.done("transfer", node.Membership().Transfer(ctx, ""))
 	}
 	const stopped = 1500 * time.Millisecond
 	schedule.StopAfter(target.group, 1+uint64(f.variant>>4)%512, stopped)
-	s.done("transfer", node.TransferLeadership(ctx, target.name))
+	s.done("transfer", node.Membership().Transfer(ctx, target.name))
 	return true
 }
 
@@ -104,7 +105,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 		if random.IntN(2) == 0 {
 			schedule.DelayAfter(leader.group, 1+random.Uint64N(1<<random.IntN(12)), between(random, 50*time.Millisecond, 2*time.Second))
 		}
-		if node == nil || !s.done("transfer", node.TransferLeadership(ctx, "")) || f.variant%2 == 0 {
+		if node == nil || !s.done("transfer", node.Membership().Transfer(ctx, "")) || f.variant%2 == 0 {
 			continue
 		}
 		for given := s.trace.now() + patience; s.trace.now() < given; s.sleep(time.Millisecond) {
@@ -138,7 +139,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 		switch node := leader.member(); random.IntN(3) {
 		case 0:
 			if node != nil {
-				s.done("transfer", node.TransferLeadership(ctx, ""))
+				s.done("transfer", node.Membership().Transfer(ctx, ""))
 			}
 		case 1:
 			schedule.Stop(leader.group, between(random, time.Second, 2900*time.Millisecond))
@@ -158,7 +159,7 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 func (s *simulation) handBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
-			return s.done("transfer back", node.TransferLeadership(ctx, to.name))
+			return s.done("transfer back", node.Membership().Transfer(ctx, to.name))
 		}
 	}
 	return false
@@ -195,7 +196,7 @@ func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *c
 		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
 	}
 	s.sleep(f.offset)
-	deposed := s.done("transfer", node.TransferLeadership(ctx, ""))
+	deposed := s.done("transfer", node.Membership().Transfer(ctx, ""))
 	s.sleep(f.lasts)
 	for _, l := range slowed {
 		s.network.slow(l, 0)
@@ -222,7 +223,7 @@ func (s *simulation) removeMember(ctx context.Context, node *cluster.Node, victi
 		victim.removed = removed
 	}
 	mark(true)
-	err := node.RemoveMember(ctx, victim.name)
+	err := node.Membership().Remove(ctx, victim.name)
 	if errors.Is(err, peer.ErrRefused) || errors.Is(err, peer.ErrNotLeader) || errors.Is(err, peer.ErrNotDone) {
 		mark(false)
 	}
@@ -236,7 +237,7 @@ func (s *simulation) promote(ctx context.Context, h *host) {
 		return
 	}
 	if node := leader.member(); node != nil {
-		s.done("promote", node.AddMember(ctx, raft.ServerAddress(h.address()), true))
+		s.done("promote", node.Membership().Add(ctx, raft.ServerAddress(h.address()), true))
 	}
 }
 
@@ -275,7 +276,7 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 	var demoted []*host
 	for i := range s.hosts {
 		h := s.hosts[(f.variant+i)%len(s.hosts)]
-		if len(demoted) < f.others && h != leader && (h != wrong || f.silently) && s.asLeader("demote", func(ctx context.Context, node *cluster.Node) error { return node.Demote(ctx, h.name) }) {
+		if len(demoted) < f.others && h != leader && (h != wrong || f.silently) && s.asLeader("demote", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Demote(ctx, h.name) }) {
 			demoted = append(demoted, h)
 		}
 	}
@@ -283,12 +284,12 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 	slowed := link{s.hosts[(f.node+1)%len(s.hosts)].name, s.hosts[(f.node+2)%len(s.hosts)].name, classCall}
 	s.network.slow(slowed, f.delay)
 	s.sleep(f.lasts / 2)
-	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.TransferLeadership(ctx, "") }) // the next leader has to ask anew
+	s.asLeader("transfer", func(ctx context.Context, node *cluster.Node) error { return node.Membership().Transfer(ctx, "") }) // the next leader has to ask anew
 	s.sleep(f.lasts / 2)
 	s.network.slow(slowed, 0)
 	for _, h := range demoted {
 		for until := s.trace.now() + clockSeen; s.trace.now() < until && !s.asLeader("promote", func(ctx context.Context, node *cluster.Node) error {
-			return node.AddMember(ctx, raft.ServerAddress(h.address()), true)
+			return node.Membership().Add(ctx, raft.ServerAddress(h.address()), true)
 		}); s.sleep(100 * time.Millisecond) {
 		}
 	}
@@ -316,12 +317,12 @@ func (s *simulation) changeSettings(f *fault, h *host) {
 	if node == nil {
 		return
 	}
-	offer := cluster.Offer{Settings: s.tunables.offer, KeepPolicy: true}
+	wanted := offer.Offer{Settings: s.tunables.offer, KeepPolicy: true}
 	switch f.variant % 3 {
 	case 0:
-		offer.Settings.Limits.Watches += int64(1 + f.variant%7)
+		wanted.Settings.Limits.Watches += int64(1 + f.variant%7)
 	case 1:
-		offer.Settings.Limits.DedupEntries += int64(f.variant % 50)
+		wanted.Settings.Limits.DedupEntries += int64(f.variant % 50)
 	default:
 		shut, err := policy.Compile([]policy.Rule{{
 			ClientIDs: []string{"[a-f]*", "[h-z]*"},
@@ -331,11 +332,11 @@ func (s *simulation) changeSettings(f *fault, h *host) {
 			s.violation("simulation", "the policy does not compile: %v", err)
 			return
 		}
-		offer.Settings.Policy, offer.KeepPolicy = shut, false
+		wanted.Settings.Policy, wanted.KeepPolicy = shut, false
 	}
-	node.SetOffer(offer)
+	node.SetOffer(wanted)
 	s.sleep(f.lasts)
 	if node = h.member(); node != nil {
-		node.SetOffer(cluster.Offer{Settings: s.tunables.offer})
+		node.SetOffer(offer.Offer{Settings: s.tunables.offer})
 	}
 }

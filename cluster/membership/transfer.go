@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"context"
@@ -14,25 +14,25 @@ import (
 	"holdfast/fsm"
 )
 
-// transferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
+// TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
 // lead, or that is the only voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
-func (n *Node) transferIfLeading(ctx context.Context, to string) error {
-	status := n.Status()
-	if status.Role != "leader" {
+func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
+	if m.world.Raft.State() != raft.Leader {
 		return nil
 	}
-	if to == "" && !otherVoter(status.Servers, n.config.ID) {
+	term, servers := m.world.Raft.CurrentTerm(), m.world.Servers()
+	if to == "" && !otherVoter(servers, m.world.Self.ID) {
 		return nil
 	}
-	target, err := n.successor(status, to)
-	if err != nil || target.ID == n.config.ID {
+	target, err := m.successor(term, servers, to)
+	if err != nil || target.ID == m.world.Self.ID {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)
 	}
-	if status.Serving {
-		_, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+	if m.world.Serving() {
+		_, err := m.world.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
 		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", peer.ErrNotDone, err)
@@ -41,7 +41,7 @@ func (n *Node) transferIfLeading(ctx context.Context, to string) error {
 		}
 	}
 	transfer := make(chan error, 1)
-	n.workers.Go(func() { transfer <- n.raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
+	m.world.Go(func() { transfer <- m.world.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
 	select {
 	case err = <-transfer:
 	case <-ctx.Done():
@@ -49,7 +49,7 @@ func (n *Node) transferIfLeading(ctx context.Context, to string) error {
 	}
 	if err != nil {
 		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrEnqueueTimeout) {
-			n.noteFailedTransfer(status.Term, target.ID)
+			m.noteFailed(term, target.ID)
 		}
 		return fmt.Errorf("transfer leadership: %w", err)
 	}
@@ -57,26 +57,26 @@ func (n *Node) transferIfLeading(ctx context.Context, to string) error {
 }
 
 // successor returns who is to lead: the voter that is meant or, where none is, the one that is furthest, as far as this node knows.
-func (n *Node) successor(status Status, to string) (raft.Server, error) {
+func (m *Membership) successor(term uint64, servers []raft.Server, to string) (raft.Server, error) {
 	if to != "" {
-		target, err := n.resolve(to)
+		target, err := m.resolve(to)
 		switch {
 		case err != nil:
 			return raft.Server{}, err
 		case target.Suffrage != raft.Voter:
 			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", peer.ErrRefused, to)
-		case n.transferFailed(status.Term, target.ID):
+		case m.TransferFailed(term, target.ID):
 			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", peer.ErrNotDone, to)
 		}
 		return target, nil
 	}
 	var best raft.Server
 	var furthest uint64
-	for _, server := range status.Servers {
-		if server.Suffrage != raft.Voter || server.ID == n.config.ID || n.transferFailed(status.Term, server.ID) {
+	for _, server := range servers {
+		if server.Suffrage != raft.Voter || server.ID == m.world.Self.ID || m.TransferFailed(term, server.ID) {
 			continue
 		}
-		if description, _ := n.peers.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
+		if description, _ := m.world.Statuses.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
 			best, furthest = server, description.LastIndex
 		}
 	}
@@ -104,8 +104,8 @@ type failedTransfer struct {
 // settling is how long after a transfer that came to nothing no other is tried.
 const settling = time.Second
 
-func (n *Node) noteFailedTransfer(term uint64, to raft.ServerID) {
-	t := &n.transfers
+func (m *Membership) noteFailed(term uint64, to raft.ServerID) {
+	t := &m.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if term < t.term {
@@ -114,30 +114,29 @@ func (n *Node) noteFailedTransfer(term uint64, to raft.ServerID) {
 	if term > t.term || t.to == nil {
 		t.term, t.to = term, make(map[raft.ServerID]failedTransfer)
 	}
-	t.to[to] = failedTransfer{time.Now(), n.raft.LastIndex()}
+	t.to[to] = failedTransfer{time.Now(), m.world.Raft.LastIndex()}
 }
 
-// transferFailed reports whether a member is not to be asked to lead now.
-func (n *Node) transferFailed(term uint64, to raft.ServerID) bool {
-	description, _ := n.peers.Of(to)
-	t := &n.transfers
+// TransferFailed reports whether a member is not to be asked to lead now.
+func (m *Membership) TransferFailed(term uint64, to raft.ServerID) bool {
+	description, _ := m.world.Statuses.Of(to)
+	t := &m.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	failed, ok := t.to[to]
 	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < settling)
 }
 
-// TransferLeadership is transferIfLeading with an error if there is nothing to transfer: ErrNotLeader on a node that does not lead, and one that wraps
+// Transfer is TransferIfLeading with an error if there is nothing to transfer: ErrNotLeader on a node that does not lead, and one that wraps
 // ErrRefused if there is no other voter.
-func (n *Node) TransferLeadership(ctx context.Context, to string) error {
-	status := n.Status()
+func (m *Membership) Transfer(ctx context.Context, to string) error {
 	switch {
-	case status.Role != "leader":
+	case m.world.Raft.State() != raft.Leader:
 		return peer.ErrNotLeader
-	case !otherVoter(status.Servers, n.config.ID):
+	case !otherVoter(m.world.Servers(), m.world.Self.ID):
 		return fmt.Errorf("%w: there is no other voter", peer.ErrRefused)
 	}
-	return n.transferIfLeading(ctx, to)
+	return m.TransferIfLeading(ctx, to)
 }
 
 func otherVoter(servers []raft.Server, id raft.ServerID) bool {

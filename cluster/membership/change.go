@@ -1,0 +1,195 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/cluster/propose"
+	"holdfast/fsm"
+)
+
+// Add adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
+// non-voter. Only the leader can do it.
+func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
+	there, err := peer.AskStatus(ctx, m.world.Client, raft.Server{Address: address})
+	if err != nil {
+		return err
+	}
+	if !voter {
+		if server, member := peer.Find(m.world.Servers(), there.ID); member && server.Suffrage == raft.Voter {
+			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, there.ID)
+		}
+		if err := m.pin(ctx, there.ID, true); err != nil {
+			return err
+		}
+	}
+	if err := m.add(ctx, JoinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
+		if _, member := peer.Find(m.world.Servers(), there.ID); !voter && !member {
+			_ = m.pin(ctx, there.ID, false) // the error that counts is the other
+		}
+		return err
+	}
+	if voter && m.world.Pinned(there.ID) {
+		return m.pin(ctx, there.ID, false)
+	}
+	return nil
+}
+
+// Remove removes a member by its name or id. The leader hands over before it is removed: the error is ErrNotLeader then,
+// and the next leader is to be asked.
+func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
+	return m.changeMember(ctx, nameOrID, m.remove)
+}
+
+// Demote makes a voter a non-voter, which it stays until it is added as a voter again.
+func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
+	return m.changeMember(ctx, nameOrID, m.demote)
+}
+
+// changeMember finds a member, and changes it while nobody else changes any.
+func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
+	server, err := m.memberToChange(ctx, nameOrID)
+	if err != nil {
+		return err
+	}
+	if err := m.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer m.changing.unlock()
+	return change(ctx, server)
+}
+
+// demote takes a voter's vote away, if a majority of the voters that stay is alive.
+func (m *Membership) demote(ctx context.Context, server raft.Server) error {
+	if err := m.quorumWithout(ctx, server.ID); err != nil {
+		return err
+	}
+	if err := m.pin(ctx, server.ID, true); err != nil {
+		return err
+	}
+	return m.changed(ctx, m.world.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
+}
+
+// memberToChange finds a member, and hands over when it is this one.
+func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.Server, error) {
+	if err := m.world.Confirm(ctx); err != nil {
+		return raft.Server{}, err
+	}
+	server, err := m.resolve(nameOrID)
+	if err != nil || server.ID != m.world.Self.ID {
+		return server, err
+	}
+	if err := m.quorumWithout(ctx, server.ID); err != nil {
+		return server, err
+	}
+	if err := m.TransferIfLeading(ctx, ""); err != nil {
+		return server, err
+	}
+	return server, peer.ErrNotLeader
+}
+
+// pin makes a member stay a non-voter, or lets autopilot promote it again.
+func (m *Membership) pin(ctx context.Context, id raft.ServerID, yes bool) error {
+	if m.world.Version() < fsm.VersionPinNonVoter {
+		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", peer.ErrRefused)
+	}
+	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
+	if yes {
+		command.Kind = fsm.KindPinNonVoter
+	}
+	result, err := m.world.Execute(ctx, command)
+	if err == nil && result.Code == fsm.CodeError {
+		err = fmt.Errorf("%w: %s", peer.ErrRefused, result.Error.Text())
+	}
+	return err
+}
+
+// remove takes a member out, if a majority of the voters that stay is alive.
+func (m *Membership) remove(ctx context.Context, server raft.Server) error {
+	if server.Suffrage == raft.Voter {
+		if err := m.quorumWithout(ctx, server.ID); err != nil {
+			return err
+		}
+	}
+	if err := m.changed(ctx, m.world.Raft.RemoveServer(server.ID, 0, ChangeTimeout)); err != nil {
+		return err
+	}
+	if m.world.Pinned(server.ID) {
+		if err := m.pin(ctx, server.ID, false); err != nil {
+			m.world.Log.Warn("the member is removed, and still noted as a non-voter", "id", server.ID, "error", err)
+		}
+	}
+	return nil
+}
+
+// quorumWithout returns an error when the voters without the one would have no majority that is alive.
+func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error {
+	alive := m.world.Statuses.Poll(ctx, peer.PollInterval)
+	voters, answering := 0, 0
+	for _, server := range m.world.Servers() {
+		if server.Suffrage != raft.Voter || server.ID == id {
+			continue
+		}
+		voters++
+		if d, ok := alive[server.ID]; ok && d.State != "shutdown" || server.ID == m.world.Self.ID {
+			answering++
+		}
+	}
+	if voters == 0 {
+		return fmt.Errorf("%w: %s is the last voter", peer.ErrRefused, id)
+	}
+	if answering <= voters/2 {
+		return fmt.Errorf("%w: without %s only %d of %d voters would be alive, which is no majority", peer.ErrRefused, id, answering, voters)
+	}
+	return nil
+}
+
+// changed waits for a change of the members, and puts an entry behind it: raft refuses to take a snapshot before another entry
+// follows.
+func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error {
+	done := make(chan error, 1)
+	m.world.Go(func() { done <- change.Error() })
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("change the members: %w", changeError(err))
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
+	}
+	_, _ = m.world.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
+	return nil
+}
+
+// changeError tells what was not done from what may have been.
+func changeError(err error) error {
+	if propose.OutcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
+		return fmt.Errorf("%w: %w", peer.ErrOutcomeUnknown, err)
+	}
+	return fmt.Errorf("%w: %w", peer.ErrNotDone, err)
+}
+
+// resolve finds a member by its name or its id.
+func (m *Membership) resolve(nameOrID string) (raft.Server, error) {
+	var found []raft.Server
+	for _, server := range m.world.Servers() {
+		if string(server.ID) == nameOrID {
+			return server, nil
+		}
+		if peer.NodeName(server.ID) == nameOrID {
+			found = append(found, server)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return raft.Server{}, fmt.Errorf("%w: there is no member %s", peer.ErrRefused, nameOrID)
+	default:
+		return raft.Server{}, fmt.Errorf("%w: several members have the name %s: give the id", peer.ErrRefused, nameOrID)
+	}
+}

@@ -1,0 +1,141 @@
+package membership
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+)
+
+// JoinRequest asks for a node to be added. The names of its fields are part of the protocol between members.
+type JoinRequest struct {
+	ID      raft.ServerID      `json:"id"`
+	Address raft.ServerAddress `json:"address"`
+	Version uint32             `json:"version"`
+}
+
+// HandleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
+func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []byte) error {
+	var request JoinRequest
+	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
+		return fmt.Errorf("%w: malformed request to join", peer.ErrRefused)
+	}
+	// What another member passes on, it has judged.
+	if caller.ID == "" && !m.mayJoin(caller, &request) {
+		return fmt.Errorf("%w: the certificate does not name the node %s", peer.ErrRefused, peer.NodeName(request.ID))
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, ChangeTimeout)
+	defer cancel()
+	if !m.world.Serving() {
+		if caller.ID != "" {
+			return peer.ErrNotLeader // it was passed on once
+		}
+		_, err := m.world.CallLeader(ctx, peer.MethodJoin, body)
+		return err
+	}
+	return m.add(ctx, request)
+}
+
+// mayJoin reports whether a certificate is that of the node which wants to join: it names the node, or the host of its address.
+// A name that a member has already is only for whoever has the certificate of that member.
+func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
+	name := peer.NodeName(request.ID)
+	if caller.Certified(name) {
+		return true
+	}
+	host := peer.HostOf(request.Address)
+	for _, server := range m.world.Servers() {
+		if peer.NodeName(server.ID) == name {
+			host = peer.HostOf(server.Address)
+		}
+	}
+	return caller.Certified(host)
+}
+
+// add makes a node a member, after whoever it replaces was removed.
+func (m *Membership) add(ctx context.Context, request JoinRequest) error {
+	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
+	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	there, err := peer.AskStatus(asking, m.world.Client, raft.Server{Address: request.Address})
+	cancel()
+	if err == nil && there.ID != request.ID {
+		err = fmt.Errorf("%s does", there.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", peer.ErrRefused, request.ID, request.Address, err)
+	}
+	if err := m.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer m.changing.unlock()
+	if err := m.world.Confirm(ctx); err != nil {
+		return err
+	}
+	if inForce := m.world.Version(); request.Version < inForce {
+		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", peer.ErrRefused, inForce, request.Version)
+	}
+	if _, member := peer.Find(m.world.Servers(), request.ID); there.HasState && !member {
+		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
+	}
+	for _, server := range m.world.Servers() {
+		switch {
+		case server.ID == request.ID && server.Address == request.Address:
+			return nil
+		case server.ID == request.ID:
+			return m.move(ctx, server, request.Address)
+		case server.Address == request.Address || peer.NodeName(server.ID) == peer.NodeName(request.ID):
+			kept := m.world.Pinned(server.ID)
+			if err := m.replace(ctx, server); err != nil {
+				return err
+			}
+			if kept { // its successor is, too
+				if err := m.pin(ctx, request.ID, true); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	m.world.Log.Info("adding a member", "id", request.ID, "address", request.Address)
+	return m.changed(ctx, m.world.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
+}
+
+// move gives a member another address.
+func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
+	m.world.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
+	if server.Suffrage == raft.Voter {
+		return m.changed(ctx, m.world.Raft.AddVoter(server.ID, address, 0, ChangeTimeout))
+	}
+	return m.changed(ctx, m.world.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
+}
+
+// MoveSelf makes it known that this member, which leads, has another address than before.
+func (m *Membership) MoveSelf(ctx context.Context) {
+	server, member := peer.Find(m.world.Servers(), m.world.Self.ID)
+	if !m.world.Serving() || !member || server.Address == m.world.Self.Address {
+		return
+	}
+	if !m.changing.try() {
+		return // later
+	}
+	defer m.changing.unlock()
+	if err := m.move(ctx, server, m.world.Self.Address); err != nil {
+		m.world.Log.Warn("the new address could not be made known", "error", err)
+	}
+}
+
+// replace removes the predecessor of a node that comes back without its disk: raft refuses a second id at one address. It does
+// so only when quorum stays, and never a member that is alive.
+func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
+	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	_, err := peer.AskTerm(asking, m.world.Client, predecessor)
+	cancel()
+	if err == nil {
+		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
+	}
+	m.world.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
+	return m.remove(ctx, predecessor)
+}

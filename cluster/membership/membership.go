@@ -1,0 +1,74 @@
+package membership
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/fsm"
+)
+
+// ChangeTimeout bounds a change of the members.
+const ChangeTimeout = 15 * time.Second
+
+// Raft is what a Membership uses of hashicorp/raft.
+type Raft interface {
+	State() raft.RaftState
+	CurrentTerm() uint64
+	LastIndex() uint64
+	AddVoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
+	AddNonvoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
+	DemoteVoter(id raft.ServerID, previous uint64, timeout time.Duration) raft.IndexFuture
+	RemoveServer(id raft.ServerID, previous uint64, timeout time.Duration) raft.IndexFuture
+	LeadershipTransferToServer(id raft.ServerID, address raft.ServerAddress) raft.Future
+}
+
+// World is all that a Membership touches. The functions are safe for concurrent use.
+type World struct {
+	// Self has the id of this member, and the address under which the others reach it.
+	Self     raft.Server
+	Raft     Raft
+	Client   peer.Client
+	Statuses *peer.Statuses
+	// Servers returns the latest configuration that this member knows.
+	Servers func() []raft.Server
+	// OwnStatus returns what this member says of itself.
+	OwnStatus func() peer.Status
+	// Serving reports whether this member leads, and takes commands.
+	Serving func() bool
+	// Confirm returns nil when this member was the leader of its term at some moment after the call.
+	Confirm func(ctx context.Context) error
+	// CallLeader calls the leader that this member knows.
+	CallLeader func(ctx context.Context, method peer.Method, request []byte) ([]byte, error)
+	// Execute proposes a command and waits for its result.
+	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
+	// Version returns the version of the log that is in force.
+	Version func() uint32
+	// Pinned reports whether a member stays a non-voter by an operator's word.
+	Pinned func(id raft.ServerID) bool
+	// Go runs a function in a goroutine that the member waits for when it closes.
+	Go  func(func())
+	Log *slog.Logger
+}
+
+// Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
+type Membership struct {
+	world     World
+	changing  ctxMutex // held while the members change
+	transfers transfers
+}
+
+// New returns the membership as one member sees and changes it.
+func New(world World) *Membership { return &Membership{world: world, changing: newCtxMutex()} }
+
+// Lock keeps the members as they are until Unlock. The error says that a change is under way for longer than the context lasts.
+func (m *Membership) Lock(ctx context.Context) error { return m.changing.lock(ctx) }
+
+// TryLock is Lock, and reports whether it was possible at once.
+func (m *Membership) TryLock() bool { return m.changing.try() }
+
+// Unlock ends what Lock or TryLock began.
+func (m *Membership) Unlock() { m.changing.unlock() }

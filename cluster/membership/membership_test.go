@@ -1,0 +1,246 @@
+package membership
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/fsm"
+)
+
+// fake is the world of the member n1, which leads.
+type fake struct {
+	members  []raft.Server
+	statuses map[raft.ServerAddress]peer.Status // of the members that answer
+	pinned   map[raft.ServerID]bool
+	last     uint64                                    // index of the last entry in the log
+	transfer func(to raft.ServerID) error              // what becomes of a transfer
+	change   func(what string, id raft.ServerID) error // what becomes of a change
+	executed []fsm.Command
+}
+
+// future is the end of what raft was asked for.
+type future struct {
+	run func() error
+}
+
+func (f future) Error() error  { return f.run() }
+func (f future) Index() uint64 { return 1 }
+
+func (f *fake) State() raft.RaftState { return raft.Leader }
+func (f *fake) CurrentTerm() uint64   { return 3 }
+func (f *fake) LastIndex() uint64     { return f.last }
+
+func (f *fake) made(what string, id raft.ServerID) raft.IndexFuture {
+	return future{func() error { return f.change(what, id) }}
+}
+
+func (f *fake) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
+	return f.made("add voter", id)
+}
+
+func (f *fake) AddNonvoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
+	return f.made("add non-voter", id)
+}
+
+func (f *fake) DemoteVoter(id raft.ServerID, _ uint64, _ time.Duration) raft.IndexFuture {
+	return f.made("demote", id)
+}
+
+func (f *fake) RemoveServer(id raft.ServerID, _ uint64, _ time.Duration) raft.IndexFuture {
+	return f.made("remove", id)
+}
+
+func (f *fake) LeadershipTransferToServer(id raft.ServerID, _ raft.ServerAddress) raft.Future {
+	return future{func() error { return f.transfer(id) }}
+}
+
+// Call implements peer.Client.
+func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _ []byte) ([]byte, error) {
+	status, ok := f.statuses[member.Address]
+	switch {
+	case !ok:
+		return nil, peer.ErrUnreachable
+	case method == peer.MethodAsk:
+		return peer.EncodeTerm(3, 0), nil
+	default:
+		return json.Marshal(status)
+	}
+}
+
+// newFake returns a cluster of three voters, of which n2 and n3 answer, and its membership as n1 sees it.
+func newFake(t *testing.T) (*fake, *Membership) {
+	f := &fake{
+		statuses: make(map[raft.ServerAddress]peer.Status), pinned: make(map[raft.ServerID]bool), last: 10,
+		transfer: func(raft.ServerID) error { return nil },
+		change:   func(what string, id raft.ServerID) error { t.Errorf("%s %s", what, id); return nil },
+	}
+	for _, id := range []raft.ServerID{"n1.1", "n2.1", "n3.1"} {
+		address := raft.ServerAddress(peer.NodeName(id))
+		f.members = append(f.members, raft.Server{ID: id, Address: address})
+		f.statuses[address] = peer.Status{ID: id, Address: address, LastIndex: f.last, Version: fsm.Version, HasState: true}
+	}
+	servers := func() []raft.Server { return f.members }
+	began := time.Now()
+	return f, New(World{
+		Self: f.members[0], Raft: f, Client: f, Statuses: peer.NewStatuses("n1.1", f, servers, func() time.Duration { return time.Since(began) }),
+		Servers: servers, OwnStatus: func() peer.Status { return f.statuses["n1"] }, Serving: func() bool { return true },
+		Confirm:    func(context.Context) error { return nil },
+		CallLeader: func(context.Context, peer.Method, []byte) ([]byte, error) { return nil, peer.ErrNotLeader },
+		Execute: func(_ context.Context, c fsm.Command) (fsm.Result, error) {
+			f.executed = append(f.executed, c)
+			return fsm.Result{}, nil
+		},
+		Version: func() uint32 { return fsm.Version }, Pinned: func(id raft.ServerID) bool { return f.pinned[id] },
+		Go: func(run func()) { go run() }, Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+// A voter is not taken away when the voters that stay would have no majority that is alive.
+func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
+	for name, take := range map[string]func(*Membership, context.Context, string) error{"remove": (*Membership).Remove, "demote": (*Membership).Demote} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			delete(f.statuses, "n3")
+			if err := take(m, t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
+				t.Errorf("with one of two alive: %v", err)
+			}
+			changed := ""
+			f.change = func(what string, id raft.ServerID) error { changed = what + " " + string(id); return nil }
+			if err := take(m, t.Context(), "n3"); err != nil || changed != name+" n3.1" {
+				t.Errorf("the one that is away: %q, %v", changed, err)
+			}
+			if last := f.executed[len(f.executed)-1]; last.Kind != fsm.KindAdvance {
+				t.Errorf("%+v follows the change, no entry that a snapshot can be taken after", last)
+			}
+		})
+	}
+}
+
+// A change of which raft does not say that it failed may yet be made.
+func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
+	for name, test := range map[string]struct{ failed, want error }{
+		"not the leader":      {raft.ErrNotLeader, peer.ErrNotDone},
+		"not a voter":         {raft.ErrNotVoter, peer.ErrNotDone},
+		"the leadership lost": {raft.ErrLeadershipLost, peer.ErrOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			f.change = func(string, raft.ServerID) error { return test.failed }
+			if err := m.Remove(t.Context(), "n3"); !errors.Is(err, test.want) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// Two changes of the members at once could take each other's majority away.
+func TestChangesAreMadeOneAtATime(t *testing.T) {
+	_, m := newFake(t)
+	if !m.TryLock() || m.TryLock() {
+		t.Fatal("the lock is not exclusive")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Remove(ctx, "n3"); !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("beside another change: %v", err)
+	}
+	m.Unlock()
+}
+
+// † A transfer that came to nothing is not tried again with a member before that has got something since.
+func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m := newFake(t)
+		var asked []raft.ServerID
+		f.transfer = func(to raft.ServerID) error { asked = append(asked, to); return errors.New("timed out") }
+		refresh := func(last uint64) {
+			f.last = last
+			status := f.statuses["n2"]
+			status.LastIndex = last
+			f.statuses["n2"] = status
+			m.world.Statuses.Refresh(m.world.Statuses.Poll(t.Context(), time.Second))
+		}
+		refresh(10)
+		if err := m.Transfer(t.Context(), "n2"); err == nil || errors.Is(err, peer.ErrNotDone) {
+			t.Fatalf("the first: %v", err)
+		}
+		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) || len(asked) != 1 {
+			t.Errorf("at once: %v, %v asked", err, asked)
+		}
+		time.Sleep(settling)
+		refresh(9)
+		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) || len(asked) != 1 {
+			t.Errorf("while the member has less: %v, %v asked", err, asked)
+		}
+		refresh(11)
+		if _ = m.Transfer(t.Context(), "n2"); len(asked) != 2 {
+			t.Errorf("when it has got more: %v asked", asked)
+		}
+	})
+}
+
+// A member that joins has to answer at its address under its own id, and to know the version in force; one that lost its disk takes the place of
+// its predecessor, unless that is alive.
+func TestJoin(t *testing.T) {
+	for name, test := range map[string]struct {
+		there   *peer.Status // what answers at the address
+		request JoinRequest
+		away    bool // its predecessor is
+		want    []string
+	}{
+		"a new node":       {&peer.Status{ID: "n4.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, []string{"add non-voter n4.1"}},
+		"nobody there":     {nil, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil},
+		"another is there": {&peer.Status{ID: "n5.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil},
+		"too old":          {&peer.Status{ID: "n4.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version - 1}, false, nil},
+		"of another cluster": {
+			&peer.Status{ID: "n4.1", HasState: true}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil,
+		},
+		"a member again": {&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "n2", Version: fsm.Version}, false, nil},
+		"a member that moved": {
+			&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "moved", Version: fsm.Version}, false, []string{"add voter n2.1"},
+		},
+		"without its disk": {
+			&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, true, []string{"remove n2.1", "add non-voter n2.2"},
+		},
+		"beside one of its name": {&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			if test.there != nil {
+				f.statuses[test.request.Address] = *test.there
+			}
+			if test.away {
+				delete(f.statuses, "n2")
+			}
+			var changes []string
+			f.change = func(what string, id raft.ServerID) error { changes = append(changes, what+" "+string(id)); return nil }
+			body, err := json.Marshal(test.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = m.HandleJoin(t.Context(), peer.Caller{Certified: func(...string) bool { return true }}, body)
+			if (len(test.want) > 0 || name == "a member again") != (err == nil) {
+				t.Errorf("error %v", err)
+			}
+			if len(changes) != len(test.want) {
+				t.Fatalf("changes %q, want %q", changes, test.want)
+			}
+			for i := range changes {
+				if changes[i] != test.want[i] {
+					t.Errorf("changes %q, want %q", changes, test.want)
+				}
+			}
+			if err := m.HandleJoin(t.Context(), peer.Caller{Certified: func(...string) bool { return false }}, body); !errors.Is(err, peer.ErrRefused) {
+				t.Errorf("with a certificate of another node: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package offer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"holdfast/cluster/peer"
+	"holdfast/fsm"
+	"holdfast/internal/policy"
+)
+
+// fake is the world of a member. What is executed is in force at once.
+type fake struct {
+	remembered []byte
+	inForce    *fsm.Settings
+	version    uint32
+	serving    bool
+	executed   []fsm.Command
+	passedOn   int // offers given to the leader
+}
+
+func (f *fake) Load() ([]byte, error) { return f.remembered, nil }
+
+func (f *fake) Save(data []byte) error {
+	f.remembered = data
+	return nil
+}
+
+func (f *fake) world() World {
+	return World{
+		Offered: f, Version: func() uint32 { return f.version }, Serving: func() bool { return f.serving },
+		Settings: func() (fsm.Settings, bool) {
+			if f.inForce == nil {
+				return fsm.Settings{}, false
+			}
+			return *f.inForce, true
+		},
+		Execute: func(_ context.Context, c fsm.Command) (fsm.Result, error) {
+			if !f.serving {
+				return fsm.Result{}, peer.ErrNotLeader
+			}
+			f.executed = append(f.executed, c)
+			before := f.inForce
+			f.inForce = c.Settings
+			if c.KeepPolicy && before != nil {
+				f.inForce.Policy = before.Policy
+			}
+			return fsm.Result{}, nil
+		},
+		CallLeader: func(_ context.Context, method peer.Method, request []byte) ([]byte, error) {
+			if method == peer.MethodOffer && len(request) > 0 {
+				f.passedOn++
+			}
+			return nil, nil
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func withKeys(keys int64) Offer {
+	settings := fsm.DefaultSettings()
+	settings.Limits.Keys = keys
+	return Offer{Settings: settings}
+}
+
+func mustOffer(t *testing.T, o *Offerer) {
+	t.Helper()
+	if err := o.Offer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A member that offers the same again changes nothing: another one may have changed the settings since.
+func TestOfferIsMadeOnce(t *testing.T) {
+	f := &fake{version: fsm.Version, serving: true}
+	mustOffer(t, New(withKeys(5), f.world()))
+	other := fsm.DefaultSettings()
+	other.Limits.Keys = 7
+	f.inForce = &other
+	restarted := New(withKeys(5), f.world())
+	mustOffer(t, restarted)
+	if f.inForce.Limits.Keys != 7 || len(f.executed) != 1 {
+		t.Errorf("%d keys are in force after %d offers", f.inForce.Limits.Keys, len(f.executed))
+	}
+	restarted.Set(withKeys(9))
+	mustOffer(t, restarted)
+	if f.inForce.Limits.Keys != 9 || len(f.executed) != 2 {
+		t.Errorf("after a change: %d keys are in force after %d offers", f.inForce.Limits.Keys, len(f.executed))
+	}
+}
+
+// A member without a memory is new, or has lost its disk: it leaves the settings in force as they are.
+func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
+	other := fsm.DefaultSettings()
+	other.Limits.Keys = 7
+	f := &fake{version: fsm.Version, serving: true, inForce: &other}
+	mustOffer(t, New(withKeys(5), f.world()))
+	if len(f.executed) != 0 || f.remembered == nil {
+		t.Errorf("%d offers, remembered: %v", len(f.executed), f.remembered != nil)
+	}
+}
+
+// A change of the policy alone brings back no older settings, and a change of the settings no older policy.
+func TestOnlyWhatChangedIsOffered(t *testing.T) {
+	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{version: fsm.Version, serving: true}
+	o := New(withKeys(5), f.world())
+	mustOffer(t, o)
+	other := fsm.DefaultSettings()
+	other.Limits.Keys = 7 // another member has set it since
+	f.inForce = &other
+	shut := withKeys(5)
+	shut.Settings.Policy = compiled
+	o.Set(shut)
+	mustOffer(t, o)
+	if f.inForce.Limits.Keys != 7 || f.inForce.Policy != compiled {
+		t.Errorf("%d keys, policy %v", f.inForce.Limits.Keys, f.inForce.Policy)
+	}
+	f.inForce.Policy = nil // another member has opened it since
+	shut.Settings.Limits.Keys = 9
+	o.Set(shut)
+	mustOffer(t, o)
+	if f.inForce.Limits.Keys != 9 || f.inForce.Policy != nil {
+		t.Errorf("%d keys, policy %v", f.inForce.Limits.Keys, f.inForce.Policy)
+	}
+}
+
+// A member that does not lead gives its offer to the leader, and takes that of another member only where it leads.
+func TestOfferGoesByWayOfTheLeader(t *testing.T) {
+	f := &fake{version: fsm.Version}
+	wanted := withKeys(5)
+	mustOffer(t, New(wanted, f.world()))
+	if f.passedOn != 1 {
+		t.Errorf("%d offers are given to the leader", f.passedOn)
+	}
+	if err := New(wanted, f.world()).Handle(t.Context(), wanted.encode()); !errors.Is(err, peer.ErrNotLeader) {
+		t.Errorf("at a member that does not lead: %v", err)
+	}
+	f.serving = true
+	if err := New(wanted, f.world()).Handle(t.Context(), wanted.encode()); err != nil || f.inForce.Limits.Keys != 5 {
+		t.Errorf("at the leader: %v, %+v", err, f.inForce)
+	}
+	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
+	for _, request := range [][]byte{other, []byte("x")} {
+		if err := New(wanted, f.world()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
+			t.Errorf("%q is no offer: %v", request, err)
+		}
+	}
+}
