@@ -9,6 +9,15 @@ import (
 	"holdfast/cluster/peer"
 )
 
+// Confirm returns nil when this node was the leader of its term at some moment after the call.
+func (n *Node) Confirm(ctx context.Context) error {
+	l := n.leadership.Load()
+	if l == nil {
+		return peer.ErrNotLeader
+	}
+	return n.confirm(ctx, l.term)
+}
+
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
 // included, answered so to a question that was sent after the call: whoever leads in a later term was voted for by a
 // majority, a vote raises the term before it is given, and majorities intersect.

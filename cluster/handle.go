@@ -57,25 +57,6 @@ func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
 
-// servers returns the latest configuration that this member knows.
-func (n *Node) servers() []raft.Server {
-	future := n.raft.GetConfiguration()
-	if future.Error() != nil {
-		return nil // raft v1.7.3 never fails here
-	}
-	return future.Configuration().Servers
-}
-
-// leaderCall calls the leader that this member knows.
-func (n *Node) leaderCall(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
-	_, id := n.raft.LeaderWithID()
-	leader, known := peer.Find(n.servers(), id)
-	if id == n.config.ID || !known {
-		return nil, peer.ErrNotLeader
-	}
-	return n.world.Peers.Call(ctx, leader, method, request)
-}
-
 // isMember tells by the word of the leader whether a raft id is a member. The error is ErrNotLeader when there is nobody to
 // ask.
 func (n *Node) isMember(ctx context.Context, id raft.ServerID) (bool, error) {

@@ -14,13 +14,6 @@ import (
 	"holdfast/fsm"
 )
 
-// leadership is what this node does while it leads in one term.
-type leadership struct {
-	term     uint64
-	proposer *propose.Proposer
-	reader   *readindex.Reader
-}
-
 // newLeadership returns the leadership of a term that began at a monotonic time and a cluster time.
 func (n *Node) newLeadership(term uint64, began time.Duration, start int64) *leadership {
 	return &leadership{

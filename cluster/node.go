@@ -2,9 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -45,62 +42,6 @@ type Node struct {
 	closed  error
 }
 
-// Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
-// from now on, also when Open fails.
-func Open(config Config, world World, observer Observer) (*Node, error) {
-	n := &Node{config: config, world: world, observer: observer, clock: newClusterClock(world.Clock)}
-	n.peers = peer.NewStatuses(config.ID, world.Peers, n.servers, world.Clock.Monotonic)
-	if err := n.start(); err != nil {
-		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	n.stop = stop
-	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchMembers, n.offerer.Run} {
-		n.workers.Go(func() { work(ctx) })
-	}
-	return n, nil
-}
-
-func (n *Node) start() error {
-	if err := n.config.Validate(); err != nil {
-		return err
-	}
-	n.replica = replica.New(replica.World{
-		Applied: n.observe, Took: n.world.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: func() { n.log.ResetStored() }, Exit: n.world.Exit,
-	})
-	guard := raftlog.Guard{Deadline: n.config.Timing.DiskDeadline, Exit: n.exit, Stored: n.world.Metrics.stored}
-	n.log = raftlog.NewCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
-	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)
-	snapshots := raftlog.SnapshotStore{SnapshotStore: n.world.Stores.Snapshots, Written: n.world.Metrics.snapshotWritten}
-	config := n.raftConfig()
-	if n.config.Members != nil {
-		has, err := n.world.Stores.HasState()
-		if err != nil {
-			return err
-		}
-		if !has {
-			err := raft.BootstrapCluster(config, n.log, stable, snapshots, n.world.Transport, raft.Configuration{Servers: n.config.Members})
-			if err != nil {
-				return fmt.Errorf("bootstrap: %w", err)
-			}
-		}
-	}
-	if err := n.openRaft(config, stable, snapshots); err != nil {
-		return fmt.Errorf("open node: %w", err)
-	}
-	n.log.SetSnapshot(n.newestSnapshot)
-	n.offerer = offer.New(n.config.Offer, offer.World{
-		Offered: n.world.Stores.Offered, Settings: n.settings, Version: func() uint32 { return n.replica.Status().Version }, Serving: n.serving,
-		Execute: n.Execute, CallLeader: n.leaderCall, Log: n.world.Log,
-	})
-	n.members = membership.New(membership.World{
-		Self: raft.Server{ID: n.config.ID, Address: n.config.Address}, Raft: n.raft, Client: n.world.Peers, Statuses: n.peers,
-		Servers: n.servers, OwnStatus: n.ownStatus, Serving: n.serving, Confirm: n.Confirm, CallLeader: n.leaderCall, Execute: n.Execute,
-		Version: func() uint32 { return n.replica.Status().Version }, Pinned: n.pinnedNonVoter, Go: n.workers.Go, Log: n.world.Log,
-	})
-	return nil
-}
-
 // Membership changes the members of the cluster, and transfers its leadership.
 func (n *Node) Membership() *membership.Membership { return n.members }
 
@@ -120,66 +61,6 @@ func (n *Node) serving() bool { return n.leadership.Load() != nil }
 func (n *Node) pinnedNonVoter(id raft.ServerID) (pinned bool) {
 	n.View(func(m *fsm.Machine) { pinned = m.KeptNonVoter(string(id)) })
 	return pinned
-}
-
-// newestSnapshot returns the index and the term of the newest snapshot, or 0 where this node leads, has none or cannot tell.
-func (n *Node) newestSnapshot() (index, term uint64) {
-	if n.raft.State() == raft.Leader {
-		return 0, 0
-	}
-	list, err := n.world.Stores.Snapshots.List()
-	if err != nil || len(list) == 0 || list[0].Index > n.raft.AppliedIndex() { // one that was not restored, because it is damaged, says nothing
-		return 0, 0
-	}
-	return list[0].Index, list[0].Term
-}
-
-// ErrIncomplete says that what a node has on its disk does not make a whole.
-var ErrIncomplete = errors.New("the log and the snapshots do not fit together, a damaged snapshot for instance: to let this node join anew, empty its data folder, and start it again")
-
-// openRaft starts raft, which panics when the log lacks an entry behind the newest snapshot that can be read.
-func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots raft.SnapshotStore) (err error) {
-	defer func() {
-		reason := recover()
-		if missing, ok := reason.(error); ok && errors.Is(missing, raft.ErrLogNotFound) {
-			err = fmt.Errorf("%w: %w", ErrIncomplete, missing)
-		} else if reason != nil {
-			panic(reason)
-		}
-	}()
-	guarded := &correctedTransport{Transport: n.world.Transport}
-	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, guarded); err != nil {
-		return err
-	}
-	guarded.running.Store(n.raft)
-	return nil
-}
-
-// exit ends the process, because the disk cannot be trusted any more. Where the process lives on for a moment, nothing is applied.
-func (n *Node) exit(err error) {
-	n.replica.Halt()
-	n.world.Exit(err)
-}
-
-// maxAppendEntries bounds one message to a follower, which raft counts in entries: 8 of up to 1 MiB, or 8 single commands of the
-// largest size.
-const maxAppendEntries = 8
-
-func (n *Node) raftConfig() *raft.Config {
-	config := raft.DefaultConfig()
-	config.LocalID = n.config.ID
-	config.HeartbeatTimeout = n.config.Timing.Heartbeat
-	config.ElectionTimeout = n.config.Timing.Election
-	config.LeaderLeaseTimeout = n.config.Timing.LeaderLease
-	config.CommitTimeout = n.config.Timing.Commit
-	config.MaxAppendEntries = maxAppendEntries
-	config.ShutdownOnRemove = false // watchMembers ends a node that was removed, with a message
-	config.BatchApplyCh = true
-	config.TrailingLogs = n.config.TrailingEntries
-	config.SnapshotThreshold = 1 << 20 // watchLogSize decides by bytes, which is what a disk fills up with
-	config.NoLegacyTelemetry = true
-	config.Logger = raftlog.Logger(n.world.Log)
-	return config
 }
 
 // ID returns the raft id of this member.
@@ -210,15 +91,6 @@ func (n *Node) Flush() {
 // Wall returns the cluster's clock, the median of its members', in milliseconds since the Unix epoch; 0 while it is not known. Only a
 // leader keeps it up.
 func (n *Node) Wall() int64 { return n.clock.now() }
-
-// Confirm returns nil when this node was the leader of its term at some moment after the call.
-func (n *Node) Confirm(ctx context.Context) error {
-	l := n.leadership.Load()
-	if l == nil {
-		return peer.ErrNotLeader
-	}
-	return n.confirm(ctx, l.term)
-}
 
 // View runs f with the state, beside readers but not beside Applied and ReadDone. f must be quick, and keep nothing.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
@@ -377,31 +249,21 @@ func (n *Node) role() string {
 	}
 }
 
-// Close hands over the leadership, if there is anybody to take it, and stops: raft, the transport, the stores, in this order.
-// The context bounds the hand-over only.
-func (n *Node) Close(ctx context.Context) error {
-	n.closing.Do(func() { n.closed = n.shutdown(ctx) })
-	return n.closed
+// servers returns the latest configuration that this member knows.
+func (n *Node) servers() []raft.Server {
+	future := n.raft.GetConfiguration()
+	if future.Error() != nil {
+		return nil // raft v1.7.3 never fails here
+	}
+	return future.Configuration().Servers
 }
 
-func closeTransport(transport raft.Transport) error {
-	if closer, ok := transport.(io.Closer); ok {
-		return closer.Close()
+// leaderCall calls the leader that this member knows.
+func (n *Node) leaderCall(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
+	_, id := n.raft.LeaderWithID()
+	leader, known := peer.Find(n.servers(), id)
+	if id == n.config.ID || !known {
+		return nil, peer.ErrNotLeader
 	}
-	return nil
-}
-
-func (n *Node) shutdown(ctx context.Context) error {
-	if ctx.Err() != nil {
-		n.world.Log.Debug("stopping at once")
-	} else if err := n.members.TransferIfLeading(ctx, ""); err != nil {
-		n.world.Log.Warn("stopping without a hand-over", "error", err)
-	}
-	n.stop()
-	n.workers.Wait() // while raft still answers: what lies in its queue when it ends, nobody answers any more
-	stopping := n.raft.Shutdown()
-	if aborter, ok := n.world.Transport.(interface{ Abort() }); ok {
-		aborter.Abort() // raft waits for whoever it talks to, and that may hang
-	}
-	return errors.Join(stopping.Error(), closeTransport(n.world.Transport), n.world.Stores.Close())
+	return n.world.Peers.Call(ctx, leader, method, request)
 }

@@ -87,8 +87,8 @@ func Version1() Mutant {
 // clocks of their own.
 func SkewedClock() Mutant {
 	return Mutant{Name: "skewed_clock", What: "a wall clock that tests can set", Edits: []overlay.Edit{
-		{File: "cluster/config.go", Old: "\t\"log/slog\"\n", New: "\t\"log/slog\"\n\t\"os\"\n\t\"strconv\"\n\t\"strings\"\n"},
-		{File: "cluster/config.go", Old: "func wallClock() int64 { return time.Now().UnixMilli() }", New: `func wallClock() int64 {
+		{File: "cluster/clock.go", Old: "import \"time\"\n", New: "import (\n\t\"os\"\n\t\"strconv\"\n\t\"strings\"\n\t\"time\"\n)\n"},
+		{File: "cluster/clock.go", Old: "func wallClock() int64 { return time.Now().UnixMilli() }", New: `func wallClock() int64 {
 	now := time.Now().UnixMilli()
 	text, err := os.ReadFile(os.Getenv("CHAOS_CLOCK_OFFSET_FILE"))
 	if err != nil {

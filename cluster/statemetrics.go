@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// RegisterState registers gauges that read the node's state when they are scraped.
+func RegisterState(registry prometheus.Registerer, node *Node) {
+	gauge := func(name, help string, value func(Status) float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(node.Status()) }))
+	}
+	gauge("holdfast_keys", "Keys in the store.", func(s Status) float64 { return float64(s.State.Keys) })
+	gauge("holdfast_bytes", "Bytes of all keys and values.", func(s Status) float64 { return float64(s.State.Bytes) })
+	gauge("holdfast_watches", "Watches of clients on keys.", func(s Status) float64 { return float64(s.State.Watches) })
+	gauge("holdfast_dedup_entries", "Outcomes that are remembered for copies of their requests.", func(s Status) float64 { return float64(s.State.Remembered) })
+	gauge("holdfast_notifications_unpublished", "Notifications beyond the published mark.", func(s Status) float64 { return float64(s.State.Unpublished) })
+	gauge("holdfast_raft_term", "Raft's current term.", func(s Status) float64 { return float64(s.Term) })
+	gauge("holdfast_raft_commit_index", "Raft's commit index.", func(s Status) float64 { return float64(s.Commit) })
+	gauge("holdfast_raft_applied_index", "Index of the last entry in the state.", func(s Status) float64 { return float64(s.State.Index) })
+	gauge("holdfast_raft_last_index", "Index of the last entry in the log.", func(s Status) float64 { return float64(s.Last) })
+	gauge("holdfast_members", "Members of the cluster.", func(s Status) float64 { return float64(len(s.Servers)) })
+	gauge("holdfast_voters", "Members that vote.", func(s Status) float64 { return float64(countVoters(s.Servers)) })
+	gauge("holdfast_members_answering", "Members, this one included, that answered when they were last asked.", func(Status) float64 { return float64(node.peers.Answering()) })
+	gauge("holdfast_clock_offset_seconds", "How far this node's clock is ahead of the cluster's.", func(Status) float64 {
+		offset, _ := node.ClockOffset()
+		return offset.Seconds()
+	})
+	gauge("holdfast_disk_free_bytes", "Free disk space where the data is.", func(Status) float64 {
+		free, _ := node.world.FreeSpace()
+		return float64(free)
+	})
+	gauge("holdfast_disk_low", "1 while that is too little, else 0.", func(Status) float64 {
+		if node.diskLow() {
+			return 1
+		}
+		return 0
+	})
+	gauge("holdfast_log_version", "Version of the log that every member can apply.", func(s Status) float64 { return float64(s.State.Version) })
+	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
+}
+
+func countVoters(servers []raft.Server) (count int) {
+	for _, server := range servers {
+		if server.Suffrage == raft.Voter {
+			count++
+		}
+	}
+	return count
+}
