@@ -30,7 +30,7 @@ func (q *requests) dropRedeliveredLocked(r *pending.Request) bool {
 	if !r.Redelivered || !q.rejectRedeliveryLocked(r) {
 		return false
 	}
-	q.metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+	q.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	r.Done()
 	return true
 }
@@ -39,7 +39,7 @@ func (q *requests) dropRedeliveredLocked(r *pending.Request) bool {
 func (q *requests) holdLocked(r *pending.Request) bool {
 	if q.pending.Full(r) {
 		q.fullAt = time.Now()
-		q.metrics.heldDropped.WithLabelValues("full").Inc()
+		q.metrics.HeldDropped.WithLabelValues("full").Inc()
 		r.Done()
 		return false
 	}
@@ -47,7 +47,7 @@ func (q *requests) holdLocked(r *pending.Request) bool {
 		r.MarkCopy() // it came again after the outcome, which may be forgotten when the entry is applied
 	}
 	q.pending.Add(r)
-	q.metrics.held.Set(float64(q.pending.Len()))
+	q.metrics.Held.Set(float64(q.pending.Len()))
 	if !q.onlyHolder() { // otherwise a request that is not answered when the node ends has to come again
 		r.Done()
 		r.Done = func() {}

@@ -63,7 +63,7 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 					t.Errorf("waited for %v", waited)
 				}
 				var counted dto.Metric
-				if err := f.metrics.withoutSession.Write(&counted); err != nil || counted.GetCounter().GetValue() != test.without {
+				if err := f.metrics.WithoutSession.Write(&counted); err != nil || counted.GetCounter().GetValue() != test.without {
 					t.Errorf("went on without the session: %v, %v", &counted, err)
 				}
 			})

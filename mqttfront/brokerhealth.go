@@ -29,9 +29,6 @@ func (f *Front) leaderSession() *ingest.LeaderSession {
 	return nil
 }
 
-// fullShown is how long a node that had to drop a request says so.
-const fullShown = 10 * time.Second
-
 // Ready returns nil when requests come from the broker and there is room for them, else what is wrong.
 func (f *Front) Ready() error {
 	if err := f.session.Err(); err != nil {

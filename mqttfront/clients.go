@@ -28,10 +28,10 @@ func (c *clients) endWatches(d broker.Disconnect) {
 		c.requests.store.View(func(m *fsm.Machine) { watches = m.Watches(d.ClientID) })
 	}
 	if !watches {
-		c.requests.metrics.disconnects.WithLabelValues("no_watches").Inc()
+		c.requests.metrics.Disconnects.WithLabelValues("no_watches").Inc()
 		return
 	}
-	c.requests.metrics.disconnects.WithLabelValues("logged").Inc()
+	c.requests.metrics.Disconnects.WithLabelValues("logged").Inc()
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
 }
 

@@ -62,13 +62,6 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// heldElsewhere is what the other nodes hold.
-type heldElsewhere struct {
-	byNode map[string][]*pending.Request
-	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
-	received time.Time
-}
-
 // collectForTakeover returns what the other nodes hold. If this node lacks some of it, it sends a probe, and waits for that for barrierTime at most.
 // Until the context ready, a child of ctx, ends because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
 // before the same request in another node's list.

@@ -2,13 +2,10 @@ package mqttfront
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
 	"holdfast/internal/mqttconn"
-	"holdfast/mqttfront/broker"
-	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/wire"
 )
 
@@ -130,15 +127,4 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("front end config: MaxExpiry is %v: must not be below DefaultExpiry (%v)", c.MaxExpiry, c.DefaultExpiry)
 	}
 	return nil
-}
-
-// World is all that a Front touches outside of its own memory.
-type World struct {
-	Dialer  *mqttconn.Dialer
-	Driver  broker.Driver
-	Contact ingest.ContactStore
-	Wall    func() int64 // milliseconds since the Unix epoch
-	Random  func() uint64
-	Log     *slog.Logger
-	Metrics *Metrics
 }

@@ -41,7 +41,7 @@ func (q *requests) recheckPending() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		index := m.Status().Index
-		if _, follows := q.role.(follower); !follows || !q.pending.NeedsLookup && index == q.appliedIndex {
+		if q.role.leads() || !q.pending.NeedsLookup && index == q.appliedIndex {
 			return
 		}
 		q.pending.NeedsLookup, q.appliedIndex = false, index
@@ -90,11 +90,4 @@ func (q *requests) mayBeForgottenLocked(r *pending.Request) bool {
 	}
 	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age
 	return earlier == nil || !earlier.IsOpen()
-}
-
-// noteExpiredLocked notes that a request expired before this node executed it.
-func (q *requests) noteExpiredLocked(r *pending.Request) {
-	if !r.Command.ID.IsZero() && !r.Read {
-		q.pending.Hints.Ended(r.Command.ID, pending.EndExpired, 0, false, time.Now())
-	}
 }

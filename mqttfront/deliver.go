@@ -16,8 +16,8 @@ func (l *leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	}
 	l.pending.EndWrite(r)
 	r.Deliver(index, time.Now())
-	l.metrics.stage("commit", time.Since(r.Began))
-	l.metrics.answered(r, result)
+	l.metrics.Stage("commit", time.Since(r.Began))
+	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeDropped {
 		l.endWorkLocked(r)
 		l.endLocked(r)
@@ -89,7 +89,7 @@ func (l *leader) settleLocked(o *publish.Output) {
 	}
 	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
-		l.metrics.stage("publish", now.Sub(o.Queued))
+		l.metrics.Stage("publish", now.Sub(o.Queued))
 		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.reportLocked(r.Command.ID)

@@ -13,7 +13,7 @@ import (
 func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	now := time.Now()
 	if r.Expired(now) {
-		l.metrics.ignored.WithLabelValues(wire.ReasonExpired).Inc()
+		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
 		if !r.InTable() {
 			l.endLocked(r)
 			return
@@ -22,11 +22,11 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || r.Elsewhere && r.Expired(now)
 	known := r.State() == pending.StateCopy || r.Outcome() != 0
 	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
-	l.metrics.stage("queue", now.Sub(r.Arrived))
+	l.metrics.Stage("queue", now.Sub(r.Arrived))
 	overloaded := mayRefuse && !barred && l.overloadedLocked(r, now)
 	if overloaded && r.Logged() && r.Command.ID.IsZero() {
 		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
-		l.metrics.heldDropped.WithLabelValues("overloaded").Inc()
+		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
 		l.endLocked(r)
 		return
 	}
@@ -77,7 +77,7 @@ func (l *leader) answersBarredLocked(r *pending.Request, result *fsm.Result) boo
 	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
 		return true
 	}
-	l.metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	l.silent = true
 	l.pending.EndWrite(r)
 	l.endWorkLocked(r)
@@ -89,9 +89,9 @@ func (l *leader) answersBarredLocked(r *pending.Request, result *fsm.Result) boo
 func (q *requests) overloadedLocked(r *pending.Request, now time.Time) bool {
 	switch {
 	case now.Sub(r.Arrived) > q.config.OverloadAge:
-		q.metrics.refused.WithLabelValues("age").Inc()
+		q.metrics.Refused.WithLabelValues("age").Inc()
 	case q.shares.full(r.Ordering(), r.Size):
-		q.metrics.refused.WithLabelValues("client_share").Inc()
+		q.metrics.Refused.WithLabelValues("client_share").Inc()
 	default:
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 // follower is the role of a node that does not serve. It holds requests. If the node becomes the leader, the leader answers them.
 type follower struct{ *requests }
 
+func (follower) leads() bool { return false }
+
 func (f follower) hasRoom(r *pending.Request) bool {
 	return !f.onlyHolder() || !f.pending.Full(r)
 }
@@ -17,7 +19,7 @@ func (f follower) hasRoom(r *pending.Request) bool {
 func (f follower) admit(r *pending.Request, found dedupResult) {
 	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.done
 	if f.isStaleLocked(r) {
-		f.metrics.heldDropped.WithLabelValues("stale").Inc()
+		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
 	}
 	if !f.mode.followersHold() {

@@ -2,14 +2,27 @@ package mqttfront
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/publish"
 )
+
+// World is all that a Front touches outside of its own memory.
+type World struct {
+	Dialer  *mqttconn.Dialer
+	Driver  broker.Driver
+	Contact ingest.ContactStore
+	Wall    func() int64 // milliseconds since the Unix epoch
+	Random  func() uint64
+	Log     *slog.Logger
+	Metrics *metrics.Metrics
+}
 
 // Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
 // called by the store. All methods are safe for concurrent use.
@@ -41,11 +54,12 @@ func New(config Config, world World) (*Front, error) {
 		requests: newRequests(&config, metrics, log), random: world.Random,
 		hasStore: make(chan struct{}), drain: make(chan struct{}), barrier: ingest.NewBarrier(),
 	}
-	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.disconnects.WithLabelValues("dropped").Inc, log)
+	f.role = follower{f.requests}
+	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
 	f.clients = &clients{
 		requests:   f.requests,
-		kicker:     broker.NewKicker(world.Driver, func(result string) { metrics.kicked.WithLabelValues(result).Inc() }, log),
-		subscriber: broker.NewSubscriber(world.Driver, func(result string) { metrics.subscribed.WithLabelValues(result).Inc() }, log),
+		kicker:     broker.NewKicker(world.Driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
+		subscriber: broker.NewSubscriber(world.Driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
 	}
 	f.receiver = &receiver{requests: f.requests, driver: world.Driver, decoder: config.decoder(), drain: f.drain, kick: f.clients.kick}
 	login := &mqttconn.Login{
@@ -105,7 +119,7 @@ func (f *Front) awaitSession(ctx context.Context, moment time.Time) {
 		cancel()
 	}
 	if !f.barrier.Passed(moment) && ctx.Err() == nil {
-		f.metrics.withoutSession.Inc()
+		f.metrics.WithoutSession.Inc()
 		f.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply", "waited", sessionWait)
 	}
 }

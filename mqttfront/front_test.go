@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 )
@@ -83,7 +84,7 @@ func newTestFrontOf(t testing.TB, driver broker.Driver, change ...func(*Config))
 	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second}
 	f, err := New(config, World{
 		Dialer: dialer, Driver: driver, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
-		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
 	})
 	if err != nil {
 		t.Fatal(err)

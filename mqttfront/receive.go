@@ -67,7 +67,7 @@ func (c *receiver) take(ctx context.Context, message mqttconn.Message, arrived t
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
 	if reason != "" {
-		c.metrics.ignored.WithLabelValues(reason).Inc()
+		c.metrics.Ignored.WithLabelValues(reason).Inc()
 	}
 	switch verdict {
 	case wire.VerdictIgnore:

@@ -53,7 +53,7 @@ func (l *leader) reportLocked(id fsm.RequestID) {
 		return
 	}
 	if len(l.answered) >= maxReport {
-		l.metrics.unreported.Inc()
+		l.metrics.Unreported.Inc()
 		return
 	}
 	l.answered = append(l.answered, id)

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/pending"
 )
 
 // requests are the requests of a node, and what it knows of the log. Both roles work on them.
 type requests struct {
 	config  *Config
-	metrics *Metrics
+	metrics *metrics.Metrics
 	log     *slog.Logger
 	mode    ingestMode
 	store   Store
@@ -39,13 +40,14 @@ type requests struct {
 	pushesBack atomic.Bool // a request waits for room, and whatever comes from the broker behind it
 }
 
-func newRequests(config *Config, metrics *Metrics, log *slog.Logger) *requests {
+// newRequests returns the requests of a node. Its caller sets the role.
+func newRequests(config *Config, metrics *metrics.Metrics, log *slog.Logger) *requests {
 	settings := fsm.DefaultSettings()
 	q := &requests{
 		config: config, metrics: metrics, log: log,
 		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config),
 	}
-	q.role, q.room.L = follower{q}, &q.mu
+	q.room.L = &q.mu
 	q.adoptLocked(&settings)
 	if config.FollowLeader {
 		q.mode = ingestAtLeader
@@ -59,8 +61,7 @@ func (q *requests) onlyHolder() bool { return q.mode.onlyHolder(q.store.Alone())
 func (q *requests) leads() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	_, leads := q.role.(*leader)
-	return leads
+	return q.role.leads()
 }
 
 // endLocked removes a request.
@@ -68,7 +69,7 @@ func (q *requests) endLocked(r *pending.Request) {
 	if !q.pending.Remove(r) {
 		return
 	}
-	q.metrics.held.Set(float64(q.pending.Len()))
+	q.metrics.Held.Set(float64(q.pending.Len()))
 	r.Done()
 	q.room.Signal()
 }
@@ -93,7 +94,7 @@ func (q *requests) dropStaleLocked(r *pending.Request) bool {
 	if !q.isStaleLocked(r) {
 		return false
 	}
-	q.metrics.heldDropped.WithLabelValues("stale").Inc()
+	q.metrics.HeldDropped.WithLabelValues("stale").Inc()
 	q.endLocked(r)
 	return true
 }
@@ -103,27 +104,8 @@ func (q *requests) isStaleLocked(r *pending.Request) bool {
 	return r.Arrived.After(q.staleFrom) && !r.Arrived.After(q.staleTo)
 }
 
-func (q *requests) giveUp(now time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.pending.Hints.Forget(now)
-	// Without other nodes' requests beside them, expired requests say nothing of where these stand. And those with a client that waits need the room.
-	useless := q.onlyHolder() || q.pending.Crowded()
-	for r := range q.pending.All() {
-		if r.State().IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {
-			q.forgetLocked(r)
-		}
-	}
-}
-
-// forgetLocked removes a held request for which no client waits any more.
-func (q *requests) forgetLocked(r *pending.Request) {
-	if r.Outcome() == 0 {
-		q.metrics.heldDropped.WithLabelValues("expired").Inc()
-		q.noteExpiredLocked(r)
-	}
-	q.endLocked(r)
-}
+// fullShown is how long a node that had to drop a request says so.
+const fullShown = 10 * time.Second
 
 // droppedLately reports whether there was no room for a request lately.
 func (q *requests) droppedLately() bool {
@@ -156,7 +138,7 @@ func (q *requests) requeueLocked(r *pending.Request) {
 func (q *requests) parkCommittedLocked(r *pending.Request) {
 	q.requeueLocked(r)
 	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {
-		q.metrics.heldDropped.WithLabelValues("outcome_unknown").Inc()
+		q.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 		q.endLocked(r)
 	}
 }

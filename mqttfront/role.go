@@ -10,6 +10,8 @@ import (
 // role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
 // need requests.mu.
 type role interface {
+	// leads reports whether the node serves.
+	leads() bool
 	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
 	hasRoom(r *pending.Request) bool
 	// admit takes a request in that has just come.

@@ -10,6 +10,13 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
+// heldElsewhere is what the other nodes hold.
+type heldElsewhere struct {
+	byNode map[string][]*pending.Request
+	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
+	received time.Time
+}
+
 // begin makes the node lead. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
 func (l *leader) begin(held heldElsewhere) {
@@ -172,12 +179,12 @@ func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 		}))
 	}
 	added, full := l.pending.Merge(elsewhere, openIn(m))
-	l.metrics.heldDropped.WithLabelValues("full").Add(float64(full))
-	l.metrics.held.Set(float64(l.pending.Len()))
+	l.metrics.HeldDropped.WithLabelValues("full").Add(float64(full))
+	l.metrics.Held.Set(float64(l.pending.Len()))
 	if len(added) == 0 {
 		return nil
 	}
-	l.metrics.takenUp.Add(float64(len(added)))
+	l.metrics.TakenUp.Add(float64(len(added)))
 	l.log.Info("took up requests that only other nodes held", "requests", len(added))
 	slices.SortFunc(added, func(a, b *pending.Request) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return added

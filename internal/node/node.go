@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/metrics"
 )
 
 // Config is what a Node is made of.
@@ -113,7 +114,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	clock := cluster.SystemClock()
 	front, err := mqttfront.New(config.Front, mqttfront.World{
 		Dialer: config.Dialer, Driver: config.Driver, Contact: contactFile(filepath.Join(config.DataDir, "last-contact")),
-		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: mqttfront.NewMetrics(config.Registry),
+		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: metrics.New(config.Registry),
 	})
 	if err != nil {
 		return nil, err

@@ -173,7 +173,7 @@ func frontEnd() []Mutant {
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
-		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/leader.go",
+		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/leaderrole.go",
 			"func (l *leader) givenBack(r *pending.Request) {\n", "func (l *leader) givenBack(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
@@ -190,7 +190,7 @@ func frontEnd() []Mutant {
 		},
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/takeover.go",
 			"\t\t\tl.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
-		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/requests.go",
+		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/expire.go",
 			"\t\tq.noteExpiredLocked(r)\n", ""),
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),

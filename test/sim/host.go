@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
 	mqttbroker "holdfast/mqttfront/broker"
+	"holdfast/mqttfront/metrics"
 	"holdfast/test/sim/schedule"
 )
 
@@ -336,7 +337,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	front, err := mqttfront.New(config, mqttfront.World{
 		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
 		Driver: mqttbroker.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
-		Metrics: mqttfront.NewMetrics(p.registry),
+		Metrics: metrics.New(p.registry),
 	})
 	p.front = front
 	return front, err
