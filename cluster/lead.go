@@ -30,6 +30,14 @@ func (n *Node) newLeadership(term uint64, began time.Duration, start int64) *lea
 	}
 }
 
+// maintenance returns what looks after the cluster while this node leads.
+func (n *Node) maintenance() *maintenance {
+	return &maintenance{
+		brokerSilence: n.observer.BrokerSilence, serving: n.serving, servers: n.servers, status: n.replica.Status, execute: n.Execute,
+		raft: n.raft, peers: n.peers, members: n.members, log: n.world.Log,
+	}
+}
+
 // submit hands an entry to raft. What it did is told when it is applied, that is, committed.
 func (n *Node) submit(data []byte) raft.ApplyFuture {
 	return n.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
@@ -92,7 +100,7 @@ func (n *Node) lead(ctx context.Context) error {
 	defer n.leadership.CompareAndSwap(l, nil)
 	var workers sync.WaitGroup
 	for _, work := range []func(context.Context) error{
-		l.proposer.Run, l.reader.Run, n.maintain, n.runAutopilot,
+		l.proposer.Run, l.reader.Run, n.maintenance().run, n.runAutopilot,
 		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
 		func(ctx context.Context) error { return n.serve(ctx, l) },
 	} {
@@ -128,7 +136,7 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 func (n *Node) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for n.clock.now() == 0 {
-		if n.noteAnswers(n.peers.Poll(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
+		if n.watch.noteAnswers(n.peers.Poll(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
 			break
 		}
 		select {

@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/membership"
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
@@ -17,9 +19,22 @@ const (
 	brokerPatience = 2 * time.Second
 )
 
-// maintain looks after the cluster while this node leads: it hands over when it alone has lost its broker, raises the version in
+// maintenance looks after the cluster while a member leads.
+type maintenance struct {
+	brokerSilence func() time.Duration
+	serving       func() bool
+	servers       func() []raft.Server
+	status        func() fsm.Status
+	execute       func(ctx context.Context, command fsm.Command) (fsm.Result, error)
+	raft          *raft.Raft
+	peers         *peer.Statuses
+	members       *membership.Membership
+	log           *slog.Logger
+}
+
+// run looks after the cluster until the context ends: it hands over when it alone has lost its broker, raises the version in
 // force when every member was upgraded, and puts an entry behind a change of the members.
-func (n *Node) maintain(ctx context.Context) error {
+func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
 	for {
@@ -28,56 +43,56 @@ func (n *Node) maintain(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if n.observer.BrokerSilence() >= brokerPatience {
-			n.transferWithoutBroker(ctx)
+		if m.brokerSilence() >= brokerPatience {
+			m.transferWithoutBroker(ctx)
 		}
-		n.raiseVersion(ctx)
-		n.followChange(ctx)
-		n.members.MoveSelf(ctx)
+		m.raiseVersion(ctx)
+		m.followChange(ctx)
+		m.members.MoveSelf(ctx)
 	}
 }
 
 // raiseVersion puts the newest version into force that every member knows, while no member is being added.
-func (n *Node) raiseVersion(ctx context.Context) {
-	if !n.serving() || n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version) <= n.replica.Status().Version || !n.members.TryLock() {
+func (m *maintenance) raiseVersion(ctx context.Context) {
+	if !m.serving() || m.peers.AgreedVersion(fsm.Version, m.status().Version) <= m.status().Version || !m.members.TryLock() {
 		return
 	}
-	defer n.members.Unlock()
-	if agreed := n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version); agreed > n.replica.Status().Version {
-		if _, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
-			n.world.Log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
+	defer m.members.Unlock()
+	if agreed := m.peers.AgreedVersion(fsm.Version, m.status().Version); agreed > m.status().Version {
+		if _, err := m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
+			m.log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		}
 	}
 }
 
 // transferWithoutBroker hands leadership to a voter that has its broker session. When there is none, this node stays: it is as good as any.
-func (n *Node) transferWithoutBroker(ctx context.Context) {
+func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
-	for id, description := range n.peers.Poll(ctx, maintenanceInterval) {
-		server, member := peer.Find(n.servers(), id)
+	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {
+		server, member := peer.Find(m.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
-			!n.members.TransferFailed(n.raft.CurrentTerm(), id) {
+			!m.members.TransferFailed(m.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
 		}
 	}
 	if best.ID == "" {
 		return
 	}
-	n.world.Log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
-	if err := n.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
-		n.world.Log.Warn("the hand-over failed", "error", err)
+	m.log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
+	if err := m.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
+		m.log.Warn("the hand-over failed", "error", err)
 	}
 }
 
 // followChange puts an entry behind a change of the members that nothing has followed yet: raft refuses to take a snapshot
 // before.
-func (n *Node) followChange(ctx context.Context) {
-	future := n.raft.GetConfiguration()
-	if !n.serving() || future.Error() != nil {
+func (m *maintenance) followChange(ctx context.Context) {
+	future := m.raft.GetConfiguration()
+	if !m.serving() || future.Error() != nil {
 		return
 	}
-	if index := future.Index(); index <= n.raft.CommitIndex() && index > n.replica.Status().Index && index == n.raft.LastIndex() {
-		_, _ = n.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
+	if index := future.Index(); index <= m.raft.CommitIndex() && index > m.status().Index && index == m.raft.LastIndex() {
+		_, _ = m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
 	}
 }

@@ -33,6 +33,7 @@ type Node struct {
 	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
 	peers      *peer.Statuses
 	clock      *clusterClock
+	watch      *memberWatch
 	health     atomic.Pointer[autopilot.State]
 	members    *membership.Membership
 
@@ -178,10 +179,9 @@ type Status struct {
 
 // Status returns what this member knows now.
 func (n *Node) Status() Status {
-	_, leader := n.raft.LeaderWithID()
 	status := Status{
 		ID: n.config.ID, Role: n.role(), Servers: n.servers(), Serving: n.serving(),
-		Term: n.raft.CurrentTerm(), LeaderID: leader, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
+		Term: n.raft.CurrentTerm(), LeaderID: n.knownLeader(), Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(),
 		State: n.replica.Status(),
 	}
 	return status
@@ -189,7 +189,16 @@ func (n *Node) Status() Status {
 
 // Behind reports whether this node has not applied what the leader had applied at the last look, a second ago, or has not heard
 // of the leader yet.
-func (n *Node) Behind() bool { return n.peers.IsBehind() && !n.serving() }
+func (n *Node) Behind() bool { return n.watch.behind() }
+
+// ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
+func (n *Node) ClockOffset() (time.Duration, error) { return n.watch.clockOffset() }
+
+// knownLeader returns the id of the leader that this node hears of; empty for none.
+func (n *Node) knownLeader() raft.ServerID {
+	_, id := n.raft.LeaderWithID()
+	return id
+}
 
 // Learning reports whether this node is a member that does not vote yet, and is to.
 func (n *Node) Learning() bool {
@@ -260,7 +269,7 @@ func (n *Node) servers() []raft.Server {
 
 // leaderCall calls the leader that this member knows.
 func (n *Node) leaderCall(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
-	_, id := n.raft.LeaderWithID()
+	id := n.knownLeader()
 	leader, known := peer.Find(n.servers(), id)
 	if id == n.config.ID || !known {
 		return nil, peer.ErrNotLeader

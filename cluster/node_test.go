@@ -252,7 +252,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.noteAnswers(n.peers.Poll(t.Context(), time.Second))
+		n.watch.noteAnswers(n.peers.Poll(t.Context(), time.Second))
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
@@ -263,19 +263,19 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.noteAnswers(n.peers.Poll(t.Context(), time.Second))
+	n.watch.noteAnswers(n.peers.Poll(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
 		answered := n.peers.Poll(t.Context(), time.Second)
 		if len(answered) != 2 {
 			t.Fatalf("%d members answered", len(answered))
 		}
-		n.noteAnswers(answered)
+		n.watch.noteAnswers(answered)
 		ids := slices.Sorted(maps.Keys(answered))
 		delete(answered, ids[0])
 		off := answered[ids[1]]
 		off.ClockBase += wrong
 		answered[ids[1]] = off
-		n.noteAnswers(answered)
+		n.watch.noteAnswers(answered)
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}

@@ -25,7 +25,7 @@ func Open(config Config, world World, observer Observer) (*Node, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watchMembers, n.offerer.Run} {
+	for _, work := range []func(context.Context){n.watchLeadership, n.watchLogSize, n.watch.run, n.offerer.Run} {
 		n.workers.Go(func() { work(ctx) })
 	}
 	return n, nil
@@ -59,16 +59,28 @@ func (n *Node) start() error {
 		return fmt.Errorf("open node: %w", err)
 	}
 	n.log.SetSnapshot(n.newestSnapshot)
+	n.connect()
+	return nil
+}
+
+// connect makes what changes the members and the settings, and what watches the members, and gives it what it needs of the node.
+func (n *Node) connect() {
+	self := raft.Server{ID: n.config.ID, Address: n.config.Address}
+	n.watch = &memberWatch{
+		self: self, maxClockOffset: n.config.MaxClockOffset, client: n.world.Peers, exit: n.world.Exit,
+		leaderChanged: n.world.Metrics.leaderChanges.Inc, log: n.world.Log,
+		peers: n.peers, clock: n.clock, servers: n.servers, leader: n.knownLeader,
+		applied: func() uint64 { return n.replica.Status().Index }, serving: n.serving, start: n.workers.Go,
+	}
 	n.offerer = offer.New(n.config.Offer, offer.World{
 		Offered: n.world.Stores.Offered, Settings: n.settings, Version: func() uint32 { return n.replica.Status().Version }, Serving: n.serving,
 		Execute: n.Execute, CallLeader: n.leaderCall, Log: n.world.Log,
 	})
 	n.members = membership.New(membership.World{
-		Self: raft.Server{ID: n.config.ID, Address: n.config.Address}, Raft: n.raft, Client: n.world.Peers, Statuses: n.peers,
+		Self: self, Raft: n.raft, Client: n.world.Peers, Statuses: n.peers,
 		Servers: n.servers, OwnStatus: n.ownStatus, Serving: n.serving, Confirm: n.Confirm, CallLeader: n.leaderCall, Execute: n.Execute,
 		Version: func() uint32 { return n.replica.Status().Version }, Pinned: n.pinnedNonVoter, Go: n.workers.Go, Log: n.world.Log,
 	})
-	return nil
 }
 
 // newestSnapshot returns the index and the term of the newest snapshot, or 0 where this node leads, has none or cannot tell.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -21,27 +22,45 @@ type membersLog struct {
 	leader     raft.ServerID
 }
 
-// watchMembers asks the other members every second.
-func (n *Node) watchMembers(ctx context.Context) {
+// memberWatch polls the other members, and does what follows from what they answer. run belongs to one goroutine; the other methods are safe for
+// concurrent use.
+type memberWatch struct {
+	self           raft.Server   // the id of this member, and where the others reach it
+	maxClockOffset time.Duration // how far the wall clock may be off the other members' without a warning
+	client         peer.Client
+	exit           func(error) // ends the process
+	leaderChanged  func()      // is called for each other leader than before
+	log            *slog.Logger
+
+	peers   *peer.Statuses
+	clock   *clusterClock
+	servers func() []raft.Server
+	leader  func() raft.ServerID // that this member hears of; empty for none
+	applied func() uint64        // index of the last entry in the state
+	serving func() bool
+	start   func(func()) // starts a goroutine that the node waits for
+}
+
+// run asks the other members every second, until the context ends.
+func (w *memberWatch) run(ctx context.Context) {
 	const impatient = peer.PollInterval / 4 // until this node has caught up
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var logged membersLog
 	alone := 0
 	for {
-		n.poll(ctx)
-		n.logClock(&logged)
-		n.logMembers(&logged)
-		_, leader := n.raft.LeaderWithID()
-		n.peers.CompareWithLeader(leader, n.replica.Status().Index)
-		if n.Behind() {
+		w.poll(ctx)
+		w.logClock(&logged)
+		w.logMembers(&logged)
+		w.peers.CompareWithLeader(w.leader(), w.applied())
+		if w.behind() {
 			timer.Reset(impatient)
 		} else {
 			timer.Reset(peer.PollInterval)
 		}
-		n.announceAddress(ctx)
-		if alone = n.countAlone(alone); alone >= aloneRounds {
-			n.checkRemoved(ctx)
+		w.announceAddress(ctx)
+		if alone = w.countAlone(alone); alone >= aloneRounds {
+			w.checkRemoved(ctx)
 			alone = 0
 		}
 		select {
@@ -53,94 +72,97 @@ func (n *Node) watchMembers(ctx context.Context) {
 }
 
 // poll asks the other members for their status, and logs who does not answer any more, or answers again.
-func (n *Node) poll(ctx context.Context) {
-	answered := n.peers.Poll(ctx, peer.PollInterval)
-	last, first := n.noteAnswers(answered)
-	for _, server := range n.servers() {
+func (w *memberWatch) poll(ctx context.Context) {
+	answered := w.peers.Poll(ctx, peer.PollInterval)
+	last, first := w.noteAnswers(answered)
+	for _, server := range w.servers() {
 		_, now := answered[server.ID]
 		_, before := last[server.ID]
 		switch {
-		case server.ID == n.config.ID || ctx.Err() != nil:
+		case server.ID == w.self.ID || ctx.Err() != nil:
 		case before && !now:
-			n.world.Log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
+			w.log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
 		case now && !before && !first:
-			n.world.Log.Info("a member answers", "id", server.ID, "address", server.Address)
+			w.log.Info("a member answers", "id", server.ID, "address", server.Address)
 		}
 	}
 }
 
+// behind reports whether this member has not applied what the leader had applied at the last look, or has not heard of the leader yet.
+func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
+
 // noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
-func (n *Node) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
-	before, first = n.peers.Refresh(answered)
-	n.clock.update(answered, n.servers(), n.config.ID)
+func (w *memberWatch) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
+	before, first = w.peers.Refresh(answered)
+	w.clock.update(answered, w.servers(), w.self.ID)
 	return before, first
 }
 
-// ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
-func (n *Node) ClockOffset() (time.Duration, error) {
-	offset := n.clock.ahead()
-	if offset.Abs() > n.config.MaxClockOffset {
+// clockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
+func (w *memberWatch) clockOffset() (time.Duration, error) {
+	offset := w.clock.ahead()
+	if offset.Abs() > w.maxClockOffset {
 		return offset, fmt.Errorf("this node's clock is %v off the other members': clients refuse what is more than a minute ahead", offset)
 	}
 	return offset, nil
 }
 
 // logClock logs once that the clock is off, and once that it is right again.
-func (n *Node) logClock(logged *membersLog) {
-	offset, err := n.ClockOffset()
+func (w *memberWatch) logClock(logged *membersLog) {
+	offset, err := w.clockOffset()
 	switch off := err != nil; {
 	case off && !logged.clockIsOff:
-		n.world.Log.Warn("this node's clock is off the other members'", "offset", offset, "most", n.config.MaxClockOffset)
+		w.log.Warn("this node's clock is off the other members'", "offset", offset, "most", w.maxClockOffset)
 	case !off && logged.clockIsOff:
-		n.world.Log.Info("this node's clock is right again", "offset", offset)
+		w.log.Info("this node's clock is right again", "offset", offset)
 	}
 	logged.clockIsOff = err != nil
 }
 
 // logMembers logs what changed among the members that this one knows, and counts their leaders.
-func (n *Node) logMembers(logged *membersLog) {
-	if _, leader := n.raft.LeaderWithID(); leader != "" && leader != logged.leader {
+func (w *memberWatch) logMembers(logged *membersLog) {
+	if leader := w.leader(); leader != "" && leader != logged.leader {
 		logged.leader = leader
-		n.world.Metrics.leaderChanges.Inc()
+		w.leaderChanged()
 	}
-	servers := n.servers()
+	servers := w.servers()
 	if slices.Equal(servers, logged.servers) {
 		return
 	}
 	logged.servers = slices.Clone(servers)
-	n.world.Log.Info("the members are now", "servers", servers)
+	w.log.Info("the members are now", "servers", servers)
 }
 
 // announceAddress tells the leader that this member is at another address than the members know.
-func (n *Node) announceAddress(ctx context.Context) {
-	servers := n.servers()
-	server, member := peer.Find(servers, n.config.ID)
-	if !member || server.Address == n.config.Address || n.serving() {
+func (w *memberWatch) announceAddress(ctx context.Context) {
+	servers := w.servers()
+	server, member := peer.Find(servers, w.self.ID)
+	if !member || server.Address == w.self.Address || w.serving() {
 		return
 	}
-	request, err := json.Marshal(membership.JoinRequest{ID: n.config.ID, Address: n.config.Address, Version: fsm.Version})
+	request, err := json.Marshal(membership.JoinRequest{ID: w.self.ID, Address: w.self.Address, Version: fsm.Version})
 	if err != nil {
 		return // strings always encode
 	}
-	n.askAnyone(ctx, peer.MethodJoin, request)
+	w.askAnyone(ctx, peer.MethodJoin, request)
 }
 
 // askAnyone asks all other members at once, as one that need not be a member, and returns the first good answer, nil when there
 // is none within the time of a poll.
-func (n *Node) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
+func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
-	servers := n.servers()
+	servers := w.servers()
 	answers := make(chan []byte, len(servers))
 	asked := 0
 	for _, server := range servers {
-		if server.ID == n.config.ID {
+		if server.ID == w.self.ID {
 			continue
 		}
 		asked++
-		n.workers.Go(func() {
+		w.start(func() {
 			// Without the id: a member that knows that this node was removed does not talk to it otherwise.
-			body, err := n.world.Peers.Call(ctx, raft.Server{Address: server.Address}, method, request)
+			body, err := w.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
 				body = []byte{}
 			}
@@ -162,11 +184,10 @@ func (n *Node) askAnyone(ctx context.Context, method peer.Method, request []byte
 const aloneRounds = 3
 
 // countAlone counts the polls in a row in which this node heard of no leader, or did not find itself among the members.
-func (n *Node) countAlone(rounds int) int {
-	servers := n.servers()
-	_, member := peer.Find(servers, n.config.ID)
-	_, leader := n.raft.LeaderWithID()
-	if len(servers) > 0 && !member || leader == "" {
+func (w *memberWatch) countAlone(rounds int) int {
+	servers := w.servers()
+	_, member := peer.Find(servers, w.self.ID)
+	if len(servers) > 0 && !member || w.leader() == "" {
 		return rounds + 1
 	}
 	return 0
@@ -176,8 +197,8 @@ func (n *Node) countAlone(rounds int) int {
 var ErrRemoved = fmt.Errorf("this node was removed from the cluster: to let it join anew, stop it, empty its data folder, and start it again")
 
 // checkRemoved ends the process when the leader says that this node is no member.
-func (n *Node) checkRemoved(ctx context.Context) {
-	if string(n.askAnyone(ctx, peer.MethodMember, []byte(n.config.ID))) == "false" {
-		n.world.Exit(ErrRemoved)
+func (w *memberWatch) checkRemoved(ctx context.Context) {
+	if string(w.askAnyone(ctx, peer.MethodMember, []byte(w.self.ID))) == "false" {
+		w.exit(ErrRemoved)
 	}
 }
