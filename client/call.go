@@ -91,10 +91,10 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 			return nil, fmt.Errorf("%w: %w", ErrNotSent, ErrClosed)
 		}
 		if session != nil {
-			waiting := c.newCall(ctx, correlation, token, arguments)
+			waiting := c.newCallLocked(ctx, correlation, token, arguments)
 			c.pending[waiting.correlation] = waiting
 			c.order = append(c.order, waiting)
-			session.enqueue(waiting)
+			session.enqueueLocked(waiting)
 			c.mu.Unlock()
 			return waiting, nil
 		}
@@ -107,15 +107,15 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 	}
 }
 
-// newCall makes the request. c.mu is held.
-func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
+// newCallLocked makes the request. c.mu must be held.
+func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hlc.Timestamp, arguments [][]byte) *call {
 	expiry := uint32(min(max((c.timeout(ctx)+time.Second-1)/time.Second, 1), math.MaxUint32))
 	format := byte(0)
 	properties := &paho.PublishProperties{
 		ResponseTopic: c.responseTopic, CorrelationData: correlation, MessageExpiry: &expiry,
 		ContentType: "application/octet-stream", PayloadFormat: &format,
 		User: paho.UserProperties{
-			{Key: "__ts", Value: c.timestamp().String()},
+			{Key: "__ts", Value: c.timestampLocked().String()},
 			{Key: "__srcId", Value: c.config.ClientID},
 			{Key: "__protVer", Value: "1.0"},
 		},
@@ -129,9 +129,9 @@ func (c *Client) newCall(ctx context.Context, correlation []byte, token hlc.Time
 	}
 }
 
-// renew gives a request new correlation data: a new request. The store has ended a watch with the connection on which it was
-// made, and a copy of the request that made it would not make it again. c.mu is held.
-func (c *Client) renew(waiting *call) {
+// renewLocked gives a request new correlation data: a new request. The store has ended a watch with the connection on which it was
+// made, and a copy of the request that made it would not make it again. c.mu must be held.
+func (c *Client) renewLocked(waiting *call) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
 	delete(c.pending, waiting.correlation)
@@ -162,11 +162,11 @@ func (c *Client) answered(p *paho.Publish) {
 		return // late, or twice
 	}
 	c.turnaround += (time.Since(waiting.began) - c.turnaround) / 64
-	waiting.finish(c.read(p))
+	waiting.finish(c.readLocked(p))
 }
 
-// read reads a reply. c.mu is held.
-func (c *Client) read(p *paho.Publish) (a answer) {
+// readLocked reads a reply. c.mu must be held.
+func (c *Client) readLocked(p *paho.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
 		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotSent, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}
 	}
@@ -176,7 +176,7 @@ func (c *Client) read(p *paho.Publish) (a answer) {
 			return answer{err: fmt.Errorf("%w: version %q: %w", ErrProtocol, text, err)}
 		}
 		a.version = version
-		c.merge(version)
+		c.mergeLocked(version)
 	}
 	if a.reply, a.err = resp.ReadReply(p.Payload); a.err != nil {
 		a.err = fmt.Errorf("%w: %.40q", ErrProtocol, p.Payload)

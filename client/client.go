@@ -245,7 +245,7 @@ func (c *Client) giveUp() {
 	c.pending, c.order = map[string]*call{}, nil
 	for _, watchers := range c.watchers {
 		for _, w := range watchers {
-			w.end(ErrClosed)
+			w.endLocked(ErrClosed)
 		}
 	}
 	c.watchers = map[string][]*Watcher{}
@@ -261,8 +261,8 @@ func (c *Client) setSession(s *session, failure error) {
 	c.changed = make(chan struct{})
 }
 
-// timestamp returns a new reading of the client's clock. c.mu is held.
-func (c *Client) timestamp() hlc.Timestamp {
+// timestampLocked returns a new reading of the client's clock. c.mu must be held.
+func (c *Client) timestampLocked() hlc.Timestamp {
 	wall := c.config.Wall()
 	if c.clock.Timestamp("").TooFarAhead(wall) { // the wall clock was wrong for a while, and every SET would be refused
 		c.clock = hlc.Clock{}
@@ -271,9 +271,9 @@ func (c *Client) timestamp() hlc.Timestamp {
 	return now.Timestamp(c.config.ClientID)
 }
 
-// merge takes up a version that the store gave. One that is too far ahead of this machine's clock is left alone: merging it
-// would make every request of this client fail for skew. c.mu is held.
-func (c *Client) merge(t hlc.Timestamp) {
+// mergeLocked takes up a version that the store gave. One that is too far ahead of this machine's clock is left alone: merging it
+// would make every request of this client fail for skew. c.mu must be held.
+func (c *Client) mergeLocked(t hlc.Timestamp) {
 	if wall := c.config.Wall(); !t.TooFarAhead(wall) {
 		c.clock.Receive(t, wall)
 	}

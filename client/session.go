@@ -175,11 +175,11 @@ func (s *session) resume() {
 		var established []*Watcher
 		for _, w := range watchers {
 			if w.established {
-				w.gap()
+				w.gapLocked()
 				established = append(established, w)
 			}
 		}
-		c.watchAgain(key, established)
+		c.watchAgainLocked(key, established)
 	}
 	for _, waiting := range c.order {
 		if waiting.sent && time.Since(waiting.began) > remembered {
@@ -187,9 +187,9 @@ func (s *session) resume() {
 			continue
 		}
 		if waiting.watches {
-			c.renew(waiting)
+			c.renewLocked(waiting)
 		}
-		s.enqueue(waiting)
+		s.enqueueLocked(waiting)
 	}
 }
 
@@ -209,15 +209,15 @@ func (s *session) renewWatches() {
 		s.client.mu.Lock()
 		if s.client.session == s {
 			for key := range s.client.watchers {
-				s.client.watchAgain(key, nil)
+				s.client.watchAgainLocked(key, nil)
 			}
 		}
 		s.client.mu.Unlock()
 	}
 }
 
-// enqueue sends a request after those that were enqueued before. Client.mu is held.
-func (s *session) enqueue(waiting *call) {
+// enqueueLocked sends a request after those that were enqueued before. Client.mu must be held.
+func (s *session) enqueueLocked(waiting *call) {
 	s.queue = append(s.queue, waiting)
 	select {
 	case s.wake <- struct{}{}:
@@ -307,7 +307,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 			if pause(s.ctx, resendPause) {
 				s.client.mu.Lock()
 				defer s.client.mu.Unlock()
-				s.enqueue(waiting)
+				s.enqueueLocked(waiting)
 			}
 		})
 	}

@@ -64,8 +64,8 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.drop(w)
-		w.end(err)
+		c.dropLocked(w)
+		w.endLocked(err)
 		return nil, err
 	}
 	w.established = true
@@ -86,8 +86,8 @@ func (w *Watcher) Err() error {
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
-	last := c.drop(w)
-	w.end(nil)
+	last := c.dropLocked(w)
+	w.endLocked(nil)
 	c.mu.Unlock()
 	if !last {
 		return nil
@@ -95,7 +95,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(w.key), []byte("STOP"))
 	c.mu.Lock()
 	if len(c.watchers[w.key]) > 0 { // made meanwhile, and perhaps ended by this STOP
-		c.watchAgain(w.key, slices.Clone(c.watchers[w.key]))
+		c.watchAgainLocked(w.key, slices.Clone(c.watchers[w.key]))
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -104,8 +104,8 @@ func (w *Watcher) Close(ctx context.Context) error {
 	return nil
 }
 
-// drop removes a watcher and reports whether it was the last of its key. c.mu is held.
-func (c *Client) drop(w *Watcher) bool {
+// dropLocked removes a watcher and reports whether it was the last of its key. c.mu must be held.
+func (c *Client) dropLocked(w *Watcher) bool {
 	watchers := c.watchers[w.key]
 	at := slices.Index(watchers, w)
 	if at < 0 {
@@ -119,29 +119,29 @@ func (c *Client) drop(w *Watcher) bool {
 	return false
 }
 
-// end closes the channel. Client.mu is held.
-func (w *Watcher) end(err error) {
+// endLocked closes the channel. Client.mu must be held.
+func (w *Watcher) endLocked(err error) {
 	w.once.Do(func() {
 		w.ended, w.err = true, err
 		close(w.events)
 	})
 }
 
-// tell gives an event to the receiver. When there is no room, the last place, which is kept for it, gets an EventGap. Client.mu
-// is held.
-func (w *Watcher) tell(event Event) {
+// deliverLocked gives an event to the receiver. When there is no room, the last place, which is kept for it, gets an EventGap. Client.mu
+// must be held.
+func (w *Watcher) deliverLocked(event Event) {
 	switch {
 	case w.ended:
 	case len(w.events) < cap(w.events)-1:
 		w.events <- event
 		w.gapped = false
 	default:
-		w.gap()
+		w.gapLocked()
 	}
 }
 
-// gap tells the receiver that it may have missed changes, unless that is what it will read last anyway. Client.mu is held.
-func (w *Watcher) gap() {
+// gapLocked tells the receiver that it may have missed changes, unless that is what it will read last anyway. Client.mu must be held.
+func (w *Watcher) gapLocked() {
 	if w.ended || (w.gapped && len(w.events) > 0) {
 		return
 	}
@@ -152,9 +152,9 @@ func (w *Watcher) gap() {
 	}
 }
 
-// watchAgain makes a watch anew after a connection was lost, asking as often as it takes, and tells those who may have missed
-// something. It ends the watchers only when the store refuses. Client.mu is held.
-func (c *Client) watchAgain(key string, missed []*Watcher) {
+// watchAgainLocked makes a watch anew after a connection was lost, asking as often as it takes, and tells those who may have missed
+// something. It ends the watchers only when the store refuses. Client.mu must be held.
+func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {
 		return // the next one makes all watches anew
@@ -171,12 +171,12 @@ func (c *Client) watchAgain(key string, missed []*Watcher) {
 			switch {
 			case err == nil:
 				for _, w := range missed {
-					w.gap() // for what changed before the store knew of the watch
+					w.gapLocked() // for what changed before the store knew of the watch
 				}
 			case errors.Is(err, ErrOverloaded): // it says: try again
 			case errors.As(err, &refused):
 				for _, w := range watchers {
-					w.end(err)
+					w.endLocked(err)
 				}
 				delete(c.watchers, key)
 			}
@@ -214,9 +214,9 @@ func (c *Client) notified(rest string, p *paho.Publish) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.merge(version)
+	c.mergeLocked(version)
 	for _, w := range c.watchers[event.Key] {
 		event.Value = bytes.Clone(event.Value) // each receiver owns its own
-		w.tell(event)
+		w.deliverLocked(event)
 	}
 }

@@ -18,21 +18,21 @@ func (n *Node) Alone() bool {
 	return len(servers) == 1 && servers[0].ID == n.config.ID
 }
 
-// Tell gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
+// Broadcast gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
 // the context ends: what gets lost is lost.
 func (n *Node) Broadcast(ctx context.Context, message []byte) {
-	var telling sync.WaitGroup
+	var calling sync.WaitGroup
 	for _, server := range n.servers() {
 		if server.ID == n.config.ID {
 			continue
 		}
-		telling.Go(func() {
+		calling.Go(func() {
 			if _, err := n.world.Peers.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
-				n.world.Log.Debug("a member was not told", "id", server.ID, "error", err)
+				n.world.Log.Debug("a member did not receive a broadcast", "id", server.ID, "error", err)
 			}
 		})
 	}
-	telling.Wait()
+	calling.Wait()
 }
 
 // collectGrace is how long CollectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the

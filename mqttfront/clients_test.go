@@ -42,7 +42,7 @@ func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go f.clients.kicker.Run(ctx)
 		misbehave := func() (acknowledged bool) {
-			f.receiver.take(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+			f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
 			}}}, time.Now(), false, func() { acknowledged = true })
 			return acknowledged

@@ -169,7 +169,7 @@ func TestBacklogOfDropped(t *testing.T) {
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
 	}, nil)
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
-	f.receiver.take(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
+	f.receiver.decodeAndAdmit(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
 	if f.pending.Len() != 0 {
 		t.Error("it is held")
 	}

@@ -46,7 +46,7 @@ func (l *leader) notifyLocked(event *fsm.Event, age time.Duration) {
 // sendLocked queues an output for a client.
 func (l *leader) sendLocked(client string, o *publish.Output) {
 	for _, givenUp := range l.outbox.Send(client, o) {
-		l.settleLocked(givenUp)
+		l.endOutputLocked(givenUp)
 	}
 }
 
@@ -55,7 +55,7 @@ func (l *leader) Published(o *publish.Output) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.role == role(l) { // otherwise that leadership is over
-		l.settleLocked(o)
+		l.endOutputLocked(o)
 	}
 }
 
@@ -81,8 +81,8 @@ func (l *leader) publishedLocked(index uint64) {
 	}
 }
 
-// settleLocked ends an output.
-func (l *leader) settleLocked(o *publish.Output) {
+// endOutputLocked ends an output.
+func (l *leader) endOutputLocked(o *publish.Output) {
 	l.publishedLocked(o.Index)
 	if o.Request == nil {
 		return

@@ -180,7 +180,7 @@ func message(payload, correlation string, expiry *uint32, user ...string) mqttco
 
 func arriveWith(f *Front, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.receiver.take(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
+	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
 	return acknowledged
 }
 
@@ -383,7 +383,7 @@ func TestConfigValidate(t *testing.T) {
 func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 	f, _ := newTestFront(t, func(c *Config) { c.HoldBytes = 1 << 20 })
 	for i := range 20 {
-		f.receiver.take(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
+		f.receiver.decodeAndAdmit(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, time.Now(), false, func() {})
 	}

@@ -430,7 +430,7 @@ func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 				f.giveUp(time.Now())
 				again := message(del, strings.Repeat("A", 16), nil, "__srcId", "c")
 				again.Redelivered = test.redelivered
-				f.receiver.take(t.Context(), again, time.Now(), false, func() {})
+				f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
 				if order := f.heldOrder("AB"); order != test.want {
 					t.Errorf("held in the order %s, want %s", order, test.want)
 				}

@@ -79,13 +79,13 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 	acknowledged := 0
 	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
-		f.receiver.take(t.Context(), m, time.Now(), false, func() { acknowledged++ })
+		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndShed, 1, false, time.Now())
-	if f.receiver.take(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+	if f.receiver.decodeAndAdmit(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
@@ -115,10 +115,10 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 				message.Properties.MessageExpiry = &test.left
 			}
 			if test.pending {
-				f.receiver.take(t.Context(), message, time.Now(), false, func() {})
+				f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
 			}
 			message.Redelivered = test.again
-			f.receiver.take(t.Context(), message, time.Now(), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
 			if last := s.proposed[len(s.proposed)-1]; (last.Kind == fsm.KindDel) != test.executed {
 				t.Errorf("%+v is proposed", last)
 			}
@@ -134,7 +134,7 @@ func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 		ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
 	}}}
 	for i, repeat := range []bool{false, true} {
-		f.receiver.take(t.Context(), message, time.Now(), false, func() {})
+		f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
 		last := len(s.proposed) - 1
 		f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
 		if answered := f.sent() == 1; answered != repeat {
@@ -156,11 +156,11 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
 				}}}
 			}
-			f.receiver.take(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
 			again := message(del)
 			again.Redelivered = true
-			f.receiver.take(t.Context(), again, time.Now(), false, func() {})
-			f.receiver.take(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
 			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}

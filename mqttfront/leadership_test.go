@@ -51,7 +51,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 				arrive(next, del, "0123456789abcdef", "__srcId", "c")
 			}
 			serve(f)
-			f.receiver.take(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+			f.receiver.decodeAndAdmit(t.Context(), mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 			}}}, time.Now().Add(-f.config.maxWait()-time.Second), false, func() {})
 			if s.proposed[0].Kind != fsm.KindReject {

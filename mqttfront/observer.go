@@ -14,7 +14,7 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	events := outcome.Events
-	tell := func(position int) {
+	notifyUpTo := func(position int) {
 		for len(events) > 0 && events[0].Command <= position {
 			f.role.changed(&events[0])
 			events = events[1:]
@@ -22,10 +22,10 @@ func (f *Front) Applied(outcome *fsm.Outcome, tags []any) {
 	}
 	if !outcome.Skipped {
 		for i := range outcome.Commands {
-			tell(i)
+			notifyUpTo(i)
 			f.appliedCommandLocked(outcome, i, tags)
 		}
-		tell(len(outcome.Commands))
+		notifyUpTo(len(outcome.Commands))
 	}
 	f.mark, f.appliedIndex = max(f.mark, outcome.Published), outcome.Index
 	f.role.applied(outcome)

@@ -24,7 +24,7 @@ func (c *receiver) Receive(ctx context.Context, message mqttconn.Message, arrive
 	select {
 	case <-c.drain: // not acknowledged: the broker keeps it for whoever comes next
 	default:
-		c.take(ctx, message, arrived, backlog, done)
+		c.decodeAndAdmit(ctx, message, arrived, backlog, done)
 	}
 }
 
@@ -61,8 +61,8 @@ func (c *receiver) SessionBegun() {
 	c.pending.Hints.ForgetArrivals()
 }
 
-// take decodes what was received, and takes it in.
-func (c *receiver) take(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
+// decodeAndAdmit decodes what was received, and takes it in.
+func (c *receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
 	r := &pending.Request{Arrived: arrived, Sent: arrived, Redelivered: message.Redelivered, Backlog: backlog}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)

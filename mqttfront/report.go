@@ -29,12 +29,12 @@ func (l *leader) reportAnswered(ctx context.Context) {
 		answered := l.answered
 		l.answered = nil
 		l.mu.Unlock()
-		l.tell(ctx, answered)
+		l.sendReport(ctx, answered)
 	}
 }
 
-// tell sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
-func (l *leader) tell(ctx context.Context, answered []fsm.RequestID) {
+// sendReport sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
+func (l *leader) sendReport(ctx context.Context, answered []fsm.RequestID) {
 	if len(answered) == 0 {
 		return
 	}

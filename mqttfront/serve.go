@@ -51,7 +51,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	for {
 		select {
 		case <-ctx.Done():
-			l.tell(context.WithoutCancel(ctx), l.stopServing()) // else the next leader answers them again
+			l.sendReport(context.WithoutCancel(ctx), l.stopServing()) // else the next leader answers them again
 			f.recheckPending()
 			return context.Cause(ctx)
 		case d := <-f.disconnects.Disconnects():

@@ -199,7 +199,7 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 // next waits for commands, or until a tick is due, which is an entry without any. It returns false when the context ended.
 func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
-		commands, tags, late, hold := p.take()
+		commands, tags, late, hold := p.nextBatch()
 		if len(commands) > 0 {
 			p.refuse(commands, late)
 			return commands, tags, true
@@ -221,10 +221,10 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	return nil, nil, false
 }
 
-// take removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
+// nextBatch removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
 // a small segment: an entry costs two writes to each disk and a round of messages, however little is in it, and what the next one brings
 // would have waited for those anyway. late are the indexes of writes that have waited for too long.
-func (p *Proposer) take() (commands []fsm.Command, tags []any, late []int, hold bool) {
+func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.inFlight) > 0 {

@@ -61,7 +61,7 @@ func parsePublish(packet []byte, header int) (Message, error) {
 	if p.QoS == 1 {
 		p.PacketID = rest.uint16()
 	}
-	properties := rest.take(rest.length())
+	properties := rest.next(rest.length())
 	if rest.bad || p.QoS == 1 && p.PacketID == 0 {
 		return Message{}, ErrMalformed
 	}
@@ -119,7 +119,7 @@ type cursor struct {
 	bad  bool
 }
 
-func (c *cursor) take(n int) []byte {
+func (c *cursor) next(n int) []byte {
 	if c.bad || n < 0 || n > len(c.body)-c.at {
 		c.bad = true
 		return nil
@@ -130,28 +130,28 @@ func (c *cursor) take(n int) []byte {
 }
 
 func (c *cursor) byte() byte {
-	if b := c.take(1); b != nil {
+	if b := c.next(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
 func (c *cursor) uint16() uint16 {
-	if b := c.take(2); b != nil {
+	if b := c.next(2); b != nil {
 		return binary.BigEndian.Uint16(b)
 	}
 	return 0
 }
 
 func (c *cursor) uint32() uint32 {
-	if b := c.take(4); b != nil {
+	if b := c.next(4); b != nil {
 		return binary.BigEndian.Uint32(b)
 	}
 	return 0
 }
 
 // bytes reads a field with its length before it. An empty one is not nil.
-func (c *cursor) bytes() []byte { return c.take(int(c.uint16())) }
+func (c *cursor) bytes() []byte { return c.next(int(c.uint16())) }
 
 // length reads a variable byte integer.
 func (c *cursor) length() (n int) {

@@ -48,19 +48,19 @@ func (l *ledger) event(e Event, now int64) {
 		if known != 0 && e.Connection <= known { // told twice, or late
 			return
 		}
-		l.tell(e.ClientID, l.after)
+		l.emit(e.ClientID, l.after)
 	case Present:
 		delete(l.absent, e.ClientID)
 	case TakenOver:
 		if e.Connection == 0 || e.Connection >= known { // else the new connection was told already, and ended it
-			l.tell(e.ClientID, l.after)
+			l.emit(e.ClientID, l.after)
 		}
 	case Disconnected:
 		if e.Connection != 0 && e.Connection < known {
 			return // of a connection before the one that there is
 		}
 		delete(l.connections, e.ClientID)
-		l.tell(e.ClientID, l.after)
+		l.emit(e.ClientID, l.after)
 		if len(l.absent) < maxAbsent {
 			l.absent[e.ClientID] = now + confirmAfter
 		}
@@ -84,11 +84,11 @@ func (l *ledger) marker(sent int64) {
 	for clientID, due := range l.absent {
 		if due <= sent {
 			delete(l.absent, clientID)
-			l.tell(clientID, sent)
+			l.emit(clientID, sent)
 		}
 	}
 }
 
-func (l *ledger) tell(clientID string, at int64) {
+func (l *ledger) emit(clientID string, at int64) {
 	l.gone(broker.Disconnect{ClientID: clientID, Time: at - int64(Slack/1e6)})
 }

@@ -178,7 +178,7 @@ func (s *session) begin(began int64, resumed bool) {
 	s.watcher.ledger.begin(began, resumed)
 	s.begun = true
 	for _, message := range s.early {
-		s.take(message)
+		s.handleLocked(message)
 	}
 	s.early = nil
 }
@@ -236,14 +236,14 @@ func (s *session) received(message mqttconn.Message) {
 	switch {
 	case s.over:
 	case s.begun:
-		s.take(message)
+		s.handleLocked(message)
 	default:
 		s.early = append(s.early, message)
 	}
 }
 
-// take hands a message to the ledger, and acknowledges it. s.handling is held.
-func (s *session) take(message mqttconn.Message) {
+// handleLocked hands a message to the ledger, and acknowledges it. s.handling must be held.
+func (s *session) handleLocked(message mqttconn.Message) {
 	w := s.watcher
 	if message.QoS == 1 {
 		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended
