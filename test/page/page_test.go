@@ -196,7 +196,7 @@ func TestStatusPage(t *testing.T) {
 		t.Fatalf("%v; the page says: %s", err, body)
 	}
 	for _, want := range []string{
-		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "for ever", "ago",
+		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "no expiry", "queue p50", "ago",
 		"Requests", "Members", "Keys", "Locks", "Watches",
 	} {
 		if !strings.Contains(body, want) {

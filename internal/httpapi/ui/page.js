@@ -76,7 +76,7 @@ function showRates(picture) {
   const own = leader || picture.activities[0];
   const facts = [
     ['requests/s', before ? number(Math.round(rate)) : '–'],
-    ['wait, half', stage('queue')], ['commit, half', stage('commit')], ['publish, half', stage('publish')],
+    ['queue p50', stage('queue')], ['commit p50', stage('commit')], ['publish p50', stage('publish')],
     ['keys', own ? `${number(own.keys)} (${size(own.bytes)})` : '–'], ['watches', own ? number(own.watches) : '–'],
     ['term', own ? number(own.term) : '–'],
   ];
@@ -97,7 +97,7 @@ function showMembers(picture) {
   fill('members', picture.members.map(member => {
     const activity = activityOf(picture, member.node), was = activityOf(before, member.node);
     if (!activity) return [member.node, [member.state, 'bad'], '', '', '', '', '', ['does not answer', 'bad']];
-    const role = member.state === 'leader' && !activity.serving ? 'leader, not serving yet' : member.voter ? member.state : `${member.state}, does not vote`;
+    const role = member.state === 'leader' && !activity.serving ? 'leader, not serving yet' : member.voter ? member.state : `${member.state}, non-voter`;
     const probe = was ? quantile(timesOf(activity, 'probe'), timesOf(was, 'probe'), 1) : null;
     const says = activity.ready === 'ok' ? activity.notes : [activity.ready, ...activity.notes];
     return [
@@ -111,11 +111,11 @@ function showMembers(picture) {
 function showOverview(picture) {
   const overview = picture.overview;
   if (!overview) {
-    for (const id of ['keys', 'locks', 'watches']) fill(id, [], 'there is no leader to tell');
+    for (const id of ['keys', 'locks', 'watches']) fill(id, [], 'no leader: unknown');
     element('count').textContent = '';
     return;
   }
-  const live = key => key.ttl === null ? 'for ever' : duration(key.ttl);
+  const live = key => key.ttl === null ? 'no expiry' : duration(key.ttl);
   fill('keys', overview.keys.map(key => [text(key.key), number(key.size), live(key), key.token || '', key.watchers.join(', ')]), 'none');
   fill('locks', overview.locks.map(key => [text(key.key), text(key.value), live(key), key.version]), 'none');
   fill('watches', overview.watches.map(watch => [text(watch.key), watch.client, `${duration(watch.age)} ago`]), 'none');
