@@ -40,7 +40,7 @@ type host struct {
 	mu      schedule.Mutex
 	process *process
 	stopped bool // for good
-	held    int  // hands that are on its disk: nobody may start it
+	held    int  // hands that are on its disk, or end its process: nobody may start it
 	damaged bool // by a fault: the node may refuse to go on
 	removed bool // by a fault: the node may find itself removed
 	starts  int
@@ -128,6 +128,8 @@ var errKilled = errors.New("killed")
 
 // kill ends the process as kill -9 does, or as a power failure, of which the other machines hear nothing.
 func (h *host) kill(silently bool) {
+	h.hold() // nobody starts another one before this one is gone
+	defer h.letGo()
 	h.mu.Lock()
 	p := h.process
 	h.process = nil
@@ -179,6 +181,8 @@ func (h *host) shutdown() {
 			h.sim.trace.add(h.name, "stopped: %v", err)
 		}
 	}
+	h.hold() // nobody starts another one before this one is gone: it may be paused, and has the address until then
+	defer h.letGo()
 	h.mu.Lock()
 	if h.process == p {
 		h.process = nil
