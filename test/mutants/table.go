@@ -198,8 +198,14 @@ func frontEnd() []Mutant {
 			"if r.Expired(now) && !(r.IsOpen() && r.InTable()) {", "if r.Expired(now) {"),
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
-		one("merge_beside_done", "requests that are done say where others stand", "order of a client", "mqttfront/pending/merge.go",
-			"affected[key] && open(r) && p.isOpenHere(r, open) {", "affected[key] {"),
+		{
+			Name: "merge_late_copies", What: "a copy that was sent later says where its request stands", Check: "order of a client", Edits: []overlay.Edit{
+				{File: "mqttfront/pending/mergeorder.go", Old: "\tm.dropLate()\n", New: ""},
+				{File: "mqttfront/pending/mergeorder.go", Old: "if round == rounds || !m.dropLatest(stuck) {", New: "if true || round == rounds || !m.dropLatest(stuck) {"},
+				{File: "mqttfront/pending/merge.go", Old: "affected[key] && open(r) && p.isOpenHere(r, open) {", New: "affected[key] {"},
+			},
+			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
+		},
 		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
 			"\tif !f.mode.followersHold() {\n\t\treturn\n\t}\n\twaiting, cancel", "\tif true {\n\t\treturn\n\t}\n\twaiting, cancel").shownBy("broker restart"),
 	}
