@@ -134,7 +134,7 @@ func (n *Node) raftConfig() *raft.Config {
 	config.LeaderLeaseTimeout = n.config.Timing.LeaderLease
 	config.CommitTimeout = n.config.Timing.Commit
 	config.MaxAppendEntries = maxAppendEntries
-	config.ShutdownOnRemove = false // watchMembers ends a node that was removed, with a message
+	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = n.config.TrailingEntries
 	config.SnapshotThreshold = 1 << 20 // watchLogSize decides by bytes, which is what a disk fills up with

@@ -48,10 +48,10 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 			waits: probe,
 		},
 		"no longer than it may":                 {prepare: func(*Front) {}, waits: sessionWait, without: 1},
-		"not while requests wait for room":      {prepare: func(f *Front) { f.pushesBack.Store(true) }},
+		"not while requests wait for room":      {prepare: func(f *Front) { f.pushesBack.Store(true) }, without: 1},
 		"not when the probe has returned":       {prepare: func(f *Front) { f.barrier.Pass(time.Now()) }},
 		"not where the broker keeps requests":   {prepare: func(f *Front) { f.mode = ingestAtLeader }},
-		"no longer when requests wait for room": {prepare: func(f *Front) { time.AfterFunc(probe-1, func() { f.pushesBack.Store(true) }) }, waits: probe},
+		"no longer when requests wait for room": {prepare: func(f *Front) { time.AfterFunc(probe-1, func() { f.pushesBack.Store(true) }) }, waits: probe, without: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

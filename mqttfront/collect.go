@@ -86,11 +86,12 @@ func (l *leader) collectForTakeover(ctx, ready context.Context) (held heldElsewh
 
 // lacks reports whether other nodes hold something that this one does not.
 func (l *leader) lacks(byNode map[string][]*pending.Request) bool {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if l.pending.Get(r.Command.ID) == nil {
+			if l.pending.Get(r.Command.ID) == nil && mattersAtTakeover(r, now) {
 				return true
 			}
 		}

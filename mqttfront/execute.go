@@ -19,7 +19,7 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			return
 		}
 	}
-	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || r.Elsewhere && r.Expired(now)
+	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.maxWait() || l.outcomeMayBeForgotten(r, now)
 	known := r.State() == pending.StateCopy || r.Outcome() != 0
 	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
 	l.metrics.Stage("queue", now.Sub(r.Arrived))
@@ -63,6 +63,11 @@ func (l *leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	if !l.store.Propose(command, r) {
 		l.requeueLocked(r)
 	}
+}
+
+// outcomeMayBeForgotten reports whether a request of another node expired so long ago that its outcome, if it has one, may be forgotten.
+func (q *requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
+	return r.Elsewhere && now.After(r.HoldUntil.Add(q.config.DedupMargin))
 }
 
 // mustBarLocked reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another

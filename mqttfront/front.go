@@ -112,7 +112,7 @@ func (f *Front) awaitSession(ctx context.Context, moment time.Time) {
 	defer cancel()
 	for !f.barrier.Passed(moment) && waiting.Err() == nil {
 		if f.pushesBack.Load() {
-			return
+			break
 		}
 		step, cancel := context.WithTimeout(waiting, sessionWaitStep)
 		f.barrier.Await(step, moment)
@@ -120,7 +120,7 @@ func (f *Front) awaitSession(ctx context.Context, moment time.Time) {
 	}
 	if !f.barrier.Passed(moment) && ctx.Err() == nil {
 		f.metrics.WithoutSession.Inc()
-		f.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply", "waited", sessionWait)
+		f.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply")
 	}
 }
 

@@ -303,14 +303,16 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload string
 		change  func(*pending.Request)
+		margin  time.Duration // for which copies are recognised
 		given   int
 		refused int
 	}{
-		"nobody waits for it": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1, 1},
-		"the message expired": {del, func(r *pending.Request) { r.Deadline = time.Now().Add(-time.Second) }, 1, 1},
-		"a GET":               {get, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, 1, 0},
-		"for long":            {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, 0, 0},
-		"it has an outcome":   {del, func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, 0, 0},
+		"nobody waits for it": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 1, 1},
+		"the message expired": {del, func(r *pending.Request) { r.Deadline = time.Now().Add(-time.Second) }, time.Minute, 1, 1},
+		"it may be forgotten": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-5 * time.Second) }, time.Second, 1, 1},
+		"a GET":               {get, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 1, 0},
+		"for long":            {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, time.Minute, 0, 0},
+		"it has an outcome":   {del, func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other, _ := newTestFront(t)
@@ -320,7 +322,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 			if len(held) != test.given {
 				t.Errorf("%d are given, want %d", len(held), test.given)
 			}
-			f, s := newTestFront(t)
+			f, s := newTestFront(t, func(c *Config) { c.DedupMargin = test.margin })
 			f.version = fsm.Version
 			f.barrier.Pass(time.Now())
 			serveWith(f, heldElsewhere{byNode: map[string][]*pending.Request{"other": held}})
@@ -328,7 +330,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 				t.Fatalf("%d are proposed", len(s.proposed))
 			}
 			for _, command := range s.proposed {
-				if command.Kind != fsm.KindReject || !command.Rejected[0].Silent {
+				if silent := test.margin == time.Second; command.Kind != fsm.KindReject || command.Rejected[0].Silent != silent {
 					t.Errorf("%+v is proposed", command)
 				}
 			}
@@ -363,18 +365,30 @@ func TestExpiredElsewhereSaysWhereTheRequestStands(t *testing.T) {
 	}
 }
 
-// † A request has expired at one node, and a third one read it late, so that it expires there later. The new leader does not have it. The first node
-// says where it stands, and it is refused in the log.
+// † A request has expired at one node, and a third one read it late, so that it expires there later, or its client sent it again. The new leader does not
+// have it. The first node says where it stands. It is executed there for the client that waits, whatever the names of the nodes, and refused in the
+// log if it has expired everywhere.
 func TestRequestThatExpiresAtOneNodeStandsThereForAThird(t *testing.T) {
-	for _, here := range []string{"", "a", "ac"} {
-		t.Run("the leader has "+here, func(t *testing.T) {
+	for _, test := range []struct {
+		here, first, third string // requests of the leader, and the names of the others
+		want               string // capital letters are refusals
+	}{
+		{"", "n2", "n3", "abc"},
+		{"a", "n2", "n3", "abc"},
+		{"ac", "n2", "n3", "abc"},
+		{"", "n3", "n2", "abc"},
+		{"ac", "n3", "n2", "abc"},
+		{"", "n2", "", "aBc"},
+		{"ac", "n2", "", "aBc"},
+	} {
+		t.Run(fmt.Sprintf("the leader has %q, %s is first, %q is third", test.here, test.first, test.third), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, s := newTestFront(t)
 				other, _ := newTestFront(t)
 				third, _ := newTestFront(t)
 				send := func(letter string, seconds uint32) {
 					for _, node := range []*Front{other, f} {
-						if node == other || strings.Contains(here, letter) {
+						if node == other || strings.Contains(test.here, letter) {
 							withExpiry(node, del, strings.Repeat(letter, 16), seconds, "__srcId", "c")
 						}
 					}
@@ -387,11 +401,14 @@ func TestRequestThatExpiresAtOneNodeStandsThereForAThird(t *testing.T) {
 				withExpiry(third, del, strings.Repeat("b", 16), 3, "__srcId", "c")
 				time.Sleep(500 * time.Millisecond)
 				other.giveUp(time.Now())
-				s.held = map[string][][]byte{"other": pages(other), "third": pages(third)}
+				s.held = map[string][][]byte{test.first: pages(other)}
+				if test.third != "" {
+					s.held[test.third] = pages(third)
+				}
 				f.barrier.Pass(time.Now().Add(time.Hour))
 				serveWith(f, f.newLeader().collectForTakeover(t.Context(), t.Context()))
-				if order := s.order(); order != "aBc" {
-					t.Errorf("proposed in the order %s: capital letters are refusals", order)
+				if order := s.order(); order != test.want {
+					t.Errorf("proposed in the order %s, want %s", order, test.want)
 				}
 			})
 		})

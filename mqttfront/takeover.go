@@ -148,12 +148,38 @@ func markCopies(byNode map[string][]*pending.Request) {
 	}
 }
 
+// mattersAtTakeover reports whether a request that another node holds is to be executed, or to be refused in the log. Of what else has expired,
+// deduplication may have forgotten the outcome.
+func mattersAtTakeover(r *pending.Request, now time.Time) bool {
+	return !r.Expired(now) || r.IsOpen() && r.InTable()
+}
+
+// absorbLive makes each expired copy stand for those of other nodes that have not expired: a client waits for these.
+func absorbLive(byNode map[string][]*pending.Request, now time.Time) {
+	live := make(map[fsm.RequestID]*pending.Request)
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		for _, r := range byNode[node] {
+			if !r.Expired(now) {
+				live[r.Command.ID] = r
+			}
+		}
+	}
+	for _, requests := range byNode {
+		for _, r := range requests {
+			if other := live[r.Command.ID]; other != nil && r.Expired(now) {
+				r.Absorb(other)
+			}
+		}
+	}
+}
+
 // takeUpHeldLocked adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
-// their order. A write that has expired is among them: it says where copies of it stand that expire later elsewhere, and is refused in the log in
-// its place, so that none of them is executed behind later requests of its client.
+// their order. A write that has expired is among them: it says where copies of it stand that expire later elsewhere. If all copies have expired, it
+// is refused in the log in its place, so that no other one is executed behind later requests of its client.
 func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	published, now := m.Status().Published, time.Now()
 	markCopies(byNode)
+	absorbLive(byNode, now)
 	var elsewhere [][]*pending.Request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
@@ -163,7 +189,7 @@ func (l *leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 				}
 				return false
 			}
-			if r.Expired(now) && !(r.IsOpen() && r.InTable()) { // deduplication may have forgotten it
+			if !mattersAtTakeover(r, now) {
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)

@@ -195,7 +195,7 @@ func frontEnd() []Mutant {
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
 		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/takeover.go",
-			"if r.Expired(now) && !(r.IsOpen() && r.InTable()) {", "if r.Expired(now) {"),
+			"\treturn !r.Expired(now) || r.IsOpen() && r.InTable()\n", "\treturn !r.Expired(now)\n"),
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
