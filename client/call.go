@@ -76,7 +76,7 @@ func (c *Client) timeout(ctx context.Context) time.Duration {
 	return c.config.Timeout
 }
 
-// begin waits for a connection and sends the request. Until then an error means that nothing was sent.
+// begin waits for a connection and enqueues the request. If it returns an error, nothing was sent.
 func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]byte) (*call, error) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
@@ -129,8 +129,8 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 	}
 }
 
-// renewLocked gives a request new correlation data: a new request. The store has ended a watch with the connection on which it was
-// made, and a copy of the request that made it would not make it again. c.mu must be held.
+// renewLocked gives a request new correlation data, so that the store treats it as new. The store ended the watch with its connection. A copy
+// of the old request would be deduplicated, and would not restore the watch. c.mu must be held.
 func (c *Client) renewLocked(waiting *call) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
@@ -165,7 +165,7 @@ func (c *Client) answered(p *paho.Publish) {
 	waiting.finish(c.readLocked(p))
 }
 
-// readLocked reads a reply. c.mu must be held.
+// readLocked parses a reply and merges its version into the client's clock. c.mu must be held.
 func (c *Client) readLocked(p *paho.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
 		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotSent, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}

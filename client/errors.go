@@ -13,7 +13,7 @@ var (
 	ErrNotFound       = errors.New("not found")
 	ErrNotApplied     = errors.New("not applied: the condition was not met")
 	ErrOutcomeUnknown = errors.New("no answer in time: the outcome is unknown")
-	// ErrNotSent says that a command did not leave this machine.
+	// ErrNotSent says that a command was certainly not executed: it was not sent, or the store does not support its protocol version.
 	ErrNotSent = errors.New("not sent")
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the client is closed")

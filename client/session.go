@@ -100,8 +100,8 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// rest returns for how long replies may gather before they are read: one wake-up for many is cheaper, and when many are waited for
-// one is not much later for it.
+// rest returns the coalescing delay: how long replies may accumulate before they are read. With many pending requests, fewer wake-ups save more
+// than the delay costs.
 func (c *Client) rest() time.Duration {
 	const (
 		many  = 16
@@ -123,7 +123,7 @@ func (s *session) ended(err error) {
 	}
 }
 
-// wait returns why the session ended.
+// wait blocks until the session ends and returns the cause, or ErrClosed if the context ends first.
 func (s *session) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -193,10 +193,10 @@ func (s *session) resume() {
 	}
 }
 
-// remembered is how long the store knows a request again, at most.
+// remembered is how long, at least, the store remembers a request with the longest message expiry: 10 min, and a margin of 2 min.
 const remembered = 12 * time.Minute
 
-// renewWatches says again what is watched, now and then: the store may be told to end watches that are not renewed.
+// renewWatches sends KEYNOTIFY for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
 func (s *session) renewWatches() {
 	ticker := time.NewTicker(s.client.config.WatchRenewal)
 	defer ticker.Stop()
@@ -245,7 +245,7 @@ func (s *session) sendAll() {
 	}
 }
 
-// toSend returns what is to be published for a request, or nil when nobody waits for it any more.
+// toSend marks a request as sent and returns its message, or nil if nobody waits for it any more.
 func (c *Client) toSend(waiting *call) *paho.Publish {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +288,7 @@ func (s *session) send(waiting *call, publish *paho.Publish) {
 // resendPause is how long to wait when nobody listens on the invoke topic, as for a moment after the broker was restarted.
 const resendPause = 100 * time.Millisecond
 
-// acknowledged takes note of what the broker says of a request.
+// acknowledged handles a PUBACK, and reports whether its packet id belongs to a request.
 func (s *session) acknowledged(id uint16, reason byte) bool {
 	s.mu.Lock()
 	if int(id) >= len(s.flight) || s.flight[id] == nil {

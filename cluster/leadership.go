@@ -5,7 +5,7 @@ import (
 	"holdfast/cluster/readindex"
 )
 
-// leadership is what this node does while it leads in one term.
+// leadership is the proposer and the reader of one term in which this node leads.
 type leadership struct {
 	term     uint64
 	proposer *propose.Proposer

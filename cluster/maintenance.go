@@ -32,8 +32,8 @@ type maintenance struct {
 	log           *slog.Logger
 }
 
-// run looks after the cluster until the context ends: it hands over when it alone has lost its broker, raises the version in
-// force when every member was upgraded, and puts an entry behind a change of the members.
+// run does the leader's periodic work until the context ends: it transfers leadership to a voter with a broker session when this member has none, raises
+// the log version when every member was upgraded, appends an entry after a change of the members, and makes a new address of this member known.
 func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
@@ -52,7 +52,7 @@ func (m *maintenance) run(ctx context.Context) error {
 	}
 }
 
-// raiseVersion puts the newest version into force that every member knows, while no member is being added.
+// raiseVersion puts the newest version into force that every member knows, while no change of the members and no restore is in progress.
 func (m *maintenance) raiseVersion(ctx context.Context) {
 	if !m.serving() || m.peers.AgreedVersion(fsm.Version, m.status().Version) <= m.status().Version || !m.members.TryLock() {
 		return
@@ -65,7 +65,7 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 	}
 }
 
-// transferWithoutBroker hands leadership to a voter that has its broker session. When there is none, this node stays: it is as good as any.
+// transferWithoutBroker hands leadership to a voter that has its broker session. If there is none, this member keeps the leadership.
 func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
@@ -79,20 +79,19 @@ func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	if best.ID == "" {
 		return
 	}
-	m.log.Warn("handing over: this node has lost the broker, another has not", "to", best.ID)
+	m.log.Warn("transferring leadership: this node has no broker session", "to", best.ID)
 	if err := m.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
-		m.log.Warn("the hand-over failed", "error", err)
+		m.log.Warn("the transfer of leadership failed", "error", err)
 	}
 }
 
-// followChange puts an entry behind a change of the members that nothing has followed yet: raft refuses to take a snapshot
-// before.
+// followChange appends an entry after a change of the members that is the last entry of the log: raft takes no snapshot before.
 func (m *maintenance) followChange(ctx context.Context) {
 	future := m.raft.GetConfiguration()
 	if !m.serving() || future.Error() != nil {
 		return
 	}
 	if index := future.Index(); index <= m.raft.CommitIndex() && index > m.status().Index && index == m.raft.LastIndex() {
-		_, _ = m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // comes again if it fails
+		_, _ = m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the next tick tries again
 	}
 }

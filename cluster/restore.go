@@ -10,7 +10,7 @@ import (
 	"holdfast/fsm"
 )
 
-// errStaged says that the parts of a snapshot did not come together.
+// errStaged says that the parts that were proposed are discarded.
 var errStaged = errors.New("the leader changed meanwhile")
 
 // withoutKind keeps the text of an error and not what it matches: that a part is in doubt does not put the whole in doubt.
@@ -22,7 +22,8 @@ const maxRestore = 4 << 30
 // Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every
 // replica does it at the same index, or none. The clocks become the later ones of both, so that no version is given twice and
 // cluster time does not go back. A damaged snapshot is refused, and so is one of a newer version. Only the leader can do it.
-// The error is ErrNotLeader elsewhere, ErrRefused or ErrNotDone where nothing was changed, else ErrOutcomeUnknown.
+// It is refused while a version of the log is in force that cannot hold it. ErrRefused, ErrNotDone and ErrNotLeader mean that nothing was changed; on
+// a node that does not lead the error is ErrNotDone. After ErrOutcomeUnknown, or the context's error, the outcome is unknown.
 func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(snapshot, maxRestore+1))
 	if err != nil {
@@ -58,7 +59,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 		if err == nil && result.Code != fsm.CodeOK {
 			err = errStaged
 		}
-		if err != nil { // nothing is replaced before the last word, and that is never said now
+		if err != nil { // only KindRestore replaces keys, and it was not proposed: nothing is changed
 			return fmt.Errorf("%w: %w", peer.ErrNotDone, withoutKind(err))
 		}
 	}

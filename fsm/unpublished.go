@@ -1,7 +1,7 @@
 package fsm
 
-// unpublished holds the changes that the clients who watch them may not have been told of yet, the oldest first. The slice is
-// only ever appended to and cut at its front, so a copy of its header is a copy of the list.
+// unpublished holds the events above the delivery watermark, the oldest first. Elements of the slice are never modified in place, so a copy of
+// its header is a consistent copy of the list.
 type unpublished struct {
 	events    []Event
 	receivers int
@@ -29,7 +29,7 @@ func (u *unpublished) release(index uint64) {
 	}
 }
 
-// bound gives up the oldest events until the list is within the limits, and returns how many notifications that cost.
+// bound drops the oldest events until the list is within the limits, and returns the number of dropped notifications.
 func (u *unpublished) bound(limits *Limits) int {
 	before := u.receivers
 	for len(u.events) > 0 && (int64(u.receivers) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {

@@ -39,7 +39,7 @@ func (r *record) key() string        { return r.data[:r.keySize] }
 func (r *record) value() string      { return r.data[r.keySize:] }
 func (r *record) version() hlc.Clock { return hlc.Clock{Wall: r.wall, Counter: uint64(r.counter)} }
 
-// values holds the records in the order of their keys, and those that expire once more in the order of their deadlines.
+// values orders all records by key, and those with a deadline also by deadline.
 type values struct {
 	byKey      *btree.BTreeG[*record]
 	byDeadline *btree.BTreeG[*record]
@@ -86,7 +86,7 @@ func (v *values) forget(old *record) {
 	}
 }
 
-// due returns the record with the earliest deadline when that is at or before now.
+// due returns the record with the earliest deadline, and reports whether it has expired.
 func (v *values) due(now int64) (*record, bool) {
 	r, ok := v.byDeadline.Min()
 	return r, ok && r.deadline <= now

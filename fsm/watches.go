@@ -6,17 +6,17 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// watch is a client's wish to be told of the changes of a key. It is immutable once it is in the trees.
+// watch is a client's subscription to the changes of a key (KEYNOTIFY). It is immutable once it is in the trees.
 type watch struct {
 	key        string
 	clientID   string
 	dialect    Dialect
-	index      uint64 // of the latest KEYNOTIFY
+	index      uint64 // log index of the latest KEYNOTIFY
 	renewed    int64  // cluster time of the latest KEYNOTIFY
 	brokerTime int64  // of the latest KEYNOTIFY; 0 is unknown
 }
 
-// watches holds them in the orders of their keys, of their clients, and of their renewal.
+// watches orders all watches by key, by client id, and by the time of their renewal.
 type watches struct {
 	byKey     *btree.BTreeG[*watch]
 	byClient  *btree.BTreeG[*watch]
@@ -24,14 +24,14 @@ type watches struct {
 	bytes     int64            // of all keys and client ids
 	perClient map[string]int64 // watches by client id; derived
 
-	// The receivers of the key that changed last, for a key that changes often and has many.
+	// The result of the last lookup that found receivers. A change of the watches clears it.
 	latestKey string
 	latest    []Receiver
 }
 
 func (w *watch) size() int64 { return int64(len(w.key) + len(w.clientID)) }
 
-// full reports whether another watch of a client would be one too many.
+// full reports whether another watch would exceed a limit: on count, on bytes, or on watches of one client.
 func (w *watches) full(limits *Limits, added *watch) bool {
 	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+added.size() > limits.WatchBytes ||
 		(limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient)
@@ -104,7 +104,7 @@ func (w *watches) receivers(key string) []Receiver {
 	return receivers
 }
 
-// ofClient returns the watches of one client, or those of all clients, in the order of clients and keys.
+// ofClient returns the watches of one client, or of all clients from this id on, in the order of clients and keys.
 func (w *watches) ofClient(clientID string, everyone bool) []*watch {
 	var found []*watch
 	w.byClient.Ascend(&watch{clientID: clientID}, func(candidate *watch) bool {

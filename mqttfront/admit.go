@@ -12,7 +12,7 @@ func (q *requests) admit(ctx context.Context, r *pending.Request) {
 	found := q.dedupLookup(r)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// A node that answers, or that alone has a request, waits for room, and TCP pushes back.
+	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
 	for !q.stopped && !q.role.hasRoom(r) {
 		q.pushesBack.Store(true)
 		q.store.Flush()
@@ -35,7 +35,7 @@ func (q *requests) dropRedeliveredLocked(r *pending.Request) bool {
 	return true
 }
 
-// holdLocked adds a request to the pending ones, if there is room for it.
+// holdLocked adds a request to the buffer, and reports whether it did. If the buffer is full, it drops the request and acknowledges it to the broker.
 func (q *requests) holdLocked(r *pending.Request) bool {
 	if q.pending.Full(r) {
 		q.fullAt = time.Now()
@@ -44,18 +44,19 @@ func (q *requests) holdLocked(r *pending.Request) bool {
 		return false
 	}
 	if earlier := q.pending.Get(r.Command.ID); earlier != nil && !earlier.IsOpen() {
-		r.MarkCopy() // it came again after the outcome, which may be forgotten when the entry is applied
+		r.MarkCopy() // an earlier copy has an outcome, or must not be executed; dedup may have forgotten it when this entry is applied
 	}
 	q.pending.Add(r)
 	q.metrics.Held.Set(float64(q.pending.Len()))
-	if !q.onlyHolder() { // otherwise a request that is not answered when the node ends has to come again
+	if !q.onlyHolder() { // the only holder acknowledges after the reply, so that the broker delivers the request again after a crash
 		r.Done()
 		r.Done = func() {}
 	}
 	return true
 }
 
-// keepsLocked reports whether a node that does not lead holds the request. In a cluster of one it is the only node to have it.
+// keepsLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
+// adds it.
 func (q *requests) keepsLocked(r *pending.Request) bool {
 	if q.onlyHolder() {
 		return true
@@ -64,7 +65,7 @@ func (q *requests) keepsLocked(r *pending.Request) bool {
 		return false
 	}
 	earlier := q.pending.Get(r.Command.ID)
-	if earlier != nil && earlier.State().IsHeld() && earlier.Expired(r.Arrived) { // its client sends it again: that stands where it comes
+	if earlier != nil && earlier.State().IsHeld() && earlier.Expired(r.Arrived) { // its client sent it again: the new copy takes the new position
 		q.forgetLocked(earlier)
 		earlier = nil
 	}
@@ -73,17 +74,17 @@ func (q *requests) keepsLocked(r *pending.Request) bool {
 			earlier.Absorb(r)
 			return false
 		}
-		if !earlier.State().IsHeld() { // the store has it, and gives it back: then it stands for the client that asks again
+		if !earlier.State().IsHeld() { // the store still has the earlier copy, which answers this one, too, when the store returns it
 			earlier.Absorb(r)
 			earlier.AskAgain()
 			return false
 		}
-		q.endLocked(earlier) // the client asks again for an outcome that may be published, but did not reach it
+		q.endLocked(earlier) // the reply may have been lost: hold the new copy instead of the committed one
 		return true
 	}
 	index, known := q.pending.Hints.ArrivedEarly(r.Command.ID, r.Arrived)
 	if known && index <= q.mark {
-		return false // answered before it came
+		return false // answered before this copy arrived
 	}
 	r.Commit(index)
 	return true

@@ -1,4 +1,3 @@
-// Package membership changes who is a member of the cluster, who votes and who leads: for operators, for nodes that join, and for a
-// leader that stops or has lost its broker. Changes of the members are made one at a time, by the leader, and only while a majority
-// of the voters that stay is alive.
+// Package membership changes the raft configuration and transfers leadership. Operators use it, nodes that join, and a leader that shuts down or
+// has lost its broker. The leader makes one change at a time. It removes or demotes a voter only if a majority of the remaining voters is alive.
 package membership

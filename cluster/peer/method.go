@@ -6,43 +6,44 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Method says what one member asks of another. The numbers are part of the protocol between members: only ever added.
+// Method identifies a request of the protocol between members. Numbers may be added, and are never changed or used again.
 type Method uint8
 
 // The methods. A caller that need not be a member may use those for which Public is true.
 const (
-	MethodAsk        Method = 10 // what term the member is in, and its wall clock
+	MethodAsk        Method = 10 // raft's current term, and the member's wall clock
 	MethodPeerStatus Method = 11 // a Status
-	MethodMember     Method = 12 // whether a raft id is a member, by the word of the leader
-	MethodJoin       Method = 13 // to be added
+	MethodMember     Method = 12 // whether a raft id is a member; the leader answers
+	MethodJoin       Method = 13 // add the sender to the cluster
 	MethodOffer      Method = 14 // settings for the leader to propose
 	MethodHash       Method = 15 // hash of the state at a log index
-	MethodBroadcast  Method = 16 // from front end to front end, without an answer
-	MethodHeld       Method = 17 // a page of what the front end holds
+	MethodBroadcast  Method = 16 // a message for the front end; the answer is empty
+	MethodHeld       Method = 17 // a page of the requests that the front end holds
 )
 
-// Quick reports whether a call is answered at once, from memory.
+// Quick reports whether the receiver answers a call in the loop that reads the connection, outside of the limit of concurrent calls. The handler of
+// such a method must not block.
 func (m Method) Quick() bool { return m == MethodAsk }
 
 // Public reports whether the caller need not be a member.
 func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodMember || m == MethodJoin }
 
-// Client calls other members. Call returns an answer that was given after the call, an error that wraps ErrUnreachable when there
-// is none, or the member's own error. A member without an id is the process that listens at the address. It is safe for concurrent
-// use.
+// Client calls other members. Call sends a request and returns the member's answer, computed after the call began. The error is the member's own,
+// or wraps ErrUnreachable if no answer came in time, or says that the request is too large. If the member has no id, Call reaches the process that
+// listens at the address. It is safe for concurrent use.
 type Client interface {
 	Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error)
 }
 
 // Caller is who calls a member.
 type Caller struct {
-	// ID is the caller's where it talks as a member; empty for one that need not be one.
+	// ID is the caller's raft id, or empty if the caller does not talk as a member: then only Public methods are answered.
 	ID raft.ServerID
 	// Certified reports whether the caller's certificate has one of the names.
 	Certified func(names ...string) bool
 }
 
-// Standing is what a node knows of another that wants to talk to it as a member.
+// Standing says whether a raft id is a member, as far as this node knows.
 type Standing uint8
 
 // The standings.

@@ -1,12 +1,8 @@
 package raftlog
 
-import (
-	"io"
+import "github.com/hashicorp/raft"
 
-	"github.com/hashicorp/raft"
-)
-
-// SnapshotStore reports the size of the snapshots that are written.
+// SnapshotStore calls Written with the size of each snapshot, taken here or received, after each Close that succeeds.
 type SnapshotStore struct {
 	raft.SnapshotStore
 	Written func(bytes int64)
@@ -43,4 +39,4 @@ func (s *meteredSink) Close() error {
 	return err
 }
 
-var _ io.WriteCloser = (*meteredSink)(nil)
+var _ raft.SnapshotSink = (*meteredSink)(nil)

@@ -4,5 +4,5 @@ package transport
 
 import "net"
 
-// tune has nothing to set where TCP_USER_TIMEOUT is unknown: raft's and the callers' own deadlines end a dead connection.
+// tune does nothing: only Linux has TCP_USER_TIMEOUT. Elsewhere the deadlines of raft and of the callers end a dead connection.
 func tune(net.Conn, kind) {}

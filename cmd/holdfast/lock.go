@@ -23,12 +23,12 @@ func newLock() *cobra.Command {
 		Use:   "lock NAME -- COMMAND [ARGUMENT...]",
 		Short: "Run a command while holding a lock",
 		Long: `Takes the lock, runs the command with the fencing token in HOLDFAST_FENCING_TOKEN, renews the lock while the command runs, and
-gives it back. When the lock is lost, the command is ended: SIGTERM, and after --grace SIGKILL.
+releases it. When the lock is lost, or holdfast is interrupted, the command's process group gets SIGTERM, and SIGKILL after --grace.
 
-A lock alone cannot stop a process that was paused too long. Whoever writes under it sends the token along
-(` + "`holdfast set … --fence \"$HOLDFAST_FENCING_TOKEN\"`" + `), and the store refuses what comes late.
+A lock alone cannot stop a process that was paused for too long. Pass the token to every write
+(` + "`holdfast set … --fence \"$HOLDFAST_FENCING_TOKEN\"`" + `): the store refuses writes with an older token.
 
-Exits with the command's code, 5 when the lock was not to be had, 6 when it was lost; otherwise as every command:
+Exits with the command's code, 5 when the lock could not be acquired, 6 when it was lost; otherwise as every command:
 2 usage, 3 error, 4 timeout.`,
 		Example: "  holdfast lock lines/7/master -- ./run-line-7\n" +
 			"  holdfast lock nightly-report --ttl 30s --wait 0s -- ./report   # only one of many machines",
@@ -36,10 +36,10 @@ Exits with the command's code, 5 when the lock was not to be had, 6 when it was 
 	}
 	c.add(command)
 	flags := command.Flags()
-	flags.DurationVar(&ttl, "ttl", 10*time.Second, "how long the lock outlives a holder that has died")
-	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s is not at all (default: for ever)")
+	flags.DurationVar(&ttl, "ttl", 10*time.Second, "time after which the lock expires if its holder stops renewing it")
+	flags.DurationVar(&wait, "wait", -1, "how long to wait for the lock; 0s tries once (default: no limit)")
 	flags.Lookup("wait").DefValue = ""
-	flags.DurationVar(&grace, "grace", 5*time.Second, "how long a command may take to end when the lock is lost")
+	flags.DurationVar(&grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL when the lock is lost or holdfast is interrupted")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		if ttl < 100*time.Millisecond {
 			return usagef("--ttl is %v: must be at least 100ms", ttl)

@@ -32,8 +32,8 @@ func newRaft() *cobra.Command {
 		newAdmin("demote NODE", "Make a voter a non-voter, which it stays until add-voter", "holdfast raft demote n3 --yes", cobra.ExactArgs(1), demote, true),
 		newAdmin("remove-peer NODE", "Remove a member, by its name or id", "holdfast raft remove-peer n3 --yes", cobra.ExactArgs(1), removePeer, true),
 		newKeepPeers(),
-		newAdmin("step-down", "If the node that is asked leads, hand over to the first healthy voter by name", "holdfast raft step-down", cobra.NoArgs, stepDown),
-		newAdmin("transfer-leader [NODE]", "Hand the leadership to a member, or to any voter", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
+		newAdmin("step-down", "If the asked node leads, transfer the leadership to the first voter by name that is healthy and has its broker", "holdfast raft step-down", cobra.NoArgs, stepDown),
+		newAdmin("transfer-leader [NODE]", "Transfer the leadership to a voter; without NODE, to the one with the longest log", "holdfast raft transfer-leader n2", cobra.MaximumNArgs(1), transferLeader),
 		newAdmin("verify", "Compare the states of all replicas at one index", "holdfast raft verify", cobra.NoArgs, verifyReplicas),
 		newSnapshot(), newRecover(), newConvertLog(),
 	)
@@ -149,7 +149,7 @@ func addMember(voter bool) func(*administration, *cobra.Command, []string) error
 }
 
 func demote(a *administration, command *cobra.Command, arguments []string) error {
-	if err := a.confirmed("takes the vote of " + arguments[0] + " away: fewer members may fail then"); err != nil {
+	if err := a.confirmed("removes the vote of " + arguments[0] + ", which may reduce the number of members that may fail"); err != nil {
 		return err
 	}
 	if err := a.do(command.Context(), http.MethodPost, "/v1/members/"+url.PathEscape(arguments[0])+"/demote", nil); err != nil {
@@ -227,10 +227,10 @@ func newRecover() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "recover",
 		Short: "Make a stopped node the only member of its cluster: when a majority is lost for good",
-		Long: `Makes the node whose data folder this is the only member of its cluster. The node has to be stopped. It is for when a majority of
-the members is lost for good: what only those had is gone, and what was never committed may take effect. Without --yes it says what
-the last entry of the node's log is. Take the member with the highest term, and of those the one with the highest index; keep a copy
-of its folder, empty the folders of all others, and start them again: they join.
+		Long: `Makes the stopped node that owns node.dataDir the only member of its cluster. Use it only if a majority of the members is lost for
+good: entries that only they had are lost, and uncommitted entries of this node are committed. Without --yes it prints only the term
+and the index of the last entry of this node's log. Recover the node whose last entry has the highest term, and of those the one with
+the highest index. Keep a copy of its data folder, empty the data folders of all other nodes, and start them again: they join.
 
 It takes the settings of the server: its file, environment and flags.`,
 		Example: "  holdfast raft recover --config /etc/holdfast.yaml --yes",
@@ -253,8 +253,8 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		if err := a.confirmed(fmt.Sprintf("makes %s the only member, commits what may never have been committed, and gives up what only other members have; "+
-			"the last entry of its log is of term %d, with the index %d: recover the member with the highest term, and of those the one with the highest index",
+		if err := a.confirmed(fmt.Sprintf("makes %s the only member, commits its uncommitted entries, and loses the entries that only other members have; "+
+			"the last entry of its log has the term %d and the index %d: recover the node whose last entry has the highest term, and of those the one with the highest index",
 			s.Node.ID, term, index)); err != nil {
 			return err
 		}

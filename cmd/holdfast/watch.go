@@ -23,8 +23,8 @@ func newWatch() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "watch KEY...",
 		Short: "Print the changes of keys until interrupted",
-		Long: "Prints a line for each change: SET KEY VALUE, DELETED KEY, or GAP KEY after the connection was lost, when changes may have been\n" +
-			"missed. An expiry is a deletion. Keys are literal; there are no patterns.\n" + exitHelp,
+		Long: "Prints a line for each change: SET KEY VALUE or DELETED KEY. Prints GAP KEY when changes may have been missed: the connection was\n" +
+			"lost, or the output was read too slowly. An expired key is printed as DELETED. Keys are literal; there are no patterns.\n" + exitHelp,
 		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
 	}

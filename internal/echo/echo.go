@@ -45,7 +45,7 @@ const (
 	timestamp = "1700000000000:00000:holdfast-node-1"
 )
 
-// Run answers until the context ends, or the connection does, which is an error.
+// Run answers until the context ends, or the subscribing connection ends, which is an error.
 func Run(ctx context.Context, config Config) error {
 	if config.Lanes == 0 {
 		config.Lanes = 2
@@ -138,7 +138,7 @@ func (r *responder) serve(ctx context.Context) error {
 	}
 }
 
-// received answers a request. Errors mean that a connection has ended, which serve hears of.
+// received answers a request. serve notices the end of the subscribing connection; replies on a lost publishing connection are lost.
 func (r *responder) received(ctx context.Context, p *paho.Publish) {
 	if p.QoS == 1 {
 		_ = r.acks.Done(r.acks.Arrived(p.PacketID))
@@ -153,7 +153,7 @@ func (r *responder) received(ctx context.Context, p *paho.Publish) {
 	_ = lane.Publish(ctx, r.answer(p), func(byte, error) { r.underWay.Add(-1) })
 }
 
-// flush sends the replies to all that had come.
+// flush sends the buffered replies.
 func (r *responder) flush() {
 	for _, lane := range r.lanes {
 		lane.Flush()
@@ -175,7 +175,7 @@ func (r *responder) answer(p *paho.Publish) *packets.Publish {
 	}
 }
 
-// rest is a node's: one that does not answer has time, and one that has much to do, too.
+// rest is about the coalescing delay of a node: 5 ms for a follower, 2 ms for a busy leader, 0 for an idle one.
 func (r *responder) rest() time.Duration {
 	const enoughToDo = 16
 	switch {

@@ -17,21 +17,21 @@ import (
 type coalescer struct {
 	net.Conn
 	reader *bufio.Reader // under TLS, which reads in small pieces; nil without TLS
-	// beforeRead is called before each read of the network: everything that had arrived is consumed then. It may call wait. It is set
-	// before the first read that it applies to.
+	// beforeRead runs before each read from the socket. All complete packets of earlier reads have been processed then; the socket may hold
+	// more. It may call wait. It is set before the first read that it applies to; it is nil during the TLS handshake.
 	beforeRead func()
 
 	socket  syscall.RawConn // nil where there is none
 	delay   time.Duration   // the coalescing delay
-	waited  bool            // before the last read
+	waited  bool            // wait delayed the current read; adapt resets it
 	level   int             // the latest low-water mark of the socket, in bytes
 	setMark func(fd uintptr)
-	more    bool // the last read filled its buffer: there is more to read already
+	more    bool // the last read filled its buffer, so the socket probably holds more
 }
 
 const (
 	minCoalescingDelay = 250 * time.Microsecond
-	maxCoalescingDelay = time.Second // callers set a lower bound for each wait
+	maxCoalescingDelay = time.Second // the upper limit; callers pass a smaller one to each wait
 	// gatherBytes is about forty requests with small values.
 	gatherBytes = 16 << 10
 )

@@ -20,18 +20,18 @@ var (
 	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
 	// ErrClosed says that the connection was closed on this side.
 	ErrClosed = errors.New("mqtt: connection closed")
-	// ErrSilent says that the broker did not answer within the keep-alive time.
+	// ErrSilent says that no packet came within half the keep-alive time after a PINGREQ.
 	ErrSilent = errors.New("mqtt: the broker is silent")
 )
 
-// Refusal is what the broker says when it ends a connection, or does not accept it.
+// Refusal is the reason code of a DISCONNECT, or of a CONNACK that rejects the connection.
 type Refusal struct {
 	Reason byte   // of the DISCONNECT or CONNACK
 	Text   string // reason string, often empty
 }
 
 func (r *Refusal) Error() string {
-	return fmt.Sprintf("mqtt: the broker ended the connection with reason 0x%02X %s", r.Reason, r.Text)
+	return fmt.Sprintf("mqtt: the broker rejected or closed the connection: reason code 0x%02X %s", r.Reason, r.Text)
 }
 
 // IsTakenOver reports whether a connection ended because another client connected under its client id.
@@ -40,19 +40,19 @@ func IsTakenOver(err error) bool {
 	return errors.As(err, &refusal) && refusal.Reason == ReasonSessionTakenOver
 }
 
-// Reasons of a Refusal that callers tell apart.
+// MQTT reason codes that callers distinguish: of a DISCONNECT, and of a PUBACK.
 const (
 	ReasonSessionTakenOver     byte = 0x8E
 	ReasonNoMatchingSubscriber byte = 0x10
 )
 
 const (
-	// maxIncoming bounds what a broker may send to a connection that only publishes.
+	// maxIncoming is the Maximum Packet Size of a connection that only publishes.
 	maxIncoming = 64 << 10
-	// flushAt is how much is not held back for a Flush.
+	// flushAt is how many buffered bytes wake the writer without a Flush.
 	flushAt = 64 << 10
-	// ackDelay lets PUBACKs gather: brokers write each by itself, and one read for each is what costs most. It delays what
-	// is told of a PUBACK, never a message.
+	// ackDelay is the coalescing delay for PUBACKs: brokers write each by itself, and one read for each is what costs most. It delays the callbacks of
+	// PUBACKs, and no message that has a packet id.
 	ackDelay = 5 * time.Millisecond
 )
 

@@ -31,18 +31,18 @@ func newSession(config *Config, world *World, handler Handler, barrier *Barrier,
 	}
 }
 
-// Silence returns for how long nothing could come by the session: it is down, or the broker sent nothing.
+// Silence returns how long the session has delivered nothing. It is 0 while this node does not read, and for up to 1.5 probe intervals.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumes reports whether the broker is to go on with the session that it has kept, a moment before which the broker received nothing of what
-// is in it, as probes say, and the moment of the last contact, by which it decides.
+// resumes reports whether to resume the session that the broker kept. The broker received the queued messages after since. The age of the last
+// contact decides. For the leader's session both moments are now: the probes show what is too old. If resume is false, connect sets both anew.
 func (s *session) resumes() (since, contact time.Time, resume bool) {
 	now := time.Now()
 	switch {
 	case !s.requests:
-		return now, now, false // nothing in it is of worth, and it may be from a time when it was
+		return now, now, false // this session carries no requests, but an older one under this client id may have
 	case s.follows:
-		return now, now, true // what is too old in it is told by the probes
+		return now, now, true // the probes show which requests are too old
 	default:
 		return s.probes.resumable()
 	}

@@ -12,7 +12,7 @@ import (
 // apart: only a session takeover leaves it alone.
 const (
 	shortSession = 5 * time.Second
-	maxShort     = 2 // so many short sessions are not probed
+	maxShort     = 2 // so many short sessions in a row, then the next one is probed
 	// probeGrace is how long after the session's end the second connection may end and still count as ended together with it.
 	probeGrace = 500 * time.Millisecond
 )

@@ -10,15 +10,15 @@ import (
 )
 
 // mergeOrder returns the order in which one client sent its open requests. Each list is what one node holds, in the order of arrival there. A
-// list may lack requests, and may hold a later copy of a request in place of the original. If the client sent two requests once each and
-// one list has both, they keep the order of that list. Where no list orders two requests, the one that arrived first goes first.
-// Of a request that several lists hold, the one of the first list is returned.
+// list may lack requests, and may hold a later copy of a request in place of the original. If no request was sent twice, the result keeps the
+// order of every list. Where no list orders two requests, the one that arrived first goes first. Of a request that several lists hold, the one of
+// the first list is returned.
 //
-// A copy that was sent later than the one that another node holds says nothing of where its request stands. The broker counts down a message's
-// expiry while it waits, in whole seconds: so deadlines tell which was sent later, to within a second, however much a session lags. Where the lists
-// contradict each other, the copy goes that looks latest; of several, the one that stands behind most of the requests that come after it elsewhere.
+// The position of a retransmitted copy is no evidence of the original order. A later deadline shows a later copy, to within 1.5 s, because brokers
+// count down message expiry in whole seconds, however much a session lags. If the lists contradict each other, one copy is dropped at a time: of the
+// copies that contradict another list the one with the latest deadline, and on a tie the one with the most contradictions.
 func mergeOrder(lists [][]*Request) []*Request {
-	const rounds = 50 // each takes time in proportion to the number of requests; what contradicts itself more often is left as it arrived
+	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
 	m := newMerging(lists)
 	m.dropLate()
 	for round := 0; ; round++ {
@@ -44,7 +44,7 @@ type merging struct {
 	counted bool
 }
 
-// recount is up to how many requests that contradict each other are counted again when one was left out. Of more, the first count has to do.
+// recount bounds the requests in cycles for which overtaken is computed again after each dropped copy. Of more, it is computed once.
 const recount = 4096
 
 type mergeNode struct {
@@ -61,7 +61,7 @@ type mergeNode struct {
 type mergeCopy struct {
 	list int
 	sent time.Time
-	// overtaken counts the requests before the copy in its list that stand behind the request in another list.
+	// overtaken counts pairs of another request and another list: the request precedes this copy in its list, and follows it in the other list.
 	overtaken int
 }
 

@@ -32,7 +32,8 @@ type World struct {
 	Pause func(ctx context.Context, d time.Duration)
 	// SessionUpSince reports whether the node's own session with the broker is up, and has been since a moment.
 	SessionUpSince func(moment time.Time) bool
-	// AwaitSession waits until the node's own session is known to have been up at a moment or after it. It waits for a bounded time.
+	// AwaitSession waits until a probe that was sent at a moment or after it has returned by the node's own session. It waits for a bounded time, and
+	// not at all where that is of no use.
 	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
@@ -40,18 +41,19 @@ type World struct {
 	Metrics         *Metrics
 }
 
-// Handler is told what becomes of outputs. Its methods are called by several goroutines, and without locks.
+// Handler receives the outcome of outputs. Several goroutines call its methods, without holding locks.
 type Handler interface {
-	// Published follows when the broker has an output, or the output was given up.
+	// Published is called when the broker has acknowledged an output, or the output has expired, is too large, or was abandoned. It is not called for
+	// the outputs that Connections.Send returns.
 	Published(o *Output)
-	// NoSubscriber follows when the broker had no subscriber for a notification.
+	// NoSubscriber is called when the PUBACK of a notification says that there is no matching subscriber.
 	NoSubscriber(o *Output)
-	// Kick follows when the broker ends connections on the reply to a request.
+	// Kick is called for the request of each abandoned reply: the broker ended connections on it.
 	Kick(r *wire.Request)
 }
 
-// Outbox publishes what a node sends while it leads. It lives as long as the node, and has Connections while the node leads. All methods are safe for
-// concurrent use.
+// Outbox opens the publishing connections of each leadership, and watches them. It lives as long as the node. All methods are safe for concurrent
+// use.
 type Outbox struct {
 	config    Config
 	world     World
@@ -69,9 +71,9 @@ func NewOutbox(config Config, world World) *Outbox {
 	return o
 }
 
-// TakeOver connects under the client ids that all nodes share, so that the broker closes the connections of an earlier leader: one that was paused
-// cannot slip an old notification behind a new one. It tries until that succeeded or the context ends; then the error is the context's cause.
-// The caller closes the connections, and does so before it takes over again.
+// TakeOver connects with the client ids that all nodes share, so that the broker disconnects an earlier leader (session takeover). An earlier leader
+// that was paused cannot publish an old notification after this one. TakeOver tries until it succeeds or the context ends; then the error is the
+// context's cause. The caller closes the connections before it calls TakeOver again.
 func (o *Outbox) TakeOver(ctx context.Context, handler Handler) (*Connections, error) {
 	c := o.newConnections(handler)
 	o.setConnections(c)
@@ -130,13 +132,14 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 // InTakeoverLoop reports whether another client lately took over the publishing connections again and again.
 func (o *Outbox) InTakeoverLoop() bool { return o.loop.lately(time.Now()) }
 
-// lost notes a lost connection that began at a time and was up for a time. It is called when the connection is up again. A loss counts for the
-// takeover loop if the connection was short and the node's own session was up throughout: then the broker was not the reason.
+// lost records a lost connection: when it began and how long it lived. It is called when the connection is up again. A loss counts for the takeover
+// loop if the connection lived for at most loopConnection and the node's own session stayed up, so that the broker was there. The reason code does not
+// matter.
 func (o *Outbox) lost(began time.Time, lived time.Duration) {
 	if lived > loopConnection || !o.world.SessionUpSince(began) || !o.loop.lost(time.Now()) {
 		return
 	}
 	o.world.Metrics.contested.Inc()
-	o.world.Log.Error("the publishing connections are taken over again and again: does another cluster of this name use the same broker? give each its own cluster.name",
+	o.world.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker; give each cluster its own name",
 		"cluster", o.config.Cluster)
 }

@@ -11,11 +11,11 @@ import (
 	"holdfast/fsm"
 )
 
-// minIdentifying is the least size of Correlation Data, in bytes, with which a request has an identity.
+// minIdentifying is the shortest Correlation Data, in bytes, that gives a request an identity.
 const minIdentifying = 16
 
-// requestID returns the identity of a request: a hash over everything that makes another message a copy of it. Without enough Correlation Data it
-// is zero. It depends on the message's bytes alone: nodes whose settings differ, as during a roll-out, give one message one identity.
+// requestID returns the identity of a request: a SHA-256 over the fields that identify it. Two messages with equal ids are copies of one request. The id
+// is zero if the Correlation Data is too short. It depends on no setting, so all nodes compute the same id, also while a change of settings is rolled out.
 func requestID(claimedID string, message *paho.Publish, timestamp, token string) (id fsm.RequestID) {
 	if len(message.Properties.CorrelationData) < minIdentifying {
 		return id
