@@ -124,6 +124,7 @@ func start(t *testing.T, config Config) (f *fakeRaft, stop func() error) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.proposer.Run(ctx) }()
+	synctest.Wait() // it waits for commands: otherwise it may take those that are there when it begins
 	return f, func() error {
 		cancel(errStopped)
 		for _, e := range f.submitted() {
@@ -271,6 +272,7 @@ func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- f.proposer.Run(ctx) }()
+		synctest.Wait()
 		f.propose(1)
 		f.commit(f.submitted()[0])
 		time.Sleep(time.Second)

@@ -205,7 +205,7 @@ func TestTwoClustersOfOneName(t *testing.T) {
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	second := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--node.id", "m1")
 	eventually(t, "it is said", func() bool {
-		return strings.Contains(first.output.String()+second.output.String(), "does another cluster of this name use the same broker?")
+		return strings.Contains(first.output.String()+second.output.String(), "give each cluster its own name")
 	})
 }
 

@@ -139,7 +139,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			},
 		},
 		one("snapshot_unanswered", "the log does not answer for the entry at the index of a snapshot", "recovery", "cluster/raftlog/checkedlog.go",
-			"\tif at == 0 || at != index {\n", "\tif at == 0 || at != index || true {\n"),
+			"\tif at == 0 || at != index {\n", "\tif at == 0 || at != index || true {\n").shownBy("wiped node", "snapshots", "leaders cut off one after the other", "leadership transfer", "leader that is deposed and does not hear of it"),
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Incarnation)`, "raft.ServerID(i.Node)"),
 	}
