@@ -245,7 +245,7 @@ func (s *session) sendAll() {
 	}
 }
 
-// toSend marks a request as sent and returns its message, or nil if nobody waits for it any more.
+// toSend marks a request as sent and returns its message. It returns nil if the caller has stopped waiting for the reply.
 func (c *Client) toSend(waiting *call) *paho.Publish {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,10 +22,7 @@ func (n *Node) Alone() bool {
 // the context ends: what gets lost is lost.
 func (n *Node) Broadcast(ctx context.Context, message []byte) {
 	var calling sync.WaitGroup
-	for _, server := range n.servers() {
-		if server.ID == n.config.ID {
-			continue
-		}
+	for _, server := range peer.Others(n.servers(), n.config.ID) {
 		calling.Go(func() {
 			if _, err := n.world.Peers.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
 				n.world.Log.Debug("a member did not receive a broadcast", "id", server.ID, "error", err)
@@ -46,18 +43,14 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(mem
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	servers := n.servers()
-	complete := make(chan bool, len(servers))
+	others := peer.Others(servers, n.config.ID)
+	complete := make(chan bool, len(others))
 	var collecting sync.WaitGroup
-	others := 0
-	for _, server := range servers {
-		if server.ID == n.config.ID {
-			continue
-		}
-		others++
+	for _, server := range others {
 		collecting.Go(func() { complete <- n.collectFrom(ctx, server, age, take) })
 	}
 	var grace <-chan time.Time
-	for ended, answered := 0, 1; ended < others; { // this member counts, too
+	for ended, answered := 0, 1; ended < len(others); { // this member counts, too
 		select {
 		case ok := <-complete:
 			ended++
@@ -70,9 +63,9 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(mem
 				grace = timer.C
 			}
 		case <-grace:
-			ended = others
+			ended = len(others)
 		case <-ctx.Done():
-			ended = others
+			ended = len(others)
 		}
 	}
 	cancel()

@@ -50,8 +50,7 @@ func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	if server, known := peer.Find(servers, id); known {
 		return peer.Known, server.Address
 	}
-	_, leader := n.raft.LeaderWithID()
-	if _, member := peer.Find(servers, n.config.ID); leader == "" || !member {
+	if _, member := peer.Find(servers, n.config.ID); n.knownLeader() == "" || !member {
 		return peer.Possible, ""
 	}
 	return peer.Stranger, ""

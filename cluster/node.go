@@ -202,12 +202,8 @@ func (n *Node) knownLeader() raft.ServerID {
 
 // Learning reports whether this node is a member that does not vote yet, and is to.
 func (n *Node) Learning() bool {
-	for _, server := range n.Status().Servers {
-		if server.ID == n.config.ID {
-			return server.Suffrage != raft.Voter && !n.pinnedNonVoter(server.ID)
-		}
-	}
-	return false
+	server, member := peer.Find(n.servers(), n.config.ID)
+	return member && server.Suffrage != raft.Voter && !n.pinnedNonVoter(server.ID)
 }
 
 // LastTerm returns the term of the last entry in the log. It is no part of Status, which is asked for often: raft tells it in one

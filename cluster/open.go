@@ -65,6 +65,7 @@ func (n *Node) start() error {
 
 // connect makes what changes the members and the settings, and what watches the members, and gives it what it needs of the node.
 func (n *Node) connect() {
+	version := func() uint32 { return n.replica.Status().Version }
 	self := raft.Server{ID: n.config.ID, Address: n.config.Address}
 	n.watch = &memberWatch{
 		self: self, maxClockOffset: n.config.MaxClockOffset, client: n.world.Peers, exit: n.world.Exit,
@@ -73,13 +74,13 @@ func (n *Node) connect() {
 		applied: func() uint64 { return n.replica.Status().Index }, serving: n.serving, start: n.workers.Go,
 	}
 	n.offerer = offer.New(n.config.Offer, offer.World{
-		Offered: n.world.Stores.Offered, Settings: n.settings, Version: func() uint32 { return n.replica.Status().Version }, Serving: n.serving,
+		Offered: n.world.Stores.Offered, Settings: n.settings, Version: version, Serving: n.serving,
 		Execute: n.Execute, CallLeader: n.leaderCall, Log: n.world.Log,
 	})
 	n.members = membership.New(membership.World{
 		Self: self, Raft: n.raft, Client: n.world.Peers, Statuses: n.peers,
 		Servers: n.servers, OwnStatus: n.ownStatus, Serving: n.serving, Confirm: n.Confirm, CallLeader: n.leaderCall, Execute: n.Execute,
-		Version: func() uint32 { return n.replica.Status().Version }, Pinned: n.pinnedNonVoter, Go: n.workers.Go, Log: n.world.Log,
+		Version: version, Pinned: n.pinnedNonVoter, Go: n.workers.Go, Log: n.world.Log,
 	})
 }
 
@@ -164,10 +165,10 @@ func (n *Node) shutdown(ctx context.Context) error {
 		n.world.Log.Warn("stopping without a hand-over", "error", err)
 	}
 	n.stop()
-	n.workers.Wait() // while raft still answers: what lies in its queue when it ends, nobody answers any more
+	n.workers.Wait() // while raft still answers: it never answers what is in its queue when it ends
 	stopping := n.raft.Shutdown()
 	if aborter, ok := n.world.Transport.(interface{ Abort() }); ok {
-		aborter.Abort() // raft waits for whoever it talks to, and that may hang
+		aborter.Abort() // raft waits for its calls to other members, which may hang
 	}
 	return errors.Join(stopping.Error(), closeTransport(n.world.Transport), n.world.Stores.Close())
 }

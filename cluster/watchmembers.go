@@ -75,11 +75,11 @@ func (w *memberWatch) run(ctx context.Context) {
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
 	last, first := w.noteAnswers(answered)
-	for _, server := range w.servers() {
+	for _, server := range peer.Others(w.servers(), w.self.ID) {
 		_, now := answered[server.ID]
 		_, before := last[server.ID]
 		switch {
-		case server.ID == w.self.ID || ctx.Err() != nil:
+		case ctx.Err() != nil:
 		case before && !now:
 			w.log.Warn("a member does not answer", "id", server.ID, "address", server.Address)
 		case now && !before && !first:
@@ -152,14 +152,9 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
-	servers := w.servers()
-	answers := make(chan []byte, len(servers))
-	asked := 0
-	for _, server := range servers {
-		if server.ID == w.self.ID {
-			continue
-		}
-		asked++
+	others := peer.Others(w.servers(), w.self.ID)
+	answers := make(chan []byte, len(others))
+	for _, server := range others {
 		w.start(func() {
 			// Without the id: a member that knows that this node was removed does not talk to it otherwise.
 			body, err := w.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
@@ -172,7 +167,7 @@ func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request
 			answers <- body
 		})
 	}
-	for range asked {
+	for range others {
 		if body := <-answers; body != nil {
 			return body
 		}

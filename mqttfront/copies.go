@@ -80,10 +80,10 @@ func (q *requests) rejectRedeliveryLocked(r *pending.Request) bool {
 	}
 }
 
-// mayBeForgottenLocked reports whether deduplication may have forgotten a write that the broker delivers again in the leader's session. It was in flight
-// to an earlier connection for an unknown time, and no probe comes before it. Its message expiry tells its age, except that brokers deliver an
+// isOfUnknownAgeLocked reports whether nothing tells the age of a write that the broker delivers again in the leader's session: deduplication may have
+// forgotten it. It was in flight to an earlier connection for an unknown time, and no probe comes before it. Its message expiry tells its age, except that brokers deliver an
 // expired message with one second left. Such a write is answered if its outcome is known, and is not executed otherwise.
-func (q *requests) mayBeForgottenLocked(r *pending.Request) bool {
+func (q *requests) isOfUnknownAgeLocked(r *pending.Request) bool {
 	const least = time.Second
 	if !r.Redelivered || q.mode.followersHold() || !r.InTable() || r.Deadline.Sub(r.Arrived) > least {
 		return false

@@ -19,7 +19,7 @@ func (l *leader) admit(r *pending.Request, _ dedupResult) {
 	if l.dropRedeliveredLocked(r) {
 		return
 	}
-	if l.mayBeForgottenLocked(r) {
+	if l.isOfUnknownAgeLocked(r) {
 		r.MarkLate()
 	}
 	if l.holdLocked(r) && l.open {

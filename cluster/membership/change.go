@@ -50,16 +50,16 @@ func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }
 
-// changeMember finds a member, and changes it while nobody else changes any.
+// changeMember finds a member and changes it. It holds the lock, so no other change of the members runs meanwhile.
 func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
 	server, err := m.memberToChange(ctx, nameOrID)
 	if err != nil {
 		return err
 	}
-	if err := m.changing.lock(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return err
 	}
-	defer m.changing.unlock()
+	defer m.Unlock()
 	return change(ctx, server)
 }
 

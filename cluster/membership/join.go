@@ -41,7 +41,7 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 }
 
 // mayJoin reports whether a certificate is that of the node which wants to join: it names the node, or the host of its address.
-// A name that a member has already is only for whoever has the certificate of that member.
+// If a member has that name already, the certificate has to be that of the member.
 func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	name := peer.NodeName(request.ID)
 	if caller.Certified(name) {
@@ -56,7 +56,7 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	return caller.Certified(host)
 }
 
-// add makes a node a member, after whoever it replaces was removed.
+// add makes a node a member. It first removes the member that the node replaces.
 func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
 	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
@@ -68,10 +68,10 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", peer.ErrRefused, request.ID, request.Address, err)
 	}
-	if err := m.changing.lock(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return err
 	}
-	defer m.changing.unlock()
+	defer m.Unlock()
 	if err := m.world.Confirm(ctx); err != nil {
 		return err
 	}
@@ -118,10 +118,10 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 	if !m.world.Serving() || !member || server.Address == m.world.Self.Address {
 		return
 	}
-	if !m.changing.try() {
+	if !m.TryLock() {
 		return // later
 	}
-	defer m.changing.unlock()
+	defer m.Unlock()
 	if err := m.move(ctx, server, m.world.Self.Address); err != nil {
 		m.world.Log.Warn("the new address could not be made known", "error", err)
 	}

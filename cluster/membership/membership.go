@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -57,18 +58,32 @@ type World struct {
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
 	world     World
-	changing  ctxMutex // held while the members change
+	changing  chan struct{} // has an element while the members change
 	transfers transfers
 }
 
 // New returns the membership as one member sees and changes it.
-func New(world World) *Membership { return &Membership{world: world, changing: newCtxMutex()} }
+func New(world World) *Membership { return &Membership{world: world, changing: make(chan struct{}, 1)} }
 
 // Lock keeps the members as they are until Unlock. The error says that a change is under way for longer than the context lasts.
-func (m *Membership) Lock(ctx context.Context) error { return m.changing.lock(ctx) }
+func (m *Membership) Lock(ctx context.Context) error {
+	select {
+	case m.changing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", peer.ErrNotDone, ctx.Err())
+	}
+}
 
 // TryLock is Lock, and reports whether it was possible at once.
-func (m *Membership) TryLock() bool { return m.changing.try() }
+func (m *Membership) TryLock() bool {
+	select {
+	case m.changing <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
 
 // Unlock ends what Lock or TryLock began.
-func (m *Membership) Unlock() { m.changing.unlock() }
+func (m *Membership) Unlock() { <-m.changing }

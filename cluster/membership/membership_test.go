@@ -75,7 +75,7 @@ func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _
 	}
 }
 
-// newFake returns a cluster of three voters, of which n2 and n3 answer, and its membership as n1 sees it.
+// newFake returns a cluster of three voters and the membership of n1, which leads. All three answer.
 func newFake(t *testing.T) (*fake, *Membership) {
 	f := &fake{
 		statuses: make(map[raft.ServerAddress]peer.Status), pinned: make(map[raft.ServerID]bool), last: 10,
@@ -124,7 +124,7 @@ func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 	}
 }
 
-// A change of which raft does not say that it failed may yet be made.
+// After an error that does not say that a change failed, raft may still make the change.
 func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	for name, test := range map[string]struct{ failed, want error }{
 		"not the leader":      {raft.ErrNotLeader, peer.ErrNotDone},

@@ -60,10 +60,9 @@ func (o *Offerer) Set(offer Offer) {
 	}
 }
 
-// Offer proposes what changed of this node's settings, and of its policy, since it offered them last, or all of them when none
-// were ever offered by anybody. What it offered is remembered, so that a leader change, or a change of something else, brings
-// back nobody's older settings or policy. A node without a memory that finds settings in force leaves them so: it is new, or has
-// lost its disk.
+// Offer proposes what changed of this node's settings, and of its policy, since the node offered them last. If no node ever offered any, it
+// proposes all of them. The node remembers what it offered: so neither a change of leader nor a change of other settings brings back older
+// settings or an older policy. A node without that memory is new, or has lost its disk: it leaves settings that are in force as they are.
 func (o *Offerer) Offer(ctx context.Context) error {
 	o.mu.Lock()
 	wanted := o.current

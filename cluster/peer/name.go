@@ -3,6 +3,7 @@ package peer
 import (
 	"cmp"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +30,11 @@ func HostOf(address raft.ServerAddress) string {
 		return string(address)
 	}
 	return host
+}
+
+// Others returns the servers without the one with the id, in their order.
+func Others(servers []raft.Server, id raft.ServerID) []raft.Server {
+	return slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool { return s.ID == id })
 }
 
 // Find returns the server with the id, if there is one.

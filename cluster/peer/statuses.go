@@ -46,10 +46,7 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 	var mu sync.Mutex
 	answered := make(map[raft.ServerID]Answer)
 	var asking sync.WaitGroup
-	for _, server := range s.servers() {
-		if server.ID == s.self {
-			continue
-		}
+	for _, server := range Others(s.servers(), s.self) {
 		asking.Go(func() {
 			asked := s.monotonic()
 			status, err := AskStatus(ctx, s.client, server)
@@ -83,7 +80,7 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	defer s.mu.Unlock()
 	status, answered := s.answered[leader]
 	if !answered {
-		return // without a leader nobody is ahead
+		return // without the leader's answer there is nothing to compare with
 	}
 	if s.applied == 0 {
 		s.applied = status.Applied
@@ -131,10 +128,7 @@ func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
 func (s *Statuses) AgreedVersion(own, inForce uint32) uint32 {
 	inForce = max(inForce, 1)
 	lowest := own
-	for _, server := range s.servers() {
-		if server.ID == s.self {
-			continue
-		}
+	for _, server := range Others(s.servers(), s.self) {
 		status, answered := s.Of(server.ID)
 		if !answered {
 			return inForce

@@ -110,10 +110,16 @@ func (f *fakeRaft) commit(e *entry) (tags []any) {
 // start runs a proposer in a leadership that begins now. It ends with the context, or when the test calls stop, which commits all that is under way.
 func start(t *testing.T, config Config) (f *fakeRaft, stop func() error) {
 	t.Helper()
+	return startWith(t, config, func() int64 { return time.Now().UnixMilli() })
+}
+
+// startWith is start, with the cluster's clock, which the proposer asks between the beginning of an entry and its mark.
+func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, stop func() error) {
+	t.Helper()
 	f = &fakeRaft{t: t}
 	began := time.Now()
 	f.proposer = New(config, World{
-		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, Wall: func() int64 { return time.Now().UnixMilli() },
+		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, Wall: wall,
 		Failed: func(tag any, _ bool) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -255,24 +261,15 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 // The published mark may move twice around one entry: the first move is in the entry, and the second one follows although nothing else does.
 func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakeRaft{t: t}
+		var f *fakeRaft
 		moved := false
-		began := time.Now()
-		f.proposer = New(testConfig(), World{
-			Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) },
-			Wall: func() int64 { // is asked between the beginning of an entry and its mark
-				if !moved {
-					moved = true
-					f.proposer.SetPublished(5)
-				}
-				return time.Now().UnixMilli()
-			},
-			Failed: func(any, bool) {}, StorageLow: func() bool { return false }, Proposed: func(int, int) {}, Log: slog.New(slog.DiscardHandler),
-		}, Leadership{Term: 3})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- f.proposer.Run(ctx) }()
-		synctest.Wait()
+		f, stop := startWith(t, testConfig(), func() int64 {
+			if !moved {
+				moved = true
+				f.proposer.SetPublished(5)
+			}
+			return time.Now().UnixMilli()
+		})
 		f.propose(1)
 		f.commit(f.submitted()[0])
 		time.Sleep(time.Second)
@@ -282,10 +279,8 @@ func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 		if mark := entries[len(entries)-1].decoded.Published; len(entries) != 2 || mark != 6 {
 			t.Errorf("%d entries, the last with the mark %d", len(entries), mark)
 		}
-		cancel()
-		for _, e := range entries[1:] {
-			f.commit(e)
+		if err := stop(); !errors.Is(err, errStopped) {
+			t.Errorf("ended with %v", err)
 		}
-		<-ended
 	})
 }

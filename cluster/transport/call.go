@@ -50,7 +50,7 @@ func (c *callers) close() {
 	}
 }
 
-// Call implements peer.Client. A member without id is whoever listens at the address.
+// Call implements peer.Client. If the member has no id, Call reaches the process that listens at the address.
 func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
 	caller, err := t.calls.get(member.ID, string(member.Address))
 	if err != nil {

@@ -29,17 +29,17 @@ type injection struct {
 // errBusy says that all that was to be disturbed is disturbed already, in a way that does not go together with this.
 var errBusy = errors.New("other faults are there")
 
-func bodies(m *machine) turn { return m.body }
-func nets(m *machine) turn   { return m.net }
+func bodies(m *machine) *sync.Mutex { return &m.body }
+func nets(m *machine) *sync.Mutex   { return &m.net }
 
 // occupy keeps other faults of a kind away from machines until done is called. It returns those that it got: one at least, or an error.
-func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*machine, done func(), err error) {
+func (in *injection) occupy(wanted []*machine, of func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
 	if len(wanted) == 0 {
 		return nil, nil, errNothing
 	}
 	in.on = nil
 	for _, m := range wanted {
-		if of(m).take() {
+		if of(m).TryLock() {
 			got = append(got, m)
 			in.on = append(in.on, m.ID)
 		}
@@ -49,7 +49,7 @@ func (in *injection) occupy(wanted []*machine, of func(*machine) turn) (got []*m
 	}
 	return got, func() {
 		for _, m := range got {
-			of(m).give()
+			of(m).Unlock()
 		}
 	}, nil
 }

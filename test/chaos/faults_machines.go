@@ -116,14 +116,14 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 // takeDisk waits, for as long as the fault is to last, until no disk is being lost and no other fault is on the machine, and keeps it so.
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
-		if in.damaging.take() {
+		if in.damaging.TryLock() {
 			if _, done, err := in.occupy([]*machine{m}, bodies); err == nil {
 				if in.began == 0 {
 					in.began = in.now()
 				}
-				return func() { done(); in.damaging.give() }, true
+				return func() { done(); in.damaging.Unlock() }, true
 			}
-			in.damaging.give()
+			in.damaging.Unlock()
 		}
 		if in.now() > given || !sleep(ctx, 200*time.Millisecond) {
 			return nil, false

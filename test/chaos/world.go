@@ -51,7 +51,7 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   turn       // while a machine loses what it has
+	damaging   sync.Mutex // while a machine loses what it has
 	clocks     sync.Mutex // while some are wrong
 	brokerDown sync.Mutex
 
@@ -59,22 +59,6 @@ type world struct {
 	run record.Run
 	log *os.File
 }
-
-// turn is a lock that is taken at once, or not at all.
-type turn chan struct{}
-
-func newTurn() turn { return make(turn, 1) }
-
-func (t turn) take() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turn) give() { <-t }
 
 // machine is a container with a node.
 type machine struct {
@@ -86,8 +70,8 @@ type machine struct {
 	firewall *firewall
 
 	life sync.Mutex // while it is looked at whether it runs, and started
-	body turn       // of faults of the machine, its node or its disk: one at a time
-	net  turn       // of faults of its network
+	body sync.Mutex // of faults of the machine, its node or its disk: one at a time
+	net  sync.Mutex // of faults of its network
 
 	mu      sync.Mutex
 	process string // the first, as the host sees it
@@ -116,13 +100,13 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	w := &world{
 		options: o, images: built, random: random, broker: container{project + "-broker"}, load: container{project + "-load"},
 		compose: filepath.Join(folder, "docker-compose.yml"), brokerIP: clients + ".10", loadIP: clients + ".9",
-		tiny: !o.smoke && random.IntN(5) == 0, damaging: newTurn(),
+		tiny: !o.smoke && random.IntN(5) == 0,
 	}
 	for i := range o.nodes {
 		id := fmt.Sprintf("n%d", i+1)
 		m := &machine{
 			container: container{project + "-" + id}, ID: id, MemberIP: fmt.Sprintf("%s.%d", members, 11+i), ClientIP: fmt.Sprintf("%s.%d", clients, 11+i),
-			folder: filepath.Join(folder, id), firewall: newFirewall(), body: newTurn(), net: newTurn(),
+			folder: filepath.Join(folder, id), firewall: newFirewall(),
 		}
 		w.machines = append(w.machines, m)
 	}
