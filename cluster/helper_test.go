@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/cluster/corrected"
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
@@ -102,6 +103,11 @@ type member struct {
 	recorder *recorder
 	exits    chan error
 	wall     *fakeWall
+}
+
+// wire returns the member's transport in the network.
+func (m *member) wire() *raft.InmemTransport {
+	return m.world.Transport.(*corrected.Transport).Transport.(*networkTransport).InmemTransport
 }
 
 type fakeWall struct {

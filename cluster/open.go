@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/corrected"
 	"holdfast/cluster/membership"
 	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
@@ -21,7 +23,7 @@ func Open(config Config, world World, observer Observer) (*Node, error) {
 	n := &Node{config: config, world: world, observer: observer, clock: newClusterClock(world.Clock)}
 	n.peers = peer.NewStatuses(config.ID, world.Peers, n.servers, world.Clock.Monotonic)
 	if err := n.start(); err != nil {
-		return nil, errors.Join(err, closeTransport(world.Transport), world.Stores.Close())
+		return nil, errors.Join(err, closeTransport(n.world.Transport), world.Stores.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
@@ -41,7 +43,10 @@ func (n *Node) start() error {
 	guard := raftlog.Guard{Deadline: n.config.Timing.DiskDeadline, Exit: n.exit, Stored: n.world.Metrics.stored}
 	n.log = raftlog.NewCheckedLog(n.world.Stores.Log, guard, n.config.CacheBytes)
 	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)
-	snapshots := raftlog.SnapshotStore{SnapshotStore: n.world.Stores.Snapshots, Written: n.world.Metrics.snapshotWritten}
+	snapshots, err := raftlog.NewSnapshotStore(n.world.Stores.Snapshots, n.world.Metrics.snapshotWritten)
+	if err != nil {
+		return fmt.Errorf("open node: %w", err)
+	}
 	config := n.raftConfig()
 	if n.config.Members != nil {
 		has, err := n.world.Stores.HasState()
@@ -58,7 +63,6 @@ func (n *Node) start() error {
 	if err := n.openRaft(config, stable, snapshots); err != nil {
 		return fmt.Errorf("open node: %w", err)
 	}
-	n.log.SetSnapshot(n.newestSnapshot)
 	n.connect()
 	return nil
 }
@@ -84,23 +88,21 @@ func (n *Node) connect() {
 	})
 }
 
-// newestSnapshot returns the index and the term of the newest snapshot, or 0 where this node leads, has none or cannot tell.
-func (n *Node) newestSnapshot() (index, term uint64) {
-	if n.raft.State() == raft.Leader {
-		return 0, 0
-	}
-	list, err := n.world.Stores.Snapshots.List()
-	if err != nil || len(list) == 0 || list[0].Index > n.raft.AppliedIndex() { // one that was not restored, because it is damaged, says nothing
-		return 0, 0
-	}
-	return list[0].Index, list[0].Term
-}
-
 // ErrIncomplete says that what a node has on its disk does not make a whole.
 var ErrIncomplete = errors.New("the log and the snapshots do not fit together, a damaged snapshot for instance: to let this node join anew, empty its data folder, and start it again")
 
 // openRaft starts raft, which panics when the log lacks an entry behind the newest snapshot that can be read.
-func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots raft.SnapshotStore) (err error) {
+func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots *raftlog.SnapshotStore) (err error) {
+	var running atomic.Pointer[raft.Raft]
+	newest := func() (index, term uint64) {
+		index, term = snapshots.Newest()
+		if r := running.Load(); r == nil || r.State() == raft.Leader || index > r.AppliedIndex() { // a damaged one was not restored
+			return 0, 0
+		}
+		return index, term
+	}
+	n.log.SetSnapshot(newest)
+	n.world.Transport = corrected.New(n.world.Transport, running.Load, newest)
 	defer func() {
 		reason := recover()
 		if missing, ok := reason.(error); ok && errors.Is(missing, raft.ErrLogNotFound) {
@@ -109,11 +111,10 @@ func (n *Node) openRaft(config *raft.Config, stable raft.StableStore, snapshots 
 			panic(reason)
 		}
 	}()
-	guarded := &correctedTransport{Transport: n.world.Transport}
-	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, guarded); err != nil {
+	if n.raft, err = raft.NewRaft(config, n.replica, n.log, stable, snapshots, n.world.Transport); err != nil {
 		return err
 	}
-	guarded.running.Store(n.raft)
+	running.Store(n.raft)
 	return nil
 }
 

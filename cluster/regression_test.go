@@ -3,11 +3,14 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"holdfast/fsm"
+
+	"github.com/hashicorp/raft"
 )
 
 // quitter is an Observer whose Serve ends when it is told to.
@@ -81,5 +84,43 @@ func TestTicksAfterAdvance(t *testing.T) {
 	}
 	if took := time.Since(start); took > 500*time.Millisecond {
 		t.Errorf("PX 100 expired after %v", took)
+	}
+}
+
+// The leader that made a member a voter is lost. Whether the promoted member is the only one that knows, or one that does not know yet, those
+// that are left elect a leader.
+func TestPromotionOfWhichNotAllKnow(t *testing.T) {
+	for name, test := range map[string]struct {
+		members       []raft.ServerID
+		promoted      raft.ServerID
+		knowing, left []raft.ServerID
+		leader        raft.ServerID // the only one that can lead, or empty
+	}{
+		"it alone knows":                 {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n3"}, []raft.ServerID{"n1", "n3"}, "n3"},
+		"it does not know":               {[]raft.ServerID{"n1", "n2", "n3"}, "n3", []raft.ServerID{"n1"}, []raft.ServerID{"n1", "n3"}, "n1"},
+		"it does not know, of four":      {[]raft.ServerID{"n1", "n2", "n3", "n4"}, "n4", []raft.ServerID{"n1", "n3"}, []raft.ServerID{"n1", "n3", "n4"}, ""},
+		"another does not know, of four": {[]raft.ServerID{"n1", "n2", "n3", "n4"}, "n4", []raft.ServerID{"n3", "n4"}, []raft.ServerID{"n1", "n3", "n4"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := servers(test.members...)
+			after := slices.Clone(before)
+			before[slices.Index(test.members, test.promoted)].Suffrage = raft.Nonvoter
+			network := NewNetwork()
+			var members []*member
+			for _, id := range test.left {
+				stores := memoryStores()
+				log := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: before})}}
+				if slices.Contains(test.knowing, id) {
+					log = append(log, &raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: after})})
+				}
+				if err := errors.Join(stores.Log.StoreLogs(log), stores.Stable.SetUint64([]byte("CurrentTerm"), 1)); err != nil {
+					t.Fatal(err)
+				}
+				members = append(members, startMember(t, network, id, nil, stores))
+			}
+			if n := leader(t, members...); test.leader != "" && n.ID() != test.leader {
+				t.Errorf("%s leads", n.ID())
+			}
+		})
 	}
 }

@@ -32,10 +32,10 @@ func waitFor(t testing.TB, what string, condition func() bool) {
 
 // cut separates a member's raft traffic from that of the others. Calls between members go on.
 func cut(from *member, others ...*member) {
-	wire := from.world.Transport.(*networkTransport).InmemTransport
+	wire := from.wire()
 	for _, other := range others {
 		wire.Disconnect(other.world.Transport.LocalAddr())
-		other.world.Transport.(*networkTransport).Disconnect(wire.LocalAddr())
+		other.wire().Disconnect(wire.LocalAddr())
 	}
 }
 
@@ -529,7 +529,7 @@ func TestTransferThatCameToNothing(t *testing.T) {
 		}
 		cancel()
 	}
-	wire, there := first.world.Transport.(*networkTransport).InmemTransport, others[0].world.Transport.(*networkTransport).InmemTransport
+	wire, there := first.wire(), others[0].wire()
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	waitFor(t, "it is tried again when the member keeps up", func() bool {

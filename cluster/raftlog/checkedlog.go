@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -28,8 +27,8 @@ type CheckedLog struct {
 	commands   []uint64 // indexes of commands, ascending; cut at both ends
 	stored     int64    // bytes stored since ResetStored
 
-	// snapshot returns the index and the term of the newest snapshot; 0 where this node leads, or has none. Nil before raft has started.
-	snapshot atomic.Pointer[func() (index, term uint64)]
+	// snapshot returns the index and the term of the newest snapshot; 0 where this node leads, or has none.
+	snapshot func() (index, term uint64)
 }
 
 // standIn is the type of the entry that stands for a snapshot at the snapshot's index. It has the term and nothing else, and is never
@@ -41,7 +40,7 @@ var ErrStandIn = errors.New("an entry stands for a snapshot and cannot be stored
 
 // NewCheckedLog returns a log that keeps so many bytes of its newest entries in memory.
 func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
-	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit}
+	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, snapshot: func() (index, term uint64) { return 0, 0 }}
 }
 
 func verifyLog(log *raft.Log) error {
@@ -152,19 +151,16 @@ func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
-// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot, 0 where this node leads or has none.
-func (l *CheckedLog) SetSnapshot(newest func() (index, term uint64)) { l.snapshot.Store(&newest) }
+// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot, 0 where this node leads or has none. It is
+// called before the log is used.
+func (l *CheckedLog) SetSnapshot(newest func() (index, term uint64)) { l.snapshot = newest }
 
 // standsForSnapshot answers for the entry at the index of the newest snapshot when the log begins behind it. A follower looks there for the
 // entry before those that a leader sends, and raft looks in the log only: a deposed leader whose own entries begin right behind its
 // snapshot would reject all that the new leader has, and drop each older snapshot that it is sent, for ever.
 // A leader gets no stand-in, because it could send it in the entry's place.
 func (l *CheckedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
-	snapshot := l.snapshot.Load()
-	if snapshot == nil {
-		return false
-	}
-	at, term := (*snapshot)()
+	at, term := l.snapshot()
 	if at == 0 || at != index {
 		return false
 	}

@@ -121,7 +121,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 // World `},
 			},
 		},
-		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrections.go",
+		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrected/transport.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		{
 			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply", Edits: []overlay.Edit{
@@ -134,12 +134,14 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			"p.config.ProposalAge && commands[i].IsRemembered()", "p.config.ProposalAge && false"),
 		{
 			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
-				{File: "cluster/corrections.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
-				{File: "cluster/corrections.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
+				{File: "cluster/corrected/transport.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
+				{File: "cluster/corrected/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
 		one("snapshot_unanswered", "the log does not answer for the entry at the index of a snapshot", "recovery", "cluster/raftlog/checkedlog.go",
 			"\tif at == 0 || at != index {\n", "\tif at == 0 || at != index || true {\n").shownBy("wiped node", "snapshots", "leaders cut off one after the other", "leadership transfer", "leader that is deposed and does not hear of it"),
+		one("older_snapshot", "a snapshot is restored over a newer state", "end", "cluster/corrected/receive.go",
+			"\t\tif answer.Success {\n", "\t\tif false {\n").shownBy("snapshots", "partition", "leader that is deposed and does not hear of it", "leadership transfer"),
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Incarnation)`, "raft.ServerID(i.Node)"),
 	}

@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A leader that lacks acknowledgements sends a snapshot that is older than the follower's, and then the entries behind it. The follower keeps its
+// state, and takes what is new to it.
+func TestOlderSnapshotIsNotRestored(t *testing.T) {
+	network := NewNetwork()
+	members := map[raft.ServerID]*member{}
+	for _, id := range []raft.ServerID{"n1", "n2"} {
+		members[id] = startMember(t, network, id, servers("n1", "n2"), memoryStores(), func(config *Config, _ *World) { config.TrailingEntries = 1 })
+	}
+	lead := leader(t, members["n1"], members["n2"])
+	follower := members["n1"]
+	if follower == lead {
+		follower = members["n2"]
+	}
+	write := func(from, to int) (last uint64) {
+		for i := from; i < to; i++ {
+			lead.must(t, set(fmt.Sprint("k", i), "v"))
+		}
+		return lead.raft.LastIndex()
+	}
+	reach := func(index uint64) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); follower.replica.Status().Index < index; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the follower has applied %d of %d", follower.replica.Status().Index, index)
+			}
+		}
+	}
+	reach(write(0, 10))
+	older := lead.raft.Snapshot()
+	if err := older.Error(); err != nil {
+		t.Fatal(err)
+	}
+	applied := write(10, 20)
+	reach(applied)
+	if err := follower.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	if first, err := follower.log.FirstIndex(); err != nil || first+1 < applied {
+		t.Fatalf("the follower's log begins at %d: %v", first, err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := lead.Close(stopped); err != nil {
+		t.Fatal(err)
+	}
+
+	// From here on the test is the leader of a later term.
+	term := follower.raft.CurrentTerm() + 100
+	wire := network.Transport("n3", DefaultConfig().Timing)
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n3"), Addr: []byte("n3")}
+	meta, content, err := older.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	install := raft.InstallSnapshotRequest{
+		RPCHeader: header, SnapshotVersion: meta.Version, Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term,
+		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex, Size: meta.Size,
+	}
+	var installed raft.InstallSnapshotResponse
+	if err := wire.InstallSnapshot(follower.ID(), raft.ServerAddress(follower.ID()), &install, &installed, content); err != nil || !installed.Success || installed.Term != term {
+		t.Fatalf("%+v, %v", installed, err)
+	}
+	if now := follower.replica.Status().Index; now != applied {
+		t.Errorf("the follower goes on from index %d and had applied %d", now, applied)
+	}
+	previous, added := raft.Log{Index: meta.Index, Term: meta.Term}, []*raft.Log{}
+	for index := meta.Index + 1; index <= applied; index++ {
+		entry := &raft.Log{}
+		if err := lead.log.GetLog(index, entry); err != nil {
+			t.Fatal(err)
+		}
+		added = append(added, entry)
+	}
+	added = append(added, &raft.Log{Index: applied + 1, Term: term, Type: raft.LogNoop}, &raft.Log{Index: applied + 2, Term: term, Type: raft.LogNoop})
+	for len(added) > 0 {
+		batch := added[:min(3, len(added))]
+		request := raft.AppendEntriesRequest{
+			RPCHeader: header, Term: term, PrevLogEntry: previous.Index, PrevLogTerm: previous.Term, Entries: batch, LeaderCommitIndex: applied + 2,
+		}
+		var appended raft.AppendEntriesResponse
+		if err := wire.AppendEntries(follower.ID(), raft.ServerAddress(follower.ID()), &request, &appended); err != nil || !appended.Success {
+			t.Fatalf("entries behind %d: %+v, %v", previous.Index, appended, err)
+		}
+		previous, added = *batch[len(batch)-1], added[len(batch):]
+	}
+	if commit, last := follower.raft.CommitIndex(), follower.raft.LastIndex(); commit != applied+2 || last != applied+2 {
+		t.Errorf("committed %d, last %d, want %d", commit, last, applied+2)
+	}
+	if keys := follower.replica.Status().Keys; keys != 20 {
+		t.Errorf("%d keys", keys)
+	}
+}
