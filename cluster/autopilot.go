@@ -3,7 +3,9 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,34 +21,27 @@ const stabilization = 2 * time.Second
 // pilot makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
 // on the leader. It removes nobody: a member that is away may come back.
 type pilot struct {
-	config  autopilot.Config
-	servers func() []raft.Server
-	// isSelf and answers report whether a member is this node, and whether it answered the last poll.
-	isSelf, answers func(raft.ServerID) bool
-	// poll asks all members, this one included.
-	poll   func(ctx context.Context) map[raft.ServerID]peer.Answer
-	health func(*autopilot.State)
+	config autopilot.Config
+	self   *self
+	peers  *peer.Statuses
+	log    *slog.Logger
+	found  atomic.Pointer[autopilot.State] // the last picture of this leadership, nil before the first
 }
 
-// runAutopilot runs until the context ends.
-func (n *Node) runAutopilot(ctx context.Context) error {
-	p := pilot{
+func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *pilot {
+	return &pilot{
 		config: autopilot.Config{
-			LastContactThreshold: max(peer.PollInterval, 2*n.config.Timing.Heartbeat), MaxTrailingLogs: 2 * n.config.TrailingEntries,
-			ServerStabilizationTime: stabilization,
+			LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilization,
 		},
-		servers: n.servers,
-		isSelf:  func(id raft.ServerID) bool { return id == n.config.ID },
-		answers: func(id raft.ServerID) bool { _, ok := n.peers.Of(id); return ok },
-		poll: func(ctx context.Context) map[raft.ServerID]peer.Answer {
-			answered := n.peers.Poll(ctx, peer.PollInterval)
-			answered[n.config.ID] = peer.Answer{Status: n.ownStatus()}
-			return answered
-		},
-		health: n.health.Store,
+		self: self, peers: peers, log: log,
 	}
-	runner := autopilot.New(pilotRaft{n.raft, n.pinnedNonVoter}, p,
-		autopilot.WithLogger(raftlog.Logger(n.world.Log)), autopilot.WithPromoter(&promoter{pinned: n.pinnedNonVoter}),
+}
+
+// run runs until the context ends.
+func (p *pilot) run(ctx context.Context) error {
+	defer p.found.Store(nil) // the next leadership finds its own
+	runner := autopilot.New(pilotRaft{p.self.raft, p.self.pinned}, p,
+		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.self.pinned}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
 	runner.Start(ctx)
 	<-ctx.Done()
@@ -84,17 +79,18 @@ func (f refusedChange) Error() error { return f.err }
 func (refusedChange) Index() uint64 { return 0 }
 
 // AutopilotConfig implements autopilot.ApplicationIntegration.
-func (p pilot) AutopilotConfig() *autopilot.Config {
+func (p *pilot) AutopilotConfig() *autopilot.Config {
 	config := p.config
 	return &config
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
-func (p pilot) NotifyState(state *autopilot.State) { p.health(state) }
+func (p *pilot) NotifyState(state *autopilot.State) { p.found.Store(state) }
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
-func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
-	answered := p.poll(ctx)
+func (p *pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	answered := p.peers.Poll(ctx, peer.PollInterval)
+	answered[p.self.ID] = peer.Answer{Status: p.self.status()}
 	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(answered))
 	for id := range answered {
 		stats[id] = &autopilot.ServerStats{
@@ -105,23 +101,23 @@ func (p pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopi
 }
 
 // KnownServers implements autopilot.ApplicationIntegration.
-func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
+func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := make(map[raft.ServerID]*autopilot.Server)
-	for _, server := range p.servers() {
-		status := autopilot.NodeFailed
-		if p.isSelf(server.ID) || p.answers(server.ID) {
+	for _, server := range p.self.servers() {
+		isSelf, status := server.ID == p.self.ID, autopilot.NodeFailed
+		if _, answers := p.peers.Of(server.ID); isSelf || answers {
 			status = autopilot.NodeAlive
 		}
 		known[server.ID] = &autopilot.Server{
 			ID: server.ID, Name: peer.NodeName(server.ID), Address: server.Address, NodeStatus: status, RaftVersion: raft.ProtocolVersionMax,
-			IsLeader: p.isSelf(server.ID),
+			IsLeader: isSelf,
 		}
 	}
 	return known
 }
 
 // RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: see AutopilotConfig.
-func (pilot) RemoveFailedServer(*autopilot.Server) {}
+func (*pilot) RemoveFailedServer(*autopilot.Server) {}
 
 // promoter leaves alone who is to stay a non-voter.
 type promoter struct {
@@ -146,7 +142,7 @@ type Health struct {
 
 // MemberHealth is one member's.
 type MemberHealth struct {
-	Node        string        `json:"node"`
+	Member      string        `json:"node"`
 	ID          raft.ServerID `json:"id"`
 	State       string        `json:"state"`
 	Healthy     bool          `json:"healthy"`
@@ -159,27 +155,24 @@ type MemberHealth struct {
 	KeptNonVoter    bool   `json:"keptNonVoter"` // by an operator's word
 }
 
-// Health returns what autopilot found last. The error is ErrNotLeader on any other node than the leader.
-func (n *Node) Health(ctx context.Context) (Health, error) {
-	if err := n.Confirm(ctx); err != nil {
-		return Health{}, err
-	}
-	state := n.health.Load()
+// health returns what autopilot found last, on the leader.
+func (p *pilot) health() Health {
+	state := p.found.Load()
 	if state == nil {
-		return Health{Leader: n.config.ID, Members: []MemberHealth{}}, nil
+		return Health{Leader: p.self.ID, Members: []MemberHealth{}}
 	}
 	health := Health{Healthy: state.Healthy, FailureTolerance: state.FailureTolerance, Leader: state.Leader, Members: []MemberHealth{}}
 	for id, server := range state.Servers {
-		described, _ := n.peers.Of(id)
-		if id == n.config.ID {
-			described = n.ownStatus()
+		described, _ := p.peers.Of(id)
+		if id == p.self.ID {
+			described = p.self.status()
 		}
 		health.Members = append(health.Members, MemberHealth{
-			Node: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
+			Member: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
-			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: n.pinnedNonVoter(id),
+			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: p.self.pinned(id),
 		})
 	}
-	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Node, b.Node) })
-	return health, nil
+	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Member, b.Member) })
+	return health
 }

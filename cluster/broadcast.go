@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -12,42 +13,43 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Alone reports whether this node is the only member.
-func (n *Node) Alone() bool {
-	servers := n.servers()
-	return len(servers) == 1 && servers[0].ID == n.config.ID
+// broadcaster lets the observers of the members speak to each other. It is safe for concurrent use.
+type broadcaster struct {
+	self     *self
+	observer Observer
+	log      *slog.Logger
 }
 
-// Broadcast gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
+// broadcast gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
 // the context ends: what gets lost is lost.
-func (n *Node) Broadcast(ctx context.Context, message []byte) {
+func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	var calling sync.WaitGroup
-	for _, server := range peer.Others(n.servers(), n.config.ID) {
+	for _, server := range b.self.others() {
 		calling.Go(func() {
-			if _, err := n.world.Peers.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
-				n.world.Log.Debug("a member did not receive a broadcast", "id", server.ID, "error", err)
+			if _, err := b.self.client.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
+				b.log.Debug("a member did not receive a broadcast", "id", server.ID, "error", err)
 			}
 		})
 	}
 	calling.Wait()
 }
 
-// collectGrace is how long CollectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the
+// collectGrace is how long collectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the
 // take-over.
 const collectGrace = 50 * time.Millisecond
 
-// CollectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
+// collectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
 // member's in its order and from a goroutine of its own. It returns when all have given everything, a little after a majority
 // has, or when the context ends.
-func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
+func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	servers := n.servers()
-	others := peer.Others(servers, n.config.ID)
+	servers := b.self.servers()
+	others := peer.Others(servers, b.self.ID)
 	complete := make(chan bool, len(others))
 	var collecting sync.WaitGroup
 	for _, server := range others {
-		collecting.Go(func() { complete <- n.collectFrom(ctx, server, age, take) })
+		collecting.Go(func() { complete <- b.collectFrom(ctx, server, age, take) })
 	}
 	var grace <-chan time.Time
 	for ended, answered := 0, 1; ended < len(others); { // this member counts, too
@@ -73,12 +75,12 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(mem
 }
 
 // collectFrom collects what one member holds, and reports whether it gave everything.
-func (n *Node) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
+func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
-		body, err := n.world.Peers.Call(ctx, server, peer.MethodHeld, request)
+		body, err := b.self.client.Call(ctx, server, peer.MethodHeld, request)
 		if err != nil || len(body) < 8 {
-			n.world.Log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
+			b.log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
 			return false
 		}
 		take(string(server.ID), body[8:])
@@ -89,11 +91,11 @@ func (n *Node) collectFrom(ctx context.Context, server raft.Server, age time.Dur
 }
 
 // handleHeld answers with a page of what this node's observer holds.
-func (n *Node) handleHeld(request []byte) ([]byte, error) {
+func (b *broadcaster) handleHeld(request []byte) ([]byte, error) {
 	if len(request) != 16 {
 		return nil, fmt.Errorf("%w: malformed cursor", peer.ErrRefused)
 	}
 	age := time.Duration(min(binary.BigEndian.Uint64(request[8:]), 1<<32)) * time.Millisecond
-	page, next := n.observer.Held(binary.BigEndian.Uint64(request), age)
+	page, next := b.observer.Held(binary.BigEndian.Uint64(request), age)
 	return append(binary.BigEndian.AppendUint64(nil, next), page...), nil
 }

@@ -1,8 +1,9 @@
 package cluster
 
 import (
-	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -108,27 +109,26 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Observer is told of everything that happens, in order. It is implemented by the front end.
-type Observer interface {
-	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
-	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
-	// this leadership did not propose the entry. The outcome must not be changed.
-	Applied(outcome *fsm.Outcome, tags []any)
-	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
-	ReadDone(tag any, index uint64, result fsm.Result)
-	// Failed gives back what was proposed or read in vain. unknown says that the command may still take effect, or has;
-	// otherwise it definitely has not and will not. It must be quick.
-	Failed(tag any, unknown bool)
-	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
-	// returns. The context ends with the leadership. An error gives the leadership up for now; it is tried again.
-	Serve(ctx context.Context, term uint64) error
-	// HandleBroadcast is called with what the observer of another member gave to Broadcast.
-	HandleBroadcast(message []byte)
-	// Held returns a page of what the observer holds and has held for as long as age, from a cursor that begins at 0, and the
-	// next cursor, 0 at the end.
-	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerSilence returns for how long this node could not have answered clients, even if it led; 0 is well.
-	BrokerSilence() time.Duration
+// maxAppendEntries bounds one message to a follower, which raft counts in entries: 8 of up to 1 MiB, or 8 single commands of the
+// largest size.
+const maxAppendEntries = 8
+
+// raftConfig returns the settings of raft.
+func raftConfig(c *Config, log *slog.Logger) *raft.Config {
+	config := raft.DefaultConfig()
+	config.LocalID = c.ID
+	config.HeartbeatTimeout = c.Timing.Heartbeat
+	config.ElectionTimeout = c.Timing.Election
+	config.LeaderLeaseTimeout = c.Timing.LeaderLease
+	config.CommitTimeout = c.Timing.Commit
+	config.MaxAppendEntries = maxAppendEntries
+	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
+	config.BatchApplyCh = true
+	config.TrailingLogs = c.TrailingEntries
+	config.SnapshotThreshold = 1 << 20 // Snapshots decides by bytes, which is what a disk fills up with
+	config.NoLegacyTelemetry = true
+	config.Logger = raftlog.Logger(log)
+	return config
 }
 
 // World is all that a Node touches outside of its own memory.
@@ -145,4 +145,12 @@ type World struct {
 	Exit    func(error)
 	Log     *slog.Logger
 	Metrics *Metrics
+}
+
+// close closes the transport and then the stores.
+func (w *World) close() (err error) {
+	if closer, ok := w.Transport.(io.Closer); ok {
+		err = closer.Close()
+	}
+	return errors.Join(err, w.Stores.Close())
 }

@@ -3,30 +3,29 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/peer"
 )
 
-// Confirm returns nil when this node was the leader of its term at some moment after the call.
-func (n *Node) Confirm(ctx context.Context) error {
-	l := n.leadership.Load()
-	if l == nil {
-		return peer.ErrNotLeader
-	}
-	return n.confirm(ctx, l.term)
+// confirmer asks the other voters whether this node still leads. It is safe for concurrent use.
+type confirmer struct {
+	self    *self
+	timeout time.Duration
+	start   func(func()) // starts a goroutine that the node waits for
 }
 
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
 // included, answered so to a question that was sent after the call: whoever leads in a later term was voted for by a
 // majority, a vote raises the term before it is given, and majorities intersect.
-func (n *Node) confirm(ctx context.Context, term uint64) error {
-	future := n.raft.GetConfiguration()
+func (c *confirmer) confirm(ctx context.Context, term uint64) error {
+	future := c.self.raft.GetConfiguration()
 	if err := future.Error(); err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrUnconfirmed, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.config.Timing.Election)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var others []raft.Server
 	voters, agreed := 0, 0
@@ -35,8 +34,8 @@ func (n *Node) confirm(ctx context.Context, term uint64) error {
 			continue
 		}
 		voters++
-		if server.ID == n.config.ID {
-			if n.raft.CurrentTerm() == term {
+		if server.ID == c.self.ID {
+			if c.self.raft.CurrentTerm() == term {
 				agreed++
 			}
 			continue
@@ -48,8 +47,8 @@ func (n *Node) confirm(ctx context.Context, term uint64) error {
 	}
 	answers := make(chan bool, len(others))
 	for _, server := range others {
-		n.workers.Go(func() { // ends with the context at the latest, so nobody waits for it here
-			newest, err := peer.AskTerm(ctx, n.world.Peers, server)
+		c.start(func() { // ends with the context at the latest, so nobody waits for it here
+			newest, err := peer.AskTerm(ctx, c.self.client, server)
 			answers <- err == nil && newest <= term
 		})
 	}

@@ -93,7 +93,7 @@ func TestWALBehindASnapshot(t *testing.T) {
 	for i := range 50 {
 		n.must(t, set(fmt.Sprint("k", i), "v"))
 	}
-	if err := n.TakeSnapshot(); err != nil {
+	if err := n.Snapshots().Take(); err != nil {
 		t.Fatal(err)
 	}
 	n.must(t, set("k", "w"))
@@ -104,7 +104,7 @@ func TestWALBehindASnapshot(t *testing.T) {
 	if first, err := late.world.Stores.Log.FirstIndex(); err != nil || first < 10 {
 		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
 	}
-	if !late.log.IsMonotonic() || a.log.IsMonotonic() {
+	if !late.snapshots.raftLog.IsMonotonic() || a.snapshots.raftLog.IsMonotonic() {
 		t.Error("raft is told the wrong kind of log")
 	}
 }
@@ -125,7 +125,7 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	for i := range 20 {
 		old.must(t, set(fmt.Sprint("k", i), "v"))
 	}
-	if err := old.TakeSnapshot(); err != nil {
+	if err := old.Snapshots().Take(); err != nil {
 		t.Fatal(err)
 	}
 	crashed, crash := context.WithCancel(t.Context())

@@ -4,63 +4,74 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
+	"holdfast/cluster/raftlog"
 	"holdfast/cluster/readindex"
 	"holdfast/fsm"
 )
 
+// leaderLoop begins a leadership whenever raft makes this node the leader, and ends it when raft takes that away.
+type leaderLoop struct {
+	world     World
+	observer  Observer
+	proposals propose.Config
+	self      *self
+	commands  *commands
+	log       *raftlog.CheckedLog
+	peers     *peer.Statuses
+	clock     *clusterClock
+	// prepare is called before the observer serves. An error ends the leadership.
+	prepare []func(ctx context.Context) error
+	// duties are run beside, until the leadership ends. An error ends it.
+	duties []func(ctx context.Context) error
+}
+
 // newLeadership returns the leadership of a term that began at a monotonic time and a cluster time.
-func (n *Node) newLeadership(term uint64, began time.Duration, start int64) *leadership {
+func (l *leaderLoop) newLeadership(term uint64, began time.Duration, start int64) *leadership {
 	return &leadership{
 		term: term,
-		proposer: propose.New(n.config.Proposals, propose.World{
-			Submit: n.submit, Status: n.replica.Status, Failed: n.failed, Monotonic: n.world.Clock.Monotonic, Wall: n.clock.now,
-			StorageLow: func() bool { return n.diskLow() || n.peers.AnyDiskLow() }, Proposed: n.world.Metrics.proposed, Log: n.world.Log,
+		proposer: propose.New(l.proposals, propose.World{
+			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.world.Clock.Monotonic, Wall: l.clock.now,
+			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.world.Metrics.proposed, Log: l.world.Log,
 		}, propose.Leadership{Term: term, Began: began, Start: start}),
 		reader: readindex.New(readindex.World{
-			CommitIndex: n.raft.CommitIndex, Confirm: func(ctx context.Context) error { return n.confirm(ctx, term) }, LastCommand: n.log.LastCommand,
-			State: n.replica.State, View: n.replica.View, Done: n.observer.ReadDone, Failed: func(tag any) { n.failed(tag, false) },
-			Confirmed: n.world.Metrics.confirmed,
+			CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
+			State: l.self.replica.State, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+			Confirmed: l.world.Metrics.confirmed,
 		}),
 	}
 }
 
-// maintenance returns what looks after the cluster while this node leads.
-func (n *Node) maintenance() *maintenance {
-	return &maintenance{
-		brokerSilence: n.observer.BrokerSilence, serving: n.serving, servers: n.servers, status: n.replica.Status, execute: n.Execute,
-		raft: n.raft, peers: n.peers, members: n.members, log: n.world.Log,
-	}
-}
-
 // submit hands an entry to raft. What it did is told when it is applied, that is, committed.
-func (n *Node) submit(data []byte) raft.ApplyFuture {
-	return n.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
+func (l *leaderLoop) submit(data []byte) raft.ApplyFuture {
+	return l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
 }
 
-// watchLeadership begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
+// run begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
 // finds what the channel dropped.
-func (n *Node) watchLeadership(ctx context.Context) {
+func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	said := ""
 	for {
-		if n.raft.State() != raft.Leader {
+		if l.self.raft.State() != raft.Leader {
 			said = ""
-		} else if err := n.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != said { // not at each attempt, while raft hands over
+		} else if err := l.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != said { // not at each attempt, while raft hands over
 			said = err.Error()
-			n.world.Log.Warn("leadership ended", "reason", err)
+			l.world.Log.Warn("leadership ended", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.raft.LeaderCh():
+		case <-l.self.raft.LeaderCh():
 		case <-ticker.C:
 		}
 	}
@@ -70,10 +81,10 @@ func (n *Node) watchLeadership(ctx context.Context) {
 var errStepDown = errors.New("raft no longer leads in this term")
 
 // lead runs one leadership from its LeaderStart to its end.
-func (n *Node) lead(ctx context.Context) error {
-	nonce := n.world.Random()
-	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: n.peers.AgreedVersion(fsm.Version, n.replica.Status().Version)}}}
-	future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
+func (l *leaderLoop) lead(ctx context.Context) error {
+	nonce := l.world.Random()
+	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
+	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
 	if err := future.Error(); err != nil {
 		return fmt.Errorf("propose LeaderStart: %w", err)
 	}
@@ -81,29 +92,28 @@ func (n *Node) lead(ctx context.Context) error {
 	if !ok {
 		return fmt.Errorf("apply LeaderStart: %v", future.Response())
 	}
-	status := n.replica.Status()
+	status := l.self.replica.Status()
 	if status.LeaderNonce != nonce {
 		return errStepDown
 	}
-	began := n.world.Clock.Monotonic()
+	began := l.world.Clock.Monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := n.newLeadership(outcome.Term, began, status.Now)
-	n.world.Log.Info("leading", "term", l.term)
-	n.world.Metrics.leading(true)
-	defer n.world.Metrics.leading(false)
+	current := l.newLeadership(outcome.Term, began, status.Now)
+	l.world.Log.Info("leading", "term", current.term)
+	l.world.Metrics.leading(true)
+	defer l.world.Metrics.leading(false)
 
-	n.proposer.Store(l.proposer)
-	defer n.proposer.Store(nil)
-	n.health.Store(nil) // an earlier leadership's picture is none of this one's
-	n.leadership.Store(l)
-	defer n.leadership.CompareAndSwap(l, nil)
+	l.commands.proposer.Store(current.proposer)
+	defer l.commands.proposer.Store(nil)
+	l.commands.leadership.Store(current)
+	defer l.commands.leadership.CompareAndSwap(current, nil)
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context) error{
-		l.proposer.Run, l.reader.Run, n.maintenance().run, n.runAutopilot,
-		func(ctx context.Context) error { return n.watchTerm(ctx, l.term) },
-		func(ctx context.Context) error { return n.serve(ctx, l) },
-	} {
+	for _, work := range slices.Concat(l.duties, []func(context.Context) error{
+		current.proposer.Run, current.reader.Run,
+		func(ctx context.Context) error { return l.watchTerm(ctx, current.term) },
+		func(ctx context.Context) error { return l.serve(ctx, current) },
+	}) {
 		workers.Go(func() {
 			if err := work(ctx); err != nil {
 				cancel(err)
@@ -114,16 +124,15 @@ func (n *Node) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// serve brings the cluster's settings in line and lets the front end serve.
-func (n *Node) serve(ctx context.Context, l *leadership) error {
-	if err := n.waitForClockQuorum(ctx); err != nil {
-		return err
+// serve lets the observer serve when everything is prepared.
+func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
+	for _, prepare := range l.prepare {
+		if err := prepare(ctx); err != nil {
+			return err
+		}
 	}
-	if err := n.offerer.Offer(ctx); err != nil {
-		return err
-	}
-	err := n.observer.Serve(ctx, l.term)
-	n.leadership.CompareAndSwap(l, nil)
+	err := l.observer.Serve(ctx, current.term)
+	l.commands.leadership.CompareAndSwap(current, nil)
 	if err == nil {
 		if err = context.Cause(ctx); err == nil {
 			err = errors.New("the front end gave up")
@@ -132,29 +141,13 @@ func (n *Node) serve(ctx context.Context, l *leadership) error {
 	return err
 }
 
-// waitForClockQuorum waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
-func (n *Node) waitForClockQuorum(ctx context.Context) error {
-	const retry = 50 * time.Millisecond
-	for n.clock.now() == 0 {
-		if n.watch.noteAnswers(n.peers.Poll(ctx, n.config.Timing.Election)); n.clock.now() != 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(retry):
-		}
-	}
-	return nil
-}
-
 // watchTerm ends the leadership when raft is no longer the leader of its term.
-func (n *Node) watchTerm(ctx context.Context, term uint64) error {
+func (l *leaderLoop) watchTerm(ctx context.Context, term uint64) error {
 	const poll = 20 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
-		if n.raft.State() != raft.Leader || n.raft.CurrentTerm() != term {
+		if l.self.raft.State() != raft.Leader || l.self.raft.CurrentTerm() != term {
 			return errStepDown
 		}
 		select {

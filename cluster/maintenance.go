@@ -21,15 +21,11 @@ const (
 
 // maintenance looks after the cluster while a member leads.
 type maintenance struct {
-	brokerSilence func() time.Duration
-	serving       func() bool
-	servers       func() []raft.Server
-	status        func() fsm.Status
-	execute       func(ctx context.Context, command fsm.Command) (fsm.Result, error)
-	raft          *raft.Raft
-	peers         *peer.Statuses
-	members       *membership.Membership
-	log           *slog.Logger
+	self     *self
+	commands *commands
+	peers    *peer.Statuses
+	members  *membership.Membership
+	log      *slog.Logger
 }
 
 // run does the leader's periodic work until the context ends: it transfers leadership to a voter with a broker session when this member has none, raises
@@ -43,7 +39,7 @@ func (m *maintenance) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if m.brokerSilence() >= brokerPatience {
+		if m.self.brokerSilence() >= brokerPatience {
 			m.transferWithoutBroker(ctx)
 		}
 		m.raiseVersion(ctx)
@@ -54,12 +50,12 @@ func (m *maintenance) run(ctx context.Context) error {
 
 // raiseVersion puts the newest version into force that every member knows, while no change of the members and no restore is in progress.
 func (m *maintenance) raiseVersion(ctx context.Context) {
-	if !m.serving() || m.peers.AgreedVersion(fsm.Version, m.status().Version) <= m.status().Version || !m.members.TryLock() {
+	if !m.commands.serving() || m.peers.AgreedVersion(fsm.Version, m.self.version()) <= m.self.version() || !m.members.TryLock() {
 		return
 	}
 	defer m.members.Unlock()
-	if agreed := m.peers.AgreedVersion(fsm.Version, m.status().Version); agreed > m.status().Version {
-		if _, err := m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
+	if agreed := m.peers.AgreedVersion(fsm.Version, m.self.version()); agreed > m.self.version() {
+		if _, err := m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			m.log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
 		}
 	}
@@ -70,9 +66,9 @@ func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
 	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {
-		server, member := peer.Find(m.servers(), id)
+		server, member := peer.Find(m.self.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
-			!m.members.TransferFailed(m.raft.CurrentTerm(), id) {
+			!m.members.TransferFailed(m.self.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
 		}
 	}
@@ -87,11 +83,11 @@ func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 
 // followChange appends an entry after a change of the members that is the last entry of the log: raft takes no snapshot before.
 func (m *maintenance) followChange(ctx context.Context) {
-	future := m.raft.GetConfiguration()
-	if !m.serving() || future.Error() != nil {
+	future := m.self.raft.GetConfiguration()
+	if !m.commands.serving() || future.Error() != nil {
 		return
 	}
-	if index := future.Index(); index <= m.raft.CommitIndex() && index > m.status().Index && index == m.raft.LastIndex() {
-		_, _ = m.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the next tick tries again
+	if index := future.Index(); index <= m.self.raft.CommitIndex() && index > m.self.applied() && index == m.self.raft.LastIndex() {
+		_, _ = m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the next tick tries again
 	}
 }

@@ -79,7 +79,7 @@ func TestThreeNodesAgree(t *testing.T) {
 // Commands are batched: while an entry is on its way, the next one gathers.
 func TestGroupCommit(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	before := n.raft.LastIndex()
+	before := n.self.raft.LastIndex()
 	replies := make([]*reply, 2000)
 	for i := range replies {
 		replies[i] = newReply()
@@ -94,7 +94,7 @@ func TestGroupCommit(t *testing.T) {
 		}
 		last = r.index
 	}
-	if entries := n.raft.LastIndex() - before; entries > 1000 {
+	if entries := n.self.raft.LastIndex() - before; entries > 1000 {
 		t.Errorf("%d entries for 2000 commands", entries)
 	}
 }
@@ -199,19 +199,19 @@ func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 		w.Peers = peers
 	})
 	n := leader(t, members...)
-	term := n.leadership.Load().term
-	if err := n.confirm(t.Context(), term); err != nil {
+	term := n.commands.leadership.Load().term
+	if err := n.commands.confirmTerm(t.Context(), term); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.confirm(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.commands.confirmTerm(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("of a term that is over: %v", err)
 	}
 	peers.set(answers{term: term + 1})
-	if err := n.confirm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.commands.confirmTerm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when the others know a later term: %v", err)
 	}
 	peers.set(answers{err: peer.ErrUnreachable})
-	if err := n.confirm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.commands.confirmTerm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when nobody answers: %v", err)
 	}
 }
@@ -252,7 +252,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 		n.wall.mu.Lock()
 		n.wall.offset = wrong
 		n.wall.mu.Unlock()
-		n.watch.noteAnswers(n.peers.Poll(t.Context(), time.Second))
+		n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
 		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 		}
@@ -263,9 +263,9 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.watch.noteAnswers(n.peers.Poll(t.Context(), time.Second))
+	n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
-		answered := n.peers.Poll(t.Context(), time.Second)
+		answered := n.watch.peers.Poll(t.Context(), time.Second)
 		if len(answered) != 2 {
 			t.Fatalf("%d members answered", len(answered))
 		}
@@ -319,7 +319,7 @@ func testRestart(t *testing.T, kind raftlog.Kind) {
 		}
 		n.must(t, set(fmt.Sprint("k", round), "v"))
 		if round == 1 {
-			if err := n.TakeSnapshot(); err != nil {
+			if err := n.Snapshots().Take(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -352,7 +352,7 @@ func TestSaveSnapshot(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
 	var saved bytes.Buffer
-	index, err := n.SaveSnapshot(&saved)
+	index, err := n.Snapshots().Save(&saved)
 	if err != nil || index == 0 {
 		t.Fatal(index, err)
 	}

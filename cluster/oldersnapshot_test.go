@@ -26,7 +26,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 		for i := from; i < to; i++ {
 			lead.must(t, set(fmt.Sprint("k", i), "v"))
 		}
-		return lead.raft.LastIndex()
+		return lead.self.raft.LastIndex()
 	}
 	reach := func(index uint64) {
 		t.Helper()
@@ -37,16 +37,16 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 		}
 	}
 	reach(write(0, 10))
-	older := lead.raft.Snapshot()
+	older := lead.self.raft.Snapshot()
 	if err := older.Error(); err != nil {
 		t.Fatal(err)
 	}
 	applied := write(10, 20)
 	reach(applied)
-	if err := follower.raft.Snapshot().Error(); err != nil {
+	if err := follower.self.raft.Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := follower.log.FirstIndex(); err != nil || first+1 < applied {
+	if first, err := follower.snapshots.raftLog.FirstIndex(); err != nil || first+1 < applied {
 		t.Fatalf("the follower's log begins at %d: %v", first, err)
 	}
 	stopped, stop := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	}
 
 	// From here on the test is the leader of a later term.
-	term := follower.raft.CurrentTerm() + 100
+	term := follower.self.raft.CurrentTerm() + 100
 	wire := network.Transport("n3", DefaultConfig().Timing)
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n3"), Addr: []byte("n3")}
 	meta, content, err := older.Open()
@@ -78,7 +78,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	previous, added := raft.Log{Index: meta.Index, Term: meta.Term}, []*raft.Log{}
 	for index := meta.Index + 1; index <= applied; index++ {
 		entry := &raft.Log{}
-		if err := lead.log.GetLog(index, entry); err != nil {
+		if err := lead.snapshots.raftLog.GetLog(index, entry); err != nil {
 			t.Fatal(err)
 		}
 		added = append(added, entry)
@@ -95,7 +95,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 		}
 		previous, added = *batch[len(batch)-1], added[len(batch):]
 	}
-	if commit, last := follower.raft.CommitIndex(), follower.raft.LastIndex(); commit != applied+2 || last != applied+2 {
+	if commit, last := follower.self.raft.CommitIndex(), follower.self.raft.LastIndex(); commit != applied+2 || last != applied+2 {
 		t.Errorf("committed %d, last %d, want %d", commit, last, applied+2)
 	}
 	if keys := follower.replica.Status().Keys; keys != 20 {

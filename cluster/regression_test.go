@@ -47,16 +47,16 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 		})
 	})
 	<-reading
-	last := m.raft.LastIndex()
+	last := m.self.raft.LastIndex()
 	if !m.Propose(set("k", "v"), r) {
 		t.Fatal("not taken up")
 	}
 	m.Flush()
-	for m.raft.LastIndex() == last {
+	for m.self.raft.LastIndex() == last {
 		<-time.After(time.Millisecond)
 	}
 	close(q.quit)
-	for m.leadership.Load() != nil {
+	for m.commands.leadership.Load() != nil {
 		<-time.After(time.Millisecond)
 	}
 	close(slow)

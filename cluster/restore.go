@@ -24,7 +24,7 @@ const maxRestore = 4 << 30
 // cluster time does not go back. A damaged snapshot is refused, and so is one of a newer version. Only the leader can do it.
 // It is refused while a version of the log is in force that cannot hold it. ErrRefused, ErrNotDone and ErrNotLeader mean that nothing was changed; on
 // a node that does not lead the error is ErrNotDone. After ErrOutcomeUnknown, or the context's error, the outcome is unknown.
-func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
+func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(snapshot, maxRestore+1))
 	if err != nil {
 		return fmt.Errorf("%w: read the snapshot: %w", peer.ErrRefused, err)
@@ -36,26 +36,26 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
-	inForce := n.replica.Status().Version
+	inForce := s.self.replica.Status().Version
 	if inForce < fsm.VersionRestore || status.Version > inForce {
 		return fmt.Errorf("%w: version %d of the log is in force, and the snapshot is of %d: upgrade every member first", peer.ErrRefused, inForce, status.Version)
 	}
-	if err := n.members.Lock(ctx); err != nil {
+	if err := s.members.Lock(ctx); err != nil {
 		return err
 	}
-	defer n.members.Unlock()
-	nonce := n.world.Random()
+	defer s.members.Unlock()
+	nonce := s.random()
 	replaced := false
 	defer func() {
 		if !replaced { // so that no member keeps what was staged
 			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
 			defer cancel()
-			_, _ = n.Execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
+			_, _ = s.execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
 		}
 	}()
 	for offset := 0; offset < len(data); offset += fsm.MaxStage {
 		part := data[offset:min(offset+fsm.MaxStage, len(data))]
-		result, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindStage, Nonce: nonce, Offset: uint64(offset), Value: part})
+		result, err := s.execute(ctx, fsm.Command{Kind: fsm.KindStage, Nonce: nonce, Offset: uint64(offset), Value: part})
 		if err == nil && result.Code != fsm.CodeOK {
 			err = errStaged
 		}
@@ -63,7 +63,7 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 			return fmt.Errorf("%w: %w", peer.ErrNotDone, withoutKind(err))
 		}
 	}
-	result, err := n.Execute(ctx, fsm.Command{Kind: fsm.KindRestore, Nonce: nonce, Offset: uint64(len(data))})
+	result, err := s.execute(ctx, fsm.Command{Kind: fsm.KindRestore, Nonce: nonce, Offset: uint64(len(data))})
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -71,6 +71,6 @@ func (n *Node) Restore(ctx context.Context, snapshot io.Reader) error {
 		return fmt.Errorf("%w: %w", peer.ErrNotDone, errStaged)
 	}
 	replaced = true
-	n.world.Log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)
+	s.log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)
 	return nil
 }

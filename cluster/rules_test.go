@@ -54,14 +54,14 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 			for _, m := range members[1:] {
 				_ = m.members.TransferIfLeading(t.Context(), "n1") // only the leader does it
 			}
-			return old.leadership.Load() != nil
+			return old.commands.leadership.Load() != nil
 		})
 	}
 	old.must(t, set("k", "old"))
 	cut(old, members[1:]...)
 	next := leader(t, members[1:]...)
 	next.must(t, set("k", "new"))
-	if old.raft.State() != raft.Leader {
+	if old.self.raft.State() != raft.Leader {
 		t.Fatal("the old leader knows that it is none: the test shows nothing")
 	}
 	if value, err := old.get("k"); err == nil {
@@ -88,7 +88,7 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 		"of no term":     {Number: status.Number + 1},
 	} {
 		entry.Commands = []fsm.Command{set("k", name)}
-		future := n.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
+		future := n.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
 		if err := future.Error(); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 func TestReadsBehindAConfiguration(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
-	if err := n.raft.AddNonvoter("n9", "nowhere", 0, 0).Error(); err != nil {
+	if err := n.self.raft.AddNonvoter("n9", "nowhere", 0, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	if value, err := n.get("k"); value != "v" || err != nil {
@@ -126,7 +126,7 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 		var n *member
 		waitFor(t, "somebody leads", func() bool {
 			for _, m := range members {
-				if m.leadership.Load() != nil {
+				if m.commands.leadership.Load() != nil {
 					n = m
 				}
 			}
@@ -228,7 +228,7 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 		if err := first.members.TransferIfLeading(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "its proposer is gone", func() bool { return first.proposer.Load() == nil })
+		waitFor(t, "its proposer is gone", func() bool { return first.commands.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
@@ -258,9 +258,9 @@ func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 		loseBroker(false)
 		n = leader(t, members...)
 		loseBroker(true)
-		term := n.raft.CurrentTerm()
+		term := n.self.raft.CurrentTerm()
 		<-time.After(600 * time.Millisecond)
-		return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
+		return n.self.raft.State() == raft.Leader && n.self.raft.CurrentTerm() == term
 	}
 	for attempt := 0; !stays(); attempt++ { // a busy machine may cost a leadership, but not each
 		if attempt == 5 {
@@ -274,7 +274,7 @@ func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 		}
 	}
 	better.recorder.brokerDown.Store(false)
-	waitFor(t, "the one with a broker leads", func() bool { return better.raft.State() == raft.Leader })
+	waitFor(t, "the one with a broker leads", func() bool { return better.self.raft.State() == raft.Leader })
 }
 
 // What an observer tells reaches the others; what they hold can be collected, page by page.
@@ -349,13 +349,13 @@ func TestRestoreEverywhere(t *testing.T) {
 	n.Flush()
 	n.must(t, set("k", "saved"))
 	var saved bytes.Buffer
-	if _, err := n.SaveSnapshot(&saved); err != nil {
+	if _, err := n.Snapshots().Save(&saved); err != nil {
 		t.Fatal(err)
 	}
 	n.must(t, set("k", "later"))
 	whole := bytes.Clone(saved.Bytes())
 	saved.Bytes()[saved.Len()/2] ^= 1
-	if err := n.Restore(t.Context(), &saved); !errors.Is(err, peer.ErrRefused) {
+	if err := n.Snapshots().Restore(t.Context(), &saved); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("damaged: %v", err)
 	}
 	if value, err := n.get("k"); value != "later" || err != nil {
@@ -363,7 +363,7 @@ func TestRestoreEverywhere(t *testing.T) {
 	}
 	waitFor(t, "the leader restores the snapshot", func() bool { // on a machine that stalls, the leader may be another one now
 		return slices.ContainsFunc(members, func(m *member) bool {
-			err := m.Restore(t.Context(), bytes.NewReader(whole))
+			err := m.Snapshots().Restore(t.Context(), bytes.NewReader(whole))
 			if err != nil && !errors.Is(err, peer.ErrNotDone) && !errors.Is(err, peer.ErrNotLeader) {
 				t.Fatal(err)
 			}
@@ -414,13 +414,13 @@ func TestRefusedChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "it votes", func() bool {
-		server, ok := peer.Find(n.servers(), "n2")
+		server, ok := peer.Find(n.self.servers(), "n2")
 		return ok && server.Suffrage == raft.Voter
 	})
 	if err := n.Membership().Add(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
-	fresh.raft.Shutdown()
+	fresh.self.raft.Shutdown()
 	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
 	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
@@ -442,7 +442,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for began := time.Now(); time.Since(began) < 3*peer.PollInterval; <-time.After(10 * time.Millisecond) {
-		if _, member := peer.Find(n.servers(), "n2"); member {
+		if _, member := peer.Find(n.self.servers(), "n2"); member {
 			t.Fatal("it is a member again")
 		}
 	}
@@ -452,7 +452,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	answered := n.peers.Poll(t.Context(), time.Second)
+	answered := n.watch.peers.Poll(t.Context(), time.Second)
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
@@ -523,7 +523,7 @@ func TestTransferThatCameToNothing(t *testing.T) {
 		t.Fatal("handed over to a member that cannot be reached")
 	}
 	for range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*first.config.Timing.Election)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*DefaultConfig().Timing.Election)
 		if err := first.Membership().Transfer(ctx, to); !errors.Is(err, peer.ErrNotDone) {
 			t.Errorf("again: %v", err)
 		}
@@ -533,6 +533,6 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	waitFor(t, "it is tried again when the member keeps up", func() bool {
-		return first.Membership().Transfer(t.Context(), to) == nil || first.raft.State() != raft.Leader
+		return first.Membership().Transfer(t.Context(), to) == nil || first.self.raft.State() != raft.Leader
 	})
 }

@@ -5,13 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/membership"
+	"holdfast/cluster/raftlog"
+	"holdfast/fsm"
 )
 
+// Snapshots takes, saves and restores snapshots of the state. It is safe for concurrent use.
+type Snapshots struct {
+	self    *self
+	raftLog *raftlog.CheckedLog
+	bytes   int64 // of log that are written before a snapshot is taken
+	metrics *Metrics
+	log     *slog.Logger
+
+	// What Restore needs: the members stay as they are meanwhile.
+	members *membership.Membership
+	execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
+	random  func() uint64
+}
+
 // watchLogSize takes a snapshot whenever enough log was written since the last one.
-func (n *Node) watchLogSize(ctx context.Context) {
+func (s *Snapshots) watchLogSize(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -20,32 +39,32 @@ func (n *Node) watchLogSize(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if n.log.StoredBytes() < n.config.SnapshotBytes {
+		if s.raftLog.StoredBytes() < s.bytes {
 			continue
 		}
-		if err := n.TakeSnapshot(); err != nil && ctx.Err() == nil {
-			n.world.Log.Warn("snapshot failed", "error", err)
+		if err := s.Take(); err != nil && ctx.Err() == nil {
+			s.log.Warn("snapshot failed", "error", err)
 		}
 	}
 }
 
-// TakeSnapshot writes a snapshot into the snapshot store and cuts the log behind it. It waits for the end of it.
-func (n *Node) TakeSnapshot() error {
+// Take writes a snapshot into the snapshot store and cuts the log behind it. It waits for the end of it.
+func (s *Snapshots) Take() error {
 	start := time.Now()
-	err := n.raft.Snapshot().Error()
+	err := s.self.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		n.log.ResetStored()
+		s.raftLog.ResetStored()
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("take snapshot: %w", err)
 	}
-	n.world.Metrics.snapshotTaken(time.Since(start))
+	s.metrics.snapshotTaken(time.Since(start))
 	return nil
 }
 
-// SaveSnapshot writes a consistent, checksummed snapshot of this member's state and returns the log index it holds.
-func (n *Node) SaveSnapshot(w io.Writer) (uint64, error) {
-	snapshot := n.replica.Capture()
+// Save writes a consistent, checksummed snapshot of this member's state and returns the log index it holds.
+func (s *Snapshots) Save(w io.Writer) (uint64, error) {
+	snapshot := s.self.replica.Capture()
 	return snapshot.Index(), snapshot.Write(w)
 }

@@ -14,9 +14,9 @@ import (
 
 // StateHash is the hash of one replica's state.
 type StateHash struct {
-	Node  string `json:"node"`
-	Hash  string `json:"hash"` // hexadecimal; empty with Fault
-	Fault string `json:"fault,omitempty"`
+	Member string `json:"node"`
+	Hash   string `json:"hash"` // hexadecimal; empty with Fault
+	Fault  string `json:"fault,omitempty"`
 }
 
 // Verification compares all replicas at one index.
@@ -28,9 +28,16 @@ type Verification struct {
 	Hashes   []StateHash `json:"hashes"`
 }
 
-// Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
-func (n *Node) Verify(ctx context.Context) (Verification, error) {
-	_, index, err := n.execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+// verifier compares the states of the replicas. It is safe for concurrent use.
+type verifier struct {
+	self *self
+	// execute proposes a command, and waits for its result and the index of its entry.
+	execute func(ctx context.Context, command fsm.Command) (fsm.Result, uint64, error)
+}
+
+// verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
+func (v *verifier) verify(ctx context.Context) (Verification, error) {
+	_, index, err := v.execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 	if err != nil {
 		return Verification{}, err
 	}
@@ -38,16 +45,16 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 	verification := Verification{Index: index, Agree: true, Complete: true}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, server := range n.servers() {
+	for _, server := range v.self.servers() {
 		asking.Go(func() {
 			var body []byte
 			var err error
-			if server.ID == n.config.ID {
-				body, err = n.handleHash(ctx, request)
+			if server.ID == v.self.ID {
+				body, err = v.handleHash(ctx, request)
 			} else {
-				body, err = n.world.Peers.Call(ctx, server, peer.MethodHash, request)
+				body, err = v.self.client.Call(ctx, server, peer.MethodHash, request)
 			}
-			state := StateHash{Node: peer.NodeName(server.ID), Hash: string(body)}
+			state := StateHash{Member: peer.NodeName(server.ID), Hash: string(body)}
 			if err != nil {
 				state.Hash, state.Fault = "", err.Error()
 			}
@@ -57,7 +64,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 		})
 	}
 	asking.Wait()
-	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return peer.CompareNames(a.Node, b.Node) })
+	slices.SortFunc(verification.Hashes, func(a, b StateHash) int { return peer.CompareNames(a.Member, b.Member) })
 	first := ""
 	for _, state := range verification.Hashes {
 		switch {
@@ -73,7 +80,7 @@ func (n *Node) Verify(ctx context.Context) (Verification, error) {
 }
 
 // handleHash waits until the state is at an index, and returns its hash there.
-func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
+func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	const patience = 5 * time.Second
 	if len(request) != 8 {
 		return nil, fmt.Errorf("%w: malformed index", peer.ErrRefused)
@@ -82,7 +89,7 @@ func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		status, changed := n.replica.State()
+		status, changed := v.self.replica.State()
 		if status.Index >= index {
 			break
 		}
@@ -92,7 +99,7 @@ func (n *Node) handleHash(ctx context.Context, request []byte) ([]byte, error) {
 			return nil, fmt.Errorf("the state is at %d, not yet at %d", status.Index, index)
 		}
 	}
-	hash, known := n.replica.Hash(index)
+	hash, known := v.self.replica.Hash(index)
 	if !known {
 		return nil, fmt.Errorf("the hash at %d is no longer, or not, known", index)
 	}

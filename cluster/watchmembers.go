@@ -25,18 +25,15 @@ type membersLog struct {
 // memberWatch polls the other members, and does what follows from what they answer. run belongs to one goroutine; the other methods are safe for
 // concurrent use.
 type memberWatch struct {
-	self           raft.Server   // the id of this member, and where the others reach it
+	self           *self
 	maxClockOffset time.Duration // how far the wall clock may be off the other members' without a warning
-	client         peer.Client
-	exit           func(error) // ends the process
-	leaderChanged  func()      // is called for each other leader than before
+	election       time.Duration // election timeout
+	exit           func(error)   // ends the process
+	leaderChanged  func()        // is called for each other leader than before
 	log            *slog.Logger
 
 	peers   *peer.Statuses
 	clock   *clusterClock
-	servers func() []raft.Server
-	leader  func() raft.ServerID // that this member hears of; empty for none
-	applied func() uint64        // index of the last entry in the state
 	serving func() bool
 	start   func(func()) // starts a goroutine that the node waits for
 }
@@ -52,7 +49,7 @@ func (w *memberWatch) run(ctx context.Context) {
 		w.poll(ctx)
 		w.logClock(&logged)
 		w.logMembers(&logged)
-		w.peers.CompareWithLeader(w.leader(), w.applied())
+		w.peers.CompareWithLeader(w.self.leader(), w.self.applied())
 		if w.behind() {
 			timer.Reset(impatient)
 		} else {
@@ -75,7 +72,7 @@ func (w *memberWatch) run(ctx context.Context) {
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
 	last, first := w.noteAnswers(answered)
-	for _, server := range peer.Others(w.servers(), w.self.ID) {
+	for _, server := range w.self.others() {
 		_, now := answered[server.ID]
 		_, before := last[server.ID]
 		switch {
@@ -94,8 +91,24 @@ func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() 
 // noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
 func (w *memberWatch) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Refresh(answered)
-	w.clock.update(answered, w.servers(), w.self.ID)
+	w.clock.update(answered, w.self.servers(), w.self.ID)
 	return before, first
+}
+
+// waitForClockQuorum waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
+func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
+	const retry = 50 * time.Millisecond
+	for w.clock.now() == 0 {
+		if w.noteAnswers(w.peers.Poll(ctx, w.election)); w.clock.now() != 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(retry):
+		}
+	}
+	return nil
 }
 
 // clockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
@@ -121,11 +134,11 @@ func (w *memberWatch) logClock(logged *membersLog) {
 
 // logMembers logs what changed among the members that this one knows, and counts their leaders.
 func (w *memberWatch) logMembers(logged *membersLog) {
-	if leader := w.leader(); leader != "" && leader != logged.leader {
+	if leader := w.self.leader(); leader != "" && leader != logged.leader {
 		logged.leader = leader
 		w.leaderChanged()
 	}
-	servers := w.servers()
+	servers := w.self.servers()
 	if slices.Equal(servers, logged.servers) {
 		return
 	}
@@ -135,7 +148,7 @@ func (w *memberWatch) logMembers(logged *membersLog) {
 
 // announceAddress tells the leader that this member is at another address than the members know.
 func (w *memberWatch) announceAddress(ctx context.Context) {
-	servers := w.servers()
+	servers := w.self.servers()
 	server, member := peer.Find(servers, w.self.ID)
 	if !member || server.Address == w.self.Address || w.serving() {
 		return
@@ -152,12 +165,12 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
-	others := peer.Others(w.servers(), w.self.ID)
+	others := w.self.others()
 	answers := make(chan []byte, len(others))
 	for _, server := range others {
 		w.start(func() {
 			// Without the id: a member that knows that this node was removed does not talk to it otherwise.
-			body, err := w.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
+			body, err := w.self.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
 				body = []byte{}
 			}
@@ -180,9 +193,9 @@ const aloneRounds = 3
 
 // countAlone counts the polls in a row in which this node heard of no leader, or did not find itself among the members.
 func (w *memberWatch) countAlone(rounds int) int {
-	servers := w.servers()
+	servers := w.self.servers()
 	_, member := peer.Find(servers, w.self.ID)
-	if len(servers) > 0 && !member || w.leader() == "" {
+	if len(servers) > 0 && !member || w.self.leader() == "" {
 		return rounds + 1
 	}
 	return 0

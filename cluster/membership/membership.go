@@ -20,6 +20,8 @@ type Raft interface {
 	State() raft.RaftState
 	CurrentTerm() uint64
 	LastIndex() uint64
+	CommitIndex() uint64
+	GetConfiguration() raft.ConfigurationFuture
 	AddVoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
 	AddNonvoter(id raft.ServerID, address raft.ServerAddress, previous uint64, timeout time.Duration) raft.IndexFuture
 	DemoteVoter(id raft.ServerID, previous uint64, timeout time.Duration) raft.IndexFuture

@@ -17,29 +17,39 @@ import (
 
 // fake is the world of the member n1, which leads.
 type fake struct {
-	members  []raft.Server
-	statuses map[raft.ServerAddress]peer.Status // of the members that answer
-	pinned   map[raft.ServerID]bool
-	last     uint64                                    // index of the last entry in the log
-	transfer func(to raft.ServerID) error              // what becomes of a transfer
-	change   func(what string, id raft.ServerID) error // what becomes of a change
-	executed []fsm.Command
+	members    []raft.Server
+	statuses   map[raft.ServerAddress]peer.Status // of the members that answer
+	pinned     map[raft.ServerID]bool
+	last       uint64 // index of the last entry in the log, which is committed
+	serving    bool
+	configured uint64                                    // index of the newest configuration
+	transfer   func(to raft.ServerID) error              // what becomes of a transfer
+	change     func(what string, id raft.ServerID) error // what becomes of a change
+	executed   []fsm.Command
 }
 
 // future is the end of what raft was asked for.
 type future struct {
-	run func() error
+	run     func() error
+	index   uint64
+	servers []raft.Server
 }
 
-func (f future) Error() error  { return f.run() }
-func (f future) Index() uint64 { return 1 }
+func (f future) Error() error                      { return f.run() }
+func (f future) Index() uint64                     { return f.index }
+func (f future) Configuration() raft.Configuration { return raft.Configuration{Servers: f.servers} }
 
 func (f *fake) State() raft.RaftState { return raft.Leader }
 func (f *fake) CurrentTerm() uint64   { return 3 }
 func (f *fake) LastIndex() uint64     { return f.last }
+func (f *fake) CommitIndex() uint64   { return f.last }
+
+func (f *fake) GetConfiguration() raft.ConfigurationFuture {
+	return future{run: func() error { return nil }, index: f.configured, servers: f.members}
+}
 
 func (f *fake) made(what string, id raft.ServerID) raft.IndexFuture {
-	return future{func() error { return f.change(what, id) }}
+	return future{run: func() error { return f.change(what, id) }, index: 1}
 }
 
 func (f *fake) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
@@ -59,7 +69,7 @@ func (f *fake) RemoveServer(id raft.ServerID, _ uint64, _ time.Duration) raft.In
 }
 
 func (f *fake) LeadershipTransferToServer(id raft.ServerID, _ raft.ServerAddress) raft.Future {
-	return future{func() error { return f.transfer(id) }}
+	return future{run: func() error { return f.transfer(id) }}
 }
 
 // Call implements peer.Client.
@@ -78,7 +88,7 @@ func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _
 // newFake returns a cluster of three voters and the membership of n1, which leads. All three answer.
 func newFake(t *testing.T) (*fake, *Membership) {
 	f := &fake{
-		statuses: make(map[raft.ServerAddress]peer.Status), pinned: make(map[raft.ServerID]bool), last: 10,
+		statuses: make(map[raft.ServerAddress]peer.Status), pinned: make(map[raft.ServerID]bool), last: 10, serving: true,
 		transfer: func(raft.ServerID) error { return nil },
 		change:   func(what string, id raft.ServerID) error { t.Errorf("%s %s", what, id); return nil },
 	}
@@ -91,9 +101,9 @@ func newFake(t *testing.T) (*fake, *Membership) {
 	began := time.Now()
 	return f, New(World{
 		Self: f.members[0], Raft: f, Client: f, Statuses: peer.NewStatuses("n1.1", f, servers, func() time.Duration { return time.Since(began) }),
-		Servers: servers, OwnStatus: func() peer.Status { return f.statuses["n1"] }, Serving: func() bool { return true },
+		Servers: servers, OwnStatus: func() peer.Status { return f.statuses["n1"] }, Serving: func() bool { return f.serving },
 		Confirm:    func(context.Context) error { return nil },
-		CallLeader: func(context.Context, peer.Method, []byte) ([]byte, error) { return nil, peer.ErrNotLeader },
+		CallLeader: func(context.Context, peer.Method, []byte) ([]byte, error) { return []byte("passed on"), nil },
 		Execute: func(_ context.Context, c fsm.Command) (fsm.Result, error) {
 			f.executed = append(f.executed, c)
 			return fsm.Result{}, nil
@@ -240,6 +250,32 @@ func TestJoin(t *testing.T) {
 			}
 			if err := m.HandleJoin(t.Context(), peer.Caller{Certified: func(...string) bool { return false }}, body); !errors.Is(err, peer.ErrRefused) {
 				t.Errorf("with a certificate of another node: %v", err)
+			}
+		})
+	}
+}
+
+func TestWhoIsAMember(t *testing.T) {
+	for name, test := range map[string]struct {
+		serving    bool
+		configured uint64
+		caller     raft.ServerID
+		id         raft.ServerID
+		answer     string
+		err        error
+	}{
+		"a member":                        {true, 5, "n2.1", "n3.1", "true", nil},
+		"one that was removed":            {true, 5, "", "n4.1", "false", nil},
+		"while a change is not committed": {true, 11, "", "n4.1", "true", nil},
+		"asked of a follower":             {false, 5, "", "n4.1", "passed on", nil},
+		"passed on to a follower":         {false, 5, "n2.1", "n4.1", "", peer.ErrNotLeader},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			f.serving, f.configured = test.serving, test.configured
+			answer, err := m.HandleMember(t.Context(), peer.Caller{ID: test.caller}, test.id)
+			if string(answer) != test.answer || !errors.Is(err, test.err) {
+				t.Errorf("%q, %v", answer, err)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func (a *administration) successor(ctx context.Context, leader string) (first st
 // successors returns the first member by name that can lead, how many can, and how many other voters there are.
 func successors(health *cluster.Health, leader string) (first string, able, voters int) {
 	for _, m := range health.Members {
-		if m.Node == leader || m.State != "voter" {
+		if m.Member == leader || m.State != "voter" {
 			continue
 		}
 		voters++
@@ -80,8 +80,8 @@ func successors(health *cluster.Health, leader string) (first string, able, vote
 			continue
 		}
 		able++
-		if first == "" || m.Node < first {
-			first = m.Node
+		if first == "" || m.Member < first {
+			first = m.Member
 		}
 	}
 	return first, able, voters

@@ -130,7 +130,7 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 		if m.KeptNonVoter {
 			state += " (kept)"
 		}
-		rows = append(rows, []any{m.Node, state, m.Healthy, m.StableSince.Format(time.RFC3339), m.LastContact, m.LastIndex, m.Version, m.BrokerConnected})
+		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), m.LastContact, m.LastIndex, m.Version, m.BrokerConnected})
 	}
 	return printTable(command.OutOrStdout(), "Node, State, Healthy, Stable Since, Last Contact, Last Index, Version, Broker", rows)
 }
@@ -202,7 +202,7 @@ func (a *administration) printVerification(out io.Writer, v *cluster.Verificatio
 	}
 	var rows [][]any
 	for _, state := range v.Hashes {
-		rows = append(rows, []any{state.Node, v.Index, state.Hash + state.Fault})
+		rows = append(rows, []any{state.Member, v.Index, state.Hash + state.Fault})
 	}
 	return printTable(out, "Node, Index, State Hash", rows)
 }

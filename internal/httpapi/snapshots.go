@@ -9,7 +9,7 @@ import (
 const snapshotTimeout = time.Hour
 
 func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
-	if err := a.Node.TakeSnapshot(); err != nil {
+	if err := a.Node.Snapshots().Take(); err != nil {
 		return err
 	}
 	return a.status(w, r)
@@ -21,7 +21,7 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	slow(w, snapshotTimeout)
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if _, err := a.Node.SaveSnapshot(w); err != nil {
+	if _, err := a.Node.Snapshots().Save(w); err != nil {
 		// The status is sent already. A body that breaks off is what the client sees; the checksum tells it, too.
 		panic(http.ErrAbortHandler)
 	}
@@ -30,5 +30,5 @@ func (a *admin) saveSnapshot(w http.ResponseWriter, r *http.Request) error {
 
 func (a *admin) restoreSnapshot(w http.ResponseWriter, r *http.Request) error {
 	slow(w, snapshotTimeout)
-	return done(w, a.Node.Restore(r.Context(), r.Body))
+	return done(w, a.Node.Snapshots().Restore(r.Context(), r.Body))
 }

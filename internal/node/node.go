@@ -180,9 +180,9 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: no leader is known"))
 	case status.Role == "leader" && !status.Serving:
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
-	case n.Cluster.Behind():
+	case status.Behind:
 		faults = append(faults, errors.New("cluster: this node is catching up"))
-	case n.Cluster.Learning(): // another one that is stopped now, because this one is ready, might cost the majority
+	case status.Learning: // another one that is stopped now, because this one is ready, might cost the majority
 		faults = append(faults, errors.New("cluster: this node does not vote yet"))
 	}
 	return errors.Join(faults...)

@@ -50,21 +50,21 @@ func stateMachine() []Mutant {
 }
 
 func replication() []Mutant {
-	const confirm = "func (n *Node) confirm(ctx context.Context, term uint64) error {\n"
+	const confirm = "func (c *confirmer) confirm(ctx context.Context, term uint64) error {\n"
 	return []Mutant{
 		{
 			Name: "ack_early", What: "acknowledge before commit", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "cluster/lead.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
 				{
-					File: "cluster/lead.go", Old: "\treturn n.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
-					New: `	future := n.raft.ApplyLog(raft.Log{Data: data}, 0)
+					File: "cluster/lead.go", Old: "\treturn l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
+					New: `	future := l.self.raft.ApplyLog(raft.Log{Data: data}, 0)
 	var state bytes.Buffer
 	copied := fsm.New()
-	if err := n.replica.Capture().Write(&state); err != nil || copied.Restore(&state) != nil {
+	if err := l.self.replica.Capture().Write(&state); err != nil || copied.Restore(&state) != nil {
 		return future
 	}
-	if outcome, err := copied.Apply(copied.Status().Index+1, n.raft.CurrentTerm(), data); err == nil && !outcome.Skipped {
-		n.replica.View(func(*fsm.Machine) { n.observe(outcome) })
+	if outcome, err := copied.Apply(copied.Status().Index+1, l.self.raft.CurrentTerm(), data); err == nil && !outcome.Skipped {
+		l.self.replica.View(func(*fsm.Machine) { l.commands.applied(outcome) })
 	}
 	return future
 `,
@@ -73,10 +73,10 @@ func replication() []Mutant {
 		},
 		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability", "cluster/confirm.go",
 			confirm, confirm+`	if true {
-		ctx, cancel := context.WithTimeout(ctx, n.config.Timing.Election)
+		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 		verified := make(chan error, 1)
-		n.workers.Go(func() { verified <- n.raft.VerifyLeader().Error() })
+		c.start(func() { verified <- c.self.raft.VerifyLeader().Error() })
 		select {
 		case err := <-verified:
 			if err != nil {
@@ -89,7 +89,7 @@ func replication() []Mutant {
 	}
 `),
 		one("leader_state", "confirm leadership by State() == Leader", "linearizability", "cluster/confirm.go",
-			confirm, confirm+"\tif n.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
+			confirm, confirm+"\tif c.self.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
 		{
 			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "cluster/readindex/reader.go", Old: "m.Read(waiting[i].command)", New: "readCached(m, waiting[i].command)"},
@@ -225,12 +225,12 @@ func takeover() []Mutant {
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
-				{File: "cluster/node.go", Old: "\tpeers      *peer.Statuses\n", New: "\tpublished  atomic.Uint64\n\tpeers      *peer.Statuses\n"},
+				{File: "cluster/commands.go", Old: "\tobserver   Observer\n", New: "\tpublished  atomic.Uint64\n\tobserver   Observer\n"},
 				{
-					File: "cluster/node.go", Old: "\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
-					New: "\tn.published.Store(max(index, n.published.Load()))\n\tif p := n.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
+					File: "cluster/commands.go", Old: "\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
+					New: "\tc.published.Store(max(index, c.published.Load()))\n\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 				},
-				{File: "cluster/lead.go", Old: "\tn.proposer.Store(l.proposer)\n", New: "\tl.proposer.SetPublished(n.published.Load())\n\tn.proposer.Store(l.proposer)\n"},
+				{File: "cluster/lead.go", Old: "\tl.commands.proposer.Store(current.proposer)\n", New: "\tcurrent.proposer.SetPublished(l.commands.published.Load())\n\tl.commands.proposer.Store(current.proposer)\n"},
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},

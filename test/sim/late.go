@@ -137,7 +137,7 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 		s.sleep(f.lasts - time.Second)
 		for _, other := range s.hosts {
 			if node := other.member(); other != h && node != nil {
-				s.done("snapshot", node.TakeSnapshot())
+				s.done("snapshot", node.Snapshots().Take())
 			}
 		}
 		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with a disk that hung before it may have been too long

@@ -59,7 +59,7 @@ func (s *simulation) actOnCluster(f *fault, victim *host) bool {
 		for range 3 {
 			for _, h := range s.hosts {
 				if member := h.member(); member != nil {
-					s.done("snapshot", member.TakeSnapshot())
+					s.done("snapshot", member.Snapshots().Take())
 				}
 			}
 			s.sleep(f.lasts / 3)

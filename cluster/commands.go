@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"context"
+	"sync/atomic"
+
+	"holdfast/cluster/peer"
+	"holdfast/cluster/propose"
+	"holdfast/cluster/readindex"
+	"holdfast/fsm"
+)
+
+// leadership is the proposer and the reader of one term in which this node leads.
+type leadership struct {
+	term     uint64
+	proposer *propose.Proposer
+	reader   *readindex.Reader
+}
+
+// commands takes commands while this node leads, and brings each result to who waits for it: to one of this package's own goroutines (execute),
+// or to the observer. It is safe for concurrent use.
+type commands struct {
+	leadership atomic.Pointer[leadership]       // that takes proposals and reads
+	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
+	observer   Observer
+	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
+	confirmTerm func(ctx context.Context, term uint64) error
+}
+
+// serving reports whether this node leads, and takes commands.
+func (c *commands) serving() bool { return c.leadership.Load() != nil }
+
+// confirm returns nil when this node was the leader of its term at some moment after the call.
+func (c *commands) confirm(ctx context.Context) error {
+	l := c.leadership.Load()
+	if l == nil {
+		return peer.ErrNotLeader
+	}
+	return c.confirmTerm(ctx, l.term)
+}
+
+func (c *commands) propose(command fsm.Command, tag any) bool {
+	l := c.leadership.Load()
+	return l != nil && l.proposer.Add(command, tag)
+}
+
+func (c *commands) read(command *fsm.Command, tag any) bool {
+	l := c.leadership.Load()
+	return l != nil && l.reader.Add(command, tag)
+}
+
+func (c *commands) flush() {
+	if l := c.leadership.Load(); l != nil {
+		l.proposer.Flush()
+		l.reader.Flush()
+	}
+}
+
+func (c *commands) setPublished(index uint64) {
+	if p := c.proposer.Load(); p != nil {
+		p.SetPublished(index)
+	}
+}
+
+// waiter is the tag of a command that one of this package's own goroutines waits for.
+type waiter struct {
+	done   chan struct{}
+	index  uint64 // of the entry
+	result fsm.Result
+	err    error
+}
+
+// execute is Node.Execute.
+func (c *commands) execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
+	result, _, err := c.executeAt(ctx, command)
+	return result, err
+}
+
+// executeAt is execute, and returns the index of the entry as well.
+func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
+	w := &waiter{done: make(chan struct{})}
+	if !c.propose(command, w) {
+		return fsm.Result{}, 0, peer.ErrNotLeader
+	}
+	c.flush()
+	select {
+	case <-w.done:
+		return w.result, w.index, w.err
+	case <-ctx.Done():
+		return fsm.Result{}, 0, ctx.Err()
+	}
+}
+
+// applied passes on an entry that was applied. The state is locked.
+func (c *commands) applied(outcome *fsm.Outcome) {
+	var tags []any
+	if p := c.proposer.Load(); p != nil {
+		tags = p.Tags(outcome)
+	}
+	for i, tag := range tags {
+		if w, ok := tag.(*waiter); ok {
+			w.index, w.result = outcome.Index, outcome.Results[i]
+			close(w.done)
+			tags[i] = nil
+		}
+	}
+	c.observer.Applied(outcome, tags)
+}
+
+// failed passes on that a command was proposed in vain.
+func (c *commands) failed(tag any, unknown bool) {
+	switch tag := tag.(type) {
+	case nil:
+	case *waiter:
+		tag.err = peer.ErrNotDone
+		if unknown {
+			tag.err = peer.ErrOutcomeUnknown
+		}
+		close(tag.done)
+	default:
+		c.observer.Failed(tag, unknown)
+	}
+}

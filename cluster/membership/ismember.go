@@ -1,0 +1,38 @@
+package membership
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+)
+
+// HandleMember answers, by the word of the leader, whether a raft id is a member. The error is ErrNotLeader when there is nobody to
+// ask.
+func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
+	if !m.world.Serving() {
+		if caller.ID != "" {
+			return nil, peer.ErrNotLeader // it was passed on once
+		}
+		return m.world.CallLeader(ctx, peer.MethodMember, []byte(id))
+	}
+	member, err := m.isMember(ctx, id)
+	return strconv.AppendBool(nil, member), err
+}
+
+func (m *Membership) isMember(ctx context.Context, id raft.ServerID) (bool, error) {
+	if err := m.world.Confirm(ctx); err != nil {
+		return false, err
+	}
+	future := m.world.Raft.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return false, err
+	}
+	if future.Index() > m.world.Raft.CommitIndex() {
+		return true, nil // a change is under way: it may yet come to nothing
+	}
+	_, member := peer.Find(future.Configuration().Servers, id)
+	return member, nil
+}

@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/cluster/replica"
+	"holdfast/fsm"
+)
+
+// self is what this member knows of itself, and of the cluster by its own raft. It is safe for concurrent use.
+type self struct {
+	raft.Server // how the others know this member
+	raft        *raft.Raft
+	replica     *replica.Replica
+	client      peer.Client
+
+	wall          func() int64
+	freeSpace     func() (free uint64, low bool)
+	brokerSilence func() time.Duration
+}
+
+// servers returns the latest configuration that this member knows.
+func (s *self) servers() []raft.Server {
+	future := s.raft.GetConfiguration()
+	if future.Error() != nil {
+		return nil // raft v1.7.3 never fails here
+	}
+	return future.Configuration().Servers
+}
+
+// others returns all members but this one.
+func (s *self) others() []raft.Server { return peer.Others(s.servers(), s.ID) }
+
+// alone reports whether this node is the only member.
+func (s *self) alone() bool {
+	servers := s.servers()
+	return len(servers) == 1 && servers[0].ID == s.ID
+}
+
+// leader returns the id of the leader that this node hears of; empty for none.
+func (s *self) leader() raft.ServerID {
+	_, id := s.raft.LeaderWithID()
+	return id
+}
+
+// callLeader calls the leader that this member knows.
+func (s *self) callLeader(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
+	id := s.leader()
+	leader, known := peer.Find(s.servers(), id)
+	if id == s.ID || !known {
+		return nil, peer.ErrNotLeader
+	}
+	return s.client.Call(ctx, leader, method, request)
+}
+
+// role returns what raft is, as operators call it.
+func (s *self) role() string {
+	switch s.raft.State() {
+	case raft.Leader:
+		return "leader"
+	case raft.Follower:
+		return "follower"
+	case raft.Candidate:
+		return "candidate"
+	default:
+		return "shutdown"
+	}
+}
+
+// lastTerm returns the term of the last entry in the log. Raft tells it in one place only, together with everything else.
+func (s *self) lastTerm() uint64 {
+	term, _ := strconv.ParseUint(s.raft.Stats()["last_log_term"], 10, 64) // always a number
+	return term
+}
+
+// pinned reports whether a member stays a non-voter by an operator's word.
+func (s *self) pinned(id raft.ServerID) (pinned bool) {
+	s.replica.View(func(m *fsm.Machine) { pinned = m.KeptNonVoter(string(id)) })
+	return pinned
+}
+
+// learning reports whether this node is a member that does not vote yet, and is to.
+func (s *self) learning(servers []raft.Server) bool {
+	server, member := peer.Find(servers, s.ID)
+	return member && server.Suffrage != raft.Voter && !s.pinned(server.ID)
+}
+
+// settings returns the settings in force, and whether any are.
+func (s *self) settings() (inForce fsm.Settings, configured bool) {
+	s.replica.View(func(m *fsm.Machine) { inForce, configured = m.Settings() })
+	return inForce, configured
+}
+
+// applied returns the index of the last entry in the state.
+func (s *self) applied() uint64 { return s.replica.Status().Index }
+
+// version returns the version of the log that is in force.
+func (s *self) version() uint32 { return s.replica.Status().Version }
+
+// diskLow reports whether the disk is nearly full.
+func (s *self) diskLow() bool {
+	_, low := s.freeSpace()
+	return low
+}
+
+// status returns what this member says of itself.
+func (s *self) status() peer.Status {
+	address, leader := s.raft.LeaderWithID()
+	if address == "" {
+		leader = ""
+	}
+	contact := time.Duration(-1)
+	if last := s.raft.LastContact(); !last.IsZero() {
+		contact = time.Since(last)
+	}
+	if s.raft.State() == raft.Leader {
+		contact = 0
+	}
+	servers := s.servers()
+	return peer.Status{
+		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.role(), Leader: leader, Servers: servers,
+		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
+		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerSilence() == 0, DiskLow: s.diskLow(),
+		Wall: s.wall(),
+	}
+}
+
+// standing returns what this node knows of an id, and the address of a member. A node that hears of a leader knows the
+// members well enough; one that does not may be behind, and must let itself be caught up.
+func (s *self) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
+	servers := s.servers()
+	if server, known := peer.Find(servers, id); known {
+		return peer.Known, server.Address
+	}
+	if _, member := peer.Find(servers, s.ID); s.leader() == "" || !member {
+		return peer.Possible, ""
+	}
+	return peer.Stranger, ""
+}
