@@ -200,10 +200,10 @@ bench-tls: bench-build ## SETs with TLS to the broker beside SETs without; fails
 	bin/bench tls --output report/bench-tls --rounds 3 --duration 1500ms
 
 bench-go: ## micro-benchmarks of the hot paths, six times, for benchstat
-	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./mqttfront ./mqttfront/wire ./internal/mqttconn
+	go test -run '^$$' -bench . -benchmem -count 6 ./fsm ./resp ./mqttfront/role ./mqttfront/wire ./internal/mqttconn
 
 allocations: ## fail when a SET allocates more than it did (without the race detector, which allocates, too)
-	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocations -v ./mqttfront ./internal/mqttconn ./resp
+	HOLDFAST_ALLOCATIONS=1 go test -count=1 -run Allocations -v ./mqttfront/role ./internal/mqttconn ./resp
 
 bin/linux-%/holdfast: FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/holdfast

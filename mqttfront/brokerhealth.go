@@ -3,8 +3,6 @@ package mqttfront
 import (
 	"errors"
 	"time"
-
-	"holdfast/mqttfront/ingest"
 )
 
 // BrokerSilence returns for how long this node could not have served clients: because its session with the broker is down,
@@ -13,20 +11,10 @@ import (
 func (f *Front) BrokerSilence() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))
-	if s := f.leaderSession(); s != nil {
+	if s := f.leaderSession.Load(); s != nil {
 		silence = max(silence, s.Silence(now))
 	}
 	return silence
-}
-
-// leaderSession returns the session that only a leader has, or nil.
-func (f *Front) leaderSession() *ingest.LeaderSession {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if l, leads := f.role.(*leader); leads {
-		return l.session
-	}
-	return nil
 }
 
 // Ready returns nil when requests come from the broker and there is room for them, else what is wrong.
@@ -34,10 +22,10 @@ func (f *Front) Ready() error {
 	if err := f.session.Err(); err != nil {
 		return err
 	}
-	if f.droppedLately() {
+	if f.requests.DroppedLately() {
 		return errors.New("the hold buffer is full")
 	}
-	if s := f.leaderSession(); s != nil {
+	if s := f.leaderSession.Load(); s != nil {
 		return s.Err()
 	}
 	return nil

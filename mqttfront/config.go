@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/role"
 	"holdfast/mqttfront/wire"
 )
 
@@ -21,17 +22,13 @@ type Config struct {
 
 	Identity wire.Identity
 
-	// FollowLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
-	// cheaper, and rests on the broker's queue for what comes while nobody leads.
-	FollowLeader bool
+	role.Config
 
 	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
 	SessionAge time.Duration
 	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration
-	// DedupMargin is how long after the end of a request its client may send it again and gets the same answer.
-	DedupMargin time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
 	KeepAlive     time.Duration
@@ -39,17 +36,8 @@ type Config struct {
 	BackoffMin    time.Duration // between attempts to connect, with jitter
 	BackoffMax    time.Duration
 
-	Publishers   int // publishing connections
-	Window       int // messages in flight on each
-	Executing    int // requests in the hands of the store at once
-	HoldBytes    int // requests kept until they are known to be answered
-	HoldMessages int
-	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
-	RequestsPerClient int
-	// OverloadAge is how long a request may wait to be taken up before it is refused.
-	OverloadAge time.Duration
-	// ProposalAge is how long the store keeps a write at most before it is proposed.
-	ProposalAge time.Duration
+	Publishers int // publishing connections
+	Window     int // messages in flight on each
 	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
 	QueueNotifications int
 	QueueBytes         int // of their keys and values
@@ -64,23 +52,19 @@ func StaticPassword(password string) func() []byte {
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
-		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, DedupMargin: 2 * time.Minute, // as the protocol says
+		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, // as the protocol says
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
-		Publishers: 2, Window: 4096, Executing: 16384,
-		HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096, OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second, QueueNotifications: 200_000, QueueBytes: 64 << 20,
+		Publishers: 2, Window: 4096, QueueNotifications: 200_000, QueueBytes: 64 << 20,
+		Config: role.DefaultConfig(),
 	}
 }
-
-// maxWait bounds the time from the arrival of a write at a leader until it is proposed. A write that waited longer is not executed: its outcome
-// may be forgotten.
-func (c *Config) maxWait() time.Duration { return c.OverloadAge + c.ProposalAge }
 
 // decoder returns the decoder of requests. The outcome of a request is remembered beyond the time for which it is worth answering for as long as its
 // client may send it again, and such a copy may then wait in a session and at a leader.
 func (c *Config) decoder() wire.Decoder {
 	return wire.Decoder{
 		Identity: c.Identity, DefaultExpiry: c.DefaultExpiry, MaxExpiry: c.MaxExpiry,
-		Margin: c.DedupMargin + c.SessionAge + c.maxWait(),
+		Margin: c.DedupMargin + c.SessionAge + c.MaxWait(),
 	}
 }
 

@@ -151,14 +151,14 @@ func frontEnd() []Mutant {
 	return []Mutant{
 		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
-		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/follower.go",
+		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role/follower.go",
 			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)"),
-		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/execute.go",
+		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
 		{
 			Name: "refusal_unkept", What: "a write without an identity is refused although another node may execute it", Check: "effect after an error", Edits: []overlay.Edit{
-				{File: "mqttfront/execute.go", Old: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() && false {"},
-				{File: "mqttfront/execute.go", Old: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read || r.Command.ID.IsZero() }"},
+				{File: "mqttfront/role/execute.go", Old: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() && false {"},
+				{File: "mqttfront/role/execute.go", Old: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read || r.Command.ID.IsZero() }"},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
@@ -175,30 +175,30 @@ func frontEnd() []Mutant {
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
-		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/leaderrole.go",
-			"func (l *leader) givenBack(r *pending.Request) {\n", "func (l *leader) givenBack(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
+		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role/leaderrole.go",
+			"func (l *Leader) givenBack(r *pending.Request) {\n", "func (l *Leader) givenBack(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
+				{File: "mqttfront/role/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 		},
 		{
 			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
-				{File: "mqttfront/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
+				{File: "mqttfront/role/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
-		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/takeover.go",
+		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/role/takeover.go",
 			"\t\t\tl.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
-		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/expire.go",
+		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
 			"\t\tq.noteExpiredLocked(r)\n", ""),
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
-		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/takeover.go",
+		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/role/takeover.go",
 			"\treturn !r.Expired(now) || r.IsOpen() && r.InTable()\n", "\treturn !r.Expired(now)\n"),
-		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/copies.go",
+		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
 			Name: "merge_late_copies", What: "a copy that was sent later says where its request stands", Check: "order of a client", Edits: []overlay.Edit{
@@ -208,14 +208,14 @@ func frontEnd() []Mutant {
 			},
 			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
 		},
-		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
-			"\tif !f.mode.followersHold() {\n\t\treturn\n\t}\n\twaiting, cancel", "\tif true {\n\t\treturn\n\t}\n\twaiting, cancel").shownBy("broker restart"),
+		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/awaitsession.go",
+			"\tif !a.followersHold {\n", "\tif true {\n").shownBy("broker restart"),
 	}
 }
 
 func takeover() []Mutant {
 	return []Mutant{
-		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/takeover.go",
+		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/role/takeover.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
@@ -234,7 +234,7 @@ func takeover() []Mutant {
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},
-		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/takeover.go",
+		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/role/takeover.go",
 			"\tl.open = true\n", "\tl.open = true\n\tl.store.SetPublished(l.appliedIndex)\n"),
 	}
 }

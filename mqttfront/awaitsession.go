@@ -1,0 +1,44 @@
+package mqttfront
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"holdfast/mqttfront/ingest"
+)
+
+const (
+	// sessionWait bounds how long publishing waits for the node's own session. It is well below the time after which a leader without its broker
+	// hands over, because publishing is down meanwhile.
+	sessionWait = time.Second
+	// sessionWaitStep is how often it is looked whether waiting is of use.
+	sessionWaitStep = 50 * time.Millisecond
+)
+
+// sessionAwaiter makes publishing wait for the node's own session.
+type sessionAwaiter struct {
+	followersHold bool // otherwise the broker alone keeps requests, no other node drops any, and nothing is waited for
+	barrier       *ingest.Barrier
+	blocked       func() bool // whether a request waits for room; then no probe is read, and room comes from publishing alone
+	without       func()      // counts that publishing goes on without the session
+	log           *slog.Logger
+}
+
+// await waits until a probe that was sent after the moment has returned, for sessionWait at most.
+func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
+	if !a.followersHold {
+		return
+	}
+	waiting, cancel := context.WithTimeout(ctx, sessionWait)
+	defer cancel()
+	for !a.barrier.Passed(moment) && waiting.Err() == nil && !a.blocked() {
+		step, cancel := context.WithTimeout(waiting, sessionWaitStep)
+		a.barrier.Await(step, moment)
+		cancel()
+	}
+	if !a.barrier.Passed(moment) && ctx.Err() == nil {
+		a.without()
+		a.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply")
+	}
+}

@@ -1,0 +1,86 @@
+package role
+
+import (
+	"context"
+	"sync"
+
+	"holdfast/fsm"
+	"holdfast/internal/policy"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/wire"
+)
+
+// Clients is what a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that
+// misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
+type Clients struct {
+	requests   *Requests
+	kicker     *broker.Kicker
+	subscriber *broker.Subscriber
+}
+
+// NewClients returns what does that by a driver.
+func NewClients(requests *Requests, driver broker.Driver) *Clients {
+	metrics, log := requests.metrics, requests.log
+	return &Clients{
+		requests:   requests,
+		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
+		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
+	}
+}
+
+// Run calls the driver until the context ends.
+func (c *Clients) Run(ctx context.Context) {
+	var calling sync.WaitGroup
+	calling.Go(func() { c.kicker.Run(ctx) })
+	calling.Go(func() { c.subscriber.Run(ctx) })
+	calling.Wait()
+}
+
+// EndWatches proposes the end of a client's watches, if it has any, or has requests under way that may make some.
+func (c *Clients) EndWatches(d broker.Disconnect) {
+	watches := d.Everyone
+	if !watches {
+		c.requests.mu.Lock()
+		watches = c.requests.pending.Writes(d.ClientID) > 0
+		c.requests.mu.Unlock()
+	}
+	if !watches {
+		c.requests.store.View(func(m *fsm.Machine) { watches = m.Watches(d.ClientID) })
+	}
+	if !watches {
+		c.requests.metrics.Disconnects.WithLabelValues("no_watches").Inc()
+		return
+	}
+	c.requests.metrics.Disconnects.WithLabelValues("logged").Inc()
+	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
+}
+
+// propose proposes a command that no request waits for.
+func (c *Clients) propose(command fsm.Command) {
+	c.requests.store.Propose(command, nil)
+	c.requests.store.Flush()
+}
+
+// Kick disconnects the publisher of a request with an invalid response topic, if this node leads. It does not wait for that.
+func (c *Clients) Kick(r *wire.Request) {
+	if c.requests.leads() {
+		c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
+	}
+}
+
+// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed
+// when no subscription was made. When the driver fails, the next notification without a subscriber tries again. The filter has a single-level wildcard
+// for the key, as the protocol's Rust library subscribes.
+func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
+	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}
+	if otherwise != nil {
+		wanted.NotMade = func() { c.propose(*otherwise) }
+	}
+	return c.subscriber.Subscribe(wanted)
+}
+
+func principal(clientID string) (p policy.Principal) {
+	p.ClientID = clientID
+	return p
+}

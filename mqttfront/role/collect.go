@@ -1,0 +1,138 @@
+package role
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// A new leader may lack requests that other nodes hold: it may have been restarted, or cut off from the broker.
+// So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
+// passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
+// reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request
+// could overtake earlier ones of its client.
+
+const (
+	collectTime = 200 * time.Millisecond
+	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. If the leader cannot serve yet after
+	// that, it asks the other nodes again.
+	barrierTime = 200 * time.Millisecond
+	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
+	sweepInterval = time.Second
+)
+
+// collection is what the other nodes hold, by node, each in its order.
+type collection struct {
+	mu     sync.Mutex
+	byNode map[string][]*pending.Request
+}
+
+// collect asks the other nodes what they hold, and have held for as long as age.
+func (l *Leader) collect(ctx context.Context, age time.Duration) map[string][]*pending.Request {
+	ctx, cancel := context.WithTimeout(ctx, collectTime)
+	defer cancel()
+	c := collection{byNode: make(map[string][]*pending.Request)}
+	l.store.CollectHeld(ctx, age, func(node string, page []byte) {
+		requests, err := pending.ReadPage(page, time.Now())
+		if err != nil {
+			l.log.Warn("what another node holds cannot be read", "from", node, "error", err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.byNode[node] = append(c.byNode[node], requests...)
+	})
+	for node, requests := range c.byNode {
+		c.byNode[node] = withoutRepeats(requests)
+	}
+	return c.byNode
+}
+
+// withoutRepeats drops what comes again in a list: a node that puts its requests into another order meanwhile gives some of them twice.
+func withoutRepeats(list []*pending.Request) []*pending.Request {
+	known := make(map[fsm.RequestID]bool, len(list))
+	return slices.DeleteFunc(list, func(r *pending.Request) bool {
+		again := known[r.Command.ID]
+		known[r.Command.ID] = true
+		return again
+	})
+}
+
+// CollectForTakeover returns what the other nodes hold. If this node lacks some of it, it sends a probe, and waits for that for barrierTime at most.
+// Until the context ready, a child of ctx, ends because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
+// before the same request in another node's list.
+func (l *Leader) CollectForTakeover(ctx, ready context.Context) (held HeldElsewhere) {
+	held.byNode = make(map[string][]*pending.Request)
+	waiting := ctx
+	for {
+		maps.Copy(held.byNode, l.collect(ctx, 0)) // a node that does not answer now may have answered before
+		held.received = time.Now()
+		if !l.lacks(held.byNode) {
+			return held
+		}
+		probing, cancel := context.WithTimeout(waiting, barrierTime)
+		l.barrier.Await(probing, held.received)
+		cancel()
+		if ready.Err() != nil || l.barrier.Passed(held.received) {
+			return held
+		}
+		waiting = ready // from now on only until the node can serve
+	}
+}
+
+// lacks reports whether other nodes hold something that this one does not.
+func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, requests := range byNode {
+		for _, r := range requests {
+			if l.pending.Get(r.Command.ID) == nil && mattersAtTakeover(r, now) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sweep takes up, until the context ends, what passed this node by while it leads.
+func (l *Leader) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		l.sweepOnce(ctx)
+	}
+}
+
+// sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
+func (l *Leader) sweepOnce(ctx context.Context) {
+	at := l.barrier.Reached()
+	if l.pushesBack.Load() || at.IsZero() {
+		return // no room, or no probe has returned yet
+	}
+	byNode := l.collect(ctx, max(sweepInterval, time.Since(at)))
+	if ctx.Err() != nil || len(byNode) == 0 {
+		return
+	}
+	l.store.View(func(m *fsm.Machine) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.role != role(l) {
+			return
+		}
+		l.keepSettledLocked(m, byNode)
+		for _, r := range l.takeUpHeldLocked(m, byNode) {
+			l.executeLocked(r, false)
+		}
+		l.store.Flush()
+	})
+}

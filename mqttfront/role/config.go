@@ -1,0 +1,35 @@
+package role
+
+import "time"
+
+// Config is what the roles need to know. DefaultConfig gives each field a value.
+type Config struct {
+	// FollowLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
+	// cheaper, and rests on the broker's queue for what comes while nobody leads.
+	FollowLeader bool
+
+	Executing    int // requests in the hands of the store at once
+	HoldBytes    int // requests kept until they are known to be answered
+	HoldMessages int
+	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
+	RequestsPerClient int
+	// DedupMargin is how long after the end of a request its client may send it again and gets the same answer.
+	DedupMargin time.Duration
+	// OverloadAge is how long a request may wait to be taken up before it is refused.
+	OverloadAge time.Duration
+	// ProposalAge is how long the store keeps a write at most before it is proposed.
+	ProposalAge time.Duration
+}
+
+// DefaultConfig returns a configuration in which each node's own session brings requests.
+func DefaultConfig() Config {
+	return Config{
+		Executing: 16384, HoldBytes: 256 << 20, HoldMessages: 200_000, RequestsPerClient: 4096,
+		DedupMargin: 2 * time.Minute, // as the protocol says
+		OverloadAge: 5 * time.Second, ProposalAge: 5 * time.Second,
+	}
+}
+
+// MaxWait bounds the time from the arrival of a write at a leader until it is proposed. A write that waited longer is not executed: its outcome
+// may be forgotten.
+func (c *Config) MaxWait() time.Duration { return c.OverloadAge + c.ProposalAge }

@@ -1,0 +1,93 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
+// What is here keeps copies from being executed again, or in another place.
+
+// dedupLookup marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
+// A leader does not look.
+func (q *Requests) dedupLookup(r *pending.Request) (found dedupResult) {
+	if r.Command.ID.IsZero() || r.Read {
+		return dedupResult{done: true}
+	}
+	if q.leads() {
+		return dedupResult{}
+	}
+	return dedupResult{done: true, published: q.look(r)}
+}
+
+// look notes whether a request has had its effect, and reports whether the reply is known to be published.
+func (q *Requests) look(r *pending.Request) (published bool) {
+	q.store.View(func(m *fsm.Machine) {
+		_, index, known := m.Remembered(r.Command.ID)
+		if known {
+			r.MarkCopy()
+		}
+		published = known && index <= m.Status().Published
+	})
+	return published
+}
+
+// recheckPending marks copies among all requests that a follower holds. It does so if the state may know outcomes that the node did not look up: of
+// requests that it took in while it led, or after it installed a snapshot.
+func (q *Requests) recheckPending() {
+	q.store.View(func(m *fsm.Machine) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		index := m.Status().Index
+		if q.role.leads() || !q.pending.NeedsLookup && index == q.appliedIndex {
+			return
+		}
+		q.pending.NeedsLookup, q.appliedIndex = false, index
+		for r := range q.pending.All() {
+			if r.IsCopy() || r.Read || r.Command.ID.IsZero() {
+				continue
+			}
+			if _, _, known := m.Remembered(r.Command.ID); known {
+				r.MarkCopy()
+			}
+		}
+	})
+}
+
+// wasShedLocked reports whether a request was shed after this copy of it had come.
+func (q *Requests) wasShedLocked(r *pending.Request) bool {
+	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
+	return q.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).After(r.Arrived.Add(-imprecise))
+}
+
+// rejectRedeliveryLocked reports whether this node must not execute a request that the broker delivers again. The request expired here, or was shed, and
+// later requests of its client may have been executed since. Or it has no identity and only the broker keeps requests: an earlier leader may
+// have executed it, and no node could recognise it.
+func (q *Requests) rejectRedeliveryLocked(r *pending.Request) bool {
+	id := r.Command.ID
+	switch {
+	case r.Read:
+		return false
+	case id.IsZero():
+		return !q.mode.followersHold()
+	default:
+		if earlier := q.pending.Get(id); earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived) {
+			return true
+		}
+		return !q.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !q.mode.followersHold() && !q.pending.Hints.EndedAt(id, pending.EndShed).IsZero()
+	}
+}
+
+// isOfUnknownAgeLocked reports whether nothing tells the age of a write that the broker delivers again in the leader's session: deduplication may have
+// forgotten it. It was in flight to an earlier connection for an unknown time, and no probe comes before it. Its message expiry tells its age, except that brokers deliver an
+// expired message with one second left. Such a write is answered if its outcome is known, and is not executed otherwise.
+func (q *Requests) isOfUnknownAgeLocked(r *pending.Request) bool {
+	const least = time.Second
+	if !r.Redelivered || q.mode.followersHold() || !r.InTable() || r.Deadline.Sub(r.Arrived) > least {
+		return false
+	}
+	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age
+	return earlier == nil || !earlier.IsOpen()
+}

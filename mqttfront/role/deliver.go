@@ -1,0 +1,100 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/wire"
+)
+
+// answerLocked sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log.
+func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
+	if r.State().IsHeld() {
+		l.beginWorkLocked(r) // the outcome was known before anybody executed it here
+	}
+	l.pending.EndWrite(r)
+	r.Deliver(index, time.Now())
+	l.metrics.Stage("commit", time.Since(r.Began))
+	l.metrics.Answered(r, result)
+	if result.Code == fsm.CodeDropped {
+		l.endWorkLocked(r)
+		l.endLocked(r)
+		return
+	}
+	if r.Command.Kind == fsm.KindKeyNotify && result.Code == fsm.CodeOK {
+		l.clients.subscribe(r.Command.Principal.ClientID, nil)
+	}
+	l.watermark.Add(index)
+	l.sendLocked(r.Ordering(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
+}
+
+// notifyLocked sends the notifications of a change on their way.
+func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
+	if age >= l.expiry {
+		return
+	}
+	for i := range event.Receivers {
+		l.watermark.Add(event.Index)
+		l.sendLocked(event.Receivers[i].ClientID, &publish.Output{
+			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: l.expiry - age,
+		})
+	}
+}
+
+// sendLocked queues an output for a client.
+func (l *Leader) sendLocked(client string, o *publish.Output) {
+	for _, givenUp := range l.outbox.Send(client, o) {
+		l.endOutputLocked(givenUp)
+	}
+}
+
+// Published implements publish.Handler.
+func (l *Leader) Published(o *publish.Output) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.role == role(l) { // otherwise that leadership is over
+		l.endOutputLocked(o)
+	}
+}
+
+// NoSubscriber implements publish.Handler. It ends the watch of a client that does not subscribe, if the watch is older than the change: a client
+// may watch first and subscribe then.
+func (l *Leader) NoSubscriber(o *publish.Output) {
+	end := fsm.Command{
+		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
+		NotificationIndex: o.Event.Index, PublishedAt: o.Event.At,
+	}
+	if !l.clients.subscribe(o.Receiver.ClientID, &end) {
+		l.clients.propose(end)
+	}
+}
+
+// Kick implements publish.Handler.
+func (l *Leader) Kick(r *wire.Request) { l.clients.Kick(r) }
+
+// publishedLocked notes that an output of the entry at an index is published, or need not be.
+func (l *Leader) publishedLocked(index uint64) {
+	if l.watermark.Done(index) {
+		l.store.SetPublished(l.watermark.Index())
+	}
+}
+
+// endOutputLocked ends an output.
+func (l *Leader) endOutputLocked(o *publish.Output) {
+	l.publishedLocked(o.Index)
+	if o.Request == nil {
+		return
+	}
+	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
+		now := time.Now()
+		l.metrics.Stage("publish", now.Sub(o.Queued))
+		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64
+		if o.Index == 0 || r.Read { // the log does not say that it is answered
+			l.reportLocked(r.Command.ID)
+		}
+		l.endWorkLocked(r)
+		l.endLocked(r)
+	}
+}

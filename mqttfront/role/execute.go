@@ -1,0 +1,115 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+	"holdfast/mqttfront/wire"
+)
+
+// executeLocked gives a request to the store, or answers it where the store is not needed. A request that waited too long for a leader that
+// was there all the time is refused; one that waited for an election is not.
+func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
+	now := time.Now()
+	if r.Expired(now) {
+		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
+		if !r.InTable() {
+			l.endLocked(r)
+			return
+		}
+	}
+	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
+	known := r.State() == pending.StateCopy || r.Outcome() != 0
+	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
+	l.metrics.Stage("queue", now.Sub(r.Arrived))
+	overloaded := mayRefuse && !barred && l.overloadedLocked(r, now)
+	if overloaded && r.Logged() && r.Command.ID.IsZero() {
+		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
+		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
+		l.endLocked(r)
+		return
+	}
+	switch {
+	case barred:
+		r.Bar(now)
+	case overloaded:
+		r.Refuse(now)
+	default:
+		r.Execute(now)
+	}
+	l.beginWorkLocked(r)
+	command := r.Command
+	switch {
+	case r.AnswerKnown():
+		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
+		return
+	case overloaded && mayRefuseUnlogged(r):
+		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
+		return
+	case overloaded || barred:
+		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
+		silent := barred && (late || known)
+		command = command.Refusal(silent && l.version >= fsm.VersionProlong)
+	case r.Read && l.pending.NoConflictingWrite(r):
+		if !l.store.Read(&r.Command, r) {
+			l.requeueLocked(r)
+		}
+		return
+	default:
+		l.leaveOutOversize(&command)
+	}
+	l.pending.BeginWrite(r)
+	if !l.store.Propose(command, r) {
+		l.requeueLocked(r)
+	}
+}
+
+// outcomeMayBeForgotten reports whether a request of another node expired so long ago that its outcome, if it has one, may be forgotten.
+func (q *Requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
+	return r.Elsewhere && now.After(r.HoldUntil.Add(q.config.DedupMargin))
+}
+
+// mustBarLocked reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
+// node, and expired here, so that its client's later requests may have been executed.
+func (q *Requests) mustBarLocked(r *pending.Request, now time.Time) bool {
+	return r.Expired(now) || q.wasShedLocked(r) || r.Elsewhere && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
+}
+
+// answersBarredLocked handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
+// the request ends here.
+func (l *Leader) answersBarredLocked(r *pending.Request, result *fsm.Result) bool {
+	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
+		return true
+	}
+	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
+	l.silent = true
+	l.pending.EndWrite(r)
+	l.endWorkLocked(r)
+	l.endLocked(r)
+	return false
+}
+
+// overloadedLocked reports whether a request is refused: it waited for too long, or its client has too much under way.
+func (q *Requests) overloadedLocked(r *pending.Request, now time.Time) bool {
+	switch {
+	case now.Sub(r.Arrived) > q.config.OverloadAge:
+		q.metrics.Refused.WithLabelValues("age").Inc()
+	case q.shares.full(r.Ordering(), r.Size):
+		q.metrics.Refused.WithLabelValues("client_share").Inc()
+	default:
+		return false
+	}
+	return true
+}
+
+// leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
+func (q *Requests) leaveOutOversize(command *fsm.Command) {
+	if int64(len(command.Key)) > q.limits.KeyBytes ||
+		int64(len(command.Value)) > q.limits.ValueBytes || int64(len(command.Expected)) > q.limits.ValueBytes {
+		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
+	}
+}
+
+// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
+func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }

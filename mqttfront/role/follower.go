@@ -1,0 +1,78 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// follower is the role of a node that does not serve. It holds requests. If the node becomes the leader, the leader answers them.
+type follower struct{ *Requests }
+
+func (follower) leads() bool { return false }
+
+func (f follower) hasRoom(r *pending.Request) bool {
+	return !f.onlyHolder() || !f.pending.Full(r)
+}
+
+func (f follower) admit(r *pending.Request, found dedupResult) {
+	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.done
+	if f.isStaleLocked(r) {
+		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
+		return // not acknowledged: the session ends
+	}
+	if !f.mode.followersHold() {
+		return // not acknowledged: the broker still has it
+	}
+	if f.dropRedeliveredLocked(r) {
+		return
+	}
+	// In a backlog, a copy of a request that was answered or shed is old.
+	ended := r.Backlog && (found.published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
+	if ended || !f.keepsLocked(r) {
+		r.Done()
+		return
+	}
+	if f.holdLocked(r) && r.Outcome() != 0 {
+		f.pending.AddCommitted(r)
+	}
+}
+
+// followerDelay is how long a follower lets messages gather. It only holds them, so no client waits longer for that.
+const followerDelay = 5 * time.Millisecond
+
+func (follower) coalescingDelay() time.Duration { return followerDelay }
+
+func (follower) changed(*fsm.Event) {}
+
+func (f follower) committed(r *pending.Request, _ *fsm.Outcome, _ int) { f.parkCommittedLocked(r) }
+
+func (f follower) applied(outcome *fsm.Outcome) {
+	for _, r := range f.pending.Released(outcome.Published) {
+		f.endLocked(r)
+	}
+}
+
+func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(r) }
+
+func (f follower) givenBack(r *pending.Request) {
+	f.pending.EndWrite(r)
+	switch {
+	case !f.mode.followersHold():
+		f.releaseLocked(r)
+	case f.dropStaleLocked(r): // a leader that was stopped had it
+	default:
+		f.keepFirstLocked(r)
+	}
+}
+
+func (f follower) expects() bool { return f.mode.followersHold() }
+
+func (f follower) reported(id fsm.RequestID, now time.Time) {
+	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
+		f.endLocked(r)
+	} else if f.mode.followersHold() {
+		f.pending.Hints.Answered(id, now)
+	}
+}

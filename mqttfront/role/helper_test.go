@@ -1,0 +1,193 @@
+package role
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/metrics"
+	"holdfast/mqttfront/pending"
+	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/wire"
+)
+
+// fakeStore keeps what the front end gives it.
+type fakeStore struct {
+	alone     bool
+	told      [][]byte
+	held      map[string][][]byte
+	asked     func() map[string][][]byte // if it is set, what is held now
+	machine   *fsm.Machine
+	proposed  []fsm.Command
+	tags      []any
+	reads     []any
+	published uint64
+}
+
+func (s *fakeStore) Propose(c fsm.Command, tag any) bool {
+	s.proposed, s.tags = append(s.proposed, c), append(s.tags, tag)
+	return true
+}
+
+func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
+	s.reads = append(s.reads, tag)
+	return true
+}
+func (s *fakeStore) Flush()                                      {}
+func (s *fakeStore) Wall() int64                                 { return time.Now().UnixMilli() }
+func (s *fakeStore) Alone() bool                                 { return s.alone }
+func (s *fakeStore) Broadcast(_ context.Context, message []byte) { s.told = append(s.told, message) }
+
+func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
+	held := s.held
+	if s.asked != nil {
+		held = s.asked()
+	}
+	for node, pages := range held {
+		for _, page := range pages {
+			take(node, page)
+		}
+	}
+}
+func (s *fakeStore) Confirm(context.Context) error { return nil }
+func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
+func (s *fakeStore) SetPublished(index uint64)     { s.published = index }
+
+// node is what a front end has of this package, and of what this package works with.
+type node struct {
+	*Requests
+	barrier  *ingest.Barrier
+	clients  *Clients
+	receiver *Receiver
+	begun    time.Time // when its session began
+}
+
+func (n *node) newLeader() *Leader {
+	return NewLeader(n.Requests, n.barrier, func() time.Time { return n.begun }, n.clients)
+}
+
+func newNode(t testing.TB, change ...func(*Config)) (*node, *fakeStore) {
+	t.Helper()
+	return newNodeOf(t, broker.NoDriver{}, wire.Identity{}, change...)
+}
+
+func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, change ...func(*Config)) (*node, *fakeStore) {
+	t.Helper()
+	config := DefaultConfig()
+	for _, f := range change {
+		f(&config)
+	}
+	n := &node{Requests: New(&config, metrics.New(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), barrier: ingest.NewBarrier(), begun: time.Now()}
+	store := &fakeStore{machine: fsm.New()}
+	n.SetStore(store)
+	n.clients = NewClients(n.Requests, driver)
+	decoder := wire.Decoder{
+		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, Margin: config.DedupMargin + time.Minute + config.MaxWait(),
+	}
+	n.receiver = NewReceiver(n.Requests, driver, decoder, nil, n.clients.Kick)
+	return n, store
+}
+
+// fakeOutbox keeps what a leader sends.
+type fakeOutbox struct {
+	leader  *Leader
+	full    bool // and gives everything up
+	outputs []*publish.Output
+}
+
+func (o *fakeOutbox) Send(_ string, output *publish.Output) (givenUp []*publish.Output) {
+	if o.full {
+		return []*publish.Output{output}
+	}
+	o.outputs = append(o.outputs, output)
+	return nil
+}
+
+// deliver publishes all that was sent.
+func (o *fakeOutbox) deliver() {
+	for _, output := range o.outputs {
+		o.leader.Published(output)
+	}
+	o.outputs = o.outputs[:0]
+}
+
+// serve makes the front end serve.
+func serve(f *node) *fakeOutbox { return serveWith(f, HeldElsewhere{}) }
+
+// serveWith is serve, with what other nodes hold.
+func serveWith(f *node, held HeldElsewhere) *fakeOutbox {
+	l := f.newLeader()
+	o := &fakeOutbox{leader: l}
+	l.Begin(held, o)
+	return o
+}
+
+// sent returns how many outputs a leader has sent that are not delivered.
+func (f *node) sent() int {
+	if o, ok := leading(f).outbox.(*fakeOutbox); ok {
+		return len(o.outputs)
+	}
+	return 0
+}
+
+// leading returns the node's role as a leader. A node that does not lead gets one that no other code knows.
+func leading(f *node) *Leader {
+	if l, leads := f.role.(*Leader); leads {
+		return l
+	}
+	return f.newLeader()
+}
+
+const (
+	del = "*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
+	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
+)
+
+// first and last return requests that a front end holds, of which there is one.
+func (f *node) first() *pending.Request { return f.list()[0] }
+func (f *node) last() *pending.Request  { return f.list()[f.pending.Len()-1] }
+
+// list returns all requests that a front end holds, in their order.
+func (f *node) list() []*pending.Request { return slices.Collect(f.pending.All()) }
+
+// arrive hands a request of the client c to a front end, and returns whether it is acknowledged.
+func arrive(f *node, payload, correlation string, user ...string) (acknowledged *bool) {
+	return arriveWith(f, payload, correlation, nil, user...)
+}
+
+// withExpiry is arrive, of a message that expires after some seconds.
+func withExpiry(f *node, payload, correlation string, seconds uint32, user ...string) {
+	arriveWith(f, payload, correlation, &seconds, user...)
+}
+
+// message returns a request of the client c.
+func message(payload, correlation string, expiry *uint32, user ...string) mqttconn.Message {
+	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: expiry,
+	}}
+	for i := 0; i < len(user); i += 2 {
+		p.Properties.User.Add(user[i], user[i+1])
+	}
+	return mqttconn.Message{Publish: p}
+}
+
+func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
+	acknowledged = new(bool)
+	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
+	return acknowledged
+}
+
+func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.Outcome {
+	n := len(s.proposed) - 1
+	return &fsm.Outcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
+}

@@ -1,0 +1,215 @@
+package role
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/pending"
+)
+
+func followLeader(c *Config) { c.FollowLeader = true }
+
+// With one session for the cluster the broker keeps what is not answered: it is acknowledged with the reply, and by nobody else.
+func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
+	f, s := newNode(t, followLeader)
+	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.Len() != 0 {
+		t.Error("a node that does not lead took a request")
+	}
+	o := serve(f)
+	acknowledged := arrive(f, del, "0123456789abcdef")
+	if *acknowledged || len(s.proposed) != 1 {
+		t.Fatal("acknowledged before the reply")
+	}
+	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+	if *acknowledged {
+		t.Error("acknowledged before the reply was published")
+	}
+	o.deliver()
+	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.Len(), f.busy)
+	}
+}
+
+// A node that leads no longer lets go of everything, wherever it was, and acknowledges none of it: the next leader gets it.
+func TestWhatFollowedIsLetGo(t *testing.T) {
+	for name, end := range map[string]func(*node, *fakeStore){
+		"in the hands of the store": func(f *node, s *fakeStore) {
+			leading(f).stopServing()
+			f.Failed(s.tags[0], true)
+		},
+		"given back before the end": func(f *node, s *fakeStore) {
+			f.Failed(s.tags[0], false)
+			leading(f).stopServing()
+		},
+		"on its way out": func(f *node, s *fakeStore) {
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+			leading(f).stopServing()
+		},
+		"applied after the end": func(f *node, s *fakeStore) {
+			leading(f).stopServing()
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+		},
+	} {
+		f, s := newNode(t, followLeader)
+		serve(f)
+		acknowledged := arrive(f, del, "0123456789abcdef")
+		end(f, s)
+		if *acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("%s: acknowledged: %v, %d held, %d busy", name, *acknowledged, f.pending.Len(), f.busy)
+		}
+	}
+}
+
+// What the broker sends again, and nobody would know again, is not executed: an earlier leader may have done so.
+func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
+	f, s := newNode(t, followLeader)
+	serve(f)
+	lasts := uint32(30)
+	message := func(correlation string, redelivered bool) mqttconn.Message {
+		return mqttconn.Message{Redelivered: redelivered, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: &lasts,
+		}}}
+	}
+	acknowledged := 0
+	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
+		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() { acknowledged++ })
+	}
+	if acknowledged != 1 || len(s.proposed) != 2 {
+		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
+	}
+	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndShed, 1, false, time.Now())
+	if f.receiver.decodeAndAdmit(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
+	}
+}
+
+// † What was in flight to an earlier connection of the leader's session may be of any age, when its message expiry does not tell it: EMQX delivers an
+// expired message again with one second left. Deduplication may have forgotten its outcome.
+func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
+	for name, test := range map[string]struct {
+		left     uint32 // seconds; 0 is no message expiry
+		again    bool   // the broker delivers it again
+		pending  bool   // this node has it already
+		executed bool
+	}{
+		"one second left":            {left: 1, again: true},
+		"no message expiry":          {again: true},
+		"two seconds left":           {left: 2, again: true, executed: true},
+		"one second left, the first": {left: 1, executed: true},
+		"this node knows its age":    {left: 1, again: true, pending: true, executed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t, followLeader)
+			serve(f)
+			message := mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
+			}}}
+			if test.left != 0 {
+				message.Properties.MessageExpiry = &test.left
+			}
+			if test.pending {
+				f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+			}
+			message.Redelivered = test.again
+			f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+			if last := s.proposed[len(s.proposed)-1]; (last.Kind == fsm.KindDel) != test.executed {
+				t.Errorf("%+v is proposed", last)
+			}
+		})
+	}
+}
+
+// A write of unknown age is answered if its outcome is known.
+func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
+	f, s := newNode(t, followLeader)
+	serve(f)
+	message := mqttconn.Message{Redelivered: true, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
+		ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
+	}}}
+	for i, repeat := range []bool{false, true} {
+		f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+		last := len(s.proposed) - 1
+		f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
+		if answered := f.sent() == 1; answered != repeat {
+			t.Errorf("the log has an outcome from before: %v; answered: %v", repeat, answered)
+		}
+	}
+}
+
+// † What had expired before its turn came, because the leader had no room, is refused in the log before its client's later requests: no copy of
+// it is executed behind them, neither one that the broker sends again nor one of another node, which may expire up to a second later.
+func TestExpiredIsRefusedInTheLog(t *testing.T) {
+	for name, configure := range map[string]func(*Config){"one session": followLeader, "a session each": func(*Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t, configure)
+			serve(f)
+			message := func(payload string) mqttconn.Message {
+				lasts := uint32(5)
+				return mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
+					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
+				}}}
+			}
+			f.receiver.decodeAndAdmit(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
+			again := message(del)
+			again.Redelivered = true
+			f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
+			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
+				t.Fatalf("%+v is proposed", s.proposed)
+			}
+			commit(t, s, fsm.Entry{Commands: s.proposed})
+			if result, _, known := s.machine.Remembered(s.proposed[1].Rejected[0].ID); !known || result.Error != fsm.ErrorOverloaded {
+				t.Errorf("outcome %+v", result)
+			}
+			first := s.tags[0].(*pending.Request)
+			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
+			if first.State() != pending.StateDone || f.busy != 1 {
+				t.Errorf("state %d, %d busy", first.State(), f.busy)
+			}
+		})
+	}
+}
+
+// † Remaining expiry comes in whole seconds, so that deadlines of copies differ by up to one from node to node. What this node gave up is not
+// executed from another node's copy, behind its client's later requests.
+func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
+	for name, test := range map[string]struct {
+		forgets bool
+		want    string // refusals in upper case
+	}{"held for its place": {false, "Ab"}, "forgotten": {true, "bA"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newNode(t)
+				other, _ := newNode(t)
+				began := time.Now()
+				first, second := strings.Repeat("a", 16), strings.Repeat("b", 16)
+				withExpiry(f, del, first, 2, "__srcId", "c")
+				withExpiry(f, del, second, 4, "__srcId", "c")
+				time.Sleep(900 * time.Millisecond)
+				withExpiry(other, del, first, 2, "__srcId", "c")
+				withExpiry(other, del, second, 4, "__srcId", "c")
+				time.Sleep(1800 * time.Millisecond) // expired here, and not there
+				f.giveUp(time.Now())
+				if test.forgets {
+					f.giveUp(began.Add(10 * time.Second))
+				}
+				serve(f)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
+					leading(f).executeLocked(r, false)
+				}
+				if order := s.order(); order != test.want {
+					t.Errorf("proposed in the order %q, want %q", order, test.want)
+				}
+			})
+		})
+	}
+}

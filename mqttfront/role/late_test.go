@@ -1,0 +1,176 @@
+package role
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// A client that does not name itself is known by its response topic: that is part of the message, too.
+func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
+	f, s := newNode(t)
+	serve(f)
+	named, _ := newNode(t)
+	arrive(f, del, strings.Repeat("a", 16)) // on clients/c/r
+	arrive(named, del, strings.Repeat("a", 16), "__srcId", "c")
+	if s.proposed[0].ID != named.first().Command.ID {
+		t.Error("the client's own word has two forms")
+	}
+}
+
+// A copy comes while the store has the request, which has an outcome already: one request is left, and it is counted once.
+func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
+	f, s := newNode(t)
+	arrive(f, del, strings.Repeat("a", 16))
+	r := f.first()
+	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	serve(f)
+	leading(f).stopServing()
+	arrive(f, del, strings.Repeat("a", 16))
+	f.Failed(s.tags[0], true)
+	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
+	if f.pending.Len() != 1 || f.pending.Bytes() != r.Size || f.first() != r {
+		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
+	}
+}
+
+// What the leader answered outside of the log says less of a request than that the log shed it.
+func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
+	f, _ := newNode(t)
+	probe, _ := newNode(t)
+	arrive(probe, del, strings.Repeat("a", 16))
+	command := probe.first().Command
+	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
+	f.HandleBroadcast(command.ID[:])
+	if f.pending.Hints.EndedAt(command.ID, pending.EndShed).IsZero() {
+		t.Error("nobody knows any more that it was shed")
+	}
+}
+
+// A client sends a request again that was refused, and only a follower gets it: the leader answers with the refusal.
+func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		other, behind := newNode(t)
+		probe, _ := newNode(t)
+		arrive(probe, del, strings.Repeat("a", 16))
+		command := probe.first().Command
+		for _, store := range []*fakeStore{s, behind} {
+			commit(t, store, fsm.Entry{Commands: []fsm.Command{command.Refusal(false)}})
+			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+		}
+		serve(f)
+		arrive(other, del, strings.Repeat("a", 16))
+		time.Sleep(2 * time.Second)
+		f.barrier.Pass(time.Now())
+		sweepNow(t, f, s, other)
+		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
+		if f.sent() != 1 {
+			t.Error("unanswered")
+		}
+	})
+}
+
+// A refusal that waited in the store for long may find that the outcome of the request is forgotten: it is no answer then.
+func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t, func(c *Config) { c.RequestsPerClient = 1 })
+		serve(f)
+		arrive(f, del, strings.Repeat("b", 16)) // fills the share
+		arrive(f, del, strings.Repeat("a", 16))
+		time.Sleep(f.config.ProposalAge + time.Second)
+		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
+		if f.sent() != 0 || s.tags[1].(*pending.Request).State() != pending.StateDone {
+			t.Error("a definite refusal of what may have had its effect")
+		}
+		if s.published != 9 {
+			t.Errorf("the published mark is %d: other nodes hold their copies", s.published)
+		}
+	})
+}
+
+// A node that comes to lead holds a copy of which another leader said in the log that it came too late: it stays unanswered.
+func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
+	f, s := newNode(t)
+	probe, _ := newNode(t)
+	arrive(probe, del, strings.Repeat("a", 16))
+	command := probe.first().Command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
+	arrive(f, del, strings.Repeat("a", 16))
+	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
+	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5001, Commands: []fsm.Command{command.Refusal(true)}})
+	serve(f)
+	if f.sent() != 0 || len(s.proposed) != 0 || f.pending.Len() != 0 || f.busy != 0 {
+		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.pending.Len(), f.busy)
+	}
+}
+
+// The only member executed a request, and could not answer it for longer than the outcome is remembered. The broker sends it again.
+func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
+	f, s := newNode(t)
+	s.alone = true
+	serve(f)
+	arrive(f, del, strings.Repeat("a", 16))
+	f.Applied(s.outcome(3, fsm.CodeDeleted), s.tags)
+	arrive(f, del, strings.Repeat("a", 16))
+	if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindReject {
+		t.Errorf("%+v is proposed", s.proposed)
+	}
+}
+
+// collectOnce collects what other nodes hold for a node that can serve at once.
+func collectOnce(t *testing.T, f *node) HeldElsewhere {
+	t.Helper()
+	ready, cancel := context.WithCancel(t.Context())
+	cancel()
+	return leading(f).CollectForTakeover(t.Context(), ready)
+}
+
+// † A node that was started anew leads. Its session does not bring a any more, which it had acknowledged, but b. The other node's session lags: it has
+// b only later. While the publishing connections are not up, the node asks again.
+func TestTakeoverAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		f.barrier.Pass(time.Now().Add(-time.Second))
+		other, _ := newNode(t)
+		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		s.asked = func() map[string][][]byte { return map[string][][]byte{"other": pages(other)} }
+		ready, isReady := context.WithCancel(t.Context())
+		time.AfterFunc(300*time.Millisecond, func() { withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
+		time.AfterFunc(500*time.Millisecond, func() { withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
+		time.AfterFunc(time.Second, isReady)
+		began := time.Now()
+		held := leading(f).CollectForTakeover(t.Context(), ready)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %v", took)
+		}
+		serveWith(f, held)
+		if order := s.order(); order != "ab" {
+			t.Errorf("proposed in the order %q", order)
+		}
+	})
+}
+
+// What is settled is judged when a leadership begins, with what came by the own session until then.
+func TestSettledIsJudgedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t) // started anew: the first request, which it acknowledged, is lost
+		f.barrier.Pass(time.Now().Add(-time.Second))
+		other, _ := newNode(t)
+		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
+		time.Sleep(10 * time.Millisecond)
+		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		s.held = map[string][][]byte{"other": pages(other)}
+		held := collectOnce(t, f) // the probe takes longer than barrierTime, and so do the publishing connections
+		withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c")
+		serveWith(f, held)
+		if order := s.order(); order != "ab" {
+			t.Errorf("proposed in the order %q", order)
+		}
+	})
+}

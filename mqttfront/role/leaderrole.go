@@ -1,0 +1,75 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// What a leader does with requests, and with what the log says of them.
+
+func (*Leader) leads() bool { return true }
+
+func (l *Leader) hasRoom(r *pending.Request) bool {
+	return l.busy < l.config.Executing && !l.pending.Full(r)
+}
+
+func (l *Leader) admit(r *pending.Request, _ dedupResult) {
+	if l.dropRedeliveredLocked(r) {
+		return
+	}
+	if l.isOfUnknownAgeLocked(r) {
+		r.MarkLate()
+	}
+	if l.holdLocked(r) && l.open {
+		l.executeLocked(r, true)
+	}
+}
+
+const (
+	// leaderDelay is how long messages may gather where they are answered, while there is enough to do; and it is at most one part in
+	// delayShare of the time that a request takes as it is.
+	leaderDelay = 20 * time.Millisecond
+	delayShare  = 4
+	enoughToDo  = 16
+)
+
+func (l *Leader) coalescingDelay() time.Duration {
+	if l.busy < enoughToDo {
+		return 0
+	}
+	return min(leaderDelay, l.turnaround/delayShare)
+}
+
+func (l *Leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }
+
+func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
+	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
+	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateRefusing || r.State() == pending.StateRefusing && time.Since(r.Began) > l.config.ProposalAge
+	barred := late || r.State() == pending.StateBarring || r.State() == pending.StateRepeating
+	if !barred || l.answersBarredLocked(r, &outcome.Results[i]) {
+		l.answerLocked(r, outcome.Index, &outcome.Results[i])
+	}
+}
+
+func (l *Leader) applied(outcome *fsm.Outcome) {
+	if l.silent {
+		l.silent = false
+		l.watermark.Add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
+		l.publishedLocked(outcome.Index)
+	}
+}
+
+func (l *Leader) readDone(r *pending.Request, result *fsm.Result) {
+	l.answerLocked(r, 0, result)
+}
+
+// givenBack leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
+func (l *Leader) givenBack(r *pending.Request) {
+	l.dropStaleLocked(r)
+}
+
+func (l *Leader) expects() bool { return false }
+
+func (l *Leader) reported(fsm.RequestID, time.Time) {} // of an earlier leader

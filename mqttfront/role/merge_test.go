@@ -1,0 +1,352 @@
+package role
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/pending"
+	"holdfast/mqttfront/wire"
+)
+
+// heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
+func (f *node) heldOrder(of string) string {
+	var order strings.Builder
+	for r := range f.pending.All() {
+		if name := string(r.Correlation[:1]); strings.Contains(of, name) {
+			order.WriteString(name)
+		}
+	}
+	return order.String()
+}
+
+// The broker's stream of one client: A, then, when A is answered, B, C, a copy of A, D. This node's session lags: it holds A, of whose
+// outcome it did not hear because it led when A was applied, and B. The other node holds B, C, the copy of A, D.
+func TestMergePutsNothingBesideWhatIsDone(t *testing.T) {
+	f, s := newNode(t)
+	other, others := newNode(t)
+	probe, _ := newNode(t)
+	name := func(letter string) string { return strings.Repeat(letter, 16) }
+	arrive(probe, del, name("A"), "__srcId", "c")
+	a := probe.first().Command
+	for _, store := range []*fakeStore{s, others} {
+		commit(t, store, fsm.Entry{Commands: []fsm.Command{a}})
+		commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+	}
+	for _, letter := range []string{"A", "B"} {
+		arrive(f, del, name(letter), "__srcId", "c")
+	}
+	for _, letter := range []string{"B", "C", "A", "D"} {
+		arrive(other, del, name(letter), "__srcId", "c")
+	}
+	takeUpFrom(t, f, s, other)
+	if order := f.heldOrder("BCD"); order != "BCD" {
+		t.Errorf("B, C, D are executed in the order %s", order)
+	}
+}
+
+// A node that led holds a request and a copy of it: the first says where it stands.
+func TestMergeGoesByTheFirstCopy(t *testing.T) {
+	f, s := newNode(t)
+	other, _ := newNode(t)
+	serve(other)
+	for _, letter := range []string{"A", "B", "A", "C"} {
+		arrive(other, del, strings.Repeat(letter, 16), "__srcId", "c")
+	}
+	takeUpFrom(t, f, s, other)
+	if order := f.heldOrder("ABC"); order != "ABC" {
+		t.Errorf("A, B, C are executed in the order %s", order)
+	}
+}
+
+// † While a change of the identity settings is rolled out, nodes know a client under different names. Its requests are still put into one order.
+func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
+	f, s := newNode(t)
+	other, _ := newNodeOf(t, broker.NoDriver{}, wire.Identity{ClientIDProperty: "stamp"})
+	send := func(to *node, letters ...string) {
+		for _, letter := range letters {
+			arrive(to, del, strings.Repeat(letter, 16), "__srcId", "c", "stamp", "session of c")
+		}
+	}
+	send(f, "B", "D")
+	send(other, "A", "B", "C", "D")
+	takeUpFrom(t, f, s, other)
+	if order := f.heldOrder("ABCD"); order != "ABCD" {
+		t.Errorf("A, B, C, D are executed in the order %s", order)
+	}
+	for r := range f.pending.All() {
+		if r.Ordering() != "c" {
+			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.Ordering())
+		}
+	}
+}
+
+// sending is one publication of a request of a client.
+type sending struct {
+	number int
+	at     time.Duration
+}
+
+// stream draws the publications of a client in order of time: each request once, and later copies of some. again has the copied ones.
+func stream(r *rand.Rand, count int) (sent []sending, again map[int]bool) {
+	again = make(map[int]bool)
+	for number := range count {
+		at := time.Duration(number) * 50 * time.Millisecond
+		sent = append(sent, sending{number, at})
+		if r.IntN(8) == 0 {
+			again[number] = true
+			sent = append(sent, sending{number, at + 1500*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))})
+		}
+	}
+	slices.SortStableFunc(sent, func(a, b sending) int { return int(a.at - b.at) })
+	return sent, again
+}
+
+// bursts draws the publications of a client that sends six requests at once, and copies of some in the middle of a later burst.
+func bursts(r *rand.Rand, count int) (sent []sending, again map[int]bool) {
+	const pause, burst = 450 * time.Millisecond, 6
+	again = make(map[int]bool)
+	for number := range count {
+		sent = append(sent, sending{number, time.Duration(number/burst)*pause + time.Duration(number%burst)*time.Microsecond})
+		if r.IntN(4) == 0 {
+			again[number] = true
+			later := time.Duration(number/burst+1+r.IntN(2)) * pause
+			sent = append(sent, sending{number, later + time.Duration(r.IntN(burst))*time.Microsecond + time.Microsecond/2})
+		}
+	}
+	slices.SortStableFunc(sent, func(a, b sending) int { return int(a.at - b.at) })
+	return sent, again
+}
+
+// reads drops from a stream, for one node, the first copy of some requests: these are reads that were answered before the second copy came.
+func reads(r *rand.Rand, sent []sending, again map[int]bool) (kept []sending) {
+	answered := make(map[int]bool)
+	for number := range again {
+		answered[number] = r.IntN(6) == 0
+	}
+	for _, s := range sent {
+		if answered[s.number] {
+			answered[s.number] = false
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return kept
+}
+
+// receive draws what one node holds of a stream: all but the end, or from some point on, without a part, and up to some point, each with a lag of its own.
+func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*pending.Request) {
+	const expiry = 20 * time.Second
+	from, to := r.IntN(len(sent)/2+1), len(sent)-r.IntN(len(sent)/2+1)
+	missing := from + r.IntN(len(sent))
+	if whole {
+		from, to, missing = 0, len(sent)-r.IntN(4), len(sent)
+	}
+	lag := time.Duration(r.Int64N(int64(2 * time.Second)))
+	seen := make(map[int]*pending.Request)
+	for i, s := range sent[:max(to, from)] {
+		if i < from || i >= missing && i < missing+3 {
+			continue
+		}
+		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
+		arrived := now.Add(s.at + lag)
+		q := &pending.Request{Done: func() {}, Arrived: arrived, Sent: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
+		q.Correlation = []byte(fmt.Sprintf("%016d", s.number))
+		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
+		if first := seen[s.number]; first != nil {
+			first.Absorb(q) // as a follower does
+			continue
+		}
+		seen[s.number] = q
+		held = append(held, q)
+	}
+	return held
+}
+
+// withSecondHand draws what a node holds that led for a short time: what it received, and somewhere among that, in their order, some of the requests
+// that it took from another node.
+func withSecondHand(r *rand.Rand, received, other []*pending.Request) (held []*pending.Request) {
+	known := make(map[int]bool)
+	for _, q := range received {
+		known[number(q)] = true
+	}
+	held = slices.Clone(received)
+	at := 0
+	for _, q := range other {
+		if known[number(q)] || r.IntN(2) == 0 {
+			continue
+		}
+		taken := *q
+		taken.Elsewhere, taken.SecondHand = true, true
+		at += r.IntN(len(held) - at + 1)
+		held = slices.Insert(held, at, &taken)
+		at++
+	}
+	return held
+}
+
+// restarted draws what two nodes hold of a client that sends a run of requests, others, and the run again: one of the nodes was started anew before that.
+func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again map[int]bool) {
+	const pause, shortest = 20 * time.Millisecond, 300 * time.Millisecond
+	run, delay := 3+r.IntN(6), shortest+time.Duration(r.Int64N(int64(1200*time.Millisecond)))
+	var sent []sending
+	again = make(map[int]bool)
+	for number := range run + int(delay/pause) + 30 {
+		at := time.Duration(number) * pause
+		if number < run {
+			at, again[number] = time.Duration(number)*time.Microsecond, true
+			sent = append(sent, sending{number, at + delay})
+		}
+		sent = append(sent, sending{number, at})
+	}
+	slices.SortStableFunc(sent, func(a, b sending) int { return int(a.at - b.at) })
+	up := delay - time.Duration(r.Int64N(int64(3*pause)))
+	since := slices.DeleteFunc(slices.Clone(sent), func(s sending) bool { return s.at < up })
+	hold := func(sent []sending) (held []*pending.Request) {
+		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*pending.Request)
+		for _, s := range sent {
+			arrived := now.Add(s.at + lag)
+			q := &pending.Request{Done: func() {}, Arrived: arrived, Sent: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+			q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+			q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
+			if first := seen[s.number]; first != nil {
+				first.Absorb(q)
+				continue
+			}
+			seen[s.number] = q
+			held = append(held, q)
+		}
+		return held
+	}
+	if r.IntN(2) == 0 {
+		return [][]*pending.Request{hold(sent[:len(sent)-3]), hold(since)}, again
+	}
+	return [][]*pending.Request{hold(since[:len(since)-3]), hold(sent)}, again
+}
+
+// TestMergedOrderIsTheTrueOne: whatever part of a client's stream each of three nodes holds, with copies that came late to some of them, two
+// requests that were sent once come out in the order in which they were sent, if one of the nodes holds both.
+func TestMergedOrderIsTheTrueOne(t *testing.T) {
+	const runs = 9_000
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		now := time.Now().Add(-10 * time.Second)
+		f, s := newNode(t)
+		var lists [][]*pending.Request
+		var sent []sending
+		var again map[int]bool
+		switch seed % 3 {
+		case 0:
+			sent, again = stream(r, 16+r.IntN(20))
+			lists = [][]*pending.Request{receive(r, sent, false, now), receive(r, sent, false, now), receive(r, sent, false, now)}
+		case 1: // copies that come so soon can only be told where the lists have much in common
+			sent, again = bursts(r, 16+r.IntN(20))
+			for range 3 {
+				lists = append(lists, receive(r, reads(r, sent, again), true, now))
+			}
+		default:
+			lists, again = restarted(r, now)
+			lists = append(lists, nil)
+		}
+		here, n2 := lists[0], lists[1]
+		switch kind := seed % 3; {
+		case kind == 0 && r.IntN(2) == 0:
+			n2 = withSecondHand(r, n2, lists[2*r.IntN(2)])
+		case kind == 0:
+			here = withSecondHand(r, here, lists[1+r.IntN(2)])
+		}
+		f.mu.Lock()
+		for _, q := range here {
+			f.pending.Add(q)
+		}
+		leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
+		place := make(map[int]int)
+		for r := range f.pending.All() {
+			place[number(r)] = len(place)
+		}
+		f.mu.Unlock()
+		for _, list := range lists {
+			for i, a := range list {
+				for _, b := range list[i+1:] {
+					if !again[number(a)] && !again[number(b)] && place[number(a)] > place[number(b)] {
+						t.Fatalf("seed %d: of %v here, and %v and %v elsewhere, %d is behind %d; sent again were %v",
+							seed, numbers(lists[0]), numbers(lists[1]), numbers(lists[2]), number(a), number(b), again)
+					}
+				}
+			}
+		}
+	}
+}
+
+func number(r *pending.Request) int { return int(r.Command.ID[1]) }
+
+func numbers(requests []*pending.Request) (n []int) {
+	for _, r := range requests {
+		n = append(n, number(r))
+	}
+	return n
+}
+
+// Most of what a node holds may be copies: it was started anew just before its client sent everything again. The client sent 1, 2, 3, then 6
+// and 4, then 1, 2, 3 again, and then 5.
+func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
+	f, s := newNode(t)
+	now := time.Now()
+	made := func(number byte, sent time.Duration) *pending.Request {
+		q := &pending.Request{Done: func() {}, Arrived: now.Add(sent), Sent: now.Add(sent), HoldUntil: now.Add(time.Minute), Request: wire.Request{Deadline: now.Add(20*time.Second + sent), ResponseTopic: "clients/c/r"}}
+		q.Sent = q.Deadline
+		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
+		q.Command.ID[0], q.Command.ID[1] = 1, number
+		return q
+	}
+	const lag = 300 * time.Millisecond
+	here := []*pending.Request{made(1, lag), made(2, lag), made(3, lag), made(6, 2*time.Second+lag), made(4, 2*time.Second+lag)}
+	there := []*pending.Request{made(4, 2*time.Second), made(1, 5*time.Second), made(2, 5*time.Second), made(3, 5*time.Second), made(5, 6*time.Second)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range here {
+		f.pending.Add(q)
+	}
+	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	var order []int
+	for r := range f.pending.All() {
+		order = append(order, number(r))
+	}
+	if !slices.Equal(order, []int{1, 2, 3, 6, 4, 5}) {
+		t.Errorf("the order is %v", order)
+	}
+}
+
+// What contradicts itself everywhere takes bounded time, and loses nothing.
+func TestMergeOfContradictionsIsQuick(t *testing.T) {
+	f, s := newNode(t)
+	const count = 20_000
+	now := time.Now()
+	made := func(number int) *pending.Request {
+		q := &pending.Request{Done: func() {}, Arrived: now, Sent: now, HoldUntil: now.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+		q.Command.Kind, q.Command.ID[0], q.Command.ID[1], q.Command.ID[2] = fsm.KindDel, 1, byte(number), byte(number>>8)
+		return q
+	}
+	var there []*pending.Request
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range count {
+		q := made(i)
+		f.pending.Add(q)
+		there = append(there, made(count-i))
+	}
+	began := time.Now()
+	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if f.pending.Len() != count+1 {
+		t.Errorf("%d are held, not %d", f.pending.Len(), count+1)
+	}
+}

@@ -1,0 +1,71 @@
+package role
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// † A write that a busy leader will not take is refused through the log: another node holds a copy, and would execute it when
+// it leads next. A GET changes nothing, so it may be refused at once.
+func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
+	f, s := newNode(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
+	serve(f)
+	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
+		t.Fatalf("%+v", s.proposed)
+	}
+	if r := f.last(); r.State() != pending.StateRefusing {
+		t.Error("answered before the refusal is in the log")
+	}
+	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
+	if r := f.last(); len(s.proposed) != 1 || r.State() != pending.StateDelivering {
+		t.Error("a GET is refused through the log")
+	}
+}
+
+// † No refusal without the log can be kept: another node may get the request later and execute it, or the only one again. A write without an
+// identity that a busy leader will not take stays unanswered.
+func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		f, s := newNode(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
+		s.alone = alone
+		serve(f)
+		arrive(f, del, "short", "__srcId", "c")
+		if len(s.proposed) != 0 {
+			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
+		}
+		if f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("alone %v: %d held, %d busy", alone, f.pending.Len(), f.busy)
+		}
+	}
+}
+
+// What the store refused because it had waited there for too long may have had its effect, and been forgotten: it stays unanswered, unless the
+// outcome is known.
+func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		result   fsm.Result
+		answered bool
+	}{
+		"refused":                             {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, false},
+		"refused before":                      {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}, true},
+		"refused before, and nobody was told": {fsm.Result{Code: fsm.CodeDropped, Repeat: true}, false},
+		"dropped":                             {fsm.Result{Code: fsm.CodeDropped}, false},
+		"known":                               {fsm.Result{Code: fsm.CodeDeleted, Repeat: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t)
+			serve(f)
+			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+			refusal := s.proposed[0].Refusal(true)
+			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
+			if answered := f.pending.Len() == 1; answered != test.answered || (f.busy == 1) != answered || f.pending.Writes("c") != 0 {
+				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, f.pending.Writes("c"))
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package role
+
+import (
+	"context"
+	"time"
+
+	"holdfast/fsm"
+)
+
+const (
+	// reportInterval is how often the leader tells the other nodes what it answered outside of the log.
+	reportInterval = 100 * time.Millisecond
+	// maxReport bounds one report; what is beyond it is not reported, and held elsewhere until it expires.
+	maxReport = 1 << 16
+)
+
+// reportAnswered tells the other nodes, until the context ends, which requests were answered that never enter the log: they need not
+// hold them any longer.
+func (l *Leader) reportAnswered(ctx context.Context) {
+	ticker := time.NewTicker(reportInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		l.mu.Lock()
+		answered := l.answered
+		l.answered = nil
+		l.mu.Unlock()
+		l.sendReport(ctx, answered)
+	}
+}
+
+// sendReport sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
+func (l *Leader) sendReport(ctx context.Context, answered []fsm.RequestID) {
+	if len(answered) == 0 {
+		return
+	}
+	message := make([]byte, 0, len(answered)*len(fsm.RequestID{}))
+	for i := range answered {
+		message = append(message, answered[i][:]...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*reportInterval)
+	defer cancel()
+	l.store.Broadcast(ctx, message)
+}
+
+// reportLocked puts a request that no node need hold any longer into the next report.
+func (l *Leader) reportLocked(id fsm.RequestID) {
+	if id.IsZero() {
+		return
+	}
+	if len(l.answered) >= maxReport {
+		l.metrics.Unreported.Inc()
+		return
+	}
+	l.answered = append(l.answered, id)
+}

@@ -1,0 +1,222 @@
+package role
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/metrics"
+	"holdfast/mqttfront/pending"
+)
+
+// Requests are the requests of a node, and what it knows of the log. Both roles work on them. All methods are safe for concurrent use.
+type Requests struct {
+	config  *Config
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	mode    ingestMode
+	store   Store
+
+	mu           sync.Mutex // guards all fields below
+	role         role
+	room         sync.Cond // somebody waits to hand a request to the store
+	pending      pending.Buffer
+	mark         uint64       // the delivery watermark, as the log has it
+	appliedIndex uint64       // index of the last entry that the store told of
+	busy         int          // requests executing or answering
+	shares       clientShares // of the same, by client
+	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
+	turnaround time.Duration
+	limits     fsm.Limits
+	version    uint32        // of the log, in force
+	expiry     time.Duration // of notifications
+	stopped    bool
+	// What arrived between the two is old, whatever it says.
+	staleFrom, staleTo time.Time
+	fullAt             time.Time // when a request was last dropped because there was no room to hold it
+
+	pushesBack atomic.Bool // a request waits for room, and whatever comes from the broker behind it
+}
+
+// New returns the requests of a node that follows. SetStore gives them their store.
+func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
+	settings := fsm.DefaultSettings()
+	q := &Requests{
+		config: config, metrics: metrics, log: log,
+		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config),
+	}
+	q.room.L = &q.mu
+	q.role = follower{q}
+	q.adoptLocked(&settings)
+	if config.FollowLeader {
+		q.mode = ingestAtLeader
+	}
+	return q
+}
+
+// SetStore gives the store, before any request comes.
+func (q *Requests) SetStore(store Store) { q.store = store }
+
+// Run gives up, until the context ends, what nobody waits for any more. From then on no request is admitted.
+func (q *Requests) Run(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case now := <-ticker.C:
+			q.giveUp(now)
+			q.recheckPending()
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stopped = true
+	q.room.Broadcast()
+}
+
+// FollowersHold reports whether a node that does not lead holds requests. If not, the broker keeps them until they are answered.
+func (q *Requests) FollowersHold() bool { return q.mode.followersHold() }
+
+// Busy returns how many requests are executing or answering.
+func (q *Requests) Busy() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.busy
+}
+
+// Blocked reports whether a request waits for room, and whatever comes from the broker behind it.
+func (q *Requests) Blocked() bool { return q.pushesBack.Load() }
+
+// Serving reports whether requests are answered here as they come.
+func (q *Requests) Serving() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l, leads := q.role.(*Leader)
+	return leads && l.open
+}
+
+// onlyHolder reports whether only this node and the broker have the requests that come here.
+func (q *Requests) onlyHolder() bool { return q.mode.onlyHolder(q.store.Alone()) }
+
+func (q *Requests) leads() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.role.leads()
+}
+
+// endLocked removes a request.
+func (q *Requests) endLocked(r *pending.Request) {
+	if !q.pending.Remove(r) {
+		return
+	}
+	q.metrics.Held.Set(float64(q.pending.Len()))
+	r.Done()
+	q.room.Signal()
+}
+
+// releaseLocked drops a request that the broker still has.
+func (q *Requests) releaseLocked(r *pending.Request) {
+	r.Done = func() {}
+	q.endLocked(r)
+}
+
+// keepFirstLocked removes the later one of two copies of a request, unless the store has it, and reports whether it removed r.
+func (q *Requests) keepFirstLocked(r *pending.Request) (dropped bool) {
+	other := q.pending.KeepFirst(r)
+	if other != nil {
+		q.endLocked(other)
+	}
+	return other == r
+}
+
+// dropStaleLocked removes a request if it is stale, and reports whether it did.
+func (q *Requests) dropStaleLocked(r *pending.Request) bool {
+	if !q.isStaleLocked(r) {
+		return false
+	}
+	q.metrics.HeldDropped.WithLabelValues("stale").Inc()
+	q.endLocked(r)
+	return true
+}
+
+// isStaleLocked reports whether a request came when what came was old.
+func (q *Requests) isStaleLocked(r *pending.Request) bool {
+	return r.Arrived.After(q.staleFrom) && !r.Arrived.After(q.staleTo)
+}
+
+// fullShown is how long a node that had to drop a request says so.
+const fullShown = 10 * time.Second
+
+// DroppedLately reports whether there was no room for a request within the last 10 s.
+func (q *Requests) DroppedLately() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return time.Since(q.fullAt) < fullShown
+}
+
+// beginWorkLocked counts a request as executing or answering.
+func (q *Requests) beginWorkLocked(r *pending.Request) {
+	q.busy++
+	q.shares.add(r.Ordering(), r.Size)
+}
+
+// endWorkLocked ends what beginWorkLocked began.
+func (q *Requests) endWorkLocked(r *pending.Request) {
+	q.busy--
+	q.shares.remove(r.Ordering(), r.Size)
+}
+
+// requeueLocked makes a request wait for the next leadership.
+func (q *Requests) requeueLocked(r *pending.Request) {
+	r.Hold()
+	q.endWorkLocked(r)
+	q.role.givenBack(r)
+}
+
+// parkCommittedLocked makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
+// without must never be proposed again, so it stays unanswered.
+func (q *Requests) parkCommittedLocked(r *pending.Request) {
+	q.requeueLocked(r)
+	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {
+		q.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
+		q.endLocked(r)
+	}
+}
+
+// adoptLocked takes up the settings that the front end needs to know.
+func (q *Requests) adoptLocked(settings *fsm.Settings) {
+	q.limits = settings.Limits
+	q.expiry = time.Duration(settings.NotificationExpiry) * time.Millisecond
+}
+
+// appliedCommandLocked takes up the outcome of one command.
+func (q *Requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any) {
+	command := &outcome.Commands[i]
+	q.version = max(q.version, command.Version)
+	if command.Kind == fsm.KindConfigure {
+		q.adoptLocked(command.Settings)
+	}
+	if tags != nil && tags[i] != nil {
+		q.role.committed(tags[i].(*pending.Request), outcome, i)
+	}
+	q.learnAllLocked(outcome, i)
+}
+
+// learnAllLocked notes how the requests of a command ended.
+func (q *Requests) learnAllLocked(outcome *fsm.Outcome, i int) {
+	command, end := &outcome.Commands[i], pending.EndAnswered
+	expected, now := q.role.expects(), time.Now()
+	if outcome.Results[i].Code == fsm.CodeDropped {
+		end = pending.EndShed
+	}
+	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
+		q.pending.Learn(command.ID, end, outcome.Index, expected, now)
+	}
+	for j := range command.Rejected {
+		q.pending.Learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
+	}
+}

@@ -1,0 +1,41 @@
+package role
+
+import (
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
+// need Requests.mu.
+type role interface {
+	// leads reports whether the node serves.
+	leads() bool
+	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
+	hasRoom(r *pending.Request) bool
+	// admit takes a request in that has just come.
+	admit(r *pending.Request, found dedupResult)
+	// coalescingDelay returns for how long messages from the broker may gather before they are read.
+	coalescingDelay() time.Duration
+	// changed handles a change of a watched key.
+	changed(event *fsm.Event)
+	// committed handles the outcome of a request that this node proposed: command i of an entry.
+	committed(r *pending.Request, outcome *fsm.Outcome, i int)
+	// applied follows when all of an entry is handled.
+	applied(outcome *fsm.Outcome)
+	// readDone handles the result of a GET.
+	readDone(r *pending.Request, result *fsm.Result)
+	// givenBack decides what becomes of a held request that the store had.
+	givenBack(r *pending.Request)
+	// expects reports whether requests whose outcomes the log shows are held here, or are still to come.
+	expects() bool
+	// reported handles a leader's report of a request that was answered outside of the log.
+	reported(id fsm.RequestID, now time.Time)
+}
+
+// dedupResult is what a node found in the state about a request that has just come.
+type dedupResult struct {
+	done      bool // the node looked
+	published bool // the reply is known to be published
+}

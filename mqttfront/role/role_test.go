@@ -1,0 +1,201 @@
+package role
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/topics"
+	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/pending"
+	"holdfast/mqttfront/publish"
+	"holdfast/mqttfront/wire"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// † What has taken effect and has no identity is never proposed again.
+func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
+	for name, end := range map[string]func(*node, *fakeStore){
+		"its reply was on its way": func(f *node, s *fakeStore) {
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+			leading(f).stopServing()
+		},
+		"it was applied when the leadership had ended": func(f *node, s *fakeStore) {
+			leading(f).stopServing()
+			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
+		},
+		"its outcome is unknown": func(f *node, s *fakeStore) {
+			leading(f).stopServing()
+			f.Failed(s.tags[0], true)
+		},
+	} {
+		f, s := newNode(t)
+		serve(f)
+		arrive(f, del, "short")
+		end(f, s)
+		serve(f)
+		if len(s.proposed) != 1 || f.pending.Len() != 0 || f.busy != 0 {
+			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.pending.Len(), f.busy)
+		}
+	}
+}
+
+// What definitely had no effect is executed by the next leadership, and so is a request with an identity, whatever became of it.
+func TestRequestsGoToTheNextLeadership(t *testing.T) {
+	for name, test := range map[string]struct {
+		correlation string
+		unknown     bool
+	}{"not done": {"short", false}, "unknown, with an identity": {"0123456789abcdef", true}} {
+		f, s := newNode(t)
+		serve(f)
+		arrive(f, del, test.correlation)
+		leading(f).stopServing()
+		f.Failed(s.tags[0], test.unknown)
+		serve(f)
+		if len(s.proposed) != 2 || f.busy != 1 {
+			t.Errorf("%s: proposed %d times, %d busy", name, len(s.proposed), f.busy)
+		}
+	}
+}
+
+// A node that does not lead keeps writes with an identity, once, and lets go of them when they are known to be published.
+func TestFollowerHolds(t *testing.T) {
+	f, s := newNode(t)
+	if !*arrive(f, del, "0123456789abcdef") {
+		t.Error("with other nodes, PUBACK follows the copy into memory")
+	}
+	arrive(f, del, "0123456789abcdef") // redelivered
+	arrive(f, del, "short")
+	if f.pending.Len() != 1 {
+		t.Fatalf("%d held", f.pending.Len())
+	}
+	command := f.first().Command
+	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
+	if f.pending.Len() != 1 {
+		t.Error("released when applied, before it was published")
+	}
+	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
+	if f.pending.Len() != 0 || f.pending.Bytes() != 0 || len(s.proposed) != 0 {
+		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
+	}
+}
+
+// In a cluster of one everything is kept until it is answered, and acknowledged then.
+func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
+	f, s := newNode(t)
+	s.alone = true
+	acknowledged := arrive(f, get, "short")
+	if *acknowledged || f.pending.Len() != 1 {
+		t.Fatal("acknowledged before it was answered, or not kept")
+	}
+	o := serve(f)
+	f.ReadDone(s.reads[0], 3, fsm.Result{Code: fsm.CodeNull})
+	if *acknowledged {
+		t.Fatal("acknowledged before the broker has the reply")
+	}
+	o.deliver()
+	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+		t.Error("not let go")
+	}
+}
+
+// † Nodes whose identity settings differ, as while a change is rolled out, give one message one identity: else it would be executed twice.
+func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
+	leader, s := newNode(t)
+	other, _ := newNodeOf(t, broker.NoDriver{}, wire.Identity{ClientIDProperty: "client-id", UsernameProperty: "user"})
+	serve(leader)
+	properties := []string{"__srcId", "app", "client-id", "app-0", "user", "u"}
+	for _, f := range []*node{leader, other} {
+		arrive(f, del, strings.Repeat("a", 16), properties...)
+	}
+	added := takeUpFrom(t, leader, s, other)
+	if len(added) != 0 || len(s.proposed) != 1 {
+		t.Errorf("%d taken up, %d proposed", len(added), len(s.proposed))
+	}
+	arrive(leader, del, strings.Repeat("a", 16), "__srcId", "another")
+	if len(s.proposed) != 2 || s.proposed[0].ID == s.proposed[1].ID {
+		t.Error("a request of another client has the same identity")
+	}
+}
+
+// An entry that fails gives its commands back while the leadership goes on for a moment: a GET that the client sends then waits behind its write.
+func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
+	for name, end := range map[string]func(*node, any){
+		"not done": func(f *node, tag any) { f.Failed(tag, false) },
+		"unknown":  func(f *node, tag any) { f.Failed(tag, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t)
+			serve(f)
+			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+			end(f, s.tags[0])
+			arrive(f, get, strings.Repeat("b", 16), "__srcId", "c")
+			arrive(f, get, strings.Repeat("c", 16), "__srcId", "other")
+			if len(s.reads) != 1 || s.reads[0].(*pending.Request).Correlation[0] != 'c' {
+				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
+			}
+			leading(f).stopServing()
+			if f.pending.Writes("c") != 0 {
+				t.Errorf("writes under way after the leadership: %d", f.pending.Writes("c"))
+			}
+			for _, tag := range s.tags[1:] {
+				f.Failed(tag, false)
+			}
+			serve(f)
+			if len(s.tags) != 4 || s.tags[2] != s.tags[0] || s.tags[3] != s.tags[1] {
+				t.Errorf("%d requests were proposed", len(s.tags))
+			}
+		})
+	}
+}
+
+// A GET follows the writes of its client: through the log while they are under way, else by read index.
+func TestReadsFollowWrites(t *testing.T) {
+	f, s := newNode(t)
+	serve(f)
+	arrive(f, del, "0123456789abcdef")
+	arrive(f, get, "0123456789abcdeg")
+	if len(s.proposed) != 2 || s.proposed[1].Kind != fsm.KindGet || len(s.reads) != 0 {
+		t.Fatalf("%d proposed, %d read", len(s.proposed), len(s.reads))
+	}
+	arrive(f, get, "0123456789abcdeh", "__srcId", "another")
+	if len(s.reads) != 1 {
+		t.Error("another client's GET waits for writes that are not its own")
+	}
+}
+
+// The published mark covers what the broker has, and no more.
+func TestPublishedMark(t *testing.T) {
+	f, s := newNode(t)
+	o := serve(f)
+	for i, correlation := range []string{"0123456789abcde0", "0123456789abcde1", "0123456789abcde2"} {
+		arrive(f, del, correlation, "__srcId", correlation)
+		f.Applied(s.outcome(uint64(10+i), fsm.CodeDeleted), s.tags[i:])
+	}
+	outputs := map[uint64]*publish.Output{}
+	for _, output := range o.outputs {
+		outputs[output.Index] = output
+	}
+	for _, step := range []struct{ index, mark uint64 }{{11, 0}, {10, 11}, {12, 12}} {
+		if o.leader.Published(outputs[step.index]); s.published != step.mark {
+			t.Errorf("after %d the mark is %d, want %d", step.index, s.published, step.mark)
+		}
+	}
+}
+
+// Whatever is held of a request keeps all of its bytes, also those that nobody looks at: they count.
+func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
+	f, _ := newNode(t, func(c *Config) { c.HoldBytes = 1 << 20 })
+	for i := range 20 {
+		f.receiver.decodeAndAdmit(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
+			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
+		}}}, time.Now(), false, func() {})
+	}
+	if f.pending.Len() != 10 || f.pending.Bytes() < 1_000_000 {
+		t.Errorf("%d held, of %d bytes", f.pending.Len(), f.pending.Bytes())
+	}
+}

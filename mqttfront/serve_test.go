@@ -1,0 +1,162 @@
+package mqttfront
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/internal/mqttconn"
+)
+
+// fakeBroker accepts connections and counts what is published on them.
+type fakeBroker struct {
+	mu        sync.Mutex
+	connects  int
+	publishes int
+	open      int
+}
+
+func (b *fakeBroker) dial(context.Context, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	go b.serve(far)
+	return near, nil
+}
+
+func (b *fakeBroker) count(add func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	add()
+}
+
+func (b *fakeBroker) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		b.count(func() { b.open-- })
+	}()
+	b.count(func() { b.open++ })
+	reader := bufio.NewReader(conn)
+	for {
+		packet, err := mqttconn.ReadPacket(reader, 1<<20)
+		if err != nil {
+			return
+		}
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			b.count(func() { b.connects++ })
+			_, err = (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn)
+		case *packets.Publish:
+			b.count(func() { b.publishes++ })
+			_, err = (&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}).WriteTo(conn)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// confirmations answers Confirm as a test wants.
+type confirmations struct {
+	*fakeStore
+	mu      sync.Mutex
+	answers []error // the last one stays
+	asked   int
+}
+
+func (c *confirmations) Confirm(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	answer := c.answers[0]
+	if len(c.answers) > 1 {
+		c.answers = c.answers[1:]
+	}
+	return answer
+}
+
+// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that slept
+// in between would throw the true one out, and repeat old news.
+func TestTakeOverIsConfirmedTwice(t *testing.T) {
+	lost := errors.New("no leader any more")
+	for name, test := range map[string]struct {
+		answers  []error
+		connects bool
+	}{
+		"lost before CONNECT": {[]error{lost}, false},
+		"lost after CONNACK":  {[]error{nil, lost}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := newTestFront(t)
+			broker := &fakeBroker{}
+			s.dialer.Network = broker.dial
+			store := &confirmations{fakeStore: s, answers: test.answers}
+			f.SetStore(store)
+			arrive(f, "*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n", strings.Repeat("a", 16))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- f.Serve(ctx, 1) }()
+			for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+				store.mu.Lock()
+				asked := store.asked
+				store.mu.Unlock()
+				if asked > 3 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("asked %d times", asked)
+				}
+			}
+			cancel()
+			<-ended
+			broker.mu.Lock()
+			if (broker.connects > 0) != test.connects || broker.publishes > 0 {
+				t.Errorf("%d connections, %d messages", broker.connects, broker.publishes)
+			}
+			broker.mu.Unlock()
+			if s.count() != 0 {
+				t.Error("something was proposed")
+			}
+		})
+	}
+}
+
+// † A leader that is confirmed answers what it held, and what only another node held, over the connections that it took over.
+func TestTakeOverAnswers(t *testing.T) {
+	f, s := newTestFront(t)
+	f.SetStore(s)
+	broker := &fakeBroker{}
+	s.dialer.Network = broker.dial
+	arrive(f, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16))
+	other, otherStore := newTestFront(t)
+	other.SetStore(otherStore)
+	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16))
+	page, _ := other.Held(0, 0)
+	s.held = map[string][][]byte{"n2": {page}}
+	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Serve(ctx, 1) }()
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
+		broker.mu.Lock()
+		publishes := broker.publishes
+		broker.mu.Unlock()
+		if publishes == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not answered")
+		}
+	}
+	cancel()
+	<-ended
+	if s.count() != 0 {
+		t.Error("what needs no log went into it")
+	}
+}
