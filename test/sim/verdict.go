@@ -38,11 +38,13 @@ func (s *simulation) roomForAll() bool {
 	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// sameWay reports whether two requests surely came to the leader in their order: they reached the same nodes, and none of these lost what it had. Or
-// the node that executed the later one received the earlier one before, whatever the others received.
+// sameWay reports whether two requests surely came to the leader in their order: they reached the same nodes' sessions, the broker lost none of these,
+// and no more nodes ended meanwhile than may fail at a time; what a node held ends with it. Or the node that executed the later one received the earlier
+// one before, whatever the others received.
 func (s *simulation) sameWay(a, b *history.Op) bool {
 	first, second := nodeSessions(a.Copies[0].Receivers), nodeSessions(b.Copies[0].Receivers)
-	if slices.Equal(first, second) && !s.lost(first, a.Call, max(a.Replied, b.Replied)) {
+	replied := max(a.Replied, b.Replied)
+	if slices.Equal(first, second) && !s.lost(first, a.Call, replied) && s.deliveries.endedHosts(a.Call, replied) <= (len(s.hosts)-1)/2 {
 		return true
 	}
 	at, by, executed := s.executions.effect(b)

@@ -1,0 +1,41 @@
+package sim
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"holdfast/test/history"
+)
+
+// Two requests that reached all nodes are executed in their order, unless a majority of the nodes ended before they were: what these held is lost, and
+// what the broker still has for another node comes later.
+func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		ended  []string // within the time of the requests
+		before []string
+		want   bool
+	}{
+		"none":                    {nil, nil, true},
+		"one":                     {[]string{"n1"}, nil, true},
+		"one, twice":              {[]string{"n1", "n1"}, nil, true},
+		"two of three":            {[]string{"n1", "n2"}, nil, false},
+		"two, one of them before": {[]string{"n1"}, []string{"n2"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &simulation{hosts: make([]*host, 3), broker: &broker{}, trace: newTrace(slog.LevelInfo), tunables: &tunables{}, deliveries: newDeliveries()}
+			for _, host := range test.before {
+				s.deliveries.end(host, time.Second)
+			}
+			for _, host := range test.ended {
+				s.deliveries.end(host, 3*time.Second)
+			}
+			op := func() *history.Op {
+				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Copies: []history.Sending{{Receivers: []string{"h-n1-in", "h-n2-in", "h-n3-in"}}}}
+			}
+			if got := s.sameWay(op(), op()); got != test.want {
+				t.Errorf("checked: %t", got)
+			}
+		})
+	}
+}
