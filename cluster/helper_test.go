@@ -57,6 +57,8 @@ func (r *recorder) Applied(outcome *fsm.Outcome, tags []any) {
 	}
 }
 
+func (r *recorder) Restored() {}
+
 func (r *recorder) ReadDone(tag any, index uint64, result fsm.Result) {
 	waiting := tag.(*reply)
 	waiting.index, waiting.result = index, result

@@ -13,6 +13,8 @@ type Observer interface {
 	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
 	// this leadership did not propose the entry. The outcome must not be changed.
 	Applied(outcome *fsm.Outcome, tags []any)
+	// Restored follows when a snapshot has replaced the state: entries in between are not told of. The same restrictions hold.
+	Restored()
 	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
 	ReadDone(tag any, index uint64, result fsm.Result)
 	// Failed gives back what was proposed or read in vain. unknown says that the command may still take effect, or has;

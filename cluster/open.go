@@ -88,7 +88,7 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, Stored: n.world.Metrics.stored}
 	log := raftlog.NewCheckedLog(n.world.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.World{
-		Applied: n.commands.applied, Took: n.world.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: log.ResetStored, Exit: n.world.Exit,
+		Applied: n.commands.applied, Restored: n.commands.observer.Restored, Took: n.world.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: log.ResetStored, Exit: n.world.Exit,
 	})
 	n.self.replica = n.replica
 	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)

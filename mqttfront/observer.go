@@ -11,6 +11,9 @@ import (
 // Applied implements the store's observer.
 func (f *Front) Applied(outcome *fsm.Outcome, tags []any) { f.requests.Applied(outcome, tags) }
 
+// Restored implements the store's observer.
+func (f *Front) Restored() { f.requests.Restored() }
+
 // ReadDone implements the store's observer.
 func (f *Front) ReadDone(tag any, index uint64, result fsm.Result) {
 	f.requests.ReadDone(tag, index, result)

@@ -18,6 +18,8 @@ import (
 type World struct {
 	// Applied follows each entry, with the state locked.
 	Applied func(outcome *fsm.Outcome)
+	// Restored follows when a snapshot has replaced the state, with the state locked.
+	Restored func()
 	// Took follows each entry: how long it took to apply it.
 	Took func(outcome *fsm.Outcome, took time.Duration)
 	// WallAdvanced follows when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
@@ -154,6 +156,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	if r.wall != 0 {
 		r.world.WallAdvanced(r.wall)
 	}
+	r.world.Restored()
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

@@ -17,11 +17,13 @@ type recorder struct {
 	exits    []error
 	outcomes []*fsm.Outcome
 	walls    []int64
+	restores int
 }
 
 func (r *recorder) world() World {
 	return World{
 		Applied: func(o *fsm.Outcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.Outcome, time.Duration) {},
+		Restored:     func() { r.restores++ },
 		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
 	}
 }
@@ -102,5 +104,8 @@ func TestReplicaRestores(t *testing.T) {
 	}
 	if err := to.Restore(io.NopCloser(bytes.NewReader([]byte("damaged")))); err == nil || to.Status() != from.Status() {
 		t.Errorf("a damaged snapshot: %v, %+v", err, to.Status())
+	}
+	if restored.restores != 1 {
+		t.Errorf("%d restores are told of", restored.restores)
 	}
 }

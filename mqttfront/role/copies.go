@@ -40,11 +40,10 @@ func (q *Requests) recheckPending() {
 	q.store.View(func(m *fsm.Machine) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		index := m.Status().Index
-		if q.role.leads() || !q.pending.NeedsLookup && index == q.appliedIndex {
+		if q.role.leads() || !q.pending.NeedsLookup {
 			return
 		}
-		q.pending.NeedsLookup, q.appliedIndex = false, index
+		q.pending.NeedsLookup = false
 		for r := range q.pending.All() {
 			if r.IsCopy() || r.Read || r.Command.ID.IsZero() {
 				continue

@@ -185,6 +185,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
+	f.Restored()
 	f.recheckPending()
 	if !held.IsCopy() {
 		t.Error("the request is not recognized")

@@ -27,8 +27,15 @@ func (q *Requests) Applied(outcome *fsm.Outcome, tags []any) {
 		}
 		notifyUpTo(len(outcome.Commands))
 	}
-	q.mark, q.appliedIndex = max(q.mark, outcome.Published), outcome.Index
+	q.mark = max(q.mark, outcome.Published)
 	q.role.applied(outcome)
+}
+
+// Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of.
+func (q *Requests) Restored() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending.NeedsLookup = true
 }
 
 // ReadDone implements the store's observer.

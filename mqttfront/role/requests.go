@@ -20,14 +20,13 @@ type Requests struct {
 	mode    ingestMode
 	store   Store
 
-	mu           sync.Mutex // guards all fields below
-	role         role
-	room         sync.Cond // somebody waits to hand a request to the store
-	pending      pending.Buffer
-	mark         uint64       // the delivery watermark, as the log has it
-	appliedIndex uint64       // index of the last entry that the store told of
-	busy         int          // requests executing or answering
-	shares       clientShares // of the same, by client
+	mu      sync.Mutex // guards all fields below
+	role    role
+	room    sync.Cond // somebody waits to hand a request to the store
+	pending pending.Buffer
+	mark    uint64       // the delivery watermark, as the log has it
+	busy    int          // requests executing or answering
+	shares  clientShares // of the same, by client
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround time.Duration
 	limits     fsm.Limits

@@ -235,6 +235,6 @@ func takeover() []Mutant {
 			Faults: []string{"leaders cut off one after the other"},
 		},
 		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/role/takeover.go",
-			"\tl.open = true\n", "\tl.open = true\n\tl.store.SetPublished(l.appliedIndex)\n"),
+			"\t\tl.republishLocked(m)\n", "\t\tl.republishLocked(m)\n\t\tl.store.SetPublished(m.Status().Index)\n"),
 	}
 }
