@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -109,20 +108,13 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 			}
 		}
 	}
-	var running atomic.Pointer[raft.Raft]
-	newest := func() (index, term uint64) {
-		index, term = snapshots.Newest()
-		if r := running.Load(); r == nil || r.State() == raft.Leader || index > r.AppliedIndex() { // a damaged one was not restored
-			return 0, 0
-		}
-		return index, term
-	}
-	log.SetSnapshot(newest)
-	n.world.Transport = corrected.New(n.world.Transport, running.Load, newest)
-	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, n.world.Transport); err != nil {
+	transport := corrected.New(n.world.Transport, log, snapshots.Newest)
+	n.world.Transport = transport
+	log.SetSnapshot(transport.Snapshot)
+	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	running.Store(n.self.raft)
+	transport.Start(n.self.raft)
 	return log, nil
 }
 

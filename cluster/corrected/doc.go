@@ -6,8 +6,8 @@
 // Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them, by code that "must only be called
 // from the main thread". There a heartbeat of a newer term raises the term while the main goroutine counts the votes of its election in
 // an older one. The last vote then makes this node a leader in a term in which it was not elected: two leaders write different entries
-// at the same index and term, and the replicas diverge. So a heartbeat takes that way only where nothing but the time of the last contact
-// can change: at a follower that knows the term already. Others are answered as not successful. A leader sends entries right after its
+// at the same index and term, and the replicas diverge. So a heartbeat takes that way only at a follower that knows the term already, where
+// nothing but the leader's name and the time of the last contact can change. Others are answered as not successful. A leader sends entries right after its
 // election, which raise the term on the main goroutine.
 //
 // # Votes
@@ -25,8 +25,10 @@
 // may have applied more. Raft restores the older state over the newer one. What lies between the two may have been cut from the follower's log
 // already: the next entry that is committed ends the process. So a follower is asked first whether it has the snapshot's last entry, by an
 // AppendEntries without entries. If it has, it has all before (the Log Matching Property), and the snapshot counts as installed.
-// An AppendEntries that begins below the follower's own snapshot begins at the snapshot instead. What a snapshot holds is committed,
-// so that every leader has the same entries up to it (Leader Completeness).
+//
+// What the follower's own snapshot holds is committed, so that every leader has the same entries up to it (Leader Completeness). So an AppendEntries
+// that begins at or below the snapshot begins behind it instead, whatever the log still has there. This holds as long as nobody calls raft.Restore, which makes a
+// snapshot that is not committed.
 //
 // # Commit index
 //

@@ -1,93 +1,307 @@
-package corrected
+package corrected_test
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/corrected"
+	"holdfast/cluster/raftlog"
+	"holdfast/fsm"
 )
 
-// follower is what raft v1.7.3 does with an AppendEntries, as far as it concerns the log: a model of raft.appendEntries.
+// state is the state machine of a follower: it notes what is applied.
+type state struct {
+	mu      sync.Mutex
+	applied uint64
+	terms   map[uint64]uint64 // by index
+	back    bool              // an older state replaced a newer one
+	slow    chan struct{}     // writing a snapshot waits until it is closed; nil does not wait
+	writing chan struct{}     // closed when that begins
+}
+
+func (s *state) Apply(log *raft.Log) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied, s.terms[log.Index] = log.Index, log.Term
+	return nil
+}
+
+func (s *state) Snapshot() (raft.FSMSnapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return written{s.applied, s.slow, s.writing}, nil
+}
+
+func (s *state) Restore(snapshot io.ReadCloser) error {
+	data, err := io.ReadAll(snapshot)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	index := binary.BigEndian.Uint64(data)
+	s.back = s.back || index < s.applied
+	s.applied = index
+	return nil
+}
+
+type written struct {
+	index         uint64
+	slow, writing chan struct{}
+}
+
+func (w written) Persist(sink raft.SnapshotSink) error {
+	if w.slow != nil {
+		close(w.writing)
+		<-w.slow
+	}
+	if _, err := sink.Write(binary.BigEndian.AppendUint64(nil, w.index)); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+func (written) Release() {}
+
+// follower is a member that a test leads.
 type follower struct {
-	terms    map[uint64]uint64 // by index, behind what was cut
-	snapshot uint64
-	last     uint64
+	t       *testing.T
+	state   *state
+	raft    *raft.Raft
+	log     *raftlog.CheckedLog
+	entries *raft.InmemStore // under the log
+	wire    *raft.InmemTransport
+	slow    chan struct{}
+	done    chan struct{} // closed when the snapshot that is slow is done
+}
+
+const patience = 10 * time.Second
+
+func startFollower(t *testing.T, trailing uint64) *follower {
+	f := &follower{t: t, state: &state{terms: make(map[uint64]uint64)}}
+	store := raft.NewInmemStore()
+	f.entries = store
+	f.log = raftlog.NewCheckedLog(store, raftlog.Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
+	snapshots, err := raftlog.NewSnapshotStore(raft.NewInmemSnapshotStore(), func(int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, own := raft.NewInmemTransportWithTimeout("n1", patience)
+	_, f.wire = raft.NewInmemTransportWithTimeout("n2", patience)
+	f.wire.Connect("n1", own)
+	own.Connect("n2", f.wire)
+	config := raft.DefaultConfig()
+	config.LocalID, config.TrailingLogs, config.NoLegacyTelemetry, config.Logger = "n1", trailing, true, hclog.NewNullLogger()
+	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
+	if err := raft.BootstrapCluster(config, f.log, store, snapshots, own, members()); err != nil {
+		t.Fatal(err)
+	}
+	transport := corrected.New(own, f.log, snapshots.Newest)
+	f.log.SetSnapshot(transport.Snapshot)
+	if f.raft, err = raft.NewRaft(config, f.state, f.log, store, snapshots, transport); err != nil {
+		t.Fatal(err)
+	}
+	transport.Start(f.raft)
+	t.Cleanup(func() {
+		f.finishSnapshot()
+		if err := f.raft.Shutdown().Error(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func members() raft.Configuration {
+	return raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
+}
+
+// beginSnapshot begins a snapshot that is written when finishSnapshot is called.
+func (f *follower) beginSnapshot() {
+	if f.slow != nil {
+		return
+	}
+	f.slow, f.done = make(chan struct{}), make(chan struct{})
+	f.state.mu.Lock()
+	f.state.slow, f.state.writing = f.slow, make(chan struct{})
+	writing := f.state.writing
+	f.state.mu.Unlock()
+	go func() {
+		defer close(f.done)
+		_ = f.raft.Snapshot().Error() // there may be nothing new, or a newer one
+	}()
+	select {
+	case <-writing:
+	case <-f.done:
+	}
+}
+
+func (f *follower) finishSnapshot() {
+	if f.slow == nil {
+		return
+	}
+	close(f.slow)
+	<-f.done
+	f.slow = nil
+	f.state.mu.Lock()
+	f.state.slow = nil
+	f.state.mu.Unlock()
+}
+
+// leader is what raft's leader knows of its log and of one follower.
+type leader struct {
+	term     uint64
+	terms    []uint64 // by index
 	commit   uint64
+	first    uint64 // of the log
+	snapshot uint64
+	next     uint64 // the follower's next index
 }
 
-func (f *follower) append(request *raft.AppendEntriesRequest, snapshotTerm uint64) bool {
-	if previous := request.PrevLogEntry; previous > 0 {
-		term, has := f.terms[previous]
-		if !has && previous == f.snapshot { // the log answers for it
-			term, has = snapshotTerm, true
+func (l *leader) last() uint64 { return uint64(len(l.terms) - 1) }
+
+var header = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"), Addr: []byte("n2")}
+
+// replicate sends once what raft sends, up to an index, and reports whether the follower took it. The acknowledgement may be lost.
+func (l *leader) replicate(f *follower, upTo uint64, lost bool) bool {
+	f.t.Helper()
+	previous := l.next - 1
+	if l.next < l.first && previous != l.snapshot || previous > 0 && previous < l.first && previous != l.snapshot {
+		request := raft.InstallSnapshotRequest{
+			RPCHeader: header, SnapshotVersion: 1, Term: l.term, LastLogIndex: l.snapshot, LastLogTerm: l.terms[l.snapshot],
+			Configuration: raft.EncodeConfiguration(members()), ConfigurationIndex: 1, Size: 8,
 		}
-		if !has || term != request.PrevLogTerm {
-			return false
+		var answer raft.InstallSnapshotResponse
+		data := bytes.NewReader(binary.BigEndian.AppendUint64(nil, l.snapshot))
+		if err := f.wire.InstallSnapshot("n1", "n1", &request, &answer, data); err != nil {
+			f.t.Fatal(err)
 		}
+		if answer.Success && !lost {
+			l.next = l.snapshot + 1
+		}
+		return answer.Success
 	}
-	for _, entry := range request.Entries {
-		if entry.Index > f.last || f.terms[entry.Index] != entry.Term {
-			for index := entry.Index; index <= f.last; index++ {
-				delete(f.terms, index)
-			}
-			f.last = entry.Index
+	request := raft.AppendEntriesRequest{RPCHeader: header, Term: l.term, PrevLogEntry: previous, PrevLogTerm: l.terms[previous], LeaderCommitIndex: l.commit}
+	for index := l.next; index <= min(upTo, l.next+3); index++ {
+		entry := &raft.Log{Index: index, Term: l.terms[index], Type: raft.LogCommand, Data: fsm.AppendEntry(nil, &fsm.Entry{})}
+		if index == 1 {
+			entry.Type, entry.Data = raft.LogConfiguration, raft.EncodeConfiguration(members())
 		}
-		f.terms[entry.Index] = entry.Term
+		request.Entries = append(request.Entries, entry)
 	}
-	f.commit = max(f.commit, min(request.LeaderCommitIndex, f.last))
-	return true
+	var answer raft.AppendEntriesResponse
+	if err := f.wire.AppendEntries("n1", "n1", &request, &answer); err != nil {
+		f.t.Fatal(err)
+	}
+	switch {
+	case !answer.Success:
+		l.next = max(min(l.next-1, answer.LastLog+1), 1)
+	case !lost:
+		l.next += uint64(len(request.Entries))
+	}
+	return answer.Success
 }
 
-// Whatever a follower's log holds behind its snapshot, and wherever a leader begins: it commits nothing but the leader's entries, and takes
-// what begins at or below the snapshot.
-func TestEntriesBelowTheSnapshot(t *testing.T) {
-	for seed := range uint64(20_000) {
+// compact takes a snapshot of what is committed and cuts the log.
+func (l *leader) compact(trailing uint64) {
+	l.snapshot = l.commit
+	l.first = max(l.first, l.snapshot+1-min(trailing, l.snapshot))
+}
+
+// Leaders come and go, acknowledgements are lost, logs are cut, and snapshots are taken and received in any order. The follower's state never goes back,
+// it applies what is committed and nothing else, and each leader that stays brings it up to date.
+func TestFollowerTakesWhatALeaderSends(t *testing.T) {
+	seeds := uint64(3000)
+	if testing.Short() {
+		seeds = 50
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 1))
-		leader := []uint64{0} // terms, by index
-		for term := uint64(1); len(leader) < 2+random.IntN(30); {
-			leader = append(leader, term)
-			term += uint64(random.IntN(2))
-		}
-		last := uint64(len(leader) - 1)
-		f := &follower{terms: map[uint64]uint64{}, snapshot: random.Uint64N(last + 1)}
-		f.commit, f.last = f.snapshot, f.snapshot
-		for index := f.snapshot - min(f.snapshot, random.Uint64N(3)); index <= f.snapshot && index > 0; index++ {
-			f.terms[index] = leader[index] // trailing entries; without the snapshot's own at times
-		}
-		if random.IntN(2) == 0 {
-			clear(f.terms)
-		}
-		for same := random.IntN(2) == 0; f.last < last+3 && random.IntN(6) > 0; f.last++ {
-			if same = same && f.last < last && random.IntN(4) > 0; same {
-				f.terms[f.last+1] = leader[f.last+1]
-			} else {
-				f.terms[f.last+1] = 1000 // of a leader that was deposed
+		f := startFollower(t, random.Uint64N(3))
+		committed := []uint64{0, 1} // terms, by index: the first is the configuration
+		for term := uint64(2); term < 12 && !t.Failed(); term++ {
+			l := &leader{term: term, terms: append([]uint64(nil), committed...), commit: uint64(len(committed) - 1), first: 1}
+			l.next = l.last() + 1
+			if random.IntN(2) == 0 {
+				l.compact(random.Uint64N(3))
 			}
-		}
-		before := random.Uint64N(last + 1)
-		request := &raft.AppendEntriesRequest{Term: 2000, PrevLogEntry: before, PrevLogTerm: leader[before], LeaderCommitIndex: random.Uint64N(last + 1)}
-		for index := before + 1; index <= last && random.IntN(8) > 0; index++ {
-			request.Entries = append(request.Entries, &raft.Log{Index: index, Term: leader[index]})
-		}
-		heartbeat := before == 0 && len(request.Entries) == 0
-		if heartbeat {
-			request.LeaderCommitIndex = 0
-		}
-		sent := *request
-		taken := f.append(fromSnapshot(request, func() (uint64, uint64) { return f.snapshot, leader[f.snapshot] }), leader[f.snapshot])
-		if !taken && before <= f.snapshot && !heartbeat {
-			t.Fatalf("seed %d: rejected behind %d, with a snapshot at %d", seed, before, f.snapshot)
-		}
-		for index := f.snapshot + 1; index <= f.commit; index++ {
-			if index > last || f.terms[index] != leader[index] {
-				t.Fatalf("seed %d: committed to %d, and has another entry than the leader at %d", seed, f.commit, index)
+			for range random.IntN(16) {
+				switch random.IntN(9) {
+				case 0:
+					f.beginSnapshot()
+				case 1:
+					f.finishSnapshot()
+				case 2:
+					l.compact(random.Uint64N(3))
+				case 3:
+					l.commit = min(l.last(), l.commit+random.Uint64N(4))
+				case 4:
+					l.next = max(1, l.next-min(l.next-1, random.Uint64N(10))) // raft's pipeline failed, and what it had acknowledged was lost
+				case 5, 6:
+					for range random.IntN(4) {
+						l.terms = append(l.terms, term)
+					}
+				default:
+					l.replicate(f, l.last(), random.IntN(3) == 0)
+				}
 			}
+			stays := random.IntN(2) == 0
+			if stays {
+				for range random.IntN(3) {
+					l.terms = append(l.terms, term)
+				}
+				l.commit = l.last()
+			}
+			committed = l.terms[:l.commit+1] // the rest is lost with the leader
+			if !stays {
+				continue
+			}
+			f.finishSnapshot()
+			for attempts := 4 * (len(committed) + 4); l.next <= l.commit || !l.replicate(f, l.commit, false); attempts-- {
+				if l.replicate(f, l.commit, false); attempts == 0 {
+					t.Fatalf("seed %d: in term %d the follower does not take what comes behind %d of %d; log from %d, snapshot at %d", seed, term, l.next-1, l.commit, l.first, l.snapshot)
+				}
+			}
+			f.reaches(seed, l.commit)
 		}
-		if reached := before + uint64(len(sent.Entries)); taken && f.commit < min(reached, sent.LeaderCommitIndex) {
-			t.Fatalf("seed %d: committed %d of %d", seed, f.commit, min(reached, sent.LeaderCommitIndex))
+		f.check(seed, committed)
+	}
+}
+
+// reaches waits until the follower has applied an index.
+func (f *follower) reaches(seed, index uint64) {
+	f.t.Helper()
+	for deadline := time.Now().Add(patience); f.raft.AppliedIndex() < index; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("seed %d: applied %d of %d", seed, f.raft.AppliedIndex(), index)
 		}
-		if request.PrevLogEntry != sent.PrevLogEntry || len(request.Entries) != len(sent.Entries) || request.LeaderCommitIndex != sent.LeaderCommitIndex {
-			t.Fatalf("seed %d: the sender's request was changed", seed)
+	}
+}
+
+func (f *follower) check(seed uint64, committed []uint64) {
+	f.t.Helper()
+	f.state.mu.Lock()
+	defer f.state.mu.Unlock()
+	if f.state.back {
+		f.t.Errorf("seed %d: an older state replaced a newer one", seed)
+	}
+	for index := uint64(1); index <= f.raft.CommitIndex(); index++ {
+		entry := &raft.Log{}
+		if err := f.entries.GetLog(index, entry); err == nil && entry.Term != committed[index] {
+			f.t.Errorf("seed %d: the log has another entry at %d than the one that is committed", seed, index)
+		}
+	}
+	for index, term := range f.state.terms {
+		if index >= uint64(len(committed)) || committed[index] != term {
+			f.t.Errorf("seed %d: another entry was applied at %d than the one that is committed", seed, index)
 		}
 	}
 }

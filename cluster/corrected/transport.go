@@ -3,6 +3,7 @@ package corrected
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -10,22 +11,43 @@ import (
 // Transport is a transport for raft. It is safe for concurrent use.
 type Transport struct {
 	raft.Transport
-	running  func() *raft.Raft
-	snapshot func() (index, term uint64)
+	log    Log
+	newest func(upTo uint64) (index, term uint64)
 
+	running  atomic.Pointer[raft.Raft]
 	requests chan raft.RPC
 	stop     context.CancelFunc
 	receiver sync.WaitGroup
 }
 
-// New returns a transport over another, which it closes when it is closed. Running returns the raft that uses the transport, or nil while raft
-// starts. Snapshot returns the index and the term of the newest snapshot whose state this node has, or 0 where the node leads or has none.
-func New(over raft.Transport, running func() *raft.Raft, snapshot func() (index, term uint64)) *Transport {
+// Log is what the transport reads of the node's log.
+type Log interface {
+	GetLog(index uint64, log *raft.Log) error
+}
+
+// New returns a transport over another, which it closes when it is closed. Log is the one that raft has. Newest returns the index and the term of the newest
+// snapshot at or below an index, 0 for none.
+func New(over raft.Transport, log Log, newest func(upTo uint64) (index, term uint64)) *Transport {
+	return &Transport{Transport: over, log: log, newest: newest, requests: make(chan raft.RPC), stop: func() {}}
+}
+
+// Start passes on what other members send, from now on, to the raft that was started with this transport. It is called once.
+func (t *Transport) Start(running *raft.Raft) {
+	t.running.Store(running)
 	ctx, stop := context.WithCancel(context.Background())
-	t := &Transport{Transport: over, running: running, snapshot: snapshot, requests: make(chan raft.RPC), stop: stop}
-	from := over.Consumer()
+	t.stop = stop
+	from := t.Transport.Consumer()
 	t.receiver.Go(func() { t.receive(ctx, from) })
-	return t
+}
+
+// Snapshot returns the index and the term of the newest snapshot whose state this node has; 0 while raft starts, where this node leads, and where it
+// has none.
+func (t *Transport) Snapshot() (index, term uint64) {
+	running := t.running.Load()
+	if running == nil || running.State() == raft.Leader {
+		return 0, 0
+	}
+	return t.newest(running.AppliedIndex())
 }
 
 // Consumer implements raft.Transport.
@@ -33,13 +55,9 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 
 // SetHeartbeatHandler implements raft.Transport.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
-	if handle == nil {
-		t.Transport.SetHeartbeatHandler(nil)
-		return
-	}
 	t.Transport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		state, term := raft.Shutdown, uint64(0) // before raft is there
-		if running := t.running(); running != nil {
+		if running := t.running.Load(); running != nil {
 			state, term = running.State(), running.CurrentTerm()
 		}
 		passHeartbeat(rpc, state, term, handle)

@@ -27,16 +27,15 @@ type CheckedLog struct {
 	commands   []uint64 // indexes of commands, ascending; cut at both ends
 	stored     int64    // bytes stored since ResetStored
 
-	// snapshot returns the index and the term of the newest snapshot; 0 where this node leads, or has none.
+	// snapshot returns the index and the term of the newest snapshot; 0 while raft starts, where this node leads, and where it has none.
 	snapshot func() (index, term uint64)
 }
 
-// standIn is the type of the entry that stands for a snapshot at the snapshot's index. It has the term and nothing else, and is never
-// stored.
+// standIn is the type of an entry that the log lacks. It has an index and a term and nothing else, and is never stored.
 const standIn raft.LogType = 255
 
-// ErrStandIn says that a leader has sent what stands for its snapshot in place of an entry.
-var ErrStandIn = errors.New("an entry stands for a snapshot and cannot be stored")
+// ErrStandIn says that a leader has sent what stands for an entry in its place.
+var ErrStandIn = errors.New("what stands for an entry cannot be stored")
 
 // NewCheckedLog returns a log that keeps so many bytes of its newest entries in memory.
 func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
@@ -53,12 +52,9 @@ func verifyLog(log *raft.Log) error {
 	return nil
 }
 
-// IsMonotonic implements raft.MonotonicLogStore for the stores that do: such a log has no gaps, so raft empties it before it goes on
-// behind a snapshot that it was sent.
-func (l *CheckedLog) IsMonotonic() bool {
-	store, ok := l.LogStore.(raft.MonotonicLogStore)
-	return ok && store.IsMonotonic()
-}
+// IsMonotonic implements raft.MonotonicLogStore. Raft empties such a log when it has restored a snapshot that it was sent. Without that, entries of a
+// deposed leader could stay below the snapshot, and this node would send them to others if it came to lead.
+func (l *CheckedLog) IsMonotonic() bool { return true }
 
 // StoreLog implements raft.LogStore.
 func (l *CheckedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
@@ -88,10 +84,10 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// closeGap empties a log without gaps before entries that do not follow its last: raft does so when a snapshot that it was sent is restored,
+// closeGap empties the log before entries that do not follow its last: raft does so when a snapshot that it was sent is restored,
 // but not at the next start, when the process ended in between.
 func (l *CheckedLog) closeGap(logs []*raft.Log) error {
-	if len(logs) == 0 || !l.IsMonotonic() {
+	if len(logs) == 0 {
 		return nil
 	}
 	last, err := l.LastIndex()
@@ -128,8 +124,35 @@ func cachedSize(log *raft.Log) int {
 	return overhead + len(log.Data)
 }
 
-// GetLog implements raft.LogStore.
+// GetLog implements raft.LogStore. A follower with a snapshot gets an answer for every index. Raft compares it with what a leader sends, and looks in
+// the log only:
+//
+//   - At the snapshot's index it gets the snapshot's term, whatever the log has there. Otherwise a deposed leader whose own entries begin right behind
+//     its snapshot, or reach across it, rejects all that the new leader has.
+//   - For an entry that the log lacks it gets term 0, which no leader has: the entry is another than the leader's. Raft remembers the last index of a log
+//     that was emptied for a snapshot that it was sent, and would reject everything at or below for lack of an entry to compare with.
+//
+// Such answers are never applied: what is committed is behind the snapshot and was stored or compared before. A leader gets none, because it could send
+// it in the entry's place.
 func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
+	err := l.lookUp(index, log)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	at, term := l.snapshot()
+	switch {
+	case at == 0:
+		return err
+	case index == at && (err != nil || log.Term != term):
+		*log = raft.Log{Index: index, Term: term, Type: standIn}
+	case err != nil:
+		*log = raft.Log{Index: index, Type: standIn}
+	}
+	return nil
+}
+
+// lookUp returns the entry that the cache or the store has.
+func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	l.mu.Lock()
 	if n := len(l.cache); n > 0 && index >= l.cache[0].Index && index <= l.cache[n-1].Index {
 		*log = *l.cache[index-l.cache[0].Index]
@@ -138,9 +161,6 @@ func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
 	}
 	l.mu.Unlock()
 	if err := l.LogStore.GetLog(index, log); err != nil {
-		if errors.Is(err, raft.ErrLogNotFound) && l.standsForSnapshot(index, log) {
-			return nil
-		}
 		return err
 	}
 	if err := verifyLog(log); err != nil {
@@ -151,25 +171,16 @@ func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
-// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot, 0 where this node leads or has none. It is
-// called before the log is used.
+// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot whose state this node has, 0 while raft starts,
+// where this node leads, and where it has none. It is called before raft starts.
 func (l *CheckedLog) SetSnapshot(newest func() (index, term uint64)) { l.snapshot = newest }
 
-// standsForSnapshot answers for the entry at the index of the newest snapshot when the log begins behind it. A follower looks there for the
-// entry before those that a leader sends, and raft looks in the log only: a deposed leader whose own entries begin right behind its
-// snapshot would reject all that the new leader has, and drop each older snapshot that it is sent, for ever.
-// A leader gets no stand-in, because it could send it in the entry's place.
-func (l *CheckedLog) standsForSnapshot(index uint64, log *raft.Log) bool {
-	at, term := l.snapshot()
-	if at == 0 || at != index {
-		return false
-	}
-	*log = raft.Log{Index: index, Term: term, Type: standIn}
-	return true
-}
-
-// DeleteRange implements raft.LogStore.
+// DeleteRange implements raft.LogStore. The log need not have all of the range.
 func (l *CheckedLog) DeleteRange(first, last uint64) error {
+	has, err := l.LastIndex()
+	if err != nil || has == 0 || has < first {
+		return err
+	}
 	l.mu.Lock()
 	l.cache, l.cacheBytes = nil, 0
 	// A range at the end is a conflict with a new leader; one at the front is compaction.

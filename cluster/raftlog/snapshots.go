@@ -1,21 +1,28 @@
 package raftlog
 
 import (
+	"errors"
 	"fmt"
-	"sync/atomic"
+	"slices"
+	"sync"
 
 	"github.com/hashicorp/raft"
 )
 
-// SnapshotStore knows the newest snapshot without looking at the disk, and measures each that is written. It is safe for concurrent use.
+// SnapshotStore knows the newest snapshots without looking at the disk, and measures each that is written. It is safe for concurrent use.
 type SnapshotStore struct {
 	raft.SnapshotStore
 	written func(bytes int64)
-	newest  atomic.Pointer[position]
+
+	mu     sync.Mutex
+	newest []position // of the retained snapshots, ascending
 }
 
 // position is where a snapshot ends.
 type position struct{ index, term uint64 }
+
+// ErrOlderSnapshot says that a newer snapshot was received while one was written.
+var ErrOlderSnapshot = errors.New("there is a newer snapshot")
 
 // NewSnapshotStore returns a store over another. It calls written with the size of each snapshot, taken here or received, after each Close that
 // succeeds.
@@ -25,21 +32,27 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
-	if len(list) > 0 {
-		s.newest.Store(&position{list[0].Index, list[0].Term})
+	for _, snapshot := range list {
+		s.newest = append(s.newest, position{snapshot.Index, snapshot.Term})
 	}
+	slices.Reverse(s.newest) // the list begins with the newest
 	return s, nil
 }
 
-// Newest returns the index and the term of the newest snapshot, 0 where there is none.
-func (s *SnapshotStore) Newest() (index, term uint64) {
-	if newest := s.newest.Load(); newest != nil {
-		return newest.index, newest.term
+// Newest returns the index and the term of the newest snapshot at or below an index, 0 where there is none.
+func (s *SnapshotStore) Newest(upTo uint64) (index, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slices.Backward(s.newest) {
+		if p.index <= upTo {
+			return p.index, p.term
+		}
 	}
 	return 0, 0
 }
 
-// Create implements raft.SnapshotStore.
+// Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer snapshot was closed meanwhile: raft v1.7.3
+// takes whatever snapshot was closed last for the end of its log.
 func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, transport raft.Transport,
 ) (raft.SnapshotSink, error) {
@@ -48,6 +61,17 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 		return nil, err
 	}
 	return &meteredSink{SnapshotSink: sink, store: s, end: position{index, term}}, nil
+}
+
+// closed notes a snapshot that was closed.
+func (s *SnapshotStore) closed(end position) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.newest); n > 0 && s.newest[n-1].index > end.index {
+		return ErrOlderSnapshot
+	}
+	s.newest = append(s.newest[max(0, len(s.newest)-retainedSnapshots+1):], end)
+	return nil
 }
 
 type meteredSink struct {
@@ -65,13 +89,18 @@ func (s *meteredSink) Write(p []byte) (int, error) {
 }
 
 func (s *meteredSink) Close() error {
-	err := s.SnapshotSink.Close()
-	if err == nil && !s.done { // raft closes once more what the state machine has closed
-		s.done = true
-		s.store.newest.Store(&s.end)
-		s.store.written(s.bytes)
+	if s.done { // raft closes once more what the state machine has closed
+		return nil
 	}
-	return err
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
+	}
+	if err := s.store.closed(s.end); err != nil {
+		return err
+	}
+	s.done = true
+	s.store.written(s.bytes)
+	return nil
 }
 
 var _ raft.SnapshotSink = (*meteredSink)(nil)

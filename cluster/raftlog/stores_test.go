@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,43 +94,67 @@ func TestConvertLogWithAGapAndWithTwoLogs(t *testing.T) {
 
 var _ raft.MonotonicLogStore = (*CheckedLog)(nil)
 
-// A follower whose log begins behind its snapshot knows the term at the snapshot's index: raft looks for it in the log.
-func TestSnapshotStandsForTheEntryAtItsIndex(t *testing.T) {
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// † A follower with a snapshot compares what a leader sends also with what its log lacks: at the snapshot it has the leader's entry, and elsewhere another.
+func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	store := raft.NewInmemStore()
 	log := NewCheckedLog(store, Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 0)
-	if err := log.StoreLog(&raft.Log{Index: 11, Term: 4, Type: raft.LogNoop}); err != nil {
+	noop := func(index, term uint64) *raft.Log { return &raft.Log{Index: index, Term: term, Type: raft.LogNoop} }
+	if err := log.StoreLogs([]*raft.Log{noop(5, 1), noop(6, 1)}); err != nil {
 		t.Fatal(err)
 	}
-	var found raft.Log
-	if err := log.GetLog(10, &found); !errors.Is(err, raft.ErrLogNotFound) {
-		t.Errorf("before raft runs: %v", err)
+	if err := log.GetLog(4, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("without a snapshot: %v", err)
 	}
-	leads := false
-	snapshot := func() (index, term uint64) {
-		if leads {
-			return 0, 0
+	log.SetSnapshot(func() (uint64, uint64) { return 6, 2 })
+	for index, term := range map[uint64]uint64{4: 0, 5: 1, 6: 2, 7: 0} {
+		got := raft.Log{}
+		if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != term {
+			t.Errorf("at %d: %+v, %v; want term %d", index, got, err, term)
 		}
-		return 10, 3
-	}
-	log.SetSnapshot(snapshot)
-	if err := log.GetLog(10, &found); err != nil || found.Term != 3 || found.Index != 10 {
-		t.Errorf("at the snapshot: %+v, %v", found, err)
-	}
-	if err := log.StoreLog(&found); !errors.Is(err, ErrStandIn) {
-		t.Errorf("the stand-in was stored: %v", err)
-	}
-	for _, index := range []uint64{9, 12} {
-		if err := log.GetLog(index, &found); !errors.Is(err, raft.ErrLogNotFound) {
-			t.Errorf("at %d: %v", index, err)
+		if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrStandIn) {
+			t.Errorf("what stands for the entry at %d is stored: %v", index, err)
 		}
-	}
-	if err := log.GetLog(11, &found); err != nil || found.Term != 4 {
-		t.Errorf("behind the snapshot: %+v, %v", found, err)
-	}
-	leads = true
-	if err := log.GetLog(10, &found); !errors.Is(err, raft.ErrLogNotFound) {
-		t.Errorf("where the node leads: %v", err)
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+// A snapshot that was written for so long that a newer one was received is given up. Raft would take its end for the end of the log.
+func TestOlderSnapshotIsGivenUp(t *testing.T) {
+	var sizes []int64
+	store, err := NewSnapshotStore(raft.NewInmemSnapshotStore(), func(bytes int64) { sizes = append(sizes, bytes) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(index uint64) raft.SnapshotSink {
+		sink, err := store.Create(1, index, 1, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sink.Write(make([]byte, index)); err != nil {
+			t.Fatal(err)
+		}
+		return sink
+	}
+	for _, index := range []uint64{10, 20, 30} {
+		sink := create(index)
+		if err := errors.Join(sink.Close(), sink.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := create(35)
+	if err := create(40).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.Close(); !errors.Is(err, ErrOlderSnapshot) {
+		t.Errorf("%v", err)
+	}
+	for upTo, want := range map[uint64]uint64{100: 40, 40: 40, 39: 30, 30: 30, 29: 0} { // two are retained
+		if index, _ := store.Newest(upTo); index != want {
+			t.Errorf("the newest up to %d is %d, want %d", upTo, index, want)
+		}
+	}
+	if !slices.Equal(sizes, []int64{10, 20, 30, 40}) {
+		t.Errorf("told of %d", sizes)
+	}
+}
