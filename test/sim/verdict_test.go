@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"holdfast/test/history"
+
+	"github.com/hashicorp/raft"
 )
 
 // Two requests that reached all nodes are executed in their order, unless a majority of the nodes ended before they were: what these held is lost, and
@@ -35,6 +37,26 @@ func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
 			}
 			if got := s.sameWay(op(), op()); got != test.want {
 				t.Errorf("checked: %t", got)
+			}
+		})
+	}
+}
+
+// One member may lose its disk if each member knows that all vote.
+func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
+	ids := []raft.ServerID{"n1", "n2"}
+	for name, test := range map[string]struct {
+		servers []raft.Server
+		want    bool
+	}{
+		"all vote":           {[]raft.Server{{ID: "n1"}, {ID: "n2"}}, true},
+		"one does not vote":  {[]raft.Server{{ID: "n1"}, {ID: "n2", Suffrage: raft.Nonvoter}}, false},
+		"one is missing":     {[]raft.Server{{ID: "n1"}}, false},
+		"one is another now": {[]raft.Server{{ID: "n1"}, {ID: "n3"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := haveVotes(test.servers, ids); got != test.want {
+				t.Errorf("%t", got)
 			}
 		})
 	}
