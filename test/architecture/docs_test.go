@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 // TestDocumentationNamesWhatExists: whoever follows a name from the documentation finds the test or the file.
@@ -126,4 +127,24 @@ func anchor(heading string) string {
 		}
 		return -1
 	}, heading)
+}
+
+// TestPagesHaveShortLines: a diff of a page shows which sentence changed. Tables and code cannot be broken.
+func TestPagesHaveShortLines(t *testing.T) {
+	const most = 120
+	for page, text := range pages(t, filepath.Join("..", "..")) {
+		code := false
+		for i, line := range strings.Split(text, "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				code = !code
+			}
+			words := strings.Fields(line)
+			if code || len(words) < 2 || strings.HasPrefix(words[0], "|") || strings.HasPrefix(line, "    ") {
+				continue
+			}
+			if length := utf8.RuneCountInString(line); length > most {
+				t.Errorf("%s:%d has %d characters", page, i+1, length)
+			}
+		}
+	}
 }
