@@ -133,9 +133,11 @@ func TestErrors(t *testing.T) {
 			return nil
 		}, client.ErrNotSent},
 	} {
-		if err := test.call(); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := test.call(); !errors.Is(err, test.want) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 	var notApplied *client.NotAppliedError
 	if _, err := c.Set(ctx, "fenced", nil, client.IfAbsent(), client.Fence(token)); !errors.As(err, &notApplied) || notApplied.Version.IsZero() {

@@ -87,14 +87,16 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 		"another term":   {Term: status.LeaderTerm - 1, Number: status.Number + 1},
 		"of no term":     {Number: status.Number + 1},
 	} {
-		entry.Commands = []fsm.Command{set("k", name)}
-		future := n.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
-		if err := future.Error(); err != nil {
-			t.Fatal(err)
-		}
-		if outcome, ok := future.Response().(*fsm.Outcome); !ok || !outcome.Skipped {
-			t.Errorf("%s: %+v", name, future.Response())
-		}
+		t.Run(name, func(t *testing.T) {
+			entry.Commands = []fsm.Command{set("k", name)}
+			future := n.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
+			if err := future.Error(); err != nil {
+				t.Fatal(err)
+			}
+			if outcome, ok := future.Response().(*fsm.Outcome); !ok || !outcome.Skipped {
+				t.Errorf("%+v", future.Response())
+			}
+		})
 	}
 	if value, err := n.get("k"); value != "v" || err != nil {
 		t.Errorf("%q, %v", value, err)

@@ -175,9 +175,11 @@ func TestNewerVersionIsUnknown(t *testing.T) {
 		"at the start of a leadership": {Kind: KindLeaderStart, Nonce: 1, Version: Version + 1},
 		"later":                        {Kind: KindAdvance, Version: Version + 1},
 	} {
-		if _, err := DecodeEntry(AppendEntry(nil, &Entry{Commands: []Command{command}})); !errors.Is(err, ErrUnknown) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := DecodeEntry(AppendEntry(nil, &Entry{Commands: []Command{command}})); !errors.Is(err, ErrUnknown) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 	l := newLeader(t)
 	l.m.version = Version + 1

@@ -224,23 +224,25 @@ func TestRotationThatFails(t *testing.T) {
 // A line that was written in part, and whatever else is no record, is passed over: the node starts.
 func TestBrokenLines(t *testing.T) {
 	for name, broken := range map[string]string{"glued": "{\"index\":7,\"ke{\"index\":8}\n", "unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n"} {
-		c := config(t)
-		l := open(t, c)
-		l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
-		closeLog(t, l)
-		file, err := os.OpenFile(c.File, os.O_APPEND|os.O_WRONLY, 0)
-		if err == nil {
-			_, err = file.WriteString(broken)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = file.Close()
-		l = open(t, c)
-		if l.changes.last != (place{1, 1, 0}) {
-			t.Errorf("%s: %+v", name, l.changes.last)
-		}
-		closeLog(t, l)
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			l := open(t, c)
+			l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
+			closeLog(t, l)
+			file, err := os.OpenFile(c.File, os.O_APPEND|os.O_WRONLY, 0)
+			if err == nil {
+				_, err = file.WriteString(broken)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = file.Close()
+			l = open(t, c)
+			if l.changes.last != (place{1, 1, 0}) {
+				t.Errorf("%+v", l.changes.last)
+			}
+			closeLog(t, l)
+		})
 	}
 }
 

@@ -135,15 +135,17 @@ func TestStopEndsStreams(t *testing.T) {
 func TestPage(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {
-		response, err := http.Get(leader.url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), kind) ||
-			!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
-			t.Errorf("%s: %s %v", path, response.Status, response.Header)
-		}
+		t.Run(path, func(t *testing.T) {
+			response, err := http.Get(leader.url + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), kind) ||
+				!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+				t.Errorf("%s %v", response.Status, response.Header)
+			}
+		})
 	}
 }
 
@@ -154,12 +156,14 @@ func TestLocal(t *testing.T) {
 		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent, "[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,
 		"evil.example": http.StatusMisdirectedRequest, "evil.example:7401": http.StatusMisdirectedRequest, "127.0.0.1.evil.example": http.StatusMisdirectedRequest,
 	} {
-		request := httptest.NewRequest(http.MethodGet, "/v1/status", http.NoBody)
-		request.Host = host
-		recorder := httptest.NewRecorder()
-		if handler.ServeHTTP(recorder, request); recorder.Code != code {
-			t.Errorf("%s: %d", host, recorder.Code)
-		}
+		t.Run(host, func(t *testing.T) {
+			request := httptest.NewRequest(http.MethodGet, "/v1/status", http.NoBody)
+			request.Host = host
+			recorder := httptest.NewRecorder()
+			if handler.ServeHTTP(recorder, request); recorder.Code != code {
+				t.Errorf("%d", recorder.Code)
+			}
+		})
 	}
 }
 

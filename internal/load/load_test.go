@@ -116,8 +116,10 @@ func TestOptions(t *testing.T) {
 	for name, options := range map[string]load.Options{
 		"Outstanding": {Duration: 1}, "Duration": {Outstanding: 1}, "Rate": {Outstanding: 1, Duration: 1, Rate: -1}, "Warmup": {Outstanding: 1, Duration: 1, Warmup: -1},
 	} {
-		if err := options.Validate(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := options.Validate(); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }

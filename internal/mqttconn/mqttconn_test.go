@@ -154,18 +154,20 @@ func TestConnReceives(t *testing.T) {
 // The receiver hears that all is received, also when what follows ends the reading.
 func TestIdleBeforeTheEnd(t *testing.T) {
 	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
-		near, far := net.Pipe()
-		received := 0
-		conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(Message) { received++ }, Idle: func() { received *= -1 }})
-		go func() {
-			_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
-		}()
-		_, _ = conn.Read(make([]byte, 10))
-		if received >= 0 {
-			t.Errorf("%s: not told: %d", name, received)
-		}
-		_ = far.Close()
-		_ = conn.Close()
+		t.Run(name, func(t *testing.T) {
+			near, far := net.Pipe()
+			received := 0
+			conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(Message) { received++ }, Idle: func() { received *= -1 }})
+			go func() {
+				_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
+			}()
+			_, _ = conn.Read(make([]byte, 10))
+			if received >= 0 {
+				t.Errorf("not told: %d", received)
+			}
+			_ = far.Close()
+			_ = conn.Close()
+		})
 	}
 }
 

@@ -375,8 +375,10 @@ func TestReserved(t *testing.T) {
 		"holdfast-n1-in": true, "holdfast-n1-in-0123abcd": true, "holdfast-ingest": true, "holdfast-out-0": true, "holdfast-n1-presence": true,
 		"press": false, "holdfast": false, "holdfast-press": false, "holdfaster-ingest": false, "holdfast-in-0": false,
 	} {
-		if b.reserved(id) != reserved {
-			t.Errorf("%s: %v", id, !reserved)
-		}
+		t.Run(id, func(t *testing.T) {
+			if b.reserved(id) != reserved {
+				t.Errorf("%v", !reserved)
+			}
+		})
 	}
 }

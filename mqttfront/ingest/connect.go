@@ -18,7 +18,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
 	since, contact, resume := s.resumes()
-	if !resume && s.requests && !s.cleanStart {
+	if !resume && s.carriesRequests && !s.cleanStart {
 		if err := s.end(dialing); err != nil {
 			return "", err
 		}
@@ -61,13 +61,13 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		c.stale.Store(false)
 	}
 	s.probes.connected(resume)
-	if !connack.SessionPresent && s.requests {
+	if !connack.SessionPresent && s.carriesRequests {
 		s.handler.SessionBegun()
 	}
 	subscribing := dialing
 	if connack.SessionPresent { // what waits in it may come first, and take its time
 		subscribing = ctx
-		if s.follows {
+		if s.shared {
 			s.set(true, "connected")
 		}
 	}
@@ -96,7 +96,7 @@ func (s *session) packet(resume bool) *paho.Connect {
 	password := login.PasswordNow()
 	age, receive, packet := s.probes.sessionExpiry(), uint16(65535), uint32(MaxPacket)
 	return &paho.Connect{
-		ClientID: s.clientID, CleanStart: !resume && (s.cleanStart || !s.requests), KeepAlive: uint16(login.KeepAlive / time.Second),
+		ClientID: s.clientID, CleanStart: !resume && (s.cleanStart || !s.carriesRequests), KeepAlive: uint16(login.KeepAlive / time.Second),
 		Username: login.Username, UsernameFlag: login.Username != "", Password: password, PasswordFlag: password != nil,
 		Properties: &paho.ConnectProperties{
 			SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet, RequestProblemInfo: true,

@@ -44,7 +44,7 @@ func (c *connection) close() {
 // serve subscribes and stays until the connection or the context ends.
 func (c *connection) serve(ctx, subscribing context.Context) error {
 	subscriptions := []paho.SubscribeOptions{{Topic: c.session.probes.topic, QoS: 1, RetainHandling: 2}}
-	if c.session.requests {
+	if c.session.carriesRequests {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
 	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
@@ -90,11 +90,11 @@ func (c *connection) received(message mqttconn.Message) {
 		number := c.acks.Arrived(message.PacketID)
 		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended, and that comes again
 	}
-	if s.requests && message.Topic == topics.Invoke && c.tooOld() {
+	if s.carriesRequests && message.Topic == topics.Invoke && c.tooOld() {
 		c.expire()
 	}
 	switch {
-	case c.stale.Load() && !s.follows:
+	case c.stale.Load() && !s.shared:
 		// Not acknowledged: the session is to end. A young probe changes nothing: among the requests that were left out may be an earlier one of the
 		// client whose request comes next.
 	case message.Topic == s.probes.topic:
@@ -103,7 +103,7 @@ func (c *connection) received(message mqttconn.Message) {
 	case c.stale.Load(): // no other node receives these requests: the session goes on
 		s.world.Metrics.stale.Inc()
 		done()
-	case message.Topic != topics.Invoke || !s.requests: // not subscribed to
+	case message.Topic != topics.Invoke || !s.carriesRequests: // not subscribed to
 		done()
 	default:
 		s.handler.Receive(c.handled, message, time.Now(), s.probes.backlog.Load(), done)
@@ -122,7 +122,7 @@ func (c *connection) tooOld() bool {
 
 // beating handles the time between two heartbeats.
 func (c *connection) beating(gap time.Duration) {
-	if c.session.requests && !c.session.probes.returned.Load() && c.stalled(gap) {
+	if c.session.carriesRequests && !c.session.probes.returned.Load() && c.stalled(gap) {
 		c.expire()
 	}
 }
@@ -130,7 +130,7 @@ func (c *connection) beating(gap time.Duration) {
 // stalled reports whether a message that is read after a gap of the heartbeat may be older than the session's age. The heartbeat is used until the first
 // probe has returned. It is not used for the leader's session, because no other node receives the requests that would be dropped.
 func (c *connection) stalled(gap time.Duration) bool {
-	return !c.session.follows && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.queued+gap)
+	return !c.session.shared && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.queued+gap)
 }
 
 // expire makes what comes from now on count as too old.
@@ -139,7 +139,7 @@ func (c *connection) expire() {
 		return
 	}
 	c.session.probes.expired()
-	if !c.session.follows {
+	if !c.session.shared {
 		c.ended(errStale)
 	}
 }
@@ -152,7 +152,7 @@ func (c *connection) probed(payload []byte) {
 	}
 	c.since = sent
 	switch {
-	case c.session.follows:
+	case c.session.shared:
 		c.stale.Store(!fresh)
 	case !fresh:
 		c.stale.Store(true)

@@ -19,7 +19,7 @@ type LeaderSession struct {
 // returns nil when the node led at some moment after the call.
 func NewLeaderSession(config *Config, world *World, handler Handler, barrier *Barrier, wall func() int64, confirm func(context.Context) error) *LeaderSession {
 	s := newSession(config, world, handler, barrier, config.Cluster+"-ingest", "holdfast/"+config.Cluster+"/probe", wall)
-	s.follows, s.requests, s.probes.requests = true, true, true
+	s.shared, s.carriesRequests, s.probes.carriesRequests = true, true, true
 	return &LeaderSession{session: s, confirm: confirm}
 }
 

@@ -18,7 +18,7 @@ type NodeSession struct{ *session }
 func NewNodeSession(config *Config, world *World, handler Handler, barrier *Barrier, requests bool) *NodeSession {
 	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, world, handler, barrier, clientID, topic, world.Wall)
-	s.requests, s.probes.requests, s.connected = requests, requests, world.Metrics.connected
+	s.carriesRequests, s.probes.carriesRequests, s.connected = requests, requests, world.Metrics.connected
 	return &NodeSession{s}
 }
 

@@ -23,13 +23,13 @@ type prober struct {
 	barrier *Barrier
 	drop    func(since time.Time) // drops requests that came after a moment
 	topic   string
-	// requests says that they come by the same session: then an old probe says that they are old, and a fresh one that they are not.
-	requests bool
-	wall     func() int64 // milliseconds since the Unix epoch
-	boot     uint64       // tells probes of this process from those of an earlier one
-	start    time.Time
-	returned atomic.Bool // a probe has returned in this process: the broker lets them through
-	backlog  atomic.Bool // what comes now is no news to other nodes
+	// carriesRequests says that requests come by the same session: then an old probe says that they are old, and a fresh one that they are not.
+	carriesRequests bool
+	wall            func() int64 // milliseconds since the Unix epoch
+	boot            uint64       // tells probes of this process from those of an earlier one
+	start           time.Time
+	returned        atomic.Bool // a probe has returned in this process: the broker lets them through
+	backlog         atomic.Bool // what comes now is no news to other nodes
 
 	mu      sync.Mutex
 	reached bool      // the broker, at least once in this process
@@ -97,7 +97,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
 	var asked <-chan struct{}
-	if p.requests {
+	if p.carriesRequests {
 		asked = p.barrier.Asked()
 	}
 	for {
@@ -139,7 +139,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	}
 	sent = now.Add(-max(age, 0))
 	p.returned.Store(true)
-	if !p.requests {
+	if !p.carriesRequests {
 		p.contact()
 		return sent, true, true
 	}

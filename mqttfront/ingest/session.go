@@ -8,14 +8,14 @@ import (
 
 // session is a session with the broker, over one connection after the other.
 type session struct {
-	config   *Config
-	world    *World
-	handler  Handler
-	clientID string
-	requests bool // it brings them
-	follows  bool // it is the cluster's, which follows the leader
-	status   *status
-	probes   *prober
+	config          *Config
+	world           *World
+	handler         Handler
+	clientID        string
+	carriesRequests bool
+	shared          bool // it is the cluster's, which follows the leader; otherwise it is the node's own
+	status          *status
+	probes          *prober
 	// connected is 1 while the session is up, else 0; nil for a session without a metric.
 	connected prometheus.Gauge
 	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
@@ -39,9 +39,9 @@ func (s *session) Silence(now time.Time) time.Duration { return s.status.silence
 func (s *session) resumes() (since, contact time.Time, resume bool) {
 	now := time.Now()
 	switch {
-	case !s.requests:
+	case !s.carriesRequests:
 		return now, now, false // this session carries no requests, but an older one under this client id may have
-	case s.follows:
+	case s.shared:
 		return now, now, true // the probes show which requests are too old
 	default:
 		return s.probes.resumable()

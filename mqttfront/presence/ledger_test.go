@@ -45,20 +45,22 @@ func TestBackIsNotGone(t *testing.T) {
 		"end of the old one after all":   {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: Disconnected, ClientID: "a", Connection: 1}},
 		"take-over after the connection": {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: TakenOver, ClientID: "a", Connection: 1}},
 	} {
-		l, departures := told()
-		l.begin(1_000, false)
-		l.marker(2_000)
-		for _, e := range events {
-			l.event(e, 2_500)
-		}
-		for sent := int64(3_000); sent < 20_000; sent += 1_000 {
-			l.marker(sent)
-		}
-		for _, d := range *departures {
-			if d.Time > 2_000-slack {
-				t.Errorf("%s: told of as away at %d", name, d.Time)
+		t.Run(name, func(t *testing.T) {
+			l, departures := told()
+			l.begin(1_000, false)
+			l.marker(2_000)
+			for _, e := range events {
+				l.event(e, 2_500)
 			}
-		}
+			for sent := int64(3_000); sent < 20_000; sent += 1_000 {
+				l.marker(sent)
+			}
+			for _, d := range *departures {
+				if d.Time > 2_000-slack {
+					t.Errorf("told of as away at %d", d.Time)
+				}
+			}
+		})
 	}
 }
 

@@ -14,11 +14,11 @@ func (q *Requests) admit(ctx context.Context, r *pending.Request) {
 	defer q.mu.Unlock()
 	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
 	for !q.stopped && !q.role.hasRoom(r) {
-		q.pushesBack.Store(true)
+		q.blocked.Store(true)
 		q.store.Flush()
 		q.room.Wait()
 	}
-	q.pushesBack.Store(false)
+	q.blocked.Store(false)
 	if q.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker still has it
 	}
@@ -55,9 +55,9 @@ func (q *Requests) holdLocked(r *pending.Request) bool {
 	return true
 }
 
-// keepsLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
+// resolveCopyLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
 // adds it.
-func (q *Requests) keepsLocked(r *pending.Request) bool {
+func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 	if q.onlyHolder() {
 		return true
 	}

@@ -116,7 +116,7 @@ func (l *Leader) sweep(ctx context.Context) {
 // sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
 func (l *Leader) sweepOnce(ctx context.Context) {
 	at := l.barrier.Reached()
-	if l.pushesBack.Load() || at.IsZero() {
+	if l.blocked.Load() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}
 	byNode := l.collect(ctx, max(sweepInterval, time.Since(at)))

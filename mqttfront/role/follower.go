@@ -30,7 +30,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
 	ended := r.Backlog && (found.published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
-	if ended || !f.keepsLocked(r) {
+	if ended || !f.resolveCopyLocked(r) {
 		r.Done()
 		return
 	}
@@ -56,7 +56,7 @@ func (f follower) applied(outcome *fsm.Outcome) {
 
 func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(r) }
 
-func (f follower) givenBack(r *pending.Request) {
+func (f follower) requeued(r *pending.Request) {
 	f.pending.EndWrite(r)
 	switch {
 	case !f.mode.followersHold():

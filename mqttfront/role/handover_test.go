@@ -80,21 +80,23 @@ func TestTakeUpHeld(t *testing.T) {
 		"from two":                {nil, map[string][]string{"n2": {"c:A", "c:B"}, "n3": {"c:B", "c:C"}}, "A B C"},
 		"known here":              {[]string{"c:A", "c:B"}, map[string][]string{"n2": {"c:A", "c:B"}}, "A B"},
 	} {
-		f, s := follow(t, test.here...)
-		s.held = map[string][][]byte{}
-		for node, requests := range test.others {
-			other, _ := follow(t, requests...)
-			s.held[node] = pages(other)
-		}
-		byNode := leading(f).collect(context.Background(), 0)
-		f.mu.Lock()
-		leading(f).takeUpHeldLocked(s.machine, byNode)
-		order := f.order()
-		f.mu.Unlock()
-		of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
-		if got := strings.ReplaceAll(strings.Join(of, " "), "c:", ""); got != test.want {
-			t.Errorf("%s: %s; want %s", name, got, test.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			f, s := follow(t, test.here...)
+			s.held = map[string][][]byte{}
+			for node, requests := range test.others {
+				other, _ := follow(t, requests...)
+				s.held[node] = pages(other)
+			}
+			byNode := leading(f).collect(context.Background(), 0)
+			f.mu.Lock()
+			leading(f).takeUpHeldLocked(s.machine, byNode)
+			order := f.order()
+			f.mu.Unlock()
+			of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
+			if got := strings.ReplaceAll(strings.Join(of, " "), "c:", ""); got != test.want {
+				t.Errorf("%s; want %s", got, test.want)
+			}
+		})
 	}
 }
 

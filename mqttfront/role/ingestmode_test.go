@@ -57,13 +57,15 @@ func TestWhatFollowedIsLetGo(t *testing.T) {
 			f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
 		},
 	} {
-		f, s := newNode(t, followLeader)
-		serve(f)
-		acknowledged := arrive(f, del, "0123456789abcdef")
-		end(f, s)
-		if *acknowledged || f.pending.Len() != 0 || f.busy != 0 {
-			t.Errorf("%s: acknowledged: %v, %d held, %d busy", name, *acknowledged, f.pending.Len(), f.busy)
-		}
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t, followLeader)
+			serve(f)
+			acknowledged := arrive(f, del, "0123456789abcdef")
+			end(f, s)
+			if *acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+				t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.Len(), f.busy)
+			}
+		})
 	}
 }
 

@@ -65,8 +65,8 @@ func (l *Leader) readDone(r *pending.Request, result *fsm.Result) {
 	l.answerLocked(r, 0, result)
 }
 
-// givenBack leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
-func (l *Leader) givenBack(r *pending.Request) {
+// requeued leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
+func (l *Leader) requeued(r *pending.Request) {
 	l.dropStaleLocked(r)
 }
 

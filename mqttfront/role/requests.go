@@ -37,7 +37,7 @@ type Requests struct {
 	staleFrom, staleTo time.Time
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
 
-	pushesBack atomic.Bool // a request waits for room, and whatever comes from the broker behind it
+	blocked atomic.Bool // a request waits for room, and whatever comes from the broker behind it
 }
 
 // New returns the requests of a node that follows. SetStore gives them their store.
@@ -88,7 +88,7 @@ func (q *Requests) Busy() int {
 }
 
 // Blocked reports whether a request waits for room, and whatever comes from the broker behind it.
-func (q *Requests) Blocked() bool { return q.pushesBack.Load() }
+func (q *Requests) Blocked() bool { return q.blocked.Load() }
 
 // Serving reports whether requests are answered here as they come.
 func (q *Requests) Serving() bool {
@@ -173,7 +173,7 @@ func (q *Requests) endWorkLocked(r *pending.Request) {
 func (q *Requests) requeueLocked(r *pending.Request) {
 	r.Hold()
 	q.endWorkLocked(r)
-	q.role.givenBack(r)
+	q.role.requeued(r)
 }
 
 // parkCommittedLocked makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One

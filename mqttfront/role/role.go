@@ -26,8 +26,8 @@ type role interface {
 	applied(outcome *fsm.Outcome)
 	// readDone handles the result of a GET.
 	readDone(r *pending.Request, result *fsm.Result)
-	// givenBack decides what becomes of a held request that the store had.
-	givenBack(r *pending.Request)
+	// requeued decides what becomes of a held request that the store had.
+	requeued(r *pending.Request)
 	// expects reports whether requests whose outcomes the log shows are held here, or are still to come.
 	expects() bool
 	// reported handles a leader's report of a request that was answered outside of the log.

@@ -33,14 +33,16 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 			f.Failed(s.tags[0], true)
 		},
 	} {
-		f, s := newNode(t)
-		serve(f)
-		arrive(f, del, "short")
-		end(f, s)
-		serve(f)
-		if len(s.proposed) != 1 || f.pending.Len() != 0 || f.busy != 0 {
-			t.Errorf("%s: proposed %d times, %d held, %d busy", name, len(s.proposed), f.pending.Len(), f.busy)
-		}
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t)
+			serve(f)
+			arrive(f, del, "short")
+			end(f, s)
+			serve(f)
+			if len(s.proposed) != 1 || f.pending.Len() != 0 || f.busy != 0 {
+				t.Errorf("proposed %d times, %d held, %d busy", len(s.proposed), f.pending.Len(), f.busy)
+			}
+		})
 	}
 }
 
@@ -50,15 +52,17 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 		correlation string
 		unknown     bool
 	}{"not done": {"short", false}, "unknown, with an identity": {"0123456789abcdef", true}} {
-		f, s := newNode(t)
-		serve(f)
-		arrive(f, del, test.correlation)
-		leading(f).stopServing()
-		f.Failed(s.tags[0], test.unknown)
-		serve(f)
-		if len(s.proposed) != 2 || f.busy != 1 {
-			t.Errorf("%s: proposed %d times, %d busy", name, len(s.proposed), f.busy)
-		}
+		t.Run(name, func(t *testing.T) {
+			f, s := newNode(t)
+			serve(f)
+			arrive(f, del, test.correlation)
+			leading(f).stopServing()
+			f.Failed(s.tags[0], test.unknown)
+			serve(f)
+			if len(s.proposed) != 2 || f.busy != 1 {
+				t.Errorf("proposed %d times, %d busy", len(s.proposed), f.busy)
+			}
+		})
 	}
 }
 

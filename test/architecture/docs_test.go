@@ -89,30 +89,32 @@ func TestDocumentationLinksAndTargets(t *testing.T) {
 	link, heading := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`), regexp.MustCompile(`(?m)^#+ (.*)$`)
 	command := regexp.MustCompile("(?m)(?:^    |`)make ((?:[a-z0-9][a-z0-9-]* ?)+)")
 	for page, text := range texts {
-		for _, match := range command.FindAllStringSubmatch(text, -1) {
-			for _, target := range strings.Fields(match[1]) {
-				if !targets[target] {
-					t.Errorf("%s: make %s is no target", page, target)
+		t.Run(page, func(t *testing.T) {
+			for _, match := range command.FindAllStringSubmatch(text, -1) {
+				for _, target := range strings.Fields(match[1]) {
+					if !targets[target] {
+						t.Errorf("make %s is no target", target)
+					}
 				}
 			}
-		}
-		for _, match := range link.FindAllStringSubmatch(text, -1) {
-			target := page
-			if match[1] != "" {
-				target = filepath.Join(filepath.Dir(page), match[1])
+			for _, match := range link.FindAllStringSubmatch(text, -1) {
+				target := page
+				if match[1] != "" {
+					target = filepath.Join(filepath.Dir(page), match[1])
+				}
+				if _, err := os.Stat(target); err != nil {
+					t.Errorf("%v", err)
+					continue
+				}
+				found := match[2] == ""
+				for _, title := range heading.FindAllStringSubmatch(texts[target], -1) {
+					found = found || anchor(title[1]) == match[2]
+				}
+				if !found {
+					t.Errorf("%s has no heading %s", target, match[2])
+				}
 			}
-			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: %v", page, err)
-				continue
-			}
-			found := match[2] == ""
-			for _, title := range heading.FindAllStringSubmatch(texts[target], -1) {
-				found = found || anchor(title[1]) == match[2]
-			}
-			if !found {
-				t.Errorf("%s: %s has no heading %s", page, target, match[2])
-			}
-		}
+		})
 	}
 }
 

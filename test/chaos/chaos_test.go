@@ -51,10 +51,12 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind := range kinds() {
-		like, known := simulated()[kind]
-		if !known || like != "" && !strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
-			t.Errorf("%s: the simulation has no kind %q", kind, like)
-		}
+		t.Run(kind, func(t *testing.T) {
+			like, known := simulated()[kind]
+			if !known || like != "" && !strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
+				t.Errorf("the simulation has no kind %q", like)
+			}
+		})
 	}
 	got := search(3, "leader", []fault{{kind: "clock jump"}, {kind: "clock skew"}, {kind: "flood"}, {kind: "broker pause"}})
 	if want := `make sim SEEDS=1000 NODES=3 INGEST=leader KINDS="broker silent,clock jump"`; got != want {
@@ -163,10 +165,12 @@ func TestOfNodes(t *testing.T) {
 		"replicas differ": func(r *record.Run) { r.Hashes["n2"] = "b" },
 		"bounds":          func(r *record.Run) { r.Samples = []record.Sample{{Node: "n1", Resident: 1 << 40}} },
 	} {
-		run := well()
-		change(run)
-		if v := ofNodes(run, h); len(v) != 1 || v[0].Check != want {
-			t.Errorf("%s: %v", want, v)
-		}
+		t.Run(want, func(t *testing.T) {
+			run := well()
+			change(run)
+			if v := ofNodes(run, h); len(v) != 1 || v[0].Check != want {
+				t.Errorf("%v", v)
+			}
+		})
 	}
 }

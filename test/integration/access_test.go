@@ -40,17 +40,19 @@ func TestAttacksOnIdentity(t *testing.T) {
 	}
 	tried := 0
 	for name, properties := range forgeries {
-		for _, command := range []string{
-			array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("DEL", "own/press-1"), array("VDEL", "own/press-1", "mine"),
-			array("KEYNOTIFY", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP"), array("SET", "own/press-1", "stolen", "NEX", "PX", "10000"),
-			array("GET", "user/press"),
-		} {
-			tried++
-			reply := attacker.call(request{payload: command, properties: append([]string{"__ts", now(), "__ft", now()}, properties...)})
-			if !bytes.Contains(reply.Payload, []byte("not authorized")) {
-				t.Errorf("%s: %q is answered %q", name, command, reply.Payload)
+		t.Run(name, func(t *testing.T) {
+			for _, command := range []string{
+				array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("DEL", "own/press-1"), array("VDEL", "own/press-1", "mine"),
+				array("KEYNOTIFY", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP"), array("SET", "own/press-1", "stolen", "NEX", "PX", "10000"),
+				array("GET", "user/press"),
+			} {
+				tried++
+				reply := attacker.call(request{payload: command, properties: append([]string{"__ts", now(), "__ft", now()}, properties...)})
+				if !bytes.Contains(reply.Payload, []byte("not authorized")) {
+					t.Errorf("%q is answered %q", command, reply.Payload)
+				}
 			}
-		}
+		})
 	}
 	if reply := victim.call(request{payload: array("GET", "own/press-1")}); string(reply.Payload) != "$4\r\nmine\r\n" {
 		t.Errorf("the victim's key: %q", reply.Payload)

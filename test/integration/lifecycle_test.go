@@ -277,9 +277,11 @@ func TestBackup(t *testing.T) {
 	damaged := bytes.Clone(whole)
 	damaged[len(damaged)/2] ^= 1
 	for name, body := range map[string][]byte{"damaged": damaged, "cut off": whole[:len(whole)-10], "empty": nil} {
-		if code, err := follower.api(http.MethodPut, "/v1/snapshot", bytes.NewReader(body), &told); err != nil || code != http.StatusConflict || told.Outcome != "not done" {
-			t.Errorf("%s: %d %+v %v", name, code, told, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if code, err := follower.api(http.MethodPut, "/v1/snapshot", bytes.NewReader(body), &told); err != nil || code != http.StatusConflict || told.Outcome != "not done" {
+				t.Errorf("%d %+v %v", code, told, err)
+			}
+		})
 	}
 	if _, _, err := store.Get(t.Context(), "later"); err != nil {
 		t.Errorf("a restore that was refused changed something: %v", err)
@@ -389,14 +391,16 @@ func TestMembersWithCertificates(t *testing.T) {
 		"another authority": strangerCertificate(t, ca),
 		"no certificate":    {"--cluster.tls.insecure", "--log.level", "debug"},
 	} {
-		stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), extra...)
-		stranger.start(t)
-		eventually(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
-		<-time.After(500 * time.Millisecond)
-		if list := m[0].list(t); len(list) != 3 {
-			t.Errorf("%s: a stranger is a member: %v", name, list)
-		}
-		stranger.kill()
+		t.Run(name, func(t *testing.T) {
+			stranger := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), extra...)
+			stranger.start(t)
+			eventually(t, name+" is refused", func() bool { return strings.Contains(stranger.output.String(), "waiting for the cluster") })
+			<-time.After(500 * time.Millisecond)
+			if list := m[0].list(t); len(list) != 3 {
+				t.Errorf("a stranger is a member: %v", list)
+			}
+			stranger.kill()
+		})
 	}
 	// Renewed while the nodes run: the next connections show the new ones, which one that restarts sees.
 	for _, s := range m {

@@ -137,27 +137,29 @@ func TestLeaderLosesTheBroker(t *testing.T) {
 	m, proxies := proxiedMembers(t, broker.address)
 	l := startLoad(t, broker.address, 16, 20*time.Millisecond)
 	for name, state := range map[string]proxyState{"cut": proxyCut, "silent": proxyQuiet} {
-		l.progress(100)
-		leader := m.leader(t)
-		began := time.Now()
-		proxies[leader].set(state)
-		for m.other(leader) != nil {
-			if next := m.leader(t); next != leader {
-				break
+		t.Run(name, func(t *testing.T) {
+			l.progress(100)
+			leader := m.leader(t)
+			began := time.Now()
+			proxies[leader].set(state)
+			for m.other(leader) != nil {
+				if next := m.leader(t); next != leader {
+					break
+				}
 			}
-		}
-		took := time.Since(began)
-		l.progress(50)
-		late := percentile(l.delaysAround(began, began.Add(5*time.Second)), 1)
-		t.Logf("%s: handed over after %v, the latest request took %v", name, took.Round(time.Millisecond), late.Round(time.Millisecond))
-		if took > 3*time.Second {
-			t.Errorf("%s: handed over after %v", name, took)
-		}
-		eventually(t, "a node without its broker says that it is not ready", func() bool {
-			return httpStatus("http://"+leader.health+"/readyz") != http.StatusOK
+			took := time.Since(began)
+			l.progress(50)
+			late := percentile(l.delaysAround(began, began.Add(5*time.Second)), 1)
+			t.Logf("%s: handed over after %v, the latest request took %v", name, took.Round(time.Millisecond), late.Round(time.Millisecond))
+			if took > 3*time.Second {
+				t.Errorf("handed over after %v", took)
+			}
+			eventually(t, "a node without its broker says that it is not ready", func() bool {
+				return httpStatus("http://"+leader.health+"/readyz") != http.StatusOK
+			})
+			proxies[leader].set(proxyOpen)
+			m.waitReady(t)
 		})
-		proxies[leader].set(proxyOpen)
-		m.waitReady(t)
 	}
 	l.stop()
 	l.check(t, broker.address)

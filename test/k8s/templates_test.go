@@ -197,9 +197,11 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"backup.enabled=true,backup.volume.ephemeral=true": "backup.upload.image",
 		"broker.addresses={mqtts://x:1},broker.tls.ca=x,broker.tls.clientCertificate=true": "broker.tls.existingSecret",
 	} {
-		if _, err := template(t, "--set", broker, "--set", value); err == nil || !strings.Contains(err.Error(), reason) {
-			t.Errorf("%s: %v", value, err)
-		}
+		t.Run(value, func(t *testing.T) {
+			if _, err := template(t, "--set", broker, "--set", value); err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 	if _, err := template(t); err == nil || !strings.Contains(err.Error(), "broker.addresses is empty") {
 		t.Errorf("without a broker: %v", err)
@@ -259,11 +261,13 @@ func TestWhatRestarts(t *testing.T) {
 
 func TestAntiAffinity(t *testing.T) {
 	for mode, want := range map[string][2]int{"hard": {1, 0}, "soft": {0, 1}} {
-		apart := statefulSet(t, render(t, broker, "antiAffinity="+mode)).Spec.Template.Spec.Affinity.PodAntiAffinity
-		got := [2]int{len(apart.RequiredDuringSchedulingIgnoredDuringExecution), len(apart.PreferredDuringSchedulingIgnoredDuringExecution)}
-		if got != want {
-			t.Errorf("%s: %v, want %v", mode, got, want)
-		}
+		t.Run(mode, func(t *testing.T) {
+			apart := statefulSet(t, render(t, broker, "antiAffinity="+mode)).Spec.Template.Spec.Affinity.PodAntiAffinity
+			got := [2]int{len(apart.RequiredDuringSchedulingIgnoredDuringExecution), len(apart.PreferredDuringSchedulingIgnoredDuringExecution)}
+			if got != want {
+				t.Errorf("%v, want %v", got, want)
+			}
+		})
 	}
 	if affinity := statefulSet(t, render(t, broker, "antiAffinity=none")).Spec.Template.Spec.Affinity; affinity != nil {
 		t.Errorf("none: %v", affinity)
@@ -282,9 +286,11 @@ func TestAntiAffinity(t *testing.T) {
 func TestProbes(t *testing.T) {
 	container := statefulSet(t, render(t, broker)).Spec.Template.Spec.Containers[0]
 	for what, probe := range map[string]*core.Probe{"/livez": container.LivenessProbe, "/livez ": container.StartupProbe, "/readyz": container.ReadinessProbe} {
-		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != strings.TrimSpace(what) {
-			t.Errorf("%s: %v", what, probe)
-		}
+		t.Run(what, func(t *testing.T) {
+			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != strings.TrimSpace(what) {
+				t.Errorf("%v", probe)
+			}
+		})
 	}
 }
 
@@ -318,25 +324,27 @@ func TestSelfSignedCertificates(t *testing.T) {
 		},
 		"store-holdfast-admin-tls": {"store-holdfast-administrator"},
 	} {
-		secret := get[core.Secret](t, r, "Secret", name)
-		block, _ := pem.Decode(secret.Data["tls.crt"])
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-			if _, err := certificate.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
-				t.Errorf("%s: %v", name, err)
+		t.Run(name, func(t *testing.T) {
+			secret := get[core.Secret](t, r, "Secret", name)
+			block, _ := pem.Decode(secret.Data["tls.crt"])
+			certificate, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		for _, host := range hosts {
-			if err := certificate.VerifyHostname(host); err != nil {
-				t.Errorf("%s: %v", name, err)
+			for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+				if _, err := certificate.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+					t.Errorf("%v", err)
+				}
 			}
-		}
-		if string(secret.Data["ca.crt"]) != string(authority.Data["tls.crt"]) {
-			t.Errorf("%s has another authority", name)
-		}
+			for _, host := range hosts {
+				if err := certificate.VerifyHostname(host); err != nil {
+					t.Errorf("%v", err)
+				}
+			}
+			if string(secret.Data["ca.crt"]) != string(authority.Data["tls.crt"]) {
+				t.Errorf("%s has another authority", name)
+			}
+		})
 	}
 	for _, o := range r.objects {
 		if o.Kind != "Secret" && strings.Contains(string(o.text), "store-holdfast-ca") {
@@ -377,18 +385,20 @@ func TestEveryPodIsRestricted(t *testing.T) {
 		"node": statefulSet(t, r).Spec.Template.Spec, "job": job.Spec.Template.Spec, "backup": backup.Spec.JobTemplate.Spec.Template.Spec,
 		"broker": demo.Spec.Template.Spec, "test": get[core.Pod](t, r, "Pod", "store-test").Spec,
 	} {
-		if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot || *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks {
-			t.Errorf("%s: %+v", name, pod)
-		}
-		for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
-			c := container.SecurityContext
-			if *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || !slices.Equal(c.Capabilities.Drop, []core.Capability{"ALL"}) {
-				t.Errorf("%s: %s: %+v", name, container.Name, c)
+		t.Run(name, func(t *testing.T) {
+			if pod.SecurityContext.RunAsNonRoot == nil || !*pod.SecurityContext.RunAsNonRoot || *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks {
+				t.Errorf("%+v", pod)
 			}
-			if container.Resources.Limits.Memory().IsZero() {
-				t.Errorf("%s: %s has no limit of memory", name, container.Name)
+			for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
+				c := container.SecurityContext
+				if *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || !slices.Equal(c.Capabilities.Drop, []core.Capability{"ALL"}) {
+					t.Errorf("%s: %+v", container.Name, c)
+				}
+				if container.Resources.Limits.Memory().IsZero() {
+					t.Errorf("%s has no limit of memory", container.Name)
+				}
 			}
-		}
+		})
 	}
 }
 

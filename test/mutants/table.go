@@ -174,9 +174,9 @@ func frontEnd() []Mutant {
 		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest/connection.go",
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
-			"\tcase c.stale.Load() && !s.follows:\n", "\tcase c.stale.Load() && !s.follows && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
+			"\tcase c.stale.Load() && !s.shared:\n", "\tcase c.stale.Load() && !s.shared && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role/leaderrole.go",
-			"func (l *Leader) givenBack(r *pending.Request) {\n", "func (l *Leader) givenBack(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
+			"func (l *Leader) requeued(r *pending.Request) {\n", "func (l *Leader) requeued(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},

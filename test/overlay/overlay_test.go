@@ -48,9 +48,11 @@ func TestWrittenOverlayHoldsAllEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{"a.go": "four", "new.go": "five"} {
-		if content, err := os.ReadFile(written.Replace[filepath.Join(root, file)]); err != nil || string(content) != want {
-			t.Errorf("%s: %q, %v", file, content, err)
-		}
+		t.Run(file, func(t *testing.T) {
+			if content, err := os.ReadFile(written.Replace[filepath.Join(root, file)]); err != nil || string(content) != want {
+				t.Errorf("%q, %v", content, err)
+			}
+		})
 	}
 	if content, err := os.ReadFile(path); err != nil || string(content) != "one two" {
 		t.Errorf("the file on disk was changed: %q, %v", content, err)

@@ -182,21 +182,23 @@ func TestBinaryAndLarge(t *testing.T) {
 		"unicode":    unique("schlüssel ☃"),
 		"long":       unique("") + strings.Repeat("k", 20_000),
 	} {
-		val := key + all.String()
-		q := p.watch(ctx, key)
-		s := p.set(ctx, key, val)
-		if g := p.get(ctx, key); g.Value != val || g.Version.Compare(s.Version) != 0 {
-			t.Errorf("%s: value differs", name)
-		}
-		if n := next(ctx, t, q); n.Key != key || n.Value != val || n.Version.Compare(s.Version) != 0 {
-			t.Errorf("%s: notification differs", name)
-		}
-		if v := p.vdel(ctx, key, val); v.Value != 1 {
-			t.Errorf("%s: VDEL %+v", name, v)
-		}
-		if n := next(ctx, t, q); n.Key != key || n.Operation != "DELETE" {
-			t.Errorf("%s: second notification %+v", name, n)
-		}
+		t.Run(name, func(t *testing.T) {
+			val := key + all.String()
+			q := p.watch(ctx, key)
+			s := p.set(ctx, key, val)
+			if g := p.get(ctx, key); g.Value != val || g.Version.Compare(s.Version) != 0 {
+				t.Errorf("value differs")
+			}
+			if n := next(ctx, t, q); n.Key != key || n.Value != val || n.Version.Compare(s.Version) != 0 {
+				t.Errorf("notification differs")
+			}
+			if v := p.vdel(ctx, key, val); v.Value != 1 {
+				t.Errorf("VDEL %+v", v)
+			}
+			if n := next(ctx, t, q); n.Key != key || n.Operation != "DELETE" {
+				t.Errorf("second notification %+v", n)
+			}
+		})
 	}
 
 	for _, size := range []int{100_000, 1 << 20, 4 << 20} {

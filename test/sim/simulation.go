@@ -59,22 +59,22 @@ type simulation struct {
 	violations []history.Violation
 	registries []*prometheus.Registry
 	effects    map[string]int // of faults, by kind, that were there
-	damaging   turn           // while a machine loses what it has
-	restarting turn           // the broker
-	setting    turn           // clocks
-	lagging    turn           // while a node's session lags
+	damaging   channelMutex   // while a machine loses what it has
+	restarting channelMutex   // the broker
+	setting    channelMutex   // clocks
+	lagging    channelMutex   // while a node's session lags
 	recovered  time.Duration  // how long it took until service was back
 
 	findings *history.Findings
 }
 
-// turn is a lock that may be held while virtual time passes: whoever waits for a mutex would hold time up.
-type turn chan struct{}
+// channelMutex is a lock that may be held while virtual time passes. A goroutine that waits for a sync.Mutex stops virtual time.
+type channelMutex chan struct{}
 
-func (t turn) Lock()   { t <- struct{}{} }
-func (t turn) Unlock() { <-t }
+func (t channelMutex) Lock()   { t <- struct{}{} }
+func (t channelMutex) Unlock() { <-t }
 
-func (t turn) TryLock() bool {
+func (t channelMutex) TryLock() bool {
 	select {
 	case t <- struct{}{}:
 		return true
@@ -95,7 +95,7 @@ func newSimulation(config Config) *simulation {
 	s := &simulation{
 		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
 		effects: make(map[string]int), deliveries: newDeliveries(), executions: newExecutions(),
-		damaging: make(turn, 1), restarting: make(turn, 1), setting: make(turn, 1), lagging: make(turn, 1),
+		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), setting: make(channelMutex, 1), lagging: make(channelMutex, 1),
 	}
 	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
 	s.load = workload.New(workload.Settings{
