@@ -25,7 +25,7 @@ type pilot struct {
 	self   *self
 	peers  *peer.Statuses
 	log    *slog.Logger
-	found  atomic.Pointer[autopilot.State] // the last picture of this leadership, nil before the first
+	state  atomic.Pointer[autopilot.State] // that autopilot reported last in this leadership; nil before the first
 }
 
 func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *pilot {
@@ -39,7 +39,7 @@ func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Sta
 
 // run runs until the context ends.
 func (p *pilot) run(ctx context.Context) error {
-	defer p.found.Store(nil) // the next leadership finds its own
+	defer p.state.Store(nil) // the next leadership finds its own
 	runner := autopilot.New(pilotRaft{p.self.raft, p.self.pinned}, p,
 		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.self.pinned}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
@@ -49,8 +49,8 @@ func (p *pilot) run(ctx context.Context) error {
 	return nil
 }
 
-// pilotRaft makes a voter only of who is a non-voter at that moment: autopilot's own picture is a second old, and a member that
-// was removed or demoted meanwhile would come back.
+// pilotRaft checks a promotion against the current configuration. Autopilot's state may be a second old, and AddVoter would
+// add a removed member again.
 type pilotRaft struct {
 	*raft.Raft
 	pinned func(raft.ServerID) bool // to stay a non-voter
@@ -64,7 +64,7 @@ func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint
 	}
 	server, member := peer.Find(future.Configuration().Servers, id)
 	if !member || server.Suffrage != raft.Nonvoter || r.pinned(id) {
-		return refusedChange{fmt.Errorf("%w: %s is not to be made a voter any more", peer.ErrRefused, id)}
+		return refusedChange{fmt.Errorf("%w: %s is no longer a promotable non-voter", peer.ErrRefused, id)}
 	}
 	return r.Raft.AddVoter(id, address, future.Index(), timeout)
 }
@@ -85,7 +85,7 @@ func (p *pilot) AutopilotConfig() *autopilot.Config {
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
-func (p *pilot) NotifyState(state *autopilot.State) { p.found.Store(state) }
+func (p *pilot) NotifyState(state *autopilot.State) { p.state.Store(state) }
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p *pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
@@ -116,10 +116,10 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	return known
 }
 
-// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: see AutopilotConfig.
+// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: newPilot leaves CleanupDeadServers false.
 func (*pilot) RemoveFailedServer(*autopilot.Server) {}
 
-// promoter leaves alone who is to stay a non-voter.
+// promoter never promotes a pinned non-voter.
 type promoter struct {
 	autopilot.StablePromoter
 	pinned func(raft.ServerID) bool
@@ -157,7 +157,7 @@ type MemberHealth struct {
 
 // health returns what autopilot found last, on the leader.
 func (p *pilot) health() Health {
-	state := p.found.Load()
+	state := p.state.Load()
 	if state == nil {
 		return Health{Leader: p.self.ID, Members: []MemberHealth{}}
 	}

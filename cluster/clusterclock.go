@@ -31,7 +31,7 @@ func newClusterClock(own Clock) *clusterClock {
 	return &clusterClock{own: own, bases: make(map[raft.ServerID]int64)}
 }
 
-// now returns the cluster's time in milliseconds since the Unix epoch. It is 0, which moves nothing, until a majority of the voters was heard.
+// now returns the cluster clock in milliseconds since the Unix epoch. It is 0, which moves nothing, until a majority of the voters was heard.
 func (c *clusterClock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,14 +20,14 @@ type leadership struct {
 // commands takes commands while this node leads, and brings each result to who waits for it: to one of this package's own goroutines (execute),
 // or to the observer. It is safe for concurrent use.
 type commands struct {
-	leadership atomic.Pointer[leadership]       // that takes proposals and reads
-	proposer   atomic.Pointer[propose.Proposer] // whose entries may be in flight: it outlives the leadership
+	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil before LeaderStart is applied and after Serve returns
+	proposer   atomic.Pointer[propose.Proposer] // kept until the term's work has ended, for entries still in flight
 	observer   Observer
 	// confirmTerm returns nil when this node was the leader of the term at some moment after the call.
 	confirmTerm func(ctx context.Context, term uint64) error
 }
 
-// serving reports whether this node leads, and takes commands.
+// serving reports whether this node can propose and read as the leader. It is true before Observer.Serve is called.
 func (c *commands) serving() bool { return c.leadership.Load() != nil }
 
 // confirm returns nil when this node was the leader of its term at some moment after the call.

@@ -55,7 +55,7 @@ type Config struct {
 
 	// SnapshotBytes is how much log is written before a snapshot is taken.
 	SnapshotBytes int64
-	// TrailingEntries is how many entries stay in the log behind a snapshot.
+	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
 	TrailingEntries uint64
 	// MaxClockOffset is how far this node's wall clock may be off the other members' without a warning.
 	MaxClockOffset time.Duration

@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/cluster/corrected"
 	"holdfast/cluster/peer"
+	"holdfast/cluster/raftfix"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -109,7 +109,7 @@ type member struct {
 
 // wire returns the member's transport in the network.
 func (m *member) wire() *raft.InmemTransport {
-	return m.world.Transport.(*corrected.Transport).Transport.(*networkTransport).InmemTransport
+	return m.world.Transport.(*raftfix.Transport).Transport.(*networkTransport).InmemTransport
 }
 
 type fakeWall struct {

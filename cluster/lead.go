@@ -33,14 +33,15 @@ type leaderLoop struct {
 	duties []func(ctx context.Context) error
 }
 
-// newLeadership returns the leadership of a term that began at a monotonic time and a cluster time.
-func (l *leaderLoop) newLeadership(term uint64, began time.Duration, start int64) *leadership {
+// newLeadership returns the leadership of a term. startMonotonic and startClusterTime are the two clocks' readings when its
+// LeaderStart was applied.
+func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.World{
 			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.world.Clock.Monotonic, Wall: l.clock.now,
 			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.world.Metrics.proposed, Log: l.world.Log,
-		}, propose.Leadership{Term: term, Began: began, Start: start}),
+		}, propose.Leadership{Term: term, Began: startMonotonic, Start: startClusterTime}),
 		reader: readindex.New(readindex.World{
 			CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
 			State: l.self.replica.State, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
@@ -49,9 +50,9 @@ func (l *leaderLoop) newLeadership(term uint64, began time.Duration, start int64
 	}
 }
 
-// submit hands an entry to raft. What it did is told when it is applied, that is, committed.
+// submit proposes an entry to raft. The future completes when the state machine has applied the entry, or with an error.
 func (l *leaderLoop) submit(data []byte) raft.ApplyFuture {
-	return l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue
+	return l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue
 }
 
 // run begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
@@ -60,12 +61,12 @@ func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	said := ""
+	lastReason := "" // during a transfer every attempt fails alike: log a repeated reason once
 	for {
 		if l.self.raft.State() != raft.Leader {
-			said = ""
-		} else if err := l.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != said { // not at each attempt, while raft hands over
-			said = err.Error()
+			lastReason = ""
+		} else if err := l.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != lastReason {
+			lastReason = err.Error()
 			l.world.Log.Warn("leadership ended", "reason", err)
 		}
 		select {
@@ -77,14 +78,14 @@ func (l *leaderLoop) run(ctx context.Context) {
 	}
 }
 
-// errStepDown says that raft took the leadership away.
-var errStepDown = errors.New("raft no longer leads in this term")
+// errLeadershipLost says that this node is no longer the raft leader of the term.
+var errLeadershipLost = errors.New("raft no longer leads in this term")
 
 // lead runs one leadership from its LeaderStart to its end.
 func (l *leaderLoop) lead(ctx context.Context) error {
 	nonce := l.world.Random()
-	start := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
-	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &start)}, 0)
+	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
+	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
 		return fmt.Errorf("propose LeaderStart: %w", err)
 	}
@@ -94,7 +95,7 @@ func (l *leaderLoop) lead(ctx context.Context) error {
 	}
 	status := l.self.replica.Status()
 	if status.LeaderNonce != nonce {
-		return errStepDown
+		return errLeadershipLost
 	}
 	began := l.world.Clock.Monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -135,20 +136,20 @@ func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
 	l.commands.leadership.CompareAndSwap(current, nil)
 	if err == nil {
 		if err = context.Cause(ctx); err == nil {
-			err = errors.New("the front end gave up")
+			err = errors.New("Observer.Serve returned early without an error")
 		}
 	}
 	return err
 }
 
-// watchTerm ends the leadership when raft is no longer the leader of its term.
+// watchTerm returns errLeadershipLost when this node is no longer the raft leader in the term.
 func (l *leaderLoop) watchTerm(ctx context.Context, term uint64) error {
 	const poll = 20 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
 		if l.self.raft.State() != raft.Leader || l.self.raft.CurrentTerm() != term {
-			return errStepDown
+			return errLeadershipLost
 		}
 		select {
 		case <-ctx.Done():

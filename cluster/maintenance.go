@@ -43,7 +43,7 @@ func (m *maintenance) run(ctx context.Context) error {
 			m.transferWithoutBroker(ctx)
 		}
 		m.raiseVersion(ctx)
-		m.followChange(ctx)
+		m.appendAfterConfigChange(ctx)
 		m.members.MoveSelf(ctx)
 	}
 }
@@ -81,13 +81,14 @@ func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	}
 }
 
-// followChange appends an entry after a change of the members that is the last entry of the log: raft takes no snapshot before.
-func (m *maintenance) followChange(ctx context.Context) {
+// appendAfterConfigChange appends an empty command if a committed configuration entry is the last log entry. Raft refuses to
+// take a snapshot until a command after the latest committed configuration is applied.
+func (m *maintenance) appendAfterConfigChange(ctx context.Context) {
 	future := m.self.raft.GetConfiguration()
 	if !m.commands.serving() || future.Error() != nil {
 		return
 	}
 	if index := future.Index(); index <= m.self.raft.CommitIndex() && index > m.self.applied() && index == m.self.raft.LastIndex() {
-		_, _ = m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the next tick tries again
+		_, _ = m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // an empty command; the next tick retries
 	}
 }

@@ -7,10 +7,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster/corrected"
 	"holdfast/cluster/membership"
 	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
+	"holdfast/cluster/raftfix"
 	"holdfast/cluster/raftlog"
 	"holdfast/cluster/replica"
 )
@@ -80,7 +80,7 @@ func (n *Node) start(config Config, observer Observer) error {
 
 // openRaft starts raft over the stores and the transport, and bootstraps the cluster where the node has members to do so and no state.
 func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
-	exit := func(err error) { // the disk cannot be trusted any more; where the process lives on for a moment, nothing is applied
+	exit := func(err error) { // it may return in tests: halt the replica first, so that nothing more is applied
 		n.replica.Halt()
 		n.world.Exit(err)
 	}
@@ -108,9 +108,9 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 			}
 		}
 	}
-	transport := corrected.New(n.world.Transport, log, snapshots.Newest)
+	transport := raftfix.New(n.world.Transport, log, snapshots.Newest)
 	n.world.Transport = transport
-	log.SetSnapshot(transport.Snapshot)
+	log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
@@ -118,10 +118,11 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	return log, nil
 }
 
-// ErrIncomplete says that what a node has on its disk does not make a whole.
-var ErrIncomplete = errors.New("the log and the snapshots do not fit together, a damaged snapshot for instance: to let this node join anew, empty its data folder, and start it again")
+// ErrIncomplete says that log entries after the newest readable snapshot are missing.
+var ErrIncomplete = errors.New("log entries after the newest readable snapshot are missing (is a newer snapshot damaged?): to rejoin, empty this node's data folder and restart it")
 
-// newRaft starts raft, which panics when the log lacks an entry behind the newest snapshot that can be read.
+// newRaft starts raft. NewRaft panics when an entry after the newest readable snapshot is missing from the log; newRaft
+// returns ErrIncomplete instead.
 func newRaft(config *raft.Config, state raft.FSM, log raft.LogStore, stable raft.StableStore, snapshots raft.SnapshotStore, transport raft.Transport) (r *raft.Raft, err error) {
 	defer func() {
 		reason := recover()

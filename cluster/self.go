@@ -78,13 +78,13 @@ func (s *self) lastTerm() uint64 {
 	return term
 }
 
-// pinned reports whether a member stays a non-voter by an operator's word.
+// pinned reports whether an operator has pinned the member as a non-voter.
 func (s *self) pinned(id raft.ServerID) (pinned bool) {
 	s.replica.View(func(m *fsm.Machine) { pinned = m.KeptNonVoter(string(id)) })
 	return pinned
 }
 
-// learning reports whether this node is a member that does not vote yet, and is to.
+// learning reports whether this node is a non-voter that autopilot may promote.
 func (s *self) learning(servers []raft.Server) bool {
 	server, member := peer.Find(servers, s.ID)
 	return member && server.Suffrage != raft.Voter && !s.pinned(server.ID)
@@ -130,8 +130,8 @@ func (s *self) status() peer.Status {
 	}
 }
 
-// standing returns what this node knows of an id, and the address of a member. A node that hears of a leader knows the
-// members well enough; one that does not may be behind, and must let itself be caught up.
+// standing returns whether the id is a member, and a member's address. If this node has no leader or is not a member itself,
+// its configuration may be stale. It then reports Possible for an unlisted id, so that a new leader can replicate to it.
 func (s *self) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	servers := s.servers()
 	if server, known := peer.Find(servers, id); known {

@@ -48,7 +48,7 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 	}
 }
 
-// Take writes a snapshot into the snapshot store and cuts the log behind it. It waits for the end of it.
+// Take writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
 func (s *Snapshots) Take() error {
 	start := time.Now()
 	err := s.self.raft.Snapshot().Error()

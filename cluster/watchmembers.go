@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,15 +16,15 @@ import (
 	"holdfast/fsm"
 )
 
-// membersLog is what the log and the metrics were last told of the members.
-type membersLog struct {
+// lastLogged is what memberWatch logged last, so that only changes are logged.
+type lastLogged struct {
 	clockIsOff bool
 	servers    []raft.Server
 	leader     raft.ServerID
 }
 
-// memberWatch polls the other members, and does what follows from what they answer. run belongs to one goroutine; the other methods are safe for
-// concurrent use.
+// memberWatch polls the other members. It updates the cluster clock, logs changes, reports this node's new address, and ends
+// the process of a removed node. run belongs to one goroutine; the other methods are safe for concurrent use.
 type memberWatch struct {
 	self           *self
 	maxClockOffset time.Duration // how far the wall clock may be off the other members' without a warning
@@ -38,27 +39,27 @@ type memberWatch struct {
 	start   func(func()) // starts a goroutine that the node waits for
 }
 
-// run asks the other members every second, until the context ends.
+// run polls every peer.PollInterval, or every catchUpInterval while this node is behind, until the context ends.
 func (w *memberWatch) run(ctx context.Context) {
-	const impatient = peer.PollInterval / 4 // until this node has caught up
+	const catchUpInterval = peer.PollInterval / 4
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var logged membersLog
-	alone := 0
+	var logged lastLogged
+	isolated := 0
 	for {
 		w.poll(ctx)
 		w.logClock(&logged)
 		w.logMembers(&logged)
 		w.peers.CompareWithLeader(w.self.leader(), w.self.applied())
 		if w.behind() {
-			timer.Reset(impatient)
+			timer.Reset(catchUpInterval)
 		} else {
 			timer.Reset(peer.PollInterval)
 		}
 		w.announceAddress(ctx)
-		if alone = w.countAlone(alone); alone >= aloneRounds {
+		if isolated = w.countIsolatedPolls(isolated); isolated >= maxIsolatedPolls {
 			w.checkRemoved(ctx)
-			alone = 0
+			isolated = 0
 		}
 		select {
 		case <-ctx.Done():
@@ -85,7 +86,8 @@ func (w *memberWatch) poll(ctx context.Context) {
 	}
 }
 
-// behind reports whether this member has not applied what the leader had applied at the last look, or has not heard of the leader yet.
+// behind reports whether this node has not yet applied what the leader had applied one poll earlier, or was never compared.
+// It is false on a leader that accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
 // noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
@@ -115,25 +117,25 @@ func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 func (w *memberWatch) clockOffset() (time.Duration, error) {
 	offset := w.clock.ahead()
 	if offset.Abs() > w.maxClockOffset {
-		return offset, fmt.Errorf("this node's clock is %v off the other members': clients refuse what is more than a minute ahead", offset)
+		return offset, fmt.Errorf("wall clock differs from the cluster clock by %v (limit %v): synchronize this host's clock", offset, w.maxClockOffset)
 	}
 	return offset, nil
 }
 
 // logClock logs once that the clock is off, and once that it is right again.
-func (w *memberWatch) logClock(logged *membersLog) {
+func (w *memberWatch) logClock(logged *lastLogged) {
 	offset, err := w.clockOffset()
 	switch off := err != nil; {
 	case off && !logged.clockIsOff:
-		w.log.Warn("this node's clock is off the other members'", "offset", offset, "most", w.maxClockOffset)
+		w.log.Warn("wall clock offset above limit", "offset", offset, "limit", w.maxClockOffset)
 	case !off && logged.clockIsOff:
-		w.log.Info("this node's clock is right again", "offset", offset)
+		w.log.Info("wall clock offset back within limit", "offset", offset)
 	}
 	logged.clockIsOff = err != nil
 }
 
 // logMembers logs what changed among the members that this one knows, and counts their leaders.
-func (w *memberWatch) logMembers(logged *membersLog) {
+func (w *memberWatch) logMembers(logged *lastLogged) {
 	if leader := w.self.leader(); leader != "" && leader != logged.leader {
 		logged.leader = leader
 		w.leaderChanged()
@@ -157,19 +159,20 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 	if err != nil {
 		return // strings always encode
 	}
-	w.askAnyone(ctx, peer.MethodJoin, request)
+	w.callAnyMember(ctx, peer.MethodJoin, request)
 }
 
-// askAnyone asks all other members at once, as one that need not be a member, and returns the first good answer, nil when there
-// is none within the time of a poll.
-func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request []byte) []byte {
+// callAnyMember sends a request to all other members and returns the first successful response, or nil after
+// peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods
+// only).
+func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()
 	others := w.self.others()
 	answers := make(chan []byte, len(others))
 	for _, server := range others {
 		w.start(func() {
-			// Without the id: a member that knows that this node was removed does not talk to it otherwise.
+			// A member refuses a call to its id from a removed node.
 			body, err := w.self.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
 				body = []byte{}
@@ -188,11 +191,12 @@ func (w *memberWatch) askAnyone(ctx context.Context, method peer.Method, request
 	return nil
 }
 
-// aloneRounds is how many polls in a row a node has to hear of no leader before it asks whether it still is a member.
-const aloneRounds = 3
+// maxIsolatedPolls is how many consecutive polls a node may be without a leader, or missing from its own configuration,
+// before it asks whether it was removed.
+const maxIsolatedPolls = 3
 
-// countAlone counts the polls in a row in which this node heard of no leader, or did not find itself among the members.
-func (w *memberWatch) countAlone(rounds int) int {
+// countIsolatedPolls counts these polls.
+func (w *memberWatch) countIsolatedPolls(rounds int) int {
 	servers := w.self.servers()
 	_, member := peer.Find(servers, w.self.ID)
 	if len(servers) > 0 && !member || w.self.leader() == "" {
@@ -201,12 +205,12 @@ func (w *memberWatch) countAlone(rounds int) int {
 	return 0
 }
 
-// ErrRemoved says that this node is no member any more.
-var ErrRemoved = fmt.Errorf("this node was removed from the cluster: to let it join anew, stop it, empty its data folder, and start it again")
+// ErrRemoved says that this node is no longer a member.
+var ErrRemoved = errors.New("this node was removed from the cluster: to rejoin, stop it, empty its data folder, and restart it")
 
 // checkRemoved ends the process when the leader says that this node is no member.
 func (w *memberWatch) checkRemoved(ctx context.Context) {
-	if string(w.askAnyone(ctx, peer.MethodMember, []byte(w.self.ID))) == "false" {
+	if string(w.callAnyMember(ctx, peer.MethodMember, []byte(w.self.ID))) == "false" {
 		w.exit(ErrRemoved)
 	}
 }

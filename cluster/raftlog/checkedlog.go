@@ -27,19 +27,19 @@ type CheckedLog struct {
 	commands   []uint64 // indexes of commands, ascending; cut at both ends
 	stored     int64    // bytes stored since ResetStored
 
-	// snapshot returns the index and the term of the newest snapshot; 0 while raft starts, where this node leads, and where it has none.
-	snapshot func() (index, term uint64)
+	followerSnapshot func() (index, term uint64)
 }
 
-// standIn is the type of an entry that the log lacks. It has an index and a term and nothing else, and is never stored.
-const standIn raft.LogType = 255
+// placeholderType marks an entry that GetLog made up for an index without one. It carries an index and a term only, and is
+// never stored.
+const placeholderType raft.LogType = 255
 
-// ErrStandIn says that a leader has sent what stands for an entry in its place.
-var ErrStandIn = errors.New("what stands for an entry cannot be stored")
+// ErrPlaceholder says that a leader sent a placeholder instead of an entry.
+var ErrPlaceholder = errors.New("refused to store a placeholder log entry from the leader")
 
 // NewCheckedLog returns a log that keeps so many bytes of its newest entries in memory.
 func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
-	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, snapshot: func() (index, term uint64) { return 0, 0 }}
+	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, followerSnapshot: func() (index, term uint64) { return 0, 0 }}
 }
 
 func verifyLog(log *raft.Log) error {
@@ -52,8 +52,8 @@ func verifyLog(log *raft.Log) error {
 	return nil
 }
 
-// IsMonotonic implements raft.MonotonicLogStore. Raft empties such a log when it has restored a snapshot that it was sent. Without that, entries of a
-// deposed leader could stay below the snapshot, and this node would send them to others if it came to lead.
+// IsMonotonic implements raft.MonotonicLogStore. Raft empties such a log when it installs a snapshot. Otherwise a
+// deposed leader's entries could stay below the snapshot, and this node would replicate them if it became the leader.
 func (l *CheckedLog) IsMonotonic() bool { return true }
 
 // StoreLog implements raft.LogStore.
@@ -62,15 +62,15 @@ func (l *CheckedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.
 // StoreLogs implements raft.LogStore.
 func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
-		if log.Type == standIn {
-			return fmt.Errorf("%w: index %d", ErrStandIn, log.Index)
+		if log.Type == placeholderType {
+			return fmt.Errorf("%w: index %d", ErrPlaceholder, log.Index)
 		}
 		if err := verifyLog(log); err != nil {
 			l.guard.Exit(err)
 			return err
 		}
 	}
-	if err := l.closeGap(logs); err != nil {
+	if err := l.clearBeforeGap(logs); err != nil {
 		return err
 	}
 	if err := l.guard.do("log", func() error { return l.LogStore.StoreLogs(logs) }); err != nil {
@@ -84,9 +84,9 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// closeGap empties the log before entries that do not follow its last: raft does so when a snapshot that it was sent is restored,
-// but not at the next start, when the process ended in between.
-func (l *CheckedLog) closeGap(logs []*raft.Log) error {
+// clearBeforeGap deletes the whole log if the first new entry is not contiguous with it. Raft does this after it installs a
+// snapshot. A crash between the install and the deletion leaves the old entries.
+func (l *CheckedLog) clearBeforeGap(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
 	}
@@ -124,29 +124,29 @@ func cachedSize(log *raft.Log) int {
 	return overhead + len(log.Data)
 }
 
-// GetLog implements raft.LogStore. A follower with a snapshot gets an answer for every index. Raft compares it with what a leader sends, and looks in
-// the log only:
+// GetLog implements raft.LogStore. On a follower with a snapshot it never returns ErrLogNotFound. It returns a placeholder
+// instead, because raft compares PrevLogTerm and the terms of entries with this log only, never with the snapshot:
 //
-//   - At the snapshot's index it gets the snapshot's term, whatever the log has there. Otherwise a deposed leader whose own entries begin right behind
-//     its snapshot, or reach across it, rejects all that the new leader has.
-//   - For an entry that the log lacks it gets term 0, which no leader has: the entry is another than the leader's. Raft remembers the last index of a log
-//     that was emptied for a snapshot that it was sent, and would reject everything at or below for lack of an entry to compare with.
+//   - At the snapshot's index it returns the snapshot's term if the log has no entry or another term there. Otherwise a
+//     deposed leader with conflicting entries there would reject every AppendEntries of the new leader.
+//   - At any other missing index it returns term 0, which matches no leader. After an installed snapshot has emptied the
+//     log, raft keeps its old last index, and would reject every AppendEntries up to it.
 //
-// Such answers are never applied: what is committed is behind the snapshot and was stored or compared before. A leader gets none, because it could send
-// it in the entry's place.
+// A placeholder is never applied: committed entries after the snapshot are real. A leader gets no placeholder, because it
+// could replicate one.
 func (l *CheckedLog) GetLog(index uint64, log *raft.Log) error {
 	err := l.lookUp(index, log)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
-	at, term := l.snapshot()
+	at, term := l.followerSnapshot()
 	switch {
 	case at == 0:
 		return err
 	case index == at && (err != nil || log.Term != term):
-		*log = raft.Log{Index: index, Term: term, Type: standIn}
+		*log = raft.Log{Index: index, Term: term, Type: placeholderType}
 	case err != nil:
-		*log = raft.Log{Index: index, Type: standIn}
+		*log = raft.Log{Index: index, Type: placeholderType}
 	}
 	return nil
 }
@@ -165,15 +165,17 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	}
 	if err := verifyLog(log); err != nil {
 		l.guard.Exit(err)
-		// The process has ended. Where it lives on for a moment, nothing is applied any more, and an error would make raft panic.
+		// Exit returned, so this is a test. The replica is halted. Return a no-op, because raft panics on an error.
 		*log = raft.Log{Index: log.Index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil
 }
 
-// SetSnapshot gives the log a function that returns the index and the term of the newest snapshot whose state this node has, 0 while raft starts,
-// where this node leads, and where it has none. It is called before raft starts.
-func (l *CheckedLog) SetSnapshot(newest func() (index, term uint64)) { l.snapshot = newest }
+// SetFollowerSnapshot gives the log a function that returns the index and the term of the newest applied snapshot, or 0, 0
+// before raft has started, on the leader, and without a snapshot. It is called before raft starts.
+func (l *CheckedLog) SetFollowerSnapshot(newest func() (index, term uint64)) {
+	l.followerSnapshot = newest
+}
 
 // DeleteRange implements raft.LogStore. The log need not have all of the range.
 func (l *CheckedLog) DeleteRange(first, last uint64) error {

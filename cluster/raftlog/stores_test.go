@@ -107,14 +107,14 @@ func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	if err := log.GetLog(4, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
 		t.Errorf("without a snapshot: %v", err)
 	}
-	log.SetSnapshot(func() (uint64, uint64) { return 6, 2 })
+	log.SetFollowerSnapshot(func() (uint64, uint64) { return 6, 2 })
 	for index, term := range map[uint64]uint64{4: 0, 5: 1, 6: 2, 7: 0} {
 		got := raft.Log{}
 		if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != term {
 			t.Errorf("at %d: %+v, %v; want term %d", index, got, err, term)
 		}
-		if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrStandIn) {
-			t.Errorf("what stands for the entry at %d is stored: %v", index, err)
+		if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrPlaceholder) {
+			t.Errorf("a placeholder at %d is stored: %v", index, err)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func replication() []Mutant {
 			Name: "ack_early", What: "acknowledge before commit", Check: "exactly once", Edits: []overlay.Edit{
 				{File: "cluster/lead.go", Old: "import (\n", New: "import (\n\t\"bytes\"\n"},
 				{
-					File: "cluster/lead.go", Old: "\treturn l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0: its timeout would only cover the queue\n",
+					File: "cluster/lead.go", Old: "\treturn l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue\n",
 					New: `	future := l.self.raft.ApplyLog(raft.Log{Data: data}, 0)
 	var state bytes.Buffer
 	copied := fsm.New()
@@ -121,7 +121,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 // World `},
 			},
 		},
-		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/corrected/transport.go",
+		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/raftfix/transport.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		{
 			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply", Edits: []overlay.Edit{
@@ -134,13 +134,13 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 			"p.config.ProposalAge && commands[i].IsRemembered()", "p.config.ProposalAge && false"),
 		{
 			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
-				{File: "cluster/corrected/transport.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
-				{File: "cluster/corrected/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
+				{File: "cluster/raftfix/transport.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
+				{File: "cluster/raftfix/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
-		one("snapshot_unanswered", "the log does not answer for the entry at the index of a snapshot", "recovery", "cluster/raftlog/checkedlog.go",
+		one("snapshot_unanswered", "a follower's log has no placeholder at the index of its snapshot", "recovery", "cluster/raftlog/checkedlog.go",
 			"\tcase at == 0:\n", "\tcase at == 0 || true:\n").shownBy("wiped node", "snapshots", "leaders cut off one after the other", "leadership transfer", "leader that is deposed and does not hear of it"),
-		one("older_snapshot", "a snapshot is restored over a newer state", "end", "cluster/corrected/receive.go",
+		one("older_snapshot", "a snapshot is restored over a newer state", "end", "cluster/raftfix/receive.go",
 			"\t\tif answer.Success && err == nil {\n", "\t\tif answer.Success && err == nil && false {\n").shownBy("snapshots", "partition", "leader that is deposed and does not hear of it", "leadership transfer"),
 		one("same_id", "a wiped node comes back under its id, and votes", "recovery", "cluster/identity.go",
 			`raft.ServerID(i.Node + "." + i.Incarnation)`, "raft.ServerID(i.Node)"),

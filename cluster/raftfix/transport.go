@@ -1,4 +1,4 @@
-package corrected
+package raftfix
 
 import (
 	"context"
@@ -40,9 +40,9 @@ func (t *Transport) Start(running *raft.Raft) {
 	t.receiver.Go(func() { t.receive(ctx, from) })
 }
 
-// Snapshot returns the index and the term of the newest snapshot whose state this node has; 0 while raft starts, where this node leads, and where it
-// has none.
-func (t *Transport) Snapshot() (index, term uint64) {
+// FollowerSnapshot returns the index and the term of the newest applied snapshot. It returns 0, 0 before raft has started, on
+// the leader, and without a snapshot.
+func (t *Transport) FollowerSnapshot() (index, term uint64) {
 	running := t.running.Load()
 	if running == nil || running.State() == raft.Leader {
 		return 0, 0
@@ -78,9 +78,9 @@ func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req
 	if err := t.Transport.RequestVote(id, target, request, response); err != nil || response.Granted {
 		return err
 	}
-	named, answer := *request, raft.RequestVoteResponse{}
-	named.ID = []byte(id)
-	if err := t.Transport.RequestVote(id, target, &named, &answer); err == nil {
+	retry, answer := *request, raft.RequestVoteResponse{}
+	retry.ID = []byte(id)
+	if err := t.Transport.RequestVote(id, target, &retry, &answer); err == nil {
 		*response = answer
 	}
 	return nil
@@ -92,9 +92,9 @@ func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 	if err := transport.RequestPreVote(id, target, request, response); err != nil || response.Granted {
 		return err
 	}
-	named, answer := *request, raft.RequestPreVoteResponse{}
-	named.ID = []byte(id)
-	if err := transport.RequestPreVote(id, target, &named, &answer); err == nil {
+	retry, answer := *request, raft.RequestPreVoteResponse{}
+	retry.ID = []byte(id)
+	if err := transport.RequestPreVote(id, target, &retry, &answer); err == nil {
 		*response = answer
 	}
 	return nil

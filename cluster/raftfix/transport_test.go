@@ -1,4 +1,4 @@
-package corrected
+package raftfix
 
 import (
 	"testing"

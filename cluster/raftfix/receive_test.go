@@ -1,4 +1,4 @@
-package corrected_test
+package raftfix_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"holdfast/cluster/corrected"
+	"holdfast/cluster/raftfix"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
@@ -105,8 +105,8 @@ func startFollower(t *testing.T, trailing uint64) *follower {
 	if err := raft.BootstrapCluster(config, f.log, store, snapshots, own, members()); err != nil {
 		t.Fatal(err)
 	}
-	transport := corrected.New(own, f.log, snapshots.Newest)
-	f.log.SetSnapshot(transport.Snapshot)
+	transport := raftfix.New(own, f.log, snapshots.Newest)
+	f.log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if f.raft, err = raft.NewRaft(config, f.state, f.log, store, snapshots, transport); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package corrected
+package raftfix
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// receive passes on what other members send, one request at a time, until the context ends. What is in its hands then is not answered, as
-// raft does not answer what waits for it when it ends.
+// receive forwards requests to raft, one at a time, until the context ends. A request in progress then gets no response;
+// raft does the same at shutdown.
 func (t *Transport) receive(ctx context.Context, from <-chan raft.RPC) {
 	for {
 		select {
@@ -49,28 +49,29 @@ func (t *Transport) ask(ctx context.Context, request *raft.AppendEntriesRequest)
 	}
 }
 
-// appendEntries passes on entries. Those that begin at or below this node's snapshot begin behind it. The request itself is not changed: it may be in
-// its sender's hands, too.
+// appendEntries forwards an AppendEntries, without the entries that the snapshot covers. It does not modify the request:
+// an in-process sender may share it.
 func (t *Transport) appendEntries(ctx context.Context, rpc raft.RPC, request *raft.AppendEntriesRequest) {
-	request = withoutUncompared(request)
+	request = capCommitIndex(request)
 	rpc.Command = request
-	index, term := t.Snapshot()
-	if !beginsWithin(request, index, term) {
+	index, term := t.FollowerSnapshot()
+	if !overlapsSnapshot(request, index, term) {
 		t.pass(ctx, rpc)
 		return
 	}
-	answer, err, ok := t.ask(ctx, behindSnapshot(request, index, term))
+	answer, err, ok := t.ask(ctx, afterSnapshot(request, index, term))
 	if ok && err == nil && !answer.Success && answer.Term <= request.Term {
-		// Raft goes by the term that it remembers of its last entry, if that is at the snapshot's index, and not by the log.
-		answer, err, ok = t.ask(ctx, t.acrossSnapshot(request, index, term))
+		// If PrevLogEntry is raft's last index, raft compares PrevLogTerm with its cached last term and not with GetLog. The cached term may be a
+		// deposed leader's. Retry from one entry earlier.
+		answer, err, ok = t.ask(ctx, t.fromSnapshotEntry(request, index, term))
 	}
 	if ok {
 		rpc.Respond(&answer, err)
 	}
 }
 
-// withoutUncompared returns the request with a commit index no higher than its last entry.
-func withoutUncompared(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+// capCommitIndex returns the request with a commit index no higher than its last entry.
+func capCommitIndex(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	last := request.PrevLogEntry + uint64(len(request.Entries)) // they are consecutive
 	if request.LeaderCommitIndex <= last {
 		return request
@@ -80,12 +81,13 @@ func withoutUncompared(request *raft.AppendEntriesRequest) *raft.AppendEntriesRe
 	return &changed
 }
 
-// beginsWithin reports whether entries begin at the snapshot or below it. They are the snapshot's own as far as it goes; raft handles entries that
-// disagree with it, which no leader has.
-func beginsWithin(request *raft.AppendEntriesRequest, index, term uint64) bool {
+// overlapsSnapshot reports whether the request starts at or below the snapshot's last index. It returns false if the
+// request has another term at that index: raft handles such a request unchanged. It also returns false for a heartbeat,
+// and if there is no snapshot.
+func overlapsSnapshot(request *raft.AppendEntriesRequest, index, term uint64) bool {
 	previous := request.PrevLogEntry
 	switch {
-	case index == 0 || previous > index || previous == 0 && len(request.Entries) == 0: // the last is a heartbeat
+	case index == 0 || previous > index || previous == 0 && len(request.Entries) == 0: // a heartbeat has neither PrevLogEntry nor entries
 		return false
 	case previous == index:
 		return request.PrevLogTerm == term
@@ -96,34 +98,34 @@ func beginsWithin(request *raft.AppendEntriesRequest, index, term uint64) bool {
 	}
 }
 
-// behindSnapshot returns the request from the snapshot on.
-func behindSnapshot(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
+// afterSnapshot returns the request without the entries up to the snapshot.
+func afterSnapshot(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
 	changed := *request
 	changed.Entries = request.Entries[min(index-request.PrevLogEntry, uint64(len(request.Entries))):]
 	changed.PrevLogEntry, changed.PrevLogTerm = index, term
 	return &changed
 }
 
-// acrossSnapshot is behindSnapshot with the snapshot's last entry before it. The log answers that it has this entry, and what raft remembers of its last
-// entry is replaced by the entries behind.
-func (t *Transport) acrossSnapshot(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
-	changed := behindSnapshot(request, index, term)
+// fromSnapshotEntry returns the request with the snapshot's last entry prepended. GetLog returns the same term for it, so
+// raft skips it and appends the rest, which updates its cached last term.
+func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
+	changed := afterSnapshot(request, index, term)
 	previous, last := &raft.Log{}, &raft.Log{}
 	if t.log.GetLog(index, last) != nil || index > 1 && t.log.GetLog(index-1, previous) != nil {
-		return changed // raft fails likewise
+		return changed // a read failed: raft rejects the request, as before
 	}
 	changed.Entries = append([]*raft.Log{last}, changed.Entries...)
 	changed.PrevLogEntry, changed.PrevLogTerm = index-1, previous.Term
 	return changed
 }
 
-// installSnapshot passes a snapshot on, unless this node has the snapshot's last entry: then it answers that the snapshot is installed. Raft gets
-// no other request meanwhile, so that the answer still holds when the snapshot is passed on.
+// installSnapshot forwards a snapshot, unless this node has the snapshot's last entry: then it reports the snapshot as
+// installed. Raft gets no other request in between, so the result of the probe still holds.
 func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *raft.InstallSnapshotRequest) {
 	for {
 		probe := &raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term}
-		index, _ := t.Snapshot()
-		if request.LastLogIndex > index { // otherwise it is enough that raft takes the sender for the leader
+		index, _ := t.FollowerSnapshot()
+		if request.LastLogIndex > index { // otherwise what it covers is committed, and the probe only checks the sender's term
 			probe.PrevLogEntry, probe.PrevLogTerm = request.LastLogIndex, request.LastLogTerm
 		}
 		answer, err, ok := t.ask(ctx, probe)
@@ -135,8 +137,8 @@ func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *
 			rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: answer.RPCHeader, Term: answer.Term, Success: true}, nil)
 			return
 		}
-		// A snapshot that this node has taken meanwhile may have cut from the log what was asked for.
-		if again, _ := t.Snapshot(); again == index || answer.Term > request.Term {
+		// A local snapshot may have compacted the probed entry: probe again.
+		if again, _ := t.FollowerSnapshot(); again == index || answer.Term > request.Term {
 			t.pass(ctx, rpc)
 			return
 		}
