@@ -33,9 +33,9 @@ type Front struct {
 	log    *slog.Logger
 	random func() uint64
 
-	store    role.Store
-	hasStore chan struct{} // closed when there is a store
-	refuse   func()        // makes the receiver take up nothing more
+	store         role.Store
+	hasStore      chan struct{} // closed when there is a store
+	stopAdmitting func()        // the receiver admits no further request
 
 	requests *role.Requests
 	receiver *role.Receiver
@@ -62,14 +62,14 @@ func New(config Config, world World) (*Front, error) {
 	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
 	f.clients = role.NewClients(f.requests, world.Driver)
 	drain := make(chan struct{})
-	f.refuse = sync.OnceFunc(func() { close(drain) })
+	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
 	f.receiver = role.NewReceiver(f.requests, world.Driver, config.decoder(), drain, f.clients.Kick)
-	f.connect(world)
+	f.newSessionsAndOutbox(world)
 	return f, nil
 }
 
-// connect makes what the front end is connected to the broker by.
-func (f *Front) connect(world World) {
+// newSessionsAndOutbox creates the ingest sessions and the outbox. It opens no connection.
+func (f *Front) newSessionsAndOutbox(world World) {
 	config := f.config
 	login := &mqttconn.Login{
 		Dialer: world.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
@@ -120,13 +120,13 @@ func (f *Front) DisconnectFeedErr() error {
 	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTime))
 }
 
-// Serving reports whether requests are answered here as they come.
+// Serving reports whether this node leads, and new requests are proposed on arrival.
 func (f *Front) Serving() bool { return f.requests.Serving() }
 
-// Drain takes up no more requests and waits until those that were are answered, or the context ends. What was received
-// besides is not acknowledged: the broker keeps it for whoever comes next.
+// Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not
+// acknowledged, so the broker delivers them again.
 func (f *Front) Drain(ctx context.Context) {
-	f.refuse()
+	f.stopAdmitting()
 	const poll = 5 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()

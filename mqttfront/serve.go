@@ -16,19 +16,19 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	leader := role.NewLeader(f.requests, f.barrier, f.session.Begun, f.clients)
-	var held role.HeldElsewhere
+	leader := role.NewLeader(f.requests, f.barrier, f.session.DeliveringSince, f.clients)
+	var held role.PeerRequests
 	var collecting sync.WaitGroup
-	ready, isReady := context.WithCancel(ctx)
-	collecting.Go(func() { held = leader.CollectForTakeover(ctx, ready) })
+	untilConnected, stopCollecting := context.WithCancel(ctx) // ends when the publishing connections are up
+	collecting.Go(func() { held = leader.CollectFromPeers(ctx, untilConnected) })
 	defer collecting.Wait()
-	defer isReady()
+	defer stopCollecting()
 	connections, err := f.outbox.TakeOver(ctx, leader)
 	if err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}
 	defer connections.Close()
-	isReady()
+	stopCollecting()
 	collecting.Wait()
 	leader.Begin(held, connections)
 	var working sync.WaitGroup

@@ -25,9 +25,9 @@ func NewNodeSession(config *Config, world *World, handler Handler, barrier *Barr
 // UpSince reports whether the session is up, and has been since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// Begun returns when the session's last connection began to bring messages, or this process began. What the broker received before may be lost to this
+// DeliveringSince returns when the session's last connection began to bring messages, or this process began. What the broker received before may be lost to this
 // node: with the process, with an earlier session, or for lack of room at the broker.
-func (s *NodeSession) Begun() time.Time {
+func (s *NodeSession) DeliveringSince() time.Time {
 	s.status.mu.Lock()
 	defer s.status.mu.Unlock()
 	return s.status.begun

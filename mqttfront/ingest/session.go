@@ -13,7 +13,7 @@ type session struct {
 	handler         Handler
 	clientID        string
 	carriesRequests bool
-	shared          bool // it is the cluster's, which follows the leader; otherwise it is the node's own
+	shared          bool // the cluster's one ingest session, which only the leader connects; otherwise the node's own
 	status          *status
 	probes          *prober
 	// connected is 1 while the session is up, else 0; nil for a session without a metric.

@@ -157,7 +157,7 @@ func (p *Buffer) Released(published uint64) (released []*Request) {
 
 // BeginWrite notes that the store has a request that its client's reads must not overtake.
 func (p *Buffer) BeginWrite(r *Request) {
-	p.writing[r.Ordering()]++
+	p.writing[r.ClientKey()]++
 	r.writing = true
 }
 
@@ -167,8 +167,8 @@ func (p *Buffer) EndWrite(r *Request) {
 		return
 	}
 	r.writing = false
-	if p.writing[r.Ordering()]--; p.writing[r.Ordering()] == 0 {
-		delete(p.writing, r.Ordering())
+	if p.writing[r.ClientKey()]--; p.writing[r.ClientKey()] == 0 {
+		delete(p.writing, r.ClientKey())
 	}
 }
 
@@ -188,7 +188,7 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {
 		return len(p.writing) == 0
 	}
-	return p.writing[r.Ordering()] == 0
+	return p.writing[r.ClientKey()] == 0
 }
 
 // KeepFirst decides between two copies of a request, of which a leader takes in every one: the first keeps its place among its client's

@@ -32,7 +32,7 @@ func (n naivePending) bytes() (bytes int) {
 // writing counts a client's writes in the hands of the store; of all clients without a name.
 func (n naivePending) writing(client string) (count int) {
 	for _, r := range n {
-		if r.state == StateExecuting && !r.Read && (client == "" || r.Ordering() == client) {
+		if r.state == StateExecuting && !r.Read && (client == "" || r.ClientKey() == client) {
 			count++
 		}
 	}

@@ -79,9 +79,10 @@ func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
 	}
 }
 
-// ArrivedEarly returns the index at which a request ended before this copy of it arrived, if it did. Each end is for one arrival: a copy that a client
+// Take returns the index of an outcome that was applied before this copy of the request arrived, if there is one, and
+// consumes one expected arrival. Each end is for one arrival: a copy that a client
 // sends later is a request of its own.
-func (h *Hints) ArrivedEarly(id fsm.RequestID, now time.Time) (index uint64, early bool) {
+func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, early bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
 		return 0, false

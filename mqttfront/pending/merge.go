@@ -19,7 +19,7 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
 	for _, r := range here {
 		if r.Elsewhere && r.state.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
-			affected[r.Ordering()] = true
+			affected[r.ClientKey()] = true
 		}
 	}
 	var names map[string]string // made when the first request is missing: before any is added
@@ -35,9 +35,9 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 			if names == nil {
 				names = p.clientNames(elsewhere)
 			}
-			r.client = names[r.Ordering()] // reads of the client that come here wait for its writes
+			r.client = names[r.ClientKey()] // reads of the client that come here wait for its writes
 			p.Add(r)
-			affected[r.Ordering()] = true
+			affected[r.ClientKey()] = true
 			added = append(added, r)
 			return false
 		})
@@ -82,7 +82,7 @@ func (p *Buffer) clientNames(elsewhere [][]*Request) map[string]string {
 			if here == nil {
 				continue
 			}
-			there, name := r.Ordering(), here.Ordering()
+			there, name := r.ClientKey(), here.ClientKey()
 			if known, ok := names[there]; ok && known != name {
 				name = ambiguous
 			}
@@ -97,7 +97,7 @@ func (p *Buffer) client(r *Request) string {
 	if here := p.byID[r.Command.ID]; here != nil {
 		r = here
 	}
-	return r.Ordering()
+	return r.ClientKey()
 }
 
 // arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
@@ -170,11 +170,11 @@ func (p *Buffer) Settled(list []*Request, barrier, begun time.Time, open func(*R
 	for i, r := range list {
 		own, held := p.byID[r.Command.ID]
 		if held && !own.Elsewhere && !r.SecondHand && open(own) && open(r) && r.Sent.Sub(own.Sent) < rounding { // otherwise the client sent this copy later
-			passed[r.Ordering()] = i + 1
+			passed[r.ClientKey()] = i + 1
 		}
 	}
 	for i, r := range list {
-		if r.Arrived.Before(barrier) || i < passed[r.Ordering()] && r.Arrived.Before(begun.Add(maxLag)) {
+		if r.Arrived.Before(barrier) || i < passed[r.ClientKey()] && r.Arrived.Before(begun.Add(maxLag)) {
 			kept = append(kept, r)
 		}
 	}

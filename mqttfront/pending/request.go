@@ -56,11 +56,11 @@ func (r *Request) MessageExpired(now time.Time) bool {
 // AnswerKnown reports whether the answer is an error that follows from the message alone: it needs no log.
 func (r *Request) AnswerKnown() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }
 
-// Logged reports whether executing the request needs an entry in the log.
-func (r *Request) Logged() bool { return !r.Read && !r.AnswerKnown() }
+// NeedsLogEntry reports whether executing the request needs an entry in the log.
+func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.AnswerKnown() }
 
-// InTable reports whether the outcome of the request is remembered, so that the log can say that it must not have an effect.
-func (r *Request) InTable() bool { return r.Logged() && !r.Command.ID.IsZero() }
+// IsDeduplicated reports whether the outcome of the request is remembered, so that the log can say that it must not have an effect.
+func (r *Request) IsDeduplicated() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
 
 // Absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
 func (r *Request) Absorb(other *Request) {
@@ -79,8 +79,8 @@ func (r *Request) Absorb(other *Request) {
 	}
 }
 
-// Ordering returns the key by which what one client receives is kept in order.
-func (r *Request) Ordering() string {
+// ClientKey returns the key by which what one client receives is kept in order.
+func (r *Request) ClientKey() string {
 	if r.client != "" {
 		return r.client
 	}

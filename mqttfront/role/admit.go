@@ -35,8 +35,8 @@ func (q *Requests) dropRedeliveredLocked(r *pending.Request) bool {
 	return true
 }
 
-// holdLocked adds a request to the buffer, and reports whether it did. If the buffer is full, it drops the request and acknowledges it to the broker.
-func (q *Requests) holdLocked(r *pending.Request) bool {
+// addPendingLocked adds a request to the buffer, and reports whether it did. If the buffer is full, it drops the request and acknowledges it to the broker.
+func (q *Requests) addPendingLocked(r *pending.Request) bool {
 	if q.pending.Full(r) {
 		q.fullAt = time.Now()
 		q.metrics.HeldDropped.WithLabelValues("full").Inc()
@@ -82,8 +82,8 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 		q.endLocked(earlier) // the reply may have been lost: hold the new copy instead of the committed one
 		return true
 	}
-	index, known := q.pending.Hints.ArrivedEarly(r.Command.ID, r.Arrived)
-	if known && index <= q.mark {
+	index, known := q.pending.Hints.Take(r.Command.ID, r.Arrived)
+	if known && index <= q.published {
 		return false // answered before this copy arrived
 	}
 	r.Commit(index)

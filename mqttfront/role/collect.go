@@ -62,10 +62,10 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// CollectForTakeover returns what the other nodes hold. If this node lacks some of it, it sends a probe, and waits for that for barrierTime at most.
-// Until the context ready, a child of ctx, ends because the node can serve, it then asks again: what its own session brings meanwhile settles only what comes
-// before the same request in another node's list.
-func (l *Leader) CollectForTakeover(ctx, ready context.Context) (held HeldElsewhere) {
+// CollectFromPeers returns the requests that peers hold. If this node lacks any of them, it sends a probe and waits for it,
+// for barrierTime at most. It repeats both until the probe has returned or untilConnected, a child of ctx, ends. It must
+// collect again, because a request that arrives here meanwhile settles only the requests before it in a peer's list.
+func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held PeerRequests) {
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx
 	for {
@@ -77,10 +77,10 @@ func (l *Leader) CollectForTakeover(ctx, ready context.Context) (held HeldElsewh
 		probing, cancel := context.WithTimeout(waiting, barrierTime)
 		l.barrier.Await(probing, held.received)
 		cancel()
-		if ready.Err() != nil || l.barrier.Passed(held.received) {
+		if untilConnected.Err() != nil || l.barrier.Passed(held.received) {
 			return held
 		}
-		waiting = ready // from now on only until the node can serve
+		waiting = untilConnected
 	}
 }
 
@@ -91,7 +91,7 @@ func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
 	defer l.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if l.pending.Get(r.Command.ID) == nil && mattersAtTakeover(r, now) {
+			if l.pending.Get(r.Command.ID) == nil && mustMerge(r, now) {
 				return true
 			}
 		}
@@ -130,7 +130,7 @@ func (l *Leader) sweepOnce(ctx context.Context) {
 			return
 		}
 		l.keepSettledLocked(m, byNode)
-		for _, r := range l.takeUpHeldLocked(m, byNode) {
+		for _, r := range l.mergePeerRequestsLocked(m, byNode) {
 			l.executeLocked(r, false)
 		}
 		l.store.Flush()

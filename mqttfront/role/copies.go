@@ -11,19 +11,20 @@ import (
 // What is here keeps copies from being executed again, or in another place.
 
 // dedupLookup marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
-// A leader does not look.
+// A leader skips the lookup: the state machine deduplicates when it applies.
 func (q *Requests) dedupLookup(r *pending.Request) (found dedupResult) {
 	if r.Command.ID.IsZero() || r.Read {
-		return dedupResult{done: true}
+		return dedupResult{checked: true}
 	}
 	if q.leads() {
 		return dedupResult{}
 	}
-	return dedupResult{done: true, published: q.look(r)}
+	return dedupResult{checked: true, published: q.markIfKnown(r)}
 }
 
-// look notes whether a request has had its effect, and reports whether the reply is known to be published.
-func (q *Requests) look(r *pending.Request) (published bool) {
+// markIfKnown marks a request as a copy if the dedup table has its outcome, and reports whether the reply is below the
+// delivery watermark.
+func (q *Requests) markIfKnown(r *pending.Request) (published bool) {
 	q.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.Command.ID)
 		if known {
@@ -84,7 +85,7 @@ func (q *Requests) rejectRedeliveryLocked(r *pending.Request) bool {
 // expired message with one second left. Such a write is answered if its outcome is known, and is not executed otherwise.
 func (q *Requests) isOfUnknownAgeLocked(r *pending.Request) bool {
 	const least = time.Second
-	if !r.Redelivered || q.mode.followersHold() || !r.InTable() || r.Deadline.Sub(r.Arrived) > least {
+	if !r.Redelivered || q.mode.followersHold() || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > least {
 		return false
 	}
 	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age

@@ -52,11 +52,11 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeldLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
+		if added := leading(f).mergePeerRequestsLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
 			t.Errorf("leads %v: taken up", leads)
 		}
 		held[0].Arrived = time.Now().Add(time.Second)
-		if added := leading(f).takeUpHeldLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
+		if added := leading(f).mergePeerRequestsLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
 			t.Errorf("leads %v: what the client has sent again is refused", leads)
 		}
 		f.mu.Unlock()
@@ -94,7 +94,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
+	if added := leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
 		t.Error("taken up from another node")
 	}
 }
@@ -112,7 +112,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		serve(f)
 		held := heldBy(t, other)
 		f.mu.Lock()
-		for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held}) {
+		for _, r := range leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held}) {
 			leading(f).executeLocked(r, false)
 		}
 		f.mu.Unlock()
@@ -216,7 +216,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			t.Fatal(held)
 		}
 		f.mu.Lock()
-		if added := leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
+		if added := leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
 		f.mu.Unlock()

@@ -27,7 +27,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 		l.clients.subscribe(r.Command.Principal.ClientID, nil)
 	}
 	l.watermark.Add(index)
-	l.sendLocked(r.Ordering(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
+	l.sendLocked(r.ClientKey(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
 }
 
 // notifyLocked sends the notifications of a change on their way.
@@ -45,7 +45,7 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 
 // sendLocked queues an output for a client.
 func (l *Leader) sendLocked(client string, o *publish.Output) {
-	for _, givenUp := range l.outbox.Send(client, o) {
+	for _, givenUp := range l.sender.Send(client, o) {
 		l.endOutputLocked(givenUp)
 	}
 }

@@ -14,24 +14,24 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	now := time.Now()
 	if r.Expired(now) {
 		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
-		if !r.InTable() {
+		if !r.IsDeduplicated() {
 			l.endLocked(r)
 			return
 		}
 	}
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
-	known := r.State() == pending.StateCopy || r.Outcome() != 0
-	barred := r.InTable() && (known || late || l.mustBarLocked(r, now))
+	hasOutcome := r.State() == pending.StateCopy || r.Outcome() != 0
+	rejectOnly := r.IsDeduplicated() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage("queue", now.Sub(r.Arrived))
-	overloaded := mayRefuse && !barred && l.overloadedLocked(r, now)
-	if overloaded && r.Logged() && r.Command.ID.IsZero() {
-		// Another node may receive it later, or this one again. A refusal could not be kept, so there is none.
+	overloaded := mayRefuse && !rejectOnly && l.overloadedLocked(r, now)
+	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
+		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
 		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
 		l.endLocked(r)
 		return
 	}
 	switch {
-	case barred:
+	case rejectOnly:
 		r.Bar(now)
 	case overloaded:
 		r.Refuse(now)
@@ -47,9 +47,10 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	case overloaded && mayRefuseUnlogged(r):
 		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
-	case overloaded || barred:
-		// What expired or was shed had no effect, and a copy of it is told so. Of the rest nobody can say that.
-		silent := barred && (late || known)
+	case overloaded || rejectOnly:
+		// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had
+		// one: its refusal is silent.
+		silent := rejectOnly && (late || hasOutcome)
 		command = command.Refusal(silent && l.version >= fsm.VersionProlong)
 	case r.Read && l.pending.NoConflictingWrite(r):
 		if !l.store.Read(&r.Command, r) {
@@ -57,7 +58,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		}
 		return
 	default:
-		l.leaveOutOversize(&command)
+		l.stripOversize(&command)
 	}
 	l.pending.BeginWrite(r)
 	if !l.store.Propose(command, r) {
@@ -70,13 +71,13 @@ func (q *Requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool
 	return r.Elsewhere && now.After(r.HoldUntil.Add(q.config.DedupMargin))
 }
 
-// mustBarLocked reports whether a write without a known outcome must not have an effect any more: it has expired, or was shed; or it is taken from another
-// node, and expired here, so that its client's later requests may have been executed.
-func (q *Requests) mustBarLocked(r *pending.Request, now time.Time) bool {
+// mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log. It expired, it was shed,
+// or it came from a peer and its copy here expired: then later requests of its client may have been executed.
+func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
 	return r.Expired(now) || q.wasShedLocked(r) || r.Elsewhere && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
-// answersBarredLocked handles the result of a barred request, and reports whether it is to be answered: if it had an outcome before. Without an answer
+// answersBarredLocked handles the result of a request that must not be executed, and reports whether it is to be answered: if it had an outcome before. Without an answer
 // the request ends here.
 func (l *Leader) answersBarredLocked(r *pending.Request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
@@ -95,7 +96,7 @@ func (q *Requests) overloadedLocked(r *pending.Request, now time.Time) bool {
 	switch {
 	case now.Sub(r.Arrived) > q.config.OverloadAge:
 		q.metrics.Refused.WithLabelValues("age").Inc()
-	case q.shares.full(r.Ordering(), r.Size):
+	case q.shares.full(r.ClientKey(), r.Size):
 		q.metrics.Refused.WithLabelValues("client_share").Inc()
 	default:
 		return false
@@ -103,8 +104,9 @@ func (q *Requests) overloadedLocked(r *pending.Request, now time.Time) bool {
 	return true
 }
 
-// leaveOutOversize replaces what is over the limits by the mere fact: it need not go through the log.
-func (q *Requests) leaveOutOversize(command *fsm.Command) {
+// stripOversize clears the key and the values of a command that exceeds a limit, and sets Oversize. The entry then carries only
+// that fact.
+func (q *Requests) stripOversize(command *fsm.Command) {
 	if int64(len(command.Key)) > q.limits.KeyBytes ||
 		int64(len(command.Value)) > q.limits.ValueBytes || int64(len(command.Expected)) > q.limits.ValueBytes {
 		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true

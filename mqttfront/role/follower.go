@@ -17,7 +17,7 @@ func (f follower) hasRoom(r *pending.Request) bool {
 }
 
 func (f follower) admit(r *pending.Request, found dedupResult) {
-	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.done
+	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.checked
 	if f.isStaleLocked(r) {
 		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
@@ -34,7 +34,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		r.Done()
 		return
 	}
-	if f.holdLocked(r) && r.Outcome() != 0 {
+	if f.addPendingLocked(r) && r.Outcome() != 0 {
 		f.pending.AddCommitted(r)
 	}
 }
@@ -46,7 +46,9 @@ func (follower) coalescingDelay() time.Duration { return followerDelay }
 
 func (follower) changed(*fsm.Event) {}
 
-func (f follower) committed(r *pending.Request, _ *fsm.Outcome, _ int) { f.parkCommittedLocked(r) }
+func (f follower) committed(r *pending.Request, _ *fsm.Outcome, _ int) {
+	f.requeueMaybeAppliedLocked(r)
+}
 
 func (f follower) applied(outcome *fsm.Outcome) {
 	for _, r := range f.pending.Released(outcome.Published) {

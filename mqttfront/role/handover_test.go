@@ -62,7 +62,7 @@ func takeUpFrom(t *testing.T, f *node, s *fakeStore, other *node) (added []*pend
 	held := heldBy(t, other)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": held})
+	return leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held})
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
@@ -89,7 +89,7 @@ func TestTakeUpHeld(t *testing.T) {
 			}
 			byNode := leading(f).collect(context.Background(), 0)
 			f.mu.Lock()
-			leading(f).takeUpHeldLocked(s.machine, byNode)
+			leading(f).mergePeerRequestsLocked(s.machine, byNode)
 			order := f.order()
 			f.mu.Unlock()
 			of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
@@ -110,7 +110,7 @@ func TestHandOverOfErrors(t *testing.T) {
 	f, s := newNode(t)
 	s.held = map[string][][]byte{"n2": append([][]byte{[]byte("\x08nonsense")}, pages(other)...)}
 	byNode := leading(f).collect(context.Background(), 0)
-	leading(f).takeUpHeldLocked(s.machine, byNode)
+	leading(f).mergePeerRequestsLocked(s.machine, byNode)
 	if f.pending.Len() != 4 {
 		t.Fatalf("%d of 4", f.pending.Len())
 	}
@@ -215,8 +215,8 @@ func TestLeaderReportsReads(t *testing.T) {
 	arrive(f, get, "short", "__srcId", "c")
 	f.ReadDone(f.last(), 5, fsm.Result{Code: fsm.CodeNull})
 	o.deliver()
-	if len(leading(f).answered) != 1 {
-		t.Errorf("%d are reported", len(leading(f).answered))
+	if len(leading(f).toRelease) != 1 {
+		t.Errorf("%d are reported", len(leading(f).toRelease))
 	}
 }
 
@@ -327,7 +327,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 			f, s := newNode(t, func(c *Config) { c.DedupMargin = test.margin })
 			f.version = fsm.Version
 			f.barrier.Pass(time.Now())
-			serveWith(f, HeldElsewhere{byNode: map[string][]*pending.Request{"other": held}})
+			serveWith(f, PeerRequests{byNode: map[string][]*pending.Request{"other": held}})
 			if len(s.proposed) != test.refused {
 				t.Fatalf("%d are proposed", len(s.proposed))
 			}
@@ -408,7 +408,7 @@ func TestRequestThatExpiresAtOneNodeStandsThereForAThird(t *testing.T) {
 					s.held[test.third] = pages(third)
 				}
 				f.barrier.Pass(time.Now().Add(time.Hour))
-				serveWith(f, f.newLeader().CollectForTakeover(t.Context(), t.Context()))
+				serveWith(f, f.newLeader().CollectFromPeers(t.Context(), t.Context()))
 				if order := s.order(); order != test.want {
 					t.Errorf("proposed in the order %s, want %s", order, test.want)
 				}

@@ -122,10 +122,10 @@ func (o *fakeOutbox) deliver() {
 }
 
 // serve makes the front end serve.
-func serve(f *node) *fakeOutbox { return serveWith(f, HeldElsewhere{}) }
+func serve(f *node) *fakeOutbox { return serveWith(f, PeerRequests{}) }
 
 // serveWith is serve, with what other nodes hold.
-func serveWith(f *node, held HeldElsewhere) *fakeOutbox {
+func serveWith(f *node, held PeerRequests) *fakeOutbox {
 	l := f.newLeader()
 	o := &fakeOutbox{leader: l}
 	l.Begin(held, o)
@@ -134,7 +134,7 @@ func serveWith(f *node, held HeldElsewhere) *fakeOutbox {
 
 // sent returns how many outputs a leader has sent that are not delivered.
 func (f *node) sent() int {
-	if o, ok := leading(f).outbox.(*fakeOutbox); ok {
+	if o, ok := leading(f).sender.(*fakeOutbox); ok {
 		return len(o.outputs)
 	}
 	return 0

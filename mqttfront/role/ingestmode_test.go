@@ -205,7 +205,7 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 				serve(f)
 				f.mu.Lock()
 				defer f.mu.Unlock()
-				for _, r := range leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
+				for _, r := range leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
 					leading(f).executeLocked(r, false)
 				}
 				if order := s.order(); order != test.want {

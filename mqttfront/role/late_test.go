@@ -124,11 +124,11 @@ func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
 }
 
 // collectOnce collects what other nodes hold for a node that can serve at once.
-func collectOnce(t *testing.T, f *node) HeldElsewhere {
+func collectOnce(t *testing.T, f *node) PeerRequests {
 	t.Helper()
 	ready, cancel := context.WithCancel(t.Context())
 	cancel()
-	return leading(f).CollectForTakeover(t.Context(), ready)
+	return leading(f).CollectFromPeers(t.Context(), ready)
 }
 
 // † A node that was started anew leads. Its session does not bring a any more, which it had acknowledged, but b. The other node's session lags: it has
@@ -145,7 +145,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 		time.AfterFunc(500*time.Millisecond, func() { withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
 		time.AfterFunc(time.Second, isReady)
 		began := time.Now()
-		held := leading(f).CollectForTakeover(t.Context(), ready)
+		held := leading(f).CollectFromPeers(t.Context(), ready)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
 		}

@@ -22,7 +22,7 @@ func (l *Leader) admit(r *pending.Request, _ dedupResult) {
 	if l.isOfUnknownAgeLocked(r) {
 		r.MarkLate()
 	}
-	if l.holdLocked(r) && l.open {
+	if l.addPendingLocked(r) && l.serving {
 		l.executeLocked(r, true)
 	}
 }
@@ -47,8 +47,8 @@ func (l *Leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }
 func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
 	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateRefusing || r.State() == pending.StateRefusing && time.Since(r.Began) > l.config.ProposalAge
-	barred := late || r.State() == pending.StateBarring || r.State() == pending.StateRepeating
-	if !barred || l.answersBarredLocked(r, &outcome.Results[i]) {
+	rejected := late || r.State() == pending.StateBarring || r.State() == pending.StateRepeating
+	if !rejected || l.answersBarredLocked(r, &outcome.Results[i]) {
 		l.answerLocked(r, outcome.Index, &outcome.Results[i])
 	}
 }

@@ -36,7 +36,7 @@ func TestCopyWhoseReplyWasOnItsWayIsAnswered(t *testing.T) {
 	held := heldBy(t, f)
 	next.mu.Lock()
 	defer next.mu.Unlock()
-	if added := leading(next).takeUpHeldLocked(others.machine, map[string][]*pending.Request{"other": held}); len(added) != 1 {
+	if added := leading(next).mergePeerRequestsLocked(others.machine, map[string][]*pending.Request{"other": held}); len(added) != 1 {
 		t.Errorf("the next leader takes up %d of the copies", len(added))
 	}
 }
@@ -61,7 +61,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			leading(f).stopServing()
 			f.recheckPending()
 			next.barrier.Pass(time.Now().Add(time.Hour))
-			serveWith(next, HeldElsewhere{byNode: map[string][]*pending.Request{"other": heldBy(t, f)}, received: time.Now()})
+			serveWith(next, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, f)}, received: time.Now()})
 			if len(others.proposed) != 1 || others.proposed[0].Kind != fsm.KindDel {
 				t.Errorf("the next leader proposes %+v", others.proposed)
 			}

@@ -80,8 +80,8 @@ func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
 		t.Errorf("A, B, C, D are executed in the order %s", order)
 	}
 	for r := range f.pending.All() {
-		if r.Ordering() != "c" {
-			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.Ordering())
+		if r.ClientKey() != "c" {
+			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.ClientKey())
 		}
 	}
 }
@@ -265,7 +265,7 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		for _, q := range here {
 			f.pending.Add(q)
 		}
-		leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
+		leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
 		place := make(map[int]int)
 		for r := range f.pending.All() {
 			place[number(r)] = len(place)
@@ -313,7 +313,7 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	for _, q := range here {
 		f.pending.Add(q)
 	}
-	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n3": there})
 	var order []int
 	for r := range f.pending.All() {
 		order = append(order, number(r))
@@ -342,7 +342,7 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 		there = append(there, made(count-i))
 	}
 	began := time.Now()
-	leading(f).takeUpHeldLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n3": there})
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}

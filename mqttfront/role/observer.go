@@ -27,7 +27,7 @@ func (q *Requests) Applied(outcome *fsm.Outcome, tags []any) {
 		}
 		notifyUpTo(len(outcome.Commands))
 	}
-	q.mark = max(q.mark, outcome.Published)
+	q.published = max(q.published, outcome.Published)
 	q.role.applied(outcome)
 }
 
@@ -52,7 +52,7 @@ func (q *Requests) Failed(tag any, unknown bool) {
 	defer q.mu.Unlock()
 	r := tag.(*pending.Request)
 	if unknown {
-		q.parkCommittedLocked(r)
+		q.requeueMaybeAppliedLocked(r)
 	} else {
 		q.requeueLocked(r)
 	}

@@ -26,8 +26,8 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		case <-ticker.C:
 		}
 		l.mu.Lock()
-		answered := l.answered
-		l.answered = nil
+		answered := l.toRelease
+		l.toRelease = nil
 		l.mu.Unlock()
 		l.sendReport(ctx, answered)
 	}
@@ -52,9 +52,9 @@ func (l *Leader) reportLocked(id fsm.RequestID) {
 	if id.IsZero() {
 		return
 	}
-	if len(l.answered) >= maxReport {
+	if len(l.toRelease) >= maxReport {
 		l.metrics.Unreported.Inc()
 		return
 	}
-	l.answered = append(l.answered, id)
+	l.toRelease = append(l.toRelease, id)
 }

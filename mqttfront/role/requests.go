@@ -20,20 +20,20 @@ type Requests struct {
 	mode    ingestMode
 	store   Store
 
-	mu      sync.Mutex // guards all fields below
-	role    role
-	room    sync.Cond // somebody waits to hand a request to the store
-	pending pending.Buffer
-	mark    uint64       // the delivery watermark, as the log has it
-	busy    int          // requests executing or answering
-	shares  clientShares // of the same, by client
+	mu        sync.Mutex // guards all fields below
+	role      role
+	room      sync.Cond // somebody waits to hand a request to the store
+	pending   pending.Buffer
+	published uint64       // delivery watermark from the last applied entry
+	busy      int          // requests executing or answering
+	shares    clientShares // of the same, by client
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround time.Duration
 	limits     fsm.Limits
 	version    uint32        // of the log, in force
 	expiry     time.Duration // of notifications
 	stopped    bool
-	// What arrived between the two is old, whatever it says.
+	// Requests that arrived in (staleFrom, staleTo] may be older than the dedup table remembers.
 	staleFrom, staleTo time.Time
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
 
@@ -59,7 +59,8 @@ func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
 // SetStore gives the store, before any request comes.
 func (q *Requests) SetStore(store Store) { q.store = store }
 
-// Run gives up, until the context ends, what nobody waits for any more. From then on no request is admitted.
+// Run removes expired requests and rechecks for duplicates once a second, until the context ends. After that no request is
+// admitted.
 func (q *Requests) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -90,12 +91,12 @@ func (q *Requests) Busy() int {
 // Blocked reports whether a request waits for room, and whatever comes from the broker behind it.
 func (q *Requests) Blocked() bool { return q.blocked.Load() }
 
-// Serving reports whether requests are answered here as they come.
+// Serving reports whether Leader.Begin has finished: new requests are proposed on arrival.
 func (q *Requests) Serving() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l, leads := q.role.(*Leader)
-	return leads && l.open
+	return leads && l.serving
 }
 
 // onlyHolder reports whether only this node and the broker have the requests that come here.
@@ -142,12 +143,12 @@ func (q *Requests) dropStaleLocked(r *pending.Request) bool {
 	return true
 }
 
-// isStaleLocked reports whether a request came when what came was old.
+// isStaleLocked reports whether a request arrived in (staleFrom, staleTo].
 func (q *Requests) isStaleLocked(r *pending.Request) bool {
 	return r.Arrived.After(q.staleFrom) && !r.Arrived.After(q.staleTo)
 }
 
-// fullShown is how long a node that had to drop a request says so.
+// fullShown is how long DroppedLately stays true after a drop.
 const fullShown = 10 * time.Second
 
 // DroppedLately reports whether there was no room for a request within the last 10 s.
@@ -160,13 +161,13 @@ func (q *Requests) DroppedLately() bool {
 // beginWorkLocked counts a request as executing or answering.
 func (q *Requests) beginWorkLocked(r *pending.Request) {
 	q.busy++
-	q.shares.add(r.Ordering(), r.Size)
+	q.shares.add(r.ClientKey(), r.Size)
 }
 
 // endWorkLocked ends what beginWorkLocked began.
 func (q *Requests) endWorkLocked(r *pending.Request) {
 	q.busy--
-	q.shares.remove(r.Ordering(), r.Size)
+	q.shares.remove(r.ClientKey(), r.Size)
 }
 
 // requeueLocked makes a request wait for the next leadership.
@@ -176,9 +177,10 @@ func (q *Requests) requeueLocked(r *pending.Request) {
 	q.role.requeued(r)
 }
 
-// parkCommittedLocked makes a request that has taken effect wait for the next leadership, which finds its outcome by its identity. One
-// without must never be proposed again, so it stays unanswered.
-func (q *Requests) parkCommittedLocked(r *pending.Request) {
+// requeueMaybeAppliedLocked makes a request that was applied, or may have been, wait for the next leadership. The next leader
+// finds its outcome by its identity. A write without an identity cannot be found and must not be proposed again: it is
+// dropped unanswered.
+func (q *Requests) requeueMaybeAppliedLocked(r *pending.Request) {
 	q.requeueLocked(r)
 	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {
 		q.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()

@@ -10,7 +10,7 @@ import (
 // role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
 // need Requests.mu.
 type role interface {
-	// leads reports whether the node serves.
+	// leads reports whether this is the Leader role, which the node has from Leader.Begin until the leadership ends.
 	leads() bool
 	// hasRoom reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
 	hasRoom(r *pending.Request) bool
@@ -36,6 +36,6 @@ type role interface {
 
 // dedupResult is what a node found in the state about a request that has just come.
 type dedupResult struct {
-	done      bool // the node looked
-	published bool // the reply is known to be published
+	checked   bool // no recheck is needed: the dedup table was read, or the request is never in it
+	published bool // the reply is below the delivery watermark
 }

@@ -10,8 +10,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// HeldElsewhere is what the other nodes hold.
-type HeldElsewhere struct {
+// PeerRequests are the requests that peers hold.
+type PeerRequests struct {
 	byNode map[string][]*pending.Request
 	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
 	received time.Time
@@ -19,8 +19,8 @@ type HeldElsewhere struct {
 
 // Begin makes the node lead and publish to the outbox. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
-func (l *Leader) Begin(held HeldElsewhere, outbox Outbox) {
-	l.outbox = outbox
+func (l *Leader) Begin(held PeerRequests, sender Sender) {
+	l.sender = sender
 	l.store.View(func(m *fsm.Machine) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -32,12 +32,12 @@ func (l *Leader) Begin(held HeldElsewhere, outbox Outbox) {
 		if !l.barrier.Passed(held.received) {
 			l.keepSettledLocked(m, held.byNode)
 		}
-		l.takeUpHeldLocked(m, held.byNode)
+		l.mergePeerRequestsLocked(m, held.byNode)
 		l.republishLocked(m)
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open = true
+	l.serving = true
 	defer l.store.Flush()
 	for r := range l.pending.All() {
 		if r.State().IsHeld() {
@@ -46,8 +46,8 @@ func (l *Leader) Begin(held HeldElsewhere, outbox Outbox) {
 	}
 }
 
-// republishLocked queues what may not have been published: notifications beyond the published mark, and the outcomes of requests
-// that this node still holds. The state does not move meanwhile.
+// republishLocked queues the notifications above the delivery watermark, and the replies of held requests whose outcome is in
+// the dedup table. It runs in View, so the state does not change.
 func (l *Leader) republishLocked(m *fsm.Machine) {
 	type output struct {
 		index uint64
@@ -67,7 +67,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-l.config.DedupMargin.Milliseconds()):
-			r.MarkCopy() // it came again, and goes through the log, which remembers it for longer: another node may get this copy later
+			r.MarkCopy() // refused in the log, which prolongs its dedup entry: another node may receive this copy later
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}
@@ -79,16 +79,16 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	l.pending.ForgetCommitted()
 }
 
-// stopServing stops publishing at once. What is not known to be published is held for the next leader, which may be this node.
-// It returns what was answered and not reported yet.
-func (l *Leader) stopServing() (answered []fsm.RequestID) {
+// stopServing switches the node to the follower role. It requeues the requests whose replies the broker has not acknowledged;
+// with cluster.ingest: leader it leaves them to the broker. It returns toRelease.
+func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.role, l.pending.NeedsLookup = follower{l.Requests}, true
-	answered, l.answered = l.answered, nil
+	toRelease, l.toRelease = l.toRelease, nil
 	for _, r := range slices.Collect(l.pending.All()) {
 		if r.State() == pending.StateDelivering {
-			l.parkCommittedLocked(r)
+			l.requeueMaybeAppliedLocked(r)
 		}
 		switch {
 		case !r.State().IsHeld():
@@ -101,26 +101,26 @@ func (l *Leader) stopServing() (answered []fsm.RequestID) {
 	l.pending.EndWrites()
 	l.pending.FindCommitted()
 	l.room.Broadcast()
-	return answered
+	return toRelease
 }
 
-// keepSettledLocked leaves out the requests that this node's own session may still deliver.
+// keepSettledLocked keeps the peers' requests that this node's own session can no longer deliver.
 func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
-	barrier, begun := l.barrier.Reached(), l.begun()
-	if l.fullAt.After(begun) {
-		begun = l.fullAt // it lost what it dropped, too
+	barrier, mayHaveLostUntil := l.barrier.Reached(), l.deliveringSince()
+	if l.fullAt.After(mayHaveLostUntil) {
+		mayHaveLostUntil = l.fullAt // requests dropped for lack of room are lost, too
 	}
 	if barrier.IsZero() {
-		begun = time.Now() // the broker lets no probes through: nothing else settles anything
+		mayHaveLostUntil = time.Now() // no probe has returned: every earlier request may be lost
 	}
 	markCopies(byNode)
 	for node, requests := range byNode {
-		byNode[node] = l.pending.Settled(requests, barrier, begun, openIn(m))
+		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m))
 	}
 }
 
-// openIn returns a function that reports whether nothing keeps a request from being executed, as far as is known of it and in a state.
-func openIn(m *fsm.Machine) func(*pending.Request) bool {
+// executableIn returns a function that reports whether a request is open and has no outcome in the state.
+func executableIn(m *fsm.Machine) func(*pending.Request) bool {
 	return func(r *pending.Request) bool {
 		if !r.IsOpen() {
 			return false
@@ -130,7 +130,7 @@ func openIn(m *fsm.Machine) func(*pending.Request) bool {
 	}
 }
 
-// markCopies marks all copies of the requests that any of the nodes knows as copies.
+// markCopies marks every peer's copy of a request as a copy if any peer knows that the request already has an outcome.
 func markCopies(byNode map[string][]*pending.Request) {
 	copies := make(map[fsm.RequestID]bool)
 	for _, requests := range byNode {
@@ -149,14 +149,14 @@ func markCopies(byNode map[string][]*pending.Request) {
 	}
 }
 
-// mattersAtTakeover reports whether a request that another node holds is to be executed, or to be refused in the log. Of what else has expired,
-// deduplication may have forgotten the outcome.
-func mattersAtTakeover(r *pending.Request, now time.Time) bool {
-	return !r.Expired(now) || r.IsOpen() && r.InTable()
+// mustMerge reports whether a request that a peer holds is to be executed, or to be refused in the log. Other expired requests
+// are ignored: the dedup table may have forgotten their outcomes.
+func mustMerge(r *pending.Request, now time.Time) bool {
+	return !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()
 }
 
-// absorbLive makes each expired copy stand for those of other nodes that have not expired: a client waits for these.
-func absorbLive(byNode map[string][]*pending.Request, now time.Time) {
+// extendExpiredCopies gives each expired copy the later deadline of a live copy on another node: a client waits for that one.
+func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 	live := make(map[fsm.RequestID]*pending.Request)
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		for _, r := range byNode[node] {
@@ -174,13 +174,14 @@ func absorbLive(byNode map[string][]*pending.Request, now time.Time) {
 	}
 }
 
-// takeUpHeldLocked adds what the other nodes hold and this one does not, in each node's order for each client. It returns them in
-// their order. A write that has expired is among them: it says where copies of it stand that expire later elsewhere. If all copies have expired, it
-// is refused in the log in its place, so that no other one is executed behind later requests of its client.
-func (l *Leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
+// mergePeerRequestsLocked adds the requests that peers hold and this node does not, in each peer's order for each client. It
+// returns them in their order. Expired writes are among them: an expired write fixes the position of a live copy on another
+// node. If all copies have expired, the write is refused in the log, so that no copy is executed behind later requests of the
+// same client.
+func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	published, now := m.Status().Published, time.Now()
 	markCopies(byNode)
-	absorbLive(byNode, now)
+	extendExpiredCopies(byNode, now)
 	var elsewhere [][]*pending.Request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
@@ -190,11 +191,11 @@ func (l *Leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 				}
 				return false
 			}
-			if !mattersAtTakeover(r, now) {
+			if !mustMerge(r, now) {
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)
-			if !known && (r.IsCopy() && !r.Read || l.wasShedLocked(r)) { // and it is forgotten, or that node does not know it yet
+			if !known && (r.IsCopy() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or that node has not applied the refusal yet
 				l.reportLocked(r.Command.ID)
 				return true
 			}
@@ -205,14 +206,14 @@ func (l *Leader) takeUpHeldLocked(m *fsm.Machine, byNode map[string][]*pending.R
 			return false
 		}))
 	}
-	added, full := l.pending.Merge(elsewhere, openIn(m))
+	added, full := l.pending.Merge(elsewhere, executableIn(m))
 	l.metrics.HeldDropped.WithLabelValues("full").Add(float64(full))
 	l.metrics.Held.Set(float64(l.pending.Len()))
 	if len(added) == 0 {
 		return nil
 	}
 	l.metrics.TakenUp.Add(float64(len(added)))
-	l.log.Info("took up requests that only other nodes held", "requests", len(added))
+	l.log.Info("merged requests that only peers held", "requests", len(added))
 	slices.SortFunc(added, func(a, b *pending.Request) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return added
 }

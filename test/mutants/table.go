@@ -157,7 +157,7 @@ func frontEnd() []Mutant {
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
 		{
 			Name: "refusal_unkept", What: "a write without an identity is refused although another node may execute it", Check: "effect after an error", Edits: []overlay.Edit{
-				{File: "mqttfront/role/execute.go", Old: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.Logged() && r.Command.ID.IsZero() && false {"},
+				{File: "mqttfront/role/execute.go", Old: "\tif overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {", New: "\tif overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() && false {"},
 				{File: "mqttfront/role/execute.go", Old: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", New: "func mayRefuseUnlogged(r *pending.Request) bool { return r.Read || r.Command.ID.IsZero() }"},
 			},
 			Faults: []string{"leader whose session lags"},
@@ -197,7 +197,7 @@ func frontEnd() []Mutant {
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
 		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/role/takeover.go",
-			"\treturn !r.Expired(now) || r.IsOpen() && r.InTable()\n", "\treturn !r.Expired(now)\n"),
+			"\treturn !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()\n", "\treturn !r.Expired(now)\n"),
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
