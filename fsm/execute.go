@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/topics"
 )
 
-// execute runs one command and puts down its result.
+// execute runs one command and stores its result in Results[position].
 func (m *Machine) execute(position int, command *Command, storageLow bool, outcome *Outcome) {
 	result := &outcome.Results[position]
 	switch command.Kind {
@@ -22,7 +22,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindConfigure:
 		m.configure(command)
 	case KindAdvance:
-		m.raise(&command.Floor)
+		m.raiseClocks(&command.Floor)
 		m.version = max(m.version, command.Version)
 	case KindPinNonVoter, KindAllowPromotion:
 		*result = m.keepNonVoter(string(command.Key), command.Kind == KindPinNonVoter)
@@ -59,16 +59,16 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result))
 }
 
-// prolong remembers an outcome for the lifetime of the copy that has just come: other members may get that copy later than the outcome of the
-// first one is remembered.
+// prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has
+// ended.
 func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	if m.version >= VersionProlong {
 		m.dedup.prolong(earlier, m.now+lifetime)
 	}
 }
 
-// refuse remembers a refusal as the outcome of a request, in the reserve of the table. Where even that is full, the request
-// stays unanswered: an answer that nobody remembers could be followed by the effect.
+// refuse remembers a refusal as the outcome of a request, in the reserve of the dedup table. If the reserve is full there is no
+// reply: a copy could still be executed after an overload error.
 func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.reserveRoom(client, &m.settings.Limits) {
 		return Result{Code: CodeDropped}
@@ -79,8 +79,8 @@ func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Res
 	return result
 }
 
-// reject runs a Reject and returns the outcome of the last of its requests: a leader that has to know proposes them one by
-// one. A request that has an outcome keeps it.
+// reject remembers each request as refused, unless it already has an outcome. It returns the result of the last one. A leader
+// that needs the result proposes one request per Reject.
 func (m *Machine) reject(command *Command) (last Result) {
 	for i := range command.Rejected {
 		rejection := &command.Rejected[i]
@@ -122,7 +122,7 @@ func (m *Machine) RemembersFor(id RequestID, while int64) bool {
 func (m *Machine) write(position int, command *Command, storageLow bool, outcome *Outcome) {
 	result := &outcome.Results[position]
 	result.Dialect = m.settings.dialect(command.Dialect)
-	if result.Error = m.judge(command, &result.Rule); result.Error != NoError {
+	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
 		result.Code = CodeError
 		return
 	}
@@ -140,9 +140,9 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 	}
 }
 
-// judge makes the checks that come before the state of the key is looked at, and notes by which rule of the policy the command is
-// allowed. They are the same for GET.
-func (m *Machine) judge(command *Command, rule *uint16) ErrorCode {
+// checkRequest makes the checks that do not read the key, and sets rule to the policy rule that allows the command. GET uses
+// the same checks.
+func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	limits := &m.settings.Limits
 	switch {
 	case command.CaseError != NoError && !m.settings.CaseInsensitive:
@@ -172,7 +172,7 @@ func (m *Machine) judge(command *Command, rule *uint16) ErrorCode {
 	return NoError
 }
 
-// lookup returns the record of the key. One that is due expires now: for a command it is gone.
+// lookup returns the record of the key. A record whose deadline has passed is expired first and not returned.
 func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, bool) {
 	found, ok := m.values.find(key)
 	if ok && found.deadline <= m.now {
@@ -182,7 +182,7 @@ func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, b
 	return found, ok
 }
 
-// withinStoreClock reports whether a timestamp is at or below the store's own clock: then it is no news, and cannot be too far ahead.
+// withinStoreClock reports whether a timestamp is at or below the store's own clock. Such a timestamp cannot be too far ahead.
 func (m *Machine) withinStoreClock(t *hlc.Timestamp) bool {
 	return t.Wall < m.clock.Wall || (t.Wall == m.clock.Wall && t.Counter <= m.clock.Counter)
 }
@@ -230,15 +230,15 @@ func (m *Machine) deadline(ttl int64) int64 {
 	if ttl <= 0 {
 		return noDeadline
 	}
-	// Cluster time is in whole milliseconds, cut off: without the one more, a SET late in its millisecond would lose up to one.
+	// Cluster time is truncated to milliseconds. The added millisecond keeps a key for at least its TTL.
 	return m.now + min(ttl+1, noDeadline-1-m.now)
 }
 
-// token returns the token that the key has after a SET: the newest that it was given.
+// token returns the key's fencing token after a SET.
 func (m *Machine) token(command *Command, found *record, present bool) *hlc.Timestamp {
 	switch {
 	case command.Token.IsZero():
-		return nil // fence has seen that the key has none either
+		return nil // fence refuses this if the key has a token
 	case present && found.token != nil && *found.token == command.Token:
 		return found.token
 	}
@@ -344,8 +344,8 @@ func (m *Machine) configure(command *Command) {
 	m.mixIntoStateHash('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
 }
 
-// raise lifts the clocks after a restore, so that no version is given twice and no time goes back.
-func (m *Machine) raise(floor *Floor) {
+// raiseClocks raises all clocks to a floor after a restore. No version is used twice, and cluster time never goes back.
+func (m *Machine) raiseClocks(floor *Floor) {
 	m.clock.AtLeast(floor.Clock.Timestamp(hlc.StoreNodeID))
 	m.wall = max(m.wall, floor.Wall)
 	if floor.Now > m.now {

@@ -190,7 +190,7 @@ func (m *Machine) mixIntoStateHash(kind byte, numbers ...uint64) {
 // Read answers a GET from the state as it is. Expiry is judged by the cluster time of the last entry applied.
 func (m *Machine) Read(command *Command) Result {
 	result := Result{Dialect: m.settings.dialect(command.Dialect)}
-	if result.Error = m.judge(command, &result.Rule); result.Error != NoError {
+	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
 		result.Code = CodeError
 		return result
 	}

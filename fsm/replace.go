@@ -53,7 +53,7 @@ func (m *Machine) replace(command *Command) Result {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
 	m.postpone(max(0, restored.now-m.now))
-	m.raise(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
+	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
 	m.values = restored.values
 	restored.watches.byKey.Scan(func(w *watch) bool {
 		if _, known := m.watches.find([]byte(w.key), w.clientID); !known {

@@ -17,7 +17,7 @@ const (
 	exitUsage       = 2
 	exitServerError = 3
 	exitUnknown     = 4 // timeout: the outcome is unknown
-	exitNoLock      = 5 // the lock was not to be had
+	exitNoLock      = 5 // the lock could not be acquired
 	exitLockLost    = 6
 	exitRemoved     = 7 // this node was removed from its cluster
 )

@@ -54,22 +54,22 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 		if err != nil {
 			return err
 		}
-		defer func() { _ = store.Close() }() // the lock is given back, or lost
-		lock, err := c.takeLock(command.Context(), store, arguments[0], ttl, wait)
+		defer func() { _ = store.Close() }() // the lock is released or lost by now
+		lock, err := c.acquireLock(command.Context(), store, arguments[0], ttl, wait)
 		if err != nil {
 			return err
 		}
 		code, err := runLocked(command, lock, arguments[1:], grace)
-		releasing, cancel := context.WithTimeout(context.Background(), c.timeout)
+		releaseCtx, cancel := context.WithTimeout(context.Background(), c.timeout)
 		defer cancel()
-		unlockErr := lock.Unlock(releasing)
+		unlockErr := lock.Unlock(releaseCtx)
 		switch {
 		case err != nil:
 			return err
 		case errors.Is(unlockErr, client.ErrLockLost):
 			return &codeError{exitLockLost, "the lock was lost"}
 		case unlockErr != nil:
-			_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: the lock was not given back, it ends by itself:", unlockErr)
+			_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: releasing the lock failed, it expires by itself:", unlockErr)
 		}
 		if code != 0 {
 			return &codeError{code: code}
@@ -79,7 +79,7 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 	return command
 }
 
-func (c *connection) takeLock(ctx context.Context, store *client.Client, name string, ttl, wait time.Duration) (*client.Lock, error) {
+func (c *connection) acquireLock(ctx context.Context, store *client.Client, name string, ttl, wait time.Duration) (*client.Lock, error) {
 	switch {
 	case wait == 0:
 		var cancel context.CancelFunc
@@ -98,12 +98,12 @@ func (c *connection) takeLock(ctx context.Context, store *client.Client, name st
 		lock, err = store.Lock(ctx, name, ttl)
 	}
 	if errors.Is(err, client.ErrNotApplied) {
-		return nil, &codeError{exitNoLock, fmt.Sprintf("the lock %q was not to be had", name)}
+		return nil, &codeError{exitNoLock, fmt.Sprintf("could not acquire the lock %q", name)}
 	}
 	return lock, err
 }
 
-// runLocked runs the command and returns its exit code. It ends it when the lock is lost.
+// runLocked runs the command and returns its exit code. It terminates the command when the lock is lost or the context ends.
 func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
 	child := exec.Command(arguments[0], arguments[1:]...)
 	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
@@ -118,15 +118,15 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	case err := <-exited:
 		return childCode(err)
 	case <-lock.Lost():
-		_ = end(child, exited, grace) // how it ended does not matter
-		return 0, &codeError{exitLockLost, "the lock was lost; the command was ended"}
+		_ = terminate(child, exited, grace) // how it ended does not matter
+		return 0, &codeError{exitLockLost, "the lock was lost; the command was terminated"}
 	case <-command.Context().Done(): // told to stop
-		return childCode(end(child, exited, grace))
+		return childCode(terminate(child, exited, grace))
 	}
 }
 
-// ownGroup puts the command into a process group of its own, so that all that it starts can be ended with it. On a terminal it
-// becomes the foreground group: it can read, and Ctrl-C is for it.
+// ownGroup puts the command into its own process group, so that terminate can signal all its processes. On a terminal the group
+// becomes the foreground group: the command can read input, and receives Ctrl-C instead of holdfast.
 func ownGroup(stdin io.Reader) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if file, ok := stdin.(*os.File); ok {
@@ -137,8 +137,8 @@ func ownGroup(stdin io.Reader) *syscall.SysProcAttr {
 	return attributes
 }
 
-// end ends the command and whatever it has started.
-func end(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
+// terminate ends the command and all processes of its group.
+func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
 	group := -child.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
 	select {

@@ -1,5 +1,5 @@
-// Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock and no
-// I/O: its caller has the lock and hands time in.
+// Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock
+// and no I/O: the caller provides locking and the current time.
 //
 // A request is in one of these states. It is held when it is pending, committed, a copy or late; the store has it when it is executing, refusing,
 // repeating or barring.
@@ -13,8 +13,8 @@
 //	pending     the leader proposes it, or reads                             executing
 //	pending     the leader proposes to refuse it as overload                 refusing
 //	copy        the leader proposes a refusal                                repeating
-//	held        the leader proposes a refusal: it expired, was shed, is late,
-//	            or has an outcome that may be forgotten                      barring
+//	held, and   the leader proposes a refusal: it expired, was shed, is late,
+//	no copy     or has an outcome that may be forgotten                      barring
 //	held        a new leader finds its outcome in the state                  delivering
 //	executing   the log has its outcome                                      delivering
 //	refusing    the log has the refusal, or an outcome from before           delivering
@@ -29,9 +29,10 @@
 //	delivering  the broker has the reply                                     done
 //	delivering  the leadership ends                                          committed, or pending if it is not in the log
 //	held        its outcome is published, the leader reports it as answered,
-//	            no client waits any more, or it is stale                     done
+//	            it can be forgotten (Forgettable), or it is stale            done
 //
-// An open request for which no client waits any more is held for a while (orderMemory), because it says where others stand. It is not executed.
+// An open request has no known outcome and may still be executed. After it has expired it stays in the buffer for
+// orderMemory, because its position helps to order other nodes' requests. It is not executed then.
 //
 // The merge of what several nodes hold (merge.go, mergeorder.go) keeps the order in which each client sent its requests.
 package pending

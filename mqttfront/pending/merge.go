@@ -8,17 +8,16 @@ import (
 	"holdfast/fsm"
 )
 
-// Merge puts requests that other nodes hold, each list in that node's order, among those that are held here. It returns those that were
-// missing here, and how many more there was no room for.
+// Merge adds to the buffer the requests of other nodes that it lacks. Each list is one node's buffer, in its order. It returns
+// the added requests, and how many did not fit.
 //
-// Only an open request, one without an outcome, needs a place among those of its client, and only open requests say where another one
-// belongs: of one that is done, one node may hold the original and the other a copy that its client sent later. All else stands by the
-// time of its arrival.
+// Only open requests get a new position, and only open requests are evidence of the order: of an answered request one node may
+// have the original and another a later copy. All other requests keep their order.
 func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added []*Request, full int) {
 	here := slices.Collect(p.All())
 	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
 	for _, r := range here {
-		if r.Elsewhere && r.state.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
+		if r.FromPeer && r.state.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
 			affected[r.ClientKey()] = true
 		}
 	}
@@ -54,19 +53,19 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 	received := make(map[fsm.RequestID]bool)
 	for _, r := range here {
-		received[r.Command.ID] = received[r.Command.ID] || !r.Elsewhere
+		received[r.Command.ID] = received[r.Command.ID] || !r.FromPeer
 	}
 	for _, list := range elsewhere {
 		for _, r := range list {
-			received[r.Command.ID] = received[r.Command.ID] || !r.SecondHand
+			received[r.Command.ID] = received[r.Command.ID] || !r.Relayed
 		}
 	}
 	without := func(list []*Request, taken func(*Request) bool) []*Request {
 		return slices.DeleteFunc(slices.Clone(list), func(r *Request) bool { return taken(r) && received[r.Command.ID] })
 	}
-	lists = append(lists, without(here, func(r *Request) bool { return r.Elsewhere }))
+	lists = append(lists, without(here, func(r *Request) bool { return r.FromPeer }))
 	for _, list := range elsewhere {
-		lists = append(lists, without(list, func(r *Request) bool { return r.SecondHand }))
+		lists = append(lists, without(list, func(r *Request) bool { return r.Relayed }))
 	}
 	return lists
 }
@@ -161,22 +160,22 @@ func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
 // maxLag is how long a request may have been on its way to the node that has it. What takes longer is settled by a barrier.
 const maxLag = 5 * time.Second
 
-// Settled returns those of another node's requests, in its order, that this node's own session cannot deliver any more: those that the other node
-// received before a moment, the session's barrier, and those that this node may have lost and that stand before an open request of the same client that
-// both nodes received themselves. What the broker received after begun this node has not lost.
-func (p *Buffer) Settled(list []*Request, barrier, begun time.Time, open func(*Request) bool) (kept []*Request) {
-	const rounding = 1500 * time.Millisecond // of Request.Sent
-	passed := make(map[string]int)           // by client: the length of the part of the list that is settled
+// Settled returns the requests in a list that this node's ingest session will not deliver any more. The list is another
+// node's buffer in its order. A request is settled in two cases: the other node received it before the barrier; or it stands
+// before an open request of the same client that both nodes received themselves, and arrived less than maxLag after
+// lostBefore. This node may have lost requests that the broker received before lostBefore, and no later ones.
+func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open func(*Request) bool) (settled []*Request) {
+	settledUpTo := make(map[string]int) // by client: the length of the part of the list that is settled
 	for i, r := range list {
 		own, held := p.byID[r.Command.ID]
-		if held && !own.Elsewhere && !r.SecondHand && open(own) && open(r) && r.Sent.Sub(own.Sent) < rounding { // otherwise the client sent this copy later
-			passed[r.ClientKey()] = i + 1
+		if held && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.SendOrder.Sub(own.SendOrder) < expiryRounding { // otherwise the client sent this copy later
+			settledUpTo[r.ClientKey()] = i + 1
 		}
 	}
 	for i, r := range list {
-		if r.Arrived.Before(barrier) || i < passed[r.ClientKey()] && r.Arrived.Before(begun.Add(maxLag)) {
-			kept = append(kept, r)
+		if r.Arrived.Before(barrier) || i < settledUpTo[r.ClientKey()] && r.Arrived.Before(lostBefore.Add(maxLag)) {
+			settled = append(settled, r)
 		}
 	}
-	return kept
+	return settled
 }

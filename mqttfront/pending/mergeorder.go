@@ -14,21 +14,21 @@ import (
 // order of every list. Where no list orders two requests, the one that arrived first goes first. Of a request that several lists hold, the one of
 // the first list is returned.
 //
-// The position of a retransmitted copy is no evidence of the original order. A later deadline shows a later copy, to within 1.5 s, because brokers
-// count down message expiry in whole seconds, however much a session lags. If the lists contradict each other, one copy is dropped at a time: of the
-// copies that contradict another list the one with the latest deadline, and on a tie the one with the most contradictions.
+// The position of a copy that the client sent again is no evidence of the original order. SendOrder shows which copy is
+// later, to within expiryRounding. dropDelayed ignores copies that are later by more than that. If the lists still contradict
+// each other, one copy at a time is ignored: the one that suspicion.compare ranks highest.
 func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
-	m := newMerging(lists)
-	m.dropLate()
+	m := newMergeGraph(lists)
+	m.dropDelayed()
 	for round := 0; ; round++ {
-		ordered, stuck := m.sort()
-		if len(stuck) == 0 {
+		ordered, unsorted := m.sort()
+		if len(unsorted) == 0 {
 			return ordered
 		}
-		if round == rounds || !m.dropLatest(stuck) {
-			slices.SortStableFunc(stuck, func(a, b *mergeNode) int { return a.arrived.Compare(b.arrived) })
-			for _, n := range stuck {
+		if round == rounds || !m.dropMostSuspicious(unsorted) {
+			slices.SortStableFunc(unsorted, func(a, b *mergeNode) int { return a.arrived.Compare(b.arrived) })
+			for _, n := range unsorted {
 				ordered = append(ordered, n.request)
 			}
 			return ordered
@@ -36,43 +36,44 @@ func mergeOrder(lists [][]*Request) []*Request {
 	}
 }
 
-// merging is a graph of requests, each with an edge to what followed it on some node.
-type merging struct {
+// mergeGraph has an edge from each request to the one that followed it on some node.
+type mergeGraph struct {
 	lists [][]*mergeNode
 	order []*mergeNode // all, as they were found
-	// counted says that mergeCopy.overtaken is set.
-	counted bool
+	// inversionsCounted says that mergeCopy.inversions is set.
+	inversionsCounted bool
 }
 
-// recount bounds the requests in cycles for which overtaken is computed again after each dropped copy. Of more, it is computed once.
-const recount = 4096
+// maxRecount bounds the unsorted requests for which inversions are counted again after each dropped copy. Above it, they are
+// counted once.
+const maxRecount = 4096
 
 type mergeNode struct {
-	request *Request
-	arrived time.Time    // at the earliest
-	sent    time.Time    // a measure of when the earliest copy was sent
-	copies  []mergeCopy  // one for each list that says where the request stands
-	next    []*mergeNode // rebuilt for each attempt
-	left    int          // how many come before it
-	index   int
+	request    *Request
+	arrived    time.Time    // at the earliest
+	sent       time.Time    // a measure of when the earliest copy was sent
+	copies     []mergeCopy  // one for each list that says where the request stands
+	successors []*mergeNode // rebuilt for each sort
+	inDegree   int          // predecessors that are not sorted yet
+	index      int
 }
 
 // mergeCopy is a request in one of the lists.
 type mergeCopy struct {
 	list int
 	sent time.Time
-	// overtaken counts pairs of another request and another list: the request precedes this copy in its list, and follows it in the other list.
-	overtaken int
+	// inversions counts pairs of another request and another list: the request precedes this copy in its list, and follows it in the other list.
+	inversions int
 }
 
-func newMerging(lists [][]*Request) *merging {
-	m := &merging{lists: make([][]*mergeNode, len(lists))}
+func newMergeGraph(lists [][]*Request) *mergeGraph {
+	m := &mergeGraph{lists: make([][]*mergeNode, len(lists))}
 	byID := make(map[fsm.RequestID]*mergeNode)
 	for i, list := range lists {
 		for _, r := range list {
 			n := byID[r.Command.ID]
 			if n == nil || r.Command.ID.IsZero() { // without an id, it is one of its own
-				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.Sent, index: len(m.order)}
+				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.SendOrder, index: len(m.order)}
 				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
@@ -82,20 +83,20 @@ func newMerging(lists [][]*Request) *merging {
 			if r.Arrived.Before(n.arrived) {
 				n.arrived = r.Arrived
 			}
-			if r.Sent.Before(n.sent) {
-				n.sent = r.Sent
+			if r.SendOrder.Before(n.sent) {
+				n.sent = r.SendOrder
 			}
-			n.copies = append(n.copies, mergeCopy{list: i, sent: r.Sent})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SendOrder})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}
 	return m
 }
 
-// sort returns the requests in an order along all edges, and those for which there is none.
-func (m *merging) sort() (ordered []*Request, stuck []*mergeNode) {
+// sort returns the requests in a topological order, and those in a cycle or behind one.
+func (m *mergeGraph) sort() (ordered []*Request, unsorted []*mergeNode) {
 	for _, n := range m.order {
-		n.next, n.left = nil, 0
+		n.successors, n.inDegree = nil, 0
 	}
 	for i, list := range m.lists {
 		var last *mergeNode
@@ -104,15 +105,15 @@ func (m *merging) sort() (ordered []*Request, stuck []*mergeNode) {
 				continue
 			}
 			if last != nil {
-				last.next = append(last.next, n)
-				n.left++
+				last.successors = append(last.successors, n)
+				n.inDegree++
 			}
 			last = n
 		}
 	}
 	var ready mergeHeap
 	for _, n := range m.order {
-		if n.left == 0 {
+		if n.inDegree == 0 {
 			ready = append(ready, n)
 		}
 	}
@@ -120,91 +121,90 @@ func (m *merging) sort() (ordered []*Request, stuck []*mergeNode) {
 	for len(ready) > 0 {
 		n := heap.Pop(&ready).(*mergeNode)
 		ordered = append(ordered, n.request)
-		for _, next := range n.next {
-			if next.left--; next.left == 0 {
+		for _, next := range n.successors {
+			if next.inDegree--; next.inDegree == 0 {
 				heap.Push(&ready, next)
 			}
 		}
 	}
 	for _, n := range m.order {
-		if n.left > 0 {
-			stuck = append(stuck, n)
+		if n.inDegree > 0 {
+			unsorted = append(unsorted, n)
 		}
 	}
-	return ordered, stuck
+	return ordered, unsorted
 }
 
 func (n *mergeNode) standsIn(list int) bool {
 	return slices.ContainsFunc(n.copies, func(c mergeCopy) bool { return c.list == list })
 }
 
-// lateness returns how much later the copies of a list look than the earliest copies of the same requests, in ascending order.
-func (m *merging) lateness(list int) (late []time.Duration) {
+// sendDelays returns how much later the copies of a list look than the earliest copies of the same requests, in ascending order.
+func (m *mergeGraph) sendDelays(list int) (delays []time.Duration) {
 	for _, n := range m.lists[list] {
 		for _, c := range n.copies {
 			if c.list == list && len(n.copies) > 1 {
-				late = append(late, c.sent.Sub(n.sent))
+				delays = append(delays, c.sent.Sub(n.sent))
 			}
 		}
 	}
-	slices.Sort(late)
-	return late
+	slices.Sort(delays)
+	return delays
 }
 
-// dropLate leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were rounded; what
+// dropDelayed leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were rounded; what
 // was sent again looks later than the rest.
-func (m *merging) dropLate() {
-	const rounding = 1500 * time.Millisecond
+func (m *mergeGraph) dropDelayed() {
 	for i, list := range m.lists {
-		late := m.lateness(i)
-		if len(late) == 0 {
+		delays := m.sendDelays(i)
+		if len(delays) == 0 {
 			continue
 		}
 		for _, n := range list {
 			n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool {
-				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-late[0] > rounding
+				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-delays[0] > expiryRounding
 			})
 		}
 	}
 }
 
-// biases returns for each list by how much what it holds looks later than elsewhere, as a rule.
-func (m *merging) biases() []time.Duration {
-	biases := make([]time.Duration, len(m.lists))
+// medianDelays returns for each list by how much what it holds looks later than elsewhere, as a rule.
+func (m *mergeGraph) medianDelays() []time.Duration {
+	medianDelays := make([]time.Duration, len(m.lists))
 	for i := range m.lists {
-		if late := m.lateness(i); len(late) > 0 {
-			biases[i] = late[(len(late)-1)/2]
+		if delays := m.sendDelays(i); len(delays) > 0 {
+			medianDelays[i] = delays[(len(delays)-1)/2]
 		}
 	}
-	return biases
+	return medianDelays
 }
 
 // suspicion is what speaks for it that a copy was sent later than another one.
 type suspicion struct {
-	overtaken int
-	after     time.Duration // by how much later it looks
+	inversions int
+	after      time.Duration // by how much later it looks
 }
 
 // compare orders copies by whether they contradict another list at all, then by how much later they look, then by how much they contradict.
 func (s suspicion) compare(other suspicion) int {
 	const precision = 100 * time.Millisecond // of the lags of sessions
-	return cmp.Or(cmp.Compare(min(s.overtaken, 1), min(other.overtaken, 1)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
-		cmp.Compare(s.overtaken, other.overtaken), cmp.Compare(s.after, other.after))
+	return cmp.Or(cmp.Compare(min(s.inversions, 1), min(other.inversions, 1)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
+		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.after, other.after))
 }
 
-// dropLatest leaves out the most suspicious copy, and reports whether there was any.
-func (m *merging) dropLatest(among []*mergeNode) bool {
-	if !m.counted || len(among) <= recount {
-		m.countOvertaken(among)
-		m.counted = true
+// dropMostSuspicious leaves out the most suspicious copy, and reports whether there was any.
+func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
+	if !m.inversionsCounted || len(among) <= maxRecount {
+		m.countInversions(among)
+		m.inversionsCounted = true
 	}
-	biases := m.biases()
+	medianDelays := m.medianDelays()
 	var latest *mergeNode
 	var worst suspicion
 	at := 0
 	for _, n := range among {
 		for i, c := range n.copies {
-			s := suspicion{overtaken: c.overtaken, after: c.sent.Sub(n.sent) - biases[c.list]}
+			s := suspicion{inversions: c.inversions, after: c.sent.Sub(n.sent) - medianDelays[c.list]}
 			if len(n.copies) > 1 && (latest == nil || s.compare(worst) > 0) {
 				latest, at, worst = n, i, s
 			}
@@ -216,8 +216,8 @@ func (m *merging) dropLatest(among []*mergeNode) bool {
 	return latest != nil
 }
 
-// countOvertaken sets mergeCopy.overtaken of some requests, from their places among each other.
-func (m *merging) countOvertaken(among []*mergeNode) {
+// countInversions sets mergeCopy.inversions of some requests, from their places among each other.
+func (m *mergeGraph) countInversions(among []*mergeNode) {
 	const absent = -1
 	places := make([][]int, len(m.lists)) // by list and mergeNode.index
 	for i := range places {
@@ -227,7 +227,7 @@ func (m *merging) countOvertaken(among []*mergeNode) {
 	for _, n := range among {
 		wanted[n.index] = true
 		for i := range n.copies {
-			n.copies[i].overtaken = 0
+			n.copies[i].inversions = 0
 		}
 	}
 	for i, list := range m.lists {
@@ -251,7 +251,7 @@ func (m *merging) countOvertaken(among []*mergeNode) {
 				}
 				for k := range n.copies {
 					if n.copies[k].list == i {
-						n.copies[k].overtaken += seen.above(place)
+						n.copies[k].inversions += seen.above(place)
 					}
 				}
 				seen.add(place)

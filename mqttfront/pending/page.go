@@ -67,12 +67,12 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	if r.IsCopy() {
 		flags |= flagCopy
 	}
-	if r.Elsewhere {
+	if r.FromPeer {
 		flags |= flagElsewhere
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.Sent.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
+	body = binary.AppendVarint(body, r.SendOrder.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
 	return appendField(b, body)
 }
 
@@ -130,7 +130,7 @@ func ReadPage(page []byte, now time.Time) (requests []*Request, faults error) {
 }
 
 func readRequest(body fields, now time.Time) (*Request, error) {
-	r := &Request{Done: func() {}, Elsewhere: true}
+	r := &Request{Done: func() {}, FromPeer: true}
 	r.ResponseTopic = string(body.bytes())
 	r.Correlation = body.bytes()
 	r.UnsupportedVersion = string(body.bytes())
@@ -145,11 +145,11 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	if body.err != nil {
 		return nil, body.err
 	}
-	if r.Sent = r.Deadline; r.Sent.IsZero() {
-		r.Sent = r.Arrived
+	if r.SendOrder = r.Deadline; r.SendOrder.IsZero() {
+		r.SendOrder = r.Arrived
 	}
 	if len(body.rest) > 0 {
-		r.Sent = now.Add(body.milliseconds())
+		r.SendOrder = now.Add(body.milliseconds())
 	}
 	entry, err := fsm.DecodeEntry(encoded)
 	if err != nil {
@@ -165,7 +165,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	if flags&flagCopy != 0 {
 		r.MarkCopy()
 	}
-	r.SecondHand = flags&flagElsewhere != 0
+	r.Relayed = flags&flagElsewhere != 0
 	r.Read = r.Command.Kind == fsm.KindGet
 	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
 	return r, nil

@@ -11,23 +11,24 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// Sent is the later, the later this copy was sent: its own deadline, or its arrival. Other copies that it absorbs leave it alone.
-	Sent        time.Time
+	// SendOrder is the message's deadline, or its arrival time if it has no deadline. A greater value means that this copy was
+	// sent later. Absorb does not change it.
+	SendOrder   time.Time
 	HoldUntil   time.Time // when it is given up unanswered
 	Done        func()    // acknowledges the message to the broker
 	Redelivered bool      // the broker has sent it before
-	Backlog     bool      // it came when its session delivered what is no news to other nodes
-	Elsewhere   bool      // this copy was received by another node, and taken from there
-	// SecondHand is set if that node did not receive the request either: its place in that node's list says nothing.
-	SecondHand bool
+	Backlog     bool      // received while the ingest session was more than 5 s behind the broker
+	FromPeer    bool      // this node took it from another node's buffer
+	// Relayed is set if that node had itself taken it from another node: its position there is no evidence of the order.
+	Relayed bool
 
-	// The fields below are guarded by the lock of the Buffer.
+	// The fields below are guarded by the lock of the Buffer's caller.
 	state    State
 	element  *list.Element // in Buffer.order
 	Began    time.Time     // when it went into the hands of the store
 	writing  bool          // counts in Buffer.writing
 	Sequence uint64        // grows with the place in Buffer.order
-	client   string        // the key of its client, where that is known to be another than the request says
+	client   string        // client key on this node, if the other node uses another key
 	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
 }
 
@@ -36,11 +37,14 @@ func (r *Request) Expired(now time.Time) bool {
 	return !now.Before(r.HoldUntil) || r.MessageExpired(now)
 }
 
-// orderMemory is how long an open request is kept after it has expired, to say where others stand. The copy of another node may expire later: it was on
-// its way for longer, as in the socket of a process that was stopped, and brokers count what is left of a message's expiry in whole seconds.
-const orderMemory = maxLag + 1500*time.Millisecond
+// expiryRounding bounds how far deadlines of one message differ between nodes, because brokers round what is left of its expiry to seconds.
+const expiryRounding = 1500 * time.Millisecond
 
-// Forgettable reports whether the request is no use any more: no client waits for it, and it need not say where others stand.
+// orderMemory is how long an open request stays in the buffer after it has expired. Its position orders copies on other nodes
+// that expire later: by at most maxLag, which they may have spent in a socket, plus rounding.
+const orderMemory = maxLag + expiryRounding
+
+// Forgettable reports whether the request has expired, and is not needed to order other requests.
 func (r *Request) Forgettable(now time.Time) bool {
 	if r.IsOpen() && !r.Command.ID.IsZero() {
 		return !now.Before(r.HoldUntil.Add(orderMemory))
@@ -59,7 +63,7 @@ func (r *Request) AnswerKnown() bool { return r.UnsupportedVersion != "" || r.Co
 // NeedsLogEntry reports whether executing the request needs an entry in the log.
 func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.AnswerKnown() }
 
-// IsDeduplicated reports whether the outcome of the request is remembered, so that the log can say that it must not have an effect.
+// IsDeduplicated reports whether the dedup table keeps the outcome of the request, or of its refusal.
 func (r *Request) IsDeduplicated() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
 
 // Absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.

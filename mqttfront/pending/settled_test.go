@@ -13,7 +13,7 @@ import (
 func TestSettled(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
-		r := &Request{state: state, Arrived: start.Add(at), Sent: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
+		r := &Request{state: state, Arrived: start.Add(at), SendOrder: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
 		if state == StateCommitted {
 			r.outcome = 7
 		}
@@ -40,7 +40,7 @@ func TestSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := NewBuffer(100, 1<<20)
 			own := request('b', 20*time.Millisecond, test.here)
-			own.Elsewhere = test.elsewhere
+			own.FromPeer = test.elsewhere
 			p.Add(own)
 			missing, both := request('a', 10*time.Millisecond, StatePending), request('b', 20*time.Millisecond+test.later, test.there)
 			kept := p.Settled([]*Request{missing, both}, start.Add(test.barrier), start.Add(test.begun), (*Request).IsOpen)

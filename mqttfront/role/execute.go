@@ -68,13 +68,13 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 
 // outcomeMayBeForgotten reports whether a request of another node expired so long ago that its outcome, if it has one, may be forgotten.
 func (q *Requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
-	return r.Elsewhere && now.After(r.HoldUntil.Add(q.config.DedupMargin))
+	return r.FromPeer && now.After(r.HoldUntil.Add(q.config.DedupMargin))
 }
 
 // mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log. It expired, it was shed,
 // or it came from a peer and its copy here expired: then later requests of its client may have been executed.
 func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
-	return r.Expired(now) || q.wasShedLocked(r) || r.Elsewhere && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
+	return r.Expired(now) || q.wasShedLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // answersBarredLocked handles the result of a request that must not be executed, and reports whether it is to be answered: if it had an outcome before. Without an answer

@@ -65,7 +65,7 @@ func (c *Receiver) SessionBegun() {
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
-	r := &pending.Request{Arrived: arrived, Sent: arrived, Redelivered: message.Redelivered, Backlog: backlog}
+	r := &pending.Request{Arrived: arrived, SendOrder: arrived, Redelivered: message.Redelivered, Backlog: backlog}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
 	if reason != "" {
@@ -81,7 +81,7 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 	default:
 		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {
-			r.Sent = r.Deadline
+			r.SendOrder = r.Deadline
 		}
 		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
 		c.admit(ctx, r)

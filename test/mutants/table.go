@@ -195,15 +195,15 @@ func frontEnd() []Mutant {
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
 			"\t\tq.noteExpiredLocked(r)\n", ""),
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
-			"const orderMemory = maxLag + 1500*time.Millisecond", "const orderMemory = 0"),
+			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0"),
 		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/role/takeover.go",
 			"\treturn !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()\n", "\treturn !r.Expired(now)\n"),
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
 			Name: "merge_late_copies", What: "a copy that was sent later says where its request stands", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/pending/mergeorder.go", Old: "\tm.dropLate()\n", New: ""},
-				{File: "mqttfront/pending/mergeorder.go", Old: "if round == rounds || !m.dropLatest(stuck) {", New: "if true || round == rounds || !m.dropLatest(stuck) {"},
+				{File: "mqttfront/pending/mergeorder.go", Old: "\tm.dropDelayed()\n", New: ""},
+				{File: "mqttfront/pending/mergeorder.go", Old: "if round == rounds || !m.dropMostSuspicious(unsorted) {", New: "if true || round == rounds || !m.dropMostSuspicious(unsorted) {"},
 				{File: "mqttfront/pending/merge.go", Old: "affected[key] && open(r) && p.isOpenHere(r, open) {", New: "affected[key] {"},
 			},
 			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},

@@ -130,8 +130,9 @@ func (s *simulation) pause(f *fault, victims []*host) {
 	}
 }
 
-// healthy reports whether all members are there and vote, as every one of them knows: then one of them may lose what it has, also when another lags.
-// A leader's own configuration may be one that nobody else has stored.
+// healthy reports whether every host runs an undamaged member, and every member's configuration lists exactly these members as
+// voters. Then one disk may be lost, even if another voter lags. All configurations are checked, because a leader's may be
+// stored nowhere else.
 func (s *simulation) healthy() bool {
 	if s.leader() == nil {
 		return false

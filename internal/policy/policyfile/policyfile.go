@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -60,18 +61,23 @@ func Parse(data []byte) (*policy.Policy, error) {
 	var content document
 	if err := decoder.Decode(&content); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = errors.New("it is empty, which would deny everything; write 'rules: []' if that is meant")
+			err = errors.New("the file is empty, which would deny everything; write 'rules: []' if that is meant")
 		}
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if err := decoder.Decode(&document{}); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: there is more than one YAML document in it", ErrInvalid)
+		return nil, fmt.Errorf("%w: there is more than one YAML document in the file", ErrInvalid)
 	}
-	if content.Rules == nil && len(content.StateStoreResources) == 0 {
-		return nil, fmt.Errorf("%w: there is no rule in it, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
+	hasPrincipals := len(content.Principals.ClientIDs)+len(content.Principals.Usernames)+len(content.Principals.Attributes) > 0
+	switch hasResources := len(content.StateStoreResources) > 0; {
+	case content.Rules != nil || hasResources:
+	case hasPrincipals:
+		return nil, fmt.Errorf("%w: the rule has principals and no stateStoreResources", ErrInvalid)
+	default:
+		return nil, fmt.Errorf("%w: there are no rules, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
 	}
 	sources := content.Rules
-	if len(content.StateStoreResources) > 0 || len(content.Principals.ClientIDs)+len(content.Principals.Usernames)+len(content.Principals.Attributes) > 0 {
+	if len(content.StateStoreResources) > 0 || hasPrincipals {
 		if content.Rules != nil {
 			return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
 		}
@@ -99,7 +105,7 @@ func convert(source rule) (policy.Rule, error) {
 		for name, value := range set {
 			attributes = append(attributes, policy.Attribute{Name: name, Value: value})
 		}
-		slices.SortFunc(attributes, func(a, b policy.Attribute) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+		slices.SortFunc(attributes, func(a, b policy.Attribute) int { return strings.Compare(a.Name, b.Name) })
 		converted.Attributes = append(converted.Attributes, attributes)
 	}
 	for i, from := range source.StateStoreResources {

@@ -34,6 +34,12 @@ stateStoreResources:
 	}
 }
 
+func TestRuleWithoutResourcesIsNamed(t *testing.T) {
+	if _, err := Parse([]byte("principals: {clientIds: [a]}")); err == nil || !strings.Contains(err.Error(), "stateStoreResources") {
+		t.Error(err)
+	}
+}
+
 // What could only deny everything by mistake is an error.
 func TestParseRefuses(t *testing.T) {
 	for _, text := range []string{
