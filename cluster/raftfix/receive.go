@@ -122,25 +122,38 @@ func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index,
 // installSnapshot forwards a snapshot, unless this node has the snapshot's last entry: then it reports the snapshot as
 // installed. Raft gets no other request in between, so the result of the probe still holds.
 func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *raft.InstallSnapshotRequest) {
+	has, answer, ok := t.hasEntry(ctx, request)
+	switch {
+	case !ok:
+	case has:
+		_, _ = io.Copy(io.Discard, rpc.Reader) // the sender reads the answer when it has written everything
+		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: answer.RPCHeader, Term: answer.Term, Success: true}, nil)
+	default:
+		t.pass(ctx, rpc)
+	}
+}
+
+// hasEntry reports whether this node has a snapshot's last entry, with raft's answer to the probe. It is not ok when the context ends.
+func (t *Transport) hasEntry(ctx context.Context, request *raft.InstallSnapshotRequest) (has bool, answer raft.AppendEntriesResponse, ok bool) {
 	for {
+		// Without an entry it is a heartbeat: raft finishes what came before, and checks the sender's term.
 		probe := &raft.AppendEntriesRequest{RPCHeader: request.RPCHeader, Term: request.Term}
-		index, _ := t.FollowerSnapshot()
-		if request.LastLogIndex > index { // otherwise what it covers is committed, and the probe only checks the sender's term
-			probe.PrevLogEntry, probe.PrevLogTerm = request.LastLogIndex, request.LastLogTerm
-		}
 		answer, err, ok := t.ask(ctx, probe)
-		if !ok {
-			return
+		index, _ := t.FollowerSnapshot()
+		switch {
+		case !ok || err != nil || !answer.Success:
+			return false, answer, ok
+		case request.LastLogIndex <= index: // it is committed
+			return true, answer, true
+		case request.LastLogIndex > t.running.Load().LastIndex():
+			return false, answer, true
 		}
-		if answer.Success && err == nil {
-			_, _ = io.Copy(io.Discard, rpc.Reader) // the sender reads the answer when it has written everything
-			rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: answer.RPCHeader, Term: answer.Term, Success: true}, nil)
-			return
+		probe.PrevLogEntry, probe.PrevLogTerm = request.LastLogIndex, request.LastLogTerm
+		if answer, err, ok = t.ask(ctx, probe); !ok || err == nil && answer.Success {
+			return ok, answer, ok
 		}
-		// A local snapshot may have compacted the probed entry: probe again.
-		if again, _ := t.FollowerSnapshot(); again == index || answer.Term > request.Term {
-			t.pass(ctx, rpc)
-			return
+		if again, _ := t.FollowerSnapshot(); again == index { // otherwise a local snapshot may have compacted the entry
+			return false, answer, true
 		}
 	}
 }
