@@ -163,8 +163,9 @@ const maxLag = 5 * time.Second
 // Settled returns the requests in a list that this node's ingest session will not deliver any more. The list is another
 // node's buffer in its order. A request is settled in two cases: the other node received it before the barrier; or it stands
 // before an open request of the same client that both nodes received themselves, and arrived less than maxLag after
-// lostBefore. This node may have lost requests that the broker received before lostBefore, and no later ones.
-func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open func(*Request) bool) (settled []*Request) {
+// lostBefore. This node may have lost requests that the broker received before lostBefore, and no later ones. A request that
+// is done needs no order: it is returned whether or not it is settled, so that its client is answered now.
+func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, done func(*Request) bool) (settled []*Request) {
 	settledUpTo := make(map[string]int) // by client: the length of the part of the list that is settled
 	for i, r := range list {
 		own, held := p.byID[r.Command.ID]
@@ -173,7 +174,7 @@ func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open fu
 		}
 	}
 	for i, r := range list {
-		if r.Arrived.Before(barrier) || i < settledUpTo[r.ClientKey()] && r.Arrived.Before(lostBefore.Add(maxLag)) {
+		if done(r) || r.Arrived.Before(barrier) || i < settledUpTo[r.ClientKey()] && r.Arrived.Before(lostBefore.Add(maxLag)) {
 			settled = append(settled, r)
 		}
 	}

@@ -43,10 +43,22 @@ func TestSettled(t *testing.T) {
 			own.FromPeer = test.elsewhere
 			p.Add(own)
 			missing, both := request('a', 10*time.Millisecond, StatePending), request('b', 20*time.Millisecond+test.later, test.there)
-			kept := p.Settled([]*Request{missing, both}, start.Add(test.barrier), start.Add(test.begun), (*Request).IsOpen)
+			kept := p.Settled([]*Request{missing, both}, start.Add(test.barrier), start.Add(test.begun), (*Request).IsOpen, func(*Request) bool { return false })
 			if got := len(kept) > 0 && kept[0] == missing; got != test.want {
 				t.Errorf("settled %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// What is done needs no order, so it is returned although nothing settles it.
+func TestDoneIsReturnedUnsettled(t *testing.T) {
+	p := NewBuffer(100, 1<<20)
+	start := time.Unix(1_700_000_000, 0)
+	open := &Request{Arrived: start.Add(time.Second)}
+	done := &Request{Arrived: start.Add(2 * time.Second)}
+	got := p.Settled([]*Request{open, done}, start, start, (*Request).IsOpen, func(r *Request) bool { return r == done })
+	if len(got) != 1 || got[0] != done {
+		t.Errorf("%d requests", len(got))
 	}
 }

@@ -117,6 +117,24 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 	}
 }
 
+// The last leader's reply was lost, another node has the request, and this node's session lags. The request has its outcome, so its place does not
+// matter: it is answered at once. Later this node may not lead, and the other one may have been told that all replies are published.
+func TestOutcomeOfWhatMayStillComeIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		other, _ := newNode(t)
+		f.barrier.Pass(time.Now().Add(-time.Second))
+		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+		arrive(other, del, strings.Repeat("b", 16), "__srcId", "c")
+		commit(t, s, fsm.Entry{Commands: []fsm.Command{other.first().Command}})
+		s.held = map[string][][]byte{"other": pages(other)}
+		o := serveWith(f, collectOnce(t, f))
+		if len(o.outputs) != 1 || o.outputs[0].Request.Correlation[0] != 'a' || len(s.proposed) != 0 {
+			t.Errorf("%d answered, %d proposed", len(o.outputs), len(s.proposed))
+		}
+	})
+}
+
 // † A client sent a, b, c, d. This node's session lags: it has brought only a. The other node's session is new: it received d only. It led, took a
 // from this node, and put it behind d, which arrived there before. When this node leads again, b and c are still on their way.
 func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {

@@ -104,7 +104,8 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	return toRelease
 }
 
-// keepSettledLocked keeps the peers' requests that this node's own session can no longer deliver.
+// keepSettledLocked keeps the peers' requests that this node's own session can no longer deliver, and those that have an
+// outcome: when the session delivers these, this node may not lead any more.
 func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
 	barrier, mayHaveLostUntil := l.barrier.Reached(), l.deliveringSince()
 	if l.fullAt.After(mayHaveLostUntil) {
@@ -115,7 +116,10 @@ func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.
 	}
 	markCopies(byNode)
 	for node, requests := range byNode {
-		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m))
+		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m), func(r *pending.Request) bool {
+			_, _, known := m.Remembered(r.Command.ID)
+			return known
+		})
 	}
 }
 
