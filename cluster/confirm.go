@@ -47,7 +47,7 @@ func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	}
 	answers := make(chan bool, len(others))
 	for _, server := range others {
-		c.start(func() { // ends with the context at the latest, so nobody waits for it here
+		c.start(func() { // it ends with the context at the latest; the node waits for it when it closes
 			newest, err := peer.AskTerm(ctx, c.self.client, server)
 			answers <- err == nil && newest <= term
 		})

@@ -9,8 +9,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// HandleMember answers, by the word of the leader, whether a raft id is a member. The error is ErrNotLeader when there is nobody to
-// ask.
+// HandleMember answers whether a raft id is a member. Only the leader decides that: a follower passes the question on. The error
+// is ErrNotLeader if no leader is known.
 func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
 	if !m.world.Serving() {
 		if caller.ID != "" {

@@ -33,8 +33,8 @@
 //
 // What the follower's own snapshot holds is committed, so every leader has the same entries up to it (Leader
 // Completeness). An AppendEntries that begins at or below the snapshot is made to begin after it, whatever the log still
-// has there: raft compares with the log only, and rejects what it cannot find. This holds as long as nobody calls
-// raft.Restore, which makes a snapshot that is not committed.
+// has there: raft compares with the log only, and rejects what it cannot find. It would not hold
+// after raft.Restore, which makes a snapshot that is not committed and which the product never calls.
 //
 // # Commit index
 //

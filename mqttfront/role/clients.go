@@ -19,7 +19,7 @@ type Clients struct {
 	subscriber *broker.Subscriber
 }
 
-// NewClients returns what does that by a driver.
+// NewClients returns Clients that use a driver.
 func NewClients(requests *Requests, driver broker.Driver) *Clients {
 	metrics, log := requests.metrics, requests.log
 	return &Clients{

@@ -77,8 +77,8 @@ func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool 
 	return r.Expired(now) || q.wasShedLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
-// answersBarredLocked handles the result of a request that must not be executed, and reports whether it is to be answered: if it had an outcome before. Without an answer
-// the request ends here.
+// answersBarredLocked handles the result of a request that must not be executed. It reports whether the client is to be
+// answered, which is so if the request had an outcome before. Otherwise the request ends here.
 func (l *Leader) answersBarredLocked(r *pending.Request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
 		return true

@@ -34,7 +34,8 @@ func NewLeader(requests *Requests, barrier *ingest.Barrier, deliveringSince func
 	return &Leader{Requests: requests, barrier: barrier, deliveringSince: deliveringSince, clients: clients}
 }
 
-// Run reports what is answered, and takes up what passed this node by, until the context ends. Then the node follows again.
+// Run tells the peers what is answered, and takes up the requests that this node's own session missed, until the context ends.
+// Then the node follows again.
 func (l *Leader) Run(ctx context.Context) {
 	var working sync.WaitGroup
 	working.Go(func() { l.reportAnswered(ctx) })

@@ -124,13 +124,11 @@ func (q *Requests) releaseLocked(r *pending.Request) {
 	q.endLocked(r)
 }
 
-// keepFirstLocked removes the later one of two copies of a request, unless the store has it, and reports whether it removed r.
-func (q *Requests) keepFirstLocked(r *pending.Request) (dropped bool) {
-	other := q.pending.KeepFirst(r)
-	if other != nil {
-		q.endLocked(other)
+// keepFirstLocked removes the later one of two copies of a request, unless the store has it.
+func (q *Requests) keepFirstLocked(r *pending.Request) {
+	if later := q.pending.KeepFirst(r); later != nil {
+		q.endLocked(later)
 	}
-	return other == r
 }
 
 // dropStaleLocked removes a request if it is stale, and reports whether it did.

@@ -17,7 +17,7 @@ type PeerRequests struct {
 	received time.Time
 }
 
-// Begin makes the node lead and publish to the outbox. What the log says is unpublished goes out first, in the order of the log; then what has
+// Begin makes the node lead, and publish by the sender. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
 	l.sender = sender
@@ -116,21 +116,21 @@ func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.
 	}
 	markCopies(byNode)
 	for node, requests := range byNode {
-		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m), func(r *pending.Request) bool {
-			_, _, known := m.Remembered(r.Command.ID)
-			return known
-		})
+		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m), hasOutcomeIn(m))
 	}
 }
 
 // executableIn returns a function that reports whether a request is open and has no outcome in the state.
 func executableIn(m *fsm.Machine) func(*pending.Request) bool {
+	hasOutcome := hasOutcomeIn(m)
+	return func(r *pending.Request) bool { return r.IsOpen() && !hasOutcome(r) }
+}
+
+// hasOutcomeIn returns a function that reports whether the dedup table of a state has the outcome of a request.
+func hasOutcomeIn(m *fsm.Machine) func(*pending.Request) bool {
 	return func(r *pending.Request) bool {
-		if !r.IsOpen() {
-			return false
-		}
 		_, _, known := m.Remembered(r.Command.ID)
-		return !known
+		return known
 	}
 }
 
