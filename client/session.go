@@ -55,7 +55,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		client: c, maxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1),
 	}
-	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, Rest: c.rest})
+	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mqtt = paho.NewClient(paho.ClientConfig{
@@ -100,9 +100,9 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// rest returns the coalescing delay: how long replies may accumulate before they are read. With many pending requests, fewer wake-ups save more
+// coalescingDelay returns the coalescing delay: how long replies may accumulate before they are read. With many pending requests, fewer wake-ups save more
 // than the delay costs.
-func (c *Client) rest() time.Duration {
+func (c *Client) coalescingDelay() time.Duration {
 	const (
 		many  = 16
 		most  = 5 * time.Millisecond

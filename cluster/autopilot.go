@@ -152,7 +152,7 @@ type MemberHealth struct {
 	// Version is what the member can apply, 0 when it is not known.
 	Version         uint32 `json:"version"`
 	BrokerConnected bool   `json:"brokerConnected"`
-	KeptNonVoter    bool   `json:"keptNonVoter"` // by an operator's word
+	Pinned          bool   `json:"keptNonVoter"` // an operator has pinned it as a non-voter
 }
 
 // health returns what autopilot found last, on the leader.
@@ -170,7 +170,7 @@ func (p *pilot) health() Health {
 		health.Members = append(health.Members, MemberHealth{
 			Member: peer.NodeName(id), ID: id, State: string(server.State), Healthy: server.Health.Healthy,
 			StableSince: server.Health.StableSince, LastContact: server.Stats.LastContact.String(), LastIndex: server.Stats.LastIndex,
-			Version: described.Version, BrokerConnected: described.BrokerUp, KeptNonVoter: p.self.pinned(id),
+			Version: described.Version, BrokerConnected: described.BrokerUp, Pinned: p.self.pinned(id),
 		})
 	}
 	slices.SortFunc(health.Members, func(a, b MemberHealth) int { return peer.CompareNames(a.Member, b.Member) })

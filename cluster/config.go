@@ -131,8 +131,8 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 	return config
 }
 
-// World is all that a Node touches outside of its own memory.
-type World struct {
+// Environment is all that a Node touches outside of its own memory.
+type Environment struct {
 	Stores    raftlog.Stores
 	Transport raft.Transport
 	Peers     peer.Client
@@ -148,7 +148,7 @@ type World struct {
 }
 
 // close closes the transport and then the stores.
-func (w *World) close() (err error) {
+func (w *Environment) close() (err error) {
 	if closer, ok := w.Transport.(io.Closer); ok {
 		err = closer.Close()
 	}

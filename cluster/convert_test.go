@@ -78,7 +78,7 @@ func TestConvertLog(t *testing.T) {
 // A log without gaps takes what follows a snapshot that the node was sent: raft has to be told of what kind it is.
 func TestWALBehindASnapshot(t *testing.T) {
 	network, members := NewNetwork(), servers("n1", "n2", "n3")
-	small := func(c *Config, _ *World) { c.TrailingEntries = 1 }
+	small := func(c *Config, _ *Environment) { c.TrailingEntries = 1 }
 	dir := t.TempDir()
 	late := startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
 	a, b := startMember(t, network, "n1", members, memoryStores(), small), startMember(t, network, "n2", members, memoryStores(), small)
@@ -101,7 +101,7 @@ func TestWALBehindASnapshot(t *testing.T) {
 	waitFor(t, "it has caught up", func() bool { return late.replica.Status().Index >= n.replica.Status().Index })
 	n.must(t, set("k", "x"))
 	waitFor(t, "it follows", func() bool { return late.replica.Status().Index >= n.replica.Status().Index })
-	if first, err := late.world.Stores.Log.FirstIndex(); err != nil || first < 10 {
+	if first, err := late.env.Stores.Log.FirstIndex(); err != nil || first < 10 {
 		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
 	}
 }
@@ -112,7 +112,7 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	ids := []raft.ServerID{"n1", "n2", "n3"}
 	stores := map[raft.ServerID]raftlog.Stores{}
 	members := map[raft.ServerID]*member{}
-	long := func(c *Config, _ *World) { c.TrailingEntries = 1000 }
+	long := func(c *Config, _ *Environment) { c.TrailingEntries = 1000 }
 	for _, id := range ids {
 		stores[id] = memoryStores()
 		members[id] = startMember(t, network, id, servers(ids...), stores[id], long)

@@ -92,7 +92,7 @@ func (r *recorder) Held(cursor uint64, _ time.Duration) ([]byte, uint64) {
 	return []byte(r.held[cursor]), cursor + 1
 }
 
-func (r *recorder) BrokerSilence() time.Duration {
+func (r *recorder) BrokerDownFor() time.Duration {
 	if r.brokerDown.Load() {
 		return time.Hour
 	}
@@ -109,7 +109,7 @@ type member struct {
 
 // wire returns the member's transport in the network.
 func (m *member) wire() *raft.InmemTransport {
-	return m.world.Transport.(*raftfix.Transport).Transport.(*networkTransport).InmemTransport
+	return m.env.Transport.(*raftfix.Transport).Transport.(*networkTransport).InmemTransport
 }
 
 type fakeWall struct {
@@ -152,29 +152,29 @@ func memoryStores() raftlog.Stores {
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // startMember starts a member with the given stores.
-func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores, change ...func(*Config, *World)) *member {
+func startMember(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores, change ...func(*Config, *Environment)) *member {
 	t.Helper()
 	return startMemberWith(t, network, id, members, stores, func(r *recorder) Observer { return r }, change...)
 }
 
 // startMemberWith starts a member with another observer around the recorder.
 func startMemberWith(t testing.TB, network *Network, id raft.ServerID, members []raft.Server, stores raftlog.Stores,
-	observer func(*recorder) Observer, change ...func(*Config, *World),
+	observer func(*recorder) Observer, change ...func(*Config, *Environment),
 ) *member {
 	t.Helper()
 	config := DefaultConfig()
 	config.ID, config.Address, config.Members = id, raft.ServerAddress(id), members
 	m := &member{recorder: &recorder{serving: make(chan uint64, 100)}, exits: make(chan error, 100), wall: &fakeWall{}}
-	world := World{
+	env := Environment{
 		Stores: stores, Transport: network.Transport(id, config.Timing), Peers: network, Clock: SystemClock(),
 		Random: rand.Uint64, FreeSpace: func() (uint64, bool) { return 1 << 40, false },
 		Exit: func(err error) { m.exits <- err }, Log: quiet(), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}
-	world.Clock.Wall = m.wall.now
+	env.Clock.Wall = m.wall.now
 	for _, f := range change {
-		f(&config, &world)
+		f(&config, &env)
 	}
-	node, err := Open(config, world, observer(m.recorder))
+	node, err := Open(config, env, observer(m.recorder))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func servers(ids ...raft.ServerID) []raft.Server {
 }
 
 // startCluster starts members with stores in memory.
-func startCluster(t testing.TB, size int, change ...func(*Config, *World)) []*member {
+func startCluster(t testing.TB, size int, change ...func(*Config, *Environment)) []*member {
 	t.Helper()
 	network := NewNetwork()
 	var ids []raft.ServerID

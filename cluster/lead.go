@@ -19,7 +19,7 @@ import (
 
 // leaderLoop begins a leadership whenever raft makes this node the leader, and ends it when raft takes that away.
 type leaderLoop struct {
-	world     World
+	env       Environment
 	observer  Observer
 	proposals propose.Config
 	self      *self
@@ -38,14 +38,14 @@ type leaderLoop struct {
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	return &leadership{
 		term: term,
-		proposer: propose.New(l.proposals, propose.World{
-			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.world.Clock.Monotonic, Wall: l.clock.now,
-			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.world.Metrics.proposed, Log: l.world.Log,
+		proposer: propose.New(l.proposals, propose.Environment{
+			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, Wall: l.clock.now,
+			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.proposed, Log: l.env.Log,
 		}, propose.Leadership{Term: term, Began: startMonotonic, Start: startClusterTime}),
-		reader: readindex.New(readindex.World{
+		reader: readindex.New(readindex.Environment{
 			CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
 			State: l.self.replica.State, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-			Confirmed: l.world.Metrics.confirmed,
+			Confirmed: l.env.Metrics.confirmed,
 		}),
 	}
 }
@@ -67,7 +67,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 			lastReason = ""
 		} else if err := l.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != lastReason {
 			lastReason = err.Error()
-			l.world.Log.Warn("leadership ended", "reason", err)
+			l.env.Log.Warn("leadership ended", "reason", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -83,7 +83,7 @@ var errLeadershipLost = errors.New("raft no longer leads in this term")
 
 // lead runs one leadership from its LeaderStart to its end.
 func (l *leaderLoop) lead(ctx context.Context) error {
-	nonce := l.world.Random()
+	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
 	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
@@ -97,13 +97,13 @@ func (l *leaderLoop) lead(ctx context.Context) error {
 	if status.LeaderNonce != nonce {
 		return errLeadershipLost
 	}
-	began := l.world.Clock.Monotonic()
+	began := l.env.Clock.Monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	current := l.newLeadership(outcome.Term, began, status.Now)
-	l.world.Log.Info("leading", "term", current.term)
-	l.world.Metrics.leading(true)
-	defer l.world.Metrics.leading(false)
+	l.env.Log.Info("leading", "term", current.term)
+	l.env.Metrics.leading(true)
+	defer l.env.Metrics.leading(false)
 
 	l.commands.proposer.Store(current.proposer)
 	defer l.commands.proposer.Store(nil)

@@ -15,8 +15,8 @@ import (
 const (
 	// maintenanceInterval is how often the leader looks after the cluster.
 	maintenanceInterval = 200 * time.Millisecond
-	// brokerPatience is how long a leader may be without its broker before it hands over.
-	brokerPatience = 2 * time.Second
+	// brokerDownLimit is how long a leader may be without its broker before it hands over.
+	brokerDownLimit = 2 * time.Second
 )
 
 // maintenance looks after the cluster while a member leads.
@@ -39,7 +39,7 @@ func (m *maintenance) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if m.self.brokerSilence() >= brokerPatience {
+		if m.self.brokerDownFor() >= brokerDownLimit {
 			m.transferWithoutBroker(ctx)
 		}
 		m.raiseVersion(ctx)

@@ -15,7 +15,7 @@ import (
 
 // Node is one member of the cluster. Its methods are safe for concurrent use.
 type Node struct {
-	world World
+	env Environment
 
 	self     *self
 	replica  *replica.Replica

@@ -118,7 +118,7 @@ func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
 // too long is not executed, unless its outcome is known.
 func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
-	n := leader(t, startCluster(t, 1, func(c *Config, w *World) {
+	n := leader(t, startCluster(t, 1, func(c *Config, w *Environment) {
 		disk = &gatedLog{LogStore: w.Stores.Log}
 		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.FurtherBatch = disk, 20*time.Millisecond, 1000
 	})...)
@@ -144,7 +144,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	if r := replies[1].result; r.Code != fsm.CodeOK || !r.Repeat {
 		t.Errorf("a copy whose outcome is known: %+v", r)
 	}
-	if r := replies[2].result; r.Code != fsm.CodeDropped {
+	if r := replies[2].result; r.Code != fsm.CodeNoReply {
 		t.Errorf("one that waited: %+v", r)
 	}
 	if r := replies[3].result; r.Code != fsm.CodeOK {
@@ -194,7 +194,7 @@ func TestLeadershipMoves(t *testing.T) {
 // † Confirmation is by fresh answers of the voters: a leader in a lower term than a majority knows does not read.
 func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 	peers := &switchPeers{}
-	members := startCluster(t, 3, func(_ *Config, w *World) {
+	members := startCluster(t, 3, func(_ *Config, w *Environment) {
 		peers.set(w.Peers)
 		w.Peers = peers
 	})
@@ -331,7 +331,7 @@ func testRestart(t *testing.T, kind raftlog.Kind) {
 
 func TestSnapshotByLogSize(t *testing.T) {
 	stores := memoryStores()
-	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *World) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
 	n := leader(t, m)
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		n.must(t, set("k", string(make([]byte, 5_000))))
@@ -364,8 +364,8 @@ func TestSaveSnapshot(t *testing.T) {
 
 func TestSettingsAreOfferedOnce(t *testing.T) {
 	stores := memoryStores()
-	keys := func(n int64) func(*Config, *World) {
-		return func(c *Config, _ *World) { c.Offer.Settings.Limits.Keys = n }
+	keys := func(n int64) func(*Config, *Environment) {
+		return func(c *Config, _ *Environment) { c.Offer.Settings.Limits.Keys = n }
 	}
 	inForce := func(n *member) (limit int64) {
 		n.View(func(m *fsm.Machine) { s, _ := m.Settings(); limit = s.Limits.Keys })
@@ -399,8 +399,8 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 // What a new version of the log adds to the settings is offered when it is in force, and nothing else of older settings with it.
 func TestNewSettingsAreOfferedAlone(t *testing.T) {
 	stores := memoryStores()
-	offered := func(keys, watchesPerClient int64) func(*Config, *World) {
-		return func(c *Config, _ *World) {
+	offered := func(keys, watchesPerClient int64) func(*Config, *Environment) {
+		return func(c *Config, _ *Environment) {
 			c.Offer.Settings.Limits.Keys, c.Offer.Settings.Limits.WatchesPerClient = keys, watchesPerClient
 		}
 	}

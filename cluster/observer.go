@@ -28,6 +28,6 @@ type Observer interface {
 	// Held returns a page of what the observer holds and has held for as long as age, from a cursor that begins at 0, and the
 	// next cursor, 0 at the end.
 	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerSilence returns for how long this node could not have answered clients, even if it led; 0 is well.
-	BrokerSilence() time.Duration
+	// BrokerDownFor returns for how long this node could not have answered clients, even if it led; 0 is well.
+	BrokerDownFor() time.Duration
 }

@@ -15,7 +15,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	network := NewNetwork()
 	members := map[raft.ServerID]*member{}
 	for _, id := range []raft.ServerID{"n1", "n2"} {
-		members[id] = startMember(t, network, id, servers("n1", "n2"), memoryStores(), func(config *Config, _ *World) { config.TrailingEntries = 1 })
+		members[id] = startMember(t, network, id, servers("n1", "n2"), memoryStores(), func(config *Config, _ *Environment) { config.TrailingEntries = 1 })
 	}
 	lead := leader(t, members["n1"], members["n2"])
 	follower := members["n1"]

@@ -17,10 +17,10 @@ import (
 
 // Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
 // from now on, also when Open fails.
-func Open(config Config, world World, observer Observer) (*Node, error) {
-	n := &Node{world: world, clock: newClusterClock(world.Clock)}
+func Open(config Config, env Environment, observer Observer) (*Node, error) {
+	n := &Node{env: env, clock: newClusterClock(env.Clock)}
 	if err := n.start(config, observer); err != nil {
-		return nil, errors.Join(err, n.world.close())
+		return nil, errors.Join(err, n.env.close())
 	}
 	return n, nil
 }
@@ -31,8 +31,8 @@ func (n *Node) start(config Config, observer Observer) error {
 		return err
 	}
 	n.self = &self{
-		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.world.Peers,
-		wall: n.world.Clock.Wall, freeSpace: n.world.FreeSpace, brokerSilence: observer.BrokerSilence,
+		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Peers,
+		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
 	}
 	run := n.lifecycle.workers.Go
 	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: run}
@@ -42,30 +42,30 @@ func (n *Node) start(config Config, observer Observer) error {
 		return err
 	}
 
-	peers := peer.NewStatuses(config.ID, n.world.Peers, n.self.servers, n.world.Clock.Monotonic)
+	peers := peer.NewStatuses(config.ID, n.env.Peers, n.self.servers, n.env.Clock.Monotonic)
 	n.watch = &memberWatch{
-		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.world.Exit,
-		leaderChanged: n.world.Metrics.leaderChanges.Inc, log: n.world.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: run,
+		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit,
+		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: run,
 	}
-	n.offerer = offer.New(config.Offer, offer.World{
-		Offered: n.world.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
-		Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.world.Log,
+	n.offerer = offer.New(config.Offer, offer.Environment{
+		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
+		Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
 	})
-	n.members = membership.New(membership.World{
-		Self: n.self.Server, Raft: n.self.raft, Client: n.world.Peers, Statuses: peers,
+	n.members = membership.New(membership.Environment{
+		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Peers, Statuses: peers,
 		Servers: n.self.servers, OwnStatus: n.self.status, Serving: n.commands.serving, Confirm: n.commands.confirm,
-		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: run, Log: n.world.Log,
+		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: run, Log: n.env.Log,
 	})
-	n.pilot = newPilot(config.Timing, config.TrailingEntries, n.self, peers, n.world.Log)
-	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.world.Log}
+	n.pilot = newPilot(config.Timing, config.TrailingEntries, n.self, peers, n.env.Log)
+	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
-		self: n.self, raftLog: log, bytes: config.SnapshotBytes, metrics: n.world.Metrics, log: n.world.Log,
-		members: n.members, execute: n.commands.execute, random: n.world.Random,
+		self: n.self, raftLog: log, bytes: config.SnapshotBytes, metrics: n.env.Metrics, log: n.env.Log,
+		members: n.members, execute: n.commands.execute, random: n.env.Random,
 	}
-	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.world.Log}
+	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
 	leading := &leaderLoop{
-		world: n.world, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: log, peers: peers, clock: n.clock,
+		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: log, peers: peers, clock: n.clock,
 		prepare: []func(context.Context) error{n.watch.waitForClockQuorum, n.offerer.Offer},
 		duties:  []func(context.Context) error{maintenance.run, n.pilot.run},
 	}
@@ -82,34 +82,34 @@ func (n *Node) start(config Config, observer Observer) error {
 func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	exit := func(err error) { // it may return in tests: halt the replica first, so that nothing more is applied
 		n.replica.Halt()
-		n.world.Exit(err)
+		n.env.Exit(err)
 	}
-	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, Stored: n.world.Metrics.stored}
-	log := raftlog.NewCheckedLog(n.world.Stores.Log, guard, config.CacheBytes)
-	n.replica = replica.New(replica.World{
-		Applied: n.commands.applied, Restored: n.commands.observer.Restored, Took: n.world.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: log.ResetStored, Exit: n.world.Exit,
+	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, Stored: n.env.Metrics.stored}
+	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
+	n.replica = replica.New(replica.Environment{
+		Applied: n.commands.applied, Restored: n.commands.observer.Restored, Took: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: log.ResetStored, Exit: n.env.Exit,
 	})
 	n.self.replica = n.replica
-	stable := raftlog.NewStableStore(n.world.Stores.Stable, guard)
-	snapshots, err := raftlog.NewSnapshotStore(n.world.Stores.Snapshots, n.world.Metrics.snapshotWritten)
+	stable := raftlog.NewStableStore(n.env.Stores.Stable, guard)
+	snapshots, err := raftlog.NewSnapshotStore(n.env.Stores.Snapshots, n.env.Metrics.snapshotWritten)
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	raftConfig := raftConfig(&config, n.world.Log)
+	raftConfig := raftConfig(&config, n.env.Log)
 	if config.Members != nil {
-		has, err := n.world.Stores.HasState()
+		has, err := n.env.Stores.HasState()
 		if err != nil {
 			return nil, err
 		}
 		if !has {
-			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.world.Transport, raft.Configuration{Servers: config.Members})
+			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
 			if err != nil {
 				return nil, fmt.Errorf("bootstrap: %w", err)
 			}
 		}
 	}
-	transport := raftfix.New(n.world.Transport, log, snapshots.Newest)
-	n.world.Transport = transport
+	transport := raftfix.New(n.env.Transport, log, snapshots.Newest)
+	n.env.Transport = transport
 	log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)

@@ -34,7 +34,7 @@ func waitFor(t testing.TB, what string, condition func() bool) {
 func cut(from *member, others ...*member) {
 	wire := from.wire()
 	for _, other := range others {
-		wire.Disconnect(other.world.Transport.LocalAddr())
+		wire.Disconnect(other.env.Transport.LocalAddr())
 		other.wire().Disconnect(wire.LocalAddr())
 	}
 }
@@ -43,7 +43,7 @@ func cut(from *member, others ...*member) {
 // opinion, raft's lease, and answers that were sent before are no confirmation.
 func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	first := raft.ServerID("n1")
-	members := startCluster(t, 3, func(c *Config, _ *World) {
+	members := startCluster(t, 3, func(c *Config, _ *Environment) {
 		if c.ID == first { // slow to believe that it is alone
 			c.Timing.Heartbeat, c.Timing.Election, c.Timing.LeaderLease = 5*time.Second, 5*time.Second, 5*time.Second
 		}
@@ -175,7 +175,7 @@ func TestFastClockEndsNoLock(t *testing.T) {
 
 // † A clock that is set, or wrong from the start, moves the cluster's clock neither at once nor later.
 func TestClockThatIsSetMovesNothing(t *testing.T) {
-	members := startCluster(t, 3, func(c *Config, w *World) {
+	members := startCluster(t, 3, func(c *Config, w *Environment) {
 		if c.ID == "n1" { // wrong from the start
 			right := w.Clock.Wall
 			w.Clock.Wall = func() int64 { return right() + 3_600_000 }
@@ -497,7 +497,7 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 		data, _ := stores[1].Offered.Load()
 		return bytes.Equal(data, wanted.Fingerprint())
 	})
-	if _, err := members[2].world.Stores.Offered.Load(); err != nil {
+	if _, err := members[2].env.Stores.Offered.Load(); err != nil {
 		t.Fatal(err)
 	}
 	if keys, _ := limits(members[2]); keys != 77 {

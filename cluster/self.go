@@ -21,7 +21,7 @@ type self struct {
 
 	wall          func() int64
 	freeSpace     func() (free uint64, low bool)
-	brokerSilence func() time.Duration
+	brokerDownFor func() time.Duration
 }
 
 // servers returns the latest configuration that this member knows.
@@ -80,7 +80,7 @@ func (s *self) lastTerm() uint64 {
 
 // pinned reports whether an operator has pinned the member as a non-voter.
 func (s *self) pinned(id raft.ServerID) (pinned bool) {
-	s.replica.View(func(m *fsm.Machine) { pinned = m.KeptNonVoter(string(id)) })
+	s.replica.View(func(m *fsm.Machine) { pinned = m.Pinned(string(id)) })
 	return pinned
 }
 
@@ -125,7 +125,7 @@ func (s *self) status() peer.Status {
 	return peer.Status{
 		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.role(), Leader: leader, Servers: servers,
 		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
-		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerSilence() == 0, DiskLow: s.diskLow(),
+		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
 		Wall: s.wall(),
 	}
 }

@@ -27,7 +27,7 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		return offset.Seconds()
 	})
 	gauge("holdfast_disk_free_bytes", "Free disk space where the data is.", func(Status) float64 {
-		free, _ := node.world.FreeSpace()
+		free, _ := node.env.FreeSpace()
 		return float64(free)
 	})
 	gauge("holdfast_disk_low", "1 while that is too little, else 0.", func(Status) float64 {

@@ -44,10 +44,10 @@ func TestFlippedBitHalts(t *testing.T) {
 	}
 	config := DefaultConfig()
 	config.ID = "n1"
-	world := m.world
-	world.Stores, world.Transport = stores, NewNetwork().Transport("n1", config.Timing)
-	world.Exit = func(err error) { exits <- err }
-	n, err := Open(config, world, m.recorder)
+	env := m.env
+	env.Stores, env.Transport = stores, NewNetwork().Transport("n1", config.Timing)
+	env.Exit = func(err error) { exits <- err }
+	n, err := Open(config, env, m.recorder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +76,9 @@ func TestLogWithAHoleIsRefused(t *testing.T) {
 	}
 	config := DefaultConfig()
 	config.ID = "n1"
-	world := m.world
-	world.Transport = NewNetwork().Transport("n1", config.Timing)
-	if _, err := Open(config, world, m.recorder); !errors.Is(err, ErrIncomplete) {
+	env := m.env
+	env.Transport = NewNetwork().Transport("n1", config.Timing)
+	if _, err := Open(config, env, m.recorder); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("opened: %v", err)
 	}
 }

@@ -90,7 +90,7 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 		results[r.Code]++
 	}
 	// Half of 20 for one client, one refusal of them; nothing for the rest.
-	if results[CodeOK] != 8 || results[CodeError] != 1 || results[CodeDropped] != 11 {
+	if results[CodeOK] != 8 || results[CodeError] != 1 || results[CodeNoReply] != 11 {
 		t.Errorf("results %v", results)
 	}
 	if r := l.do(early); !r.Repeat {
@@ -110,7 +110,7 @@ func TestDedupShareOfAClient(t *testing.T) {
 	for range 20 {
 		results[l.do(l.set("k", "flood", id(l.newID()))).Code]++
 	}
-	if results[CodeOK] != 9 || results[CodeError] != 1 || results[CodeDropped] != 10 {
+	if results[CodeOK] != 9 || results[CodeError] != 1 || results[CodeNoReply] != 10 {
 		t.Errorf("results %v", results)
 	}
 	for range 9 {
@@ -152,10 +152,10 @@ func TestSilentRefusal(t *testing.T) {
 		if again := l.do(done.Refusal(true)); !again.Repeat || version(again) != version(first) {
 			t.Errorf("of a request that is done: %+v", again)
 		}
-		l.want("of one that is not", l.do(late.Refusal(true)), CodeDropped, NoError)
-		l.want("a copy", l.do(late), CodeDropped, NoError)
+		l.want("of one that is not", l.do(late.Refusal(true)), CodeNoReply, NoError)
+		l.want("a copy", l.do(late), CodeNoReply, NoError)
 	}
-	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeDropped || l.get("k").Value != "1" {
+	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeNoReply || l.get("k").Value != "1" {
 		t.Errorf("%+v, %v, value %q", result, known, l.get("k").Value)
 	}
 	if !bytes.Equal(l.snapshot(), snapshotOf(t, func() *Machine {

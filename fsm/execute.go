@@ -25,7 +25,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 		m.raiseClocks(&command.Floor)
 		m.version = max(m.version, command.Version)
 	case KindPinNonVoter, KindAllowPromotion:
-		*result = m.keepNonVoter(string(command.Key), command.Kind == KindPinNonVoter)
+		*result = m.pin(string(command.Key), command.Kind == KindPinNonVoter)
 	case KindStage:
 		*result = m.stage(command)
 	case KindRestore:
@@ -71,7 +71,7 @@ func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 // reply: a copy could still be executed after an overload error.
 func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.reserveRoom(client, &m.settings.Limits) {
-		return Result{Code: CodeDropped}
+		return Result{Code: CodeNoReply}
 	}
 	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
 	refusal.flags |= memoryReserve
@@ -94,7 +94,7 @@ func (m *Machine) reject(command *Command) (last Result) {
 		}
 		result := overloaded(m.settings.dialect(rejection.Dialect))
 		if rejection.Silent {
-			result = Result{Code: CodeDropped}
+			result = Result{Code: CodeNoReply}
 		}
 		last = m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, result)
 	}

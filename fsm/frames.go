@@ -47,7 +47,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 11, uint64(m.version))
 	b = appendUint(b, 12, m.hash)
 	b = appendBool(b, 13, m.configured)
-	for _, id := range m.keptNonVoters {
+	for _, id := range m.pinned {
 		b = appendElement(b, 14, id)
 	}
 	return appendUint(b, 15, m.staged.nonce)
@@ -83,7 +83,7 @@ func (m *Machine) readMeta(r *reader) {
 		case 13:
 			m.configured = r.bool()
 		case 14:
-			m.keptNonVoters = append(m.keptNonVoters, r.string())
+			m.pinned = append(m.pinned, r.string())
 		case 15:
 			m.staged.nonce = r.uint()
 		case 16: // in frames of its own, which follow the first
@@ -205,7 +205,7 @@ func (m *Machine) readMemory(r *reader) {
 		case 6:
 			kept.counter = uint32(r.uint())
 		case 7:
-			kept.code = Code(r.small(uint64(CodeDropped) + 1))
+			kept.code = Code(r.small(uint64(CodeNoReply) + 1))
 		case 8:
 			kept.err = ErrorCode(r.small(uint64(errorCodes)))
 		case 9:

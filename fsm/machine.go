@@ -24,8 +24,8 @@ type Machine struct {
 	settings   Settings
 	configured bool
 
-	staged        staged
-	keptNonVoters []string // raft ids, ascending; never changed in place
+	staged staged
+	pinned []string // raft ids, ascending; never changed in place
 
 	values      values
 	watches     watches

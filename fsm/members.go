@@ -14,26 +14,26 @@ const (
 	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
 )
 
-// maxKept bounds the members that stay non-voters: more are no cluster any more.
-const maxKept = 64
+// maxPinned bounds the pinned non-voters. It is far above the size of any cluster.
+const maxPinned = 64
 
-// KeptNonVoter reports whether the member with this raft id stays a non-voter by an operator's word.
-func (m *Machine) KeptNonVoter(id string) bool {
-	_, kept := slices.BinarySearch(m.keptNonVoters, id)
-	return kept
+// Pinned reports whether an operator has pinned the member with this raft id as a non-voter.
+func (m *Machine) Pinned(id string) bool {
+	_, pinned := slices.BinarySearch(m.pinned, id)
+	return pinned
 }
 
-func (m *Machine) keepNonVoter(id string, keep bool) Result {
-	at, kept := slices.BinarySearch(m.keptNonVoters, id)
+func (m *Machine) pin(id string, pin bool) Result {
+	at, pinned := slices.BinarySearch(m.pinned, id)
 	switch {
-	case keep && !kept && len(m.keptNonVoters) >= maxKept:
+	case pin && !pinned && len(m.pinned) >= maxPinned:
 		return Result{Code: CodeError, Error: ErrorQuota}
-	case keep && !kept:
+	case pin && !pinned:
 		m.mixIntoStateHash('M', xxhash.Sum64String(id))
-		m.keptNonVoters = slices.Insert(slices.Clone(m.keptNonVoters), at, id) // a snapshot may hold the old one
-	case !keep && kept:
+		m.pinned = slices.Insert(slices.Clone(m.pinned), at, id) // a snapshot may hold the old one
+	case !pin && pinned:
 		m.mixIntoStateHash('m', xxhash.Sum64String(id))
-		m.keptNonVoters = slices.Delete(slices.Clone(m.keptNonVoters), at, at+1)
+		m.pinned = slices.Delete(slices.Clone(m.pinned), at, at+1)
 	}
 	return Result{}
 }

@@ -137,16 +137,16 @@ func TestPinNonVoter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []*Machine{l.m, restored} {
-		if !m.KeptNonVoter("n1.a") || !m.KeptNonVoter("n2.b") || m.KeptNonVoter("n3.c") {
+		if !m.Pinned("n1.a") || !m.Pinned("n2.b") || m.Pinned("n3.c") {
 			t.Error("not remembered")
 		}
 	}
 	l.do(Command{Kind: KindAllowPromotion, Key: []byte("n1.a")})
 	l.do(Command{Kind: KindAllowPromotion, Key: []byte("n9")})
-	if l.m.KeptNonVoter("n1.a") || !restored.KeptNonVoter("n1.a") {
+	if l.m.Pinned("n1.a") || !restored.Pinned("n1.a") {
 		t.Error("not let vote, or a snapshot was changed")
 	}
-	for i := range maxKept {
+	for i := range maxPinned {
 		l.do(Command{Kind: KindPinNonVoter, Key: []byte{'x', byte(i)}})
 	}
 	if r := l.do(Command{Kind: KindPinNonVoter, Key: []byte("one too many")}); r.Code != CodeError {

@@ -72,7 +72,7 @@ type Code uint8
 
 // The codes of results.
 const (
-	CodeNone       Code = 0 // commands of the cluster itself: nobody waits for a reply
+	CodeNone       Code = 0 // commands of the cluster itself: no client waits for a reply
 	CodeOK         Code = 1
 	CodeNotApplied Code = 2 // the condition was not met
 	CodeDeleted    Code = 3
@@ -80,7 +80,7 @@ const (
 	CodeValue      Code = 5
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
-	CodeDropped    Code = 8 // no room even to remember a refusal: unanswered, and not executed
+	CodeNoReply    Code = 8 // not executed and not answered: the refusal must not be shown, or there is no room to remember it
 )
 
 // Result is how one command ended.

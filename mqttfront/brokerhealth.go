@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// BrokerSilence returns for how long this node could not have served clients: because its session with the broker is down,
+// BrokerDownFor returns for how long this node could not have served clients: because its session with the broker is down,
 // because nothing has come over it, or because, while it leads, a publishing connection is down. Probes come every
 // ProbeInterval, so up to that is no silence at all.
-func (f *Front) BrokerSilence() time.Duration {
+func (f *Front) BrokerDownFor() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))
 	if s := f.leaderSession.Load(); s != nil {

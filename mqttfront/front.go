@@ -15,8 +15,8 @@ import (
 	"holdfast/mqttfront/role"
 )
 
-// World is all that a Front touches outside of its own memory.
-type World struct {
+// Environment is all that a Front touches outside of its own memory.
+type Environment struct {
 	Dialer  *mqttconn.Dialer
 	Driver  broker.Driver
 	Contact ingest.ContactStore
@@ -50,36 +50,36 @@ type Front struct {
 }
 
 // New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
-func New(config Config, world World) (*Front, error) {
+func New(config Config, env Environment) (*Front, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	metrics, log := world.Metrics, world.Log
+	metrics, log := env.Metrics, env.Log
 	f := &Front{
-		config: &config, log: log, random: world.Random, hasStore: make(chan struct{}),
+		config: &config, log: log, random: env.Random, hasStore: make(chan struct{}),
 		requests: role.New(&config.Config, metrics, log), barrier: ingest.NewBarrier(),
 	}
-	f.disconnects = broker.NewFeed(world.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
-	f.clients = role.NewClients(f.requests, world.Driver)
+	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
+	f.clients = role.NewClients(f.requests, env.Driver)
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
-	f.receiver = role.NewReceiver(f.requests, world.Driver, config.decoder(), drain, f.clients.Kick)
-	f.newSessionsAndOutbox(world)
+	f.receiver = role.NewReceiver(f.requests, env.Driver, config.decoder(), drain, f.clients.Kick)
+	f.newSessionsAndOutbox(env)
 	return f, nil
 }
 
 // newSessionsAndOutbox creates the ingest sessions and the outbox. It opens no connection.
-func (f *Front) newSessionsAndOutbox(world World) {
+func (f *Front) newSessionsAndOutbox(env Environment) {
 	config := f.config
 	login := &mqttconn.Login{
-		Dialer: world.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
+		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
 	}
 	sessions := ingest.Config{
 		Cluster: config.Cluster, Node: config.Node, SessionAge: config.SessionAge, ProbeInterval: config.ProbeInterval,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
-	outside := ingest.World{
-		Login: login, Contact: world.Contact, Wall: world.Wall, Random: world.Random, Pause: f.pause, Log: world.Log, Metrics: world.Metrics.Ingest,
+	outside := ingest.Environment{
+		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
 	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, f.requests.FollowersHold())
 	if config.FollowLeader {
@@ -88,14 +88,14 @@ func (f *Front) newSessionsAndOutbox(world World) {
 		}
 	}
 	awaiting := &sessionAwaiter{
-		followersHold: f.requests.FollowersHold(), barrier: f.barrier, blocked: f.requests.Blocked, without: world.Metrics.WithoutSession.Inc, log: world.Log,
+		followersHold: f.requests.FollowersHold(), barrier: f.barrier, blocked: f.requests.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log,
 	}
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
-	}, publish.World{
+	}, publish.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
-		SessionUpSince: f.session.UpSince, AwaitSession: awaiting.await, TrustedIdentity: world.Driver.TrustedIdentity, Log: world.Log, Metrics: world.Metrics.Publish,
+		SessionUpSince: f.session.UpSince, AwaitSession: awaiting.await, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
 }
 

@@ -69,7 +69,7 @@ func newTestFront(t testing.TB) (*Front, *fakeStore) {
 	config := DefaultConfig()
 	config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
 	dialer := &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second}
-	f, err := New(config, World{
+	f, err := New(config, Environment{
 		Dialer: dialer, Driver: broker.NoDriver{}, Wall: func() int64 { return time.Now().UnixMilli() }, Random: func() uint64 { return 1 },
 		Contact: &fakeContact{}, Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(prometheus.NewRegistry()),
 	})

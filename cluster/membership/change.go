@@ -15,12 +15,12 @@ import (
 // Add adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
 // non-voter. Only the leader can do it.
 func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
-	there, err := peer.AskStatus(ctx, m.world.Client, raft.Server{Address: address})
+	there, err := peer.AskStatus(ctx, m.env.Client, raft.Server{Address: address})
 	if err != nil {
 		return err
 	}
 	if !voter {
-		if server, member := peer.Find(m.world.Servers(), there.ID); member && server.Suffrage == raft.Voter {
+		if server, member := peer.Find(m.env.Servers(), there.ID); member && server.Suffrage == raft.Voter {
 			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, there.ID)
 		}
 		if err := m.pin(ctx, there.ID, true); err != nil {
@@ -28,12 +28,12 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 		}
 	}
 	if err := m.add(ctx, JoinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
-		if _, member := peer.Find(m.world.Servers(), there.ID); !voter && !member {
+		if _, member := peer.Find(m.env.Servers(), there.ID); !voter && !member {
 			_ = m.pin(ctx, there.ID, false) // the error that counts is the other
 		}
 		return err
 	}
-	if voter && m.world.Pinned(there.ID) {
+	if voter && m.env.Pinned(there.ID) {
 		return m.pin(ctx, there.ID, false)
 	}
 	return nil
@@ -71,16 +71,16 @@ func (m *Membership) demote(ctx context.Context, server raft.Server) error {
 	if err := m.pin(ctx, server.ID, true); err != nil {
 		return err
 	}
-	return m.changed(ctx, m.world.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
+	return m.changed(ctx, m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
 }
 
 // memberToChange finds a member, and hands over when it is this one.
 func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.Server, error) {
-	if err := m.world.Confirm(ctx); err != nil {
+	if err := m.env.Confirm(ctx); err != nil {
 		return raft.Server{}, err
 	}
 	server, err := m.resolve(nameOrID)
-	if err != nil || server.ID != m.world.Self.ID {
+	if err != nil || server.ID != m.env.Self.ID {
 		return server, err
 	}
 	if err := m.quorumWithout(ctx, server.ID); err != nil {
@@ -94,14 +94,14 @@ func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.
 
 // pin makes a member stay a non-voter, or lets autopilot promote it again.
 func (m *Membership) pin(ctx context.Context, id raft.ServerID, yes bool) error {
-	if m.world.Version() < fsm.VersionPinNonVoter {
+	if m.env.Version() < fsm.VersionPinNonVoter {
 		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", peer.ErrRefused)
 	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
 	if yes {
 		command.Kind = fsm.KindPinNonVoter
 	}
-	result, err := m.world.Execute(ctx, command)
+	result, err := m.env.Execute(ctx, command)
 	if err == nil && result.Code == fsm.CodeError {
 		err = fmt.Errorf("%w: %s", peer.ErrRefused, result.Error.Text())
 	}
@@ -115,12 +115,12 @@ func (m *Membership) remove(ctx context.Context, server raft.Server) error {
 			return err
 		}
 	}
-	if err := m.changed(ctx, m.world.Raft.RemoveServer(server.ID, 0, ChangeTimeout)); err != nil {
+	if err := m.changed(ctx, m.env.Raft.RemoveServer(server.ID, 0, ChangeTimeout)); err != nil {
 		return err
 	}
-	if m.world.Pinned(server.ID) {
+	if m.env.Pinned(server.ID) {
 		if err := m.pin(ctx, server.ID, false); err != nil {
-			m.world.Log.Warn("the member is removed, and still noted as a non-voter", "id", server.ID, "error", err)
+			m.env.Log.Warn("the member is removed, and still noted as a non-voter", "id", server.ID, "error", err)
 		}
 	}
 	return nil
@@ -128,14 +128,14 @@ func (m *Membership) remove(ctx context.Context, server raft.Server) error {
 
 // quorumWithout returns an error when the voters without the one would have no majority that is alive.
 func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error {
-	alive := m.world.Statuses.Poll(ctx, peer.PollInterval)
+	alive := m.env.Statuses.Poll(ctx, peer.PollInterval)
 	voters, answering := 0, 0
-	for _, server := range m.world.Servers() {
+	for _, server := range m.env.Servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {
 			continue
 		}
 		voters++
-		if d, ok := alive[server.ID]; ok && d.State != "shutdown" || server.ID == m.world.Self.ID {
+		if d, ok := alive[server.ID]; ok && d.State != "shutdown" || server.ID == m.env.Self.ID {
 			answering++
 		}
 	}
@@ -152,7 +152,7 @@ func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error 
 // follows.
 func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
-	m.world.Go(func() { done <- change.Error() })
+	m.env.Go(func() { done <- change.Error() })
 	select {
 	case err := <-done:
 		if err != nil {
@@ -161,7 +161,7 @@ func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error
 	case <-ctx.Done():
 		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
 	}
-	_, _ = m.world.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
+	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
 	return nil
 }
 
@@ -176,7 +176,7 @@ func changeError(err error) error {
 // resolve finds a member by its name or its id.
 func (m *Membership) resolve(nameOrID string) (raft.Server, error) {
 	var found []raft.Server
-	for _, server := range m.world.Servers() {
+	for _, server := range m.env.Servers() {
 		if string(server.ID) == nameOrID {
 			return server, nil
 		}

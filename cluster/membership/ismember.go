@@ -12,25 +12,25 @@ import (
 // HandleMember answers whether a raft id is a member. Only the leader decides that: a follower passes the question on. The error
 // is ErrNotLeader if no leader is known.
 func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
-	if !m.world.Serving() {
+	if !m.env.Serving() {
 		if caller.ID != "" {
 			return nil, peer.ErrNotLeader // it was passed on once
 		}
-		return m.world.CallLeader(ctx, peer.MethodMember, []byte(id))
+		return m.env.CallLeader(ctx, peer.MethodMember, []byte(id))
 	}
 	member, err := m.isMember(ctx, id)
 	return strconv.AppendBool(nil, member), err
 }
 
 func (m *Membership) isMember(ctx context.Context, id raft.ServerID) (bool, error) {
-	if err := m.world.Confirm(ctx); err != nil {
+	if err := m.env.Confirm(ctx); err != nil {
 		return false, err
 	}
-	future := m.world.Raft.GetConfiguration()
+	future := m.env.Raft.GetConfiguration()
 	if err := future.Error(); err != nil {
 		return false, err
 	}
-	if future.Index() > m.world.Raft.CommitIndex() {
+	if future.Index() > m.env.Raft.CommitIndex() {
 		return true, nil // a change is under way: it may yet come to nothing
 	}
 	_, member := peer.Find(future.Configuration().Servers, id)

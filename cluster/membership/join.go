@@ -30,11 +30,11 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 
 	ctx, cancel := context.WithTimeout(ctx, ChangeTimeout)
 	defer cancel()
-	if !m.world.Serving() {
+	if !m.env.Serving() {
 		if caller.ID != "" {
 			return peer.ErrNotLeader // it was passed on once
 		}
-		_, err := m.world.CallLeader(ctx, peer.MethodJoin, body)
+		_, err := m.env.CallLeader(ctx, peer.MethodJoin, body)
 		return err
 	}
 	return m.add(ctx, request)
@@ -48,7 +48,7 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 		return true
 	}
 	host := peer.HostOf(request.Address)
-	for _, server := range m.world.Servers() {
+	for _, server := range m.env.Servers() {
 		if peer.NodeName(server.ID) == name {
 			host = peer.HostOf(server.Address)
 		}
@@ -60,7 +60,7 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
 	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
-	there, err := peer.AskStatus(asking, m.world.Client, raft.Server{Address: request.Address})
+	there, err := peer.AskStatus(asking, m.env.Client, raft.Server{Address: request.Address})
 	cancel()
 	if err == nil && there.ID != request.ID {
 		err = fmt.Errorf("%s does", there.ID)
@@ -72,58 +72,58 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 		return err
 	}
 	defer m.Unlock()
-	if err := m.world.Confirm(ctx); err != nil {
+	if err := m.env.Confirm(ctx); err != nil {
 		return err
 	}
-	if inForce := m.world.Version(); request.Version < inForce {
+	if inForce := m.env.Version(); request.Version < inForce {
 		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", peer.ErrRefused, inForce, request.Version)
 	}
-	if _, member := peer.Find(m.world.Servers(), request.ID); there.HasState && !member {
+	if _, member := peer.Find(m.env.Servers(), request.ID); there.HasState && !member {
 		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
-	for _, server := range m.world.Servers() {
+	for _, server := range m.env.Servers() {
 		switch {
 		case server.ID == request.ID && server.Address == request.Address:
 			return nil
 		case server.ID == request.ID:
 			return m.move(ctx, server, request.Address)
 		case server.Address == request.Address || peer.NodeName(server.ID) == peer.NodeName(request.ID):
-			kept := m.world.Pinned(server.ID)
+			pinned := m.env.Pinned(server.ID)
 			if err := m.replace(ctx, server); err != nil {
 				return err
 			}
-			if kept { // its successor is, too
+			if pinned { // so is its successor
 				if err := m.pin(ctx, request.ID, true); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	m.world.Log.Info("adding a member", "id", request.ID, "address", request.Address)
-	return m.changed(ctx, m.world.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
+	m.env.Log.Info("adding a member", "id", request.ID, "address", request.Address)
+	return m.changed(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
 }
 
 // move gives a member another address.
 func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
-	m.world.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
+	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
 	if server.Suffrage == raft.Voter {
-		return m.changed(ctx, m.world.Raft.AddVoter(server.ID, address, 0, ChangeTimeout))
+		return m.changed(ctx, m.env.Raft.AddVoter(server.ID, address, 0, ChangeTimeout))
 	}
-	return m.changed(ctx, m.world.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
+	return m.changed(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
 }
 
 // MoveSelf makes it known that this member, which leads, has another address than before.
 func (m *Membership) MoveSelf(ctx context.Context) {
-	server, member := peer.Find(m.world.Servers(), m.world.Self.ID)
-	if !m.world.Serving() || !member || server.Address == m.world.Self.Address {
+	server, member := peer.Find(m.env.Servers(), m.env.Self.ID)
+	if !m.env.Serving() || !member || server.Address == m.env.Self.Address {
 		return
 	}
 	if !m.TryLock() {
 		return // later
 	}
 	defer m.Unlock()
-	if err := m.move(ctx, server, m.world.Self.Address); err != nil {
-		m.world.Log.Warn("the new address could not be made known", "error", err)
+	if err := m.move(ctx, server, m.env.Self.Address); err != nil {
+		m.env.Log.Warn("the new address could not be made known", "error", err)
 	}
 }
 
@@ -131,11 +131,11 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 // so only when quorum stays, and never a member that is alive.
 func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
 	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
-	_, err := peer.AskTerm(asking, m.world.Client, predecessor)
+	_, err := peer.AskTerm(asking, m.env.Client, predecessor)
 	cancel()
 	if err == nil {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
-	m.world.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
+	m.env.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
 	return m.remove(ctx, predecessor)
 }

@@ -22,7 +22,7 @@ type Member struct {
 
 // List returns the members with what they say of themselves. The error is peer.ErrNotLeader on any other node than the leader.
 func (m *Membership) List(ctx context.Context) ([]Member, error) {
-	if err := m.world.Confirm(ctx); err != nil {
+	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
 	}
 	return m.ListAsKnown(ctx), nil
@@ -31,14 +31,14 @@ func (m *Membership) List(ctx context.Context) ([]Member, error) {
 // ListAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
 // whose word would count. How far they trail is then counted from the longest log among those that answered.
 func (m *Membership) ListAsKnown(ctx context.Context) []Member {
-	described := m.world.Statuses.Poll(ctx, peer.PollInterval)
-	described[m.world.Self.ID] = peer.Answer{Status: m.world.OwnStatus()}
+	described := m.env.Statuses.Poll(ctx, peer.PollInterval)
+	described[m.env.Self.ID] = peer.Answer{Status: m.env.OwnStatus()}
 	longest := uint64(0)
 	for id := range described {
 		longest = max(longest, described[id].LastIndex)
 	}
 	var members []Member
-	for _, server := range m.world.Servers() {
+	for _, server := range m.env.Servers() {
 		member := Member{
 			Node: peer.NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
 			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: longest,

@@ -29,8 +29,8 @@ type Raft interface {
 	LeadershipTransferToServer(id raft.ServerID, address raft.ServerAddress) raft.Future
 }
 
-// World is all that a Membership touches. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that a Membership touches. The functions are safe for concurrent use.
+type Environment struct {
 	// Self has the id of this member, and the address under which the others reach it.
 	Self     raft.Server
 	Raft     Raft
@@ -50,7 +50,7 @@ type World struct {
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
 	// Version returns the version of the log that is in force.
 	Version func() uint32
-	// Pinned reports whether a member stays a non-voter by an operator's word.
+	// Pinned reports whether an operator has pinned a member as a non-voter.
 	Pinned func(id raft.ServerID) bool
 	// Go runs a function in a goroutine that the member waits for when it closes.
 	Go  func(func())
@@ -59,13 +59,13 @@ type World struct {
 
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
-	world     World
+	env       Environment
 	changing  chan struct{} // has an element while the members change
 	transfers transfers
 }
 
 // New returns the membership as one member sees and changes it.
-func New(world World) *Membership { return &Membership{world: world, changing: make(chan struct{}, 1)} }
+func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
 
 // Lock keeps the members as they are until Unlock. The error says that a change is under way for longer than the context lasts.
 func (m *Membership) Lock(ctx context.Context) error {

@@ -15,7 +15,7 @@ import (
 	"holdfast/fsm"
 )
 
-// fake is the world of the member n1, which leads.
+// fake is the env of the member n1, which leads.
 type fake struct {
 	members    []raft.Server
 	statuses   map[raft.ServerAddress]peer.Status // of the members that answer
@@ -99,7 +99,7 @@ func newFake(t *testing.T) (*fake, *Membership) {
 	}
 	servers := func() []raft.Server { return f.members }
 	began := time.Now()
-	return f, New(World{
+	return f, New(Environment{
 		Self: f.members[0], Raft: f, Client: f, Statuses: peer.NewStatuses("n1.1", f, servers, func() time.Duration { return time.Since(began) }),
 		Servers: servers, OwnStatus: func() peer.Status { return f.statuses["n1"] }, Serving: func() bool { return f.serving },
 		Confirm:    func(context.Context) error { return nil },
@@ -176,7 +176,7 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 			status := f.statuses["n2"]
 			status.LastIndex = last
 			f.statuses["n2"] = status
-			m.world.Statuses.Refresh(m.world.Statuses.Poll(t.Context(), time.Second))
+			m.env.Statuses.Refresh(m.env.Statuses.Poll(t.Context(), time.Second))
 		}
 		refresh(10)
 		if err := m.Transfer(t.Context(), "n2"); err == nil || errors.Is(err, peer.ErrNotDone) {

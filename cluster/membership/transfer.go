@@ -17,22 +17,22 @@ import (
 // TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
 // lead, or that is the only voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
-	if m.world.Raft.State() != raft.Leader {
+	if m.env.Raft.State() != raft.Leader {
 		return nil
 	}
-	term, servers := m.world.Raft.CurrentTerm(), m.world.Servers()
-	if to == "" && !otherVoter(servers, m.world.Self.ID) {
+	term, servers := m.env.Raft.CurrentTerm(), m.env.Servers()
+	if to == "" && !otherVoter(servers, m.env.Self.ID) {
 		return nil
 	}
 	target, err := m.successor(term, servers, to)
-	if err != nil || target.ID == m.world.Self.ID {
+	if err != nil || target.ID == m.env.Self.ID {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("transfer leadership: %w", err)
 	}
-	if m.world.Serving() {
-		_, err := m.world.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
+	if m.env.Serving() {
+		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
 		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", peer.ErrNotDone, err)
@@ -41,7 +41,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		}
 	}
 	transfer := make(chan error, 1)
-	m.world.Go(func() { transfer <- m.world.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
+	m.env.Go(func() { transfer <- m.env.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
 	select {
 	case err = <-transfer:
 	case <-ctx.Done():
@@ -73,10 +73,10 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 	var best raft.Server
 	var furthest uint64
 	for _, server := range servers {
-		if server.Suffrage != raft.Voter || server.ID == m.world.Self.ID || m.TransferFailed(term, server.ID) {
+		if server.Suffrage != raft.Voter || server.ID == m.env.Self.ID || m.TransferFailed(term, server.ID) {
 			continue
 		}
-		if description, _ := m.world.Statuses.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
+		if description, _ := m.env.Statuses.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
 			best, furthest = server, description.LastIndex
 		}
 	}
@@ -114,12 +114,12 @@ func (m *Membership) noteFailed(term uint64, to raft.ServerID) {
 	if term > t.term || t.to == nil {
 		t.term, t.to = term, make(map[raft.ServerID]failedTransfer)
 	}
-	t.to[to] = failedTransfer{time.Now(), m.world.Raft.LastIndex()}
+	t.to[to] = failedTransfer{time.Now(), m.env.Raft.LastIndex()}
 }
 
 // TransferFailed reports whether a member is not to be asked to lead now.
 func (m *Membership) TransferFailed(term uint64, to raft.ServerID) bool {
-	description, _ := m.world.Statuses.Of(to)
+	description, _ := m.env.Statuses.Of(to)
 	t := &m.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,9 +131,9 @@ func (m *Membership) TransferFailed(term uint64, to raft.ServerID) bool {
 // ErrRefused if there is no other voter.
 func (m *Membership) Transfer(ctx context.Context, to string) error {
 	switch {
-	case m.world.Raft.State() != raft.Leader:
+	case m.env.Raft.State() != raft.Leader:
 		return peer.ErrNotLeader
-	case !otherVoter(m.world.Servers(), m.world.Self.ID):
+	case !otherVoter(m.env.Servers(), m.env.Self.ID):
 		return fmt.Errorf("%w: there is no other voter", peer.ErrRefused)
 	}
 	return m.TransferIfLeading(ctx, to)

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// fake is the world of a member. What is executed is in force at once.
+// fake is the env of a member. What is executed is in force at once.
 type fake struct {
 	remembered []byte
 	inForce    *fsm.Settings
@@ -28,8 +28,8 @@ func (f *fake) Save(data []byte) error {
 	return nil
 }
 
-func (f *fake) world() World {
-	return World{
+func (f *fake) env() Environment {
+	return Environment{
 		Offered: f, Version: func() uint32 { return f.version }, Serving: func() bool { return f.serving },
 		Settings: func() (fsm.Settings, bool) {
 			if f.inForce == nil {
@@ -75,11 +75,11 @@ func mustOffer(t *testing.T, o *Offerer) {
 // A member that offers the same again changes nothing: another one may have changed the settings since.
 func TestOfferIsMadeOnce(t *testing.T) {
 	f := &fake{version: fsm.Version, serving: true}
-	mustOffer(t, New(withKeys(5), f.world()))
+	mustOffer(t, New(withKeys(5), f.env()))
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
 	f.inForce = &other
-	restarted := New(withKeys(5), f.world())
+	restarted := New(withKeys(5), f.env())
 	mustOffer(t, restarted)
 	if f.inForce.Limits.Keys != 7 || len(f.executed) != 1 {
 		t.Errorf("%d keys are in force after %d offers", f.inForce.Limits.Keys, len(f.executed))
@@ -96,7 +96,7 @@ func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
 	f := &fake{version: fsm.Version, serving: true, inForce: &other}
-	mustOffer(t, New(withKeys(5), f.world()))
+	mustOffer(t, New(withKeys(5), f.env()))
 	if len(f.executed) != 0 || f.remembered == nil {
 		t.Errorf("%d offers, remembered: %v", len(f.executed), f.remembered != nil)
 	}
@@ -109,7 +109,7 @@ func TestOnlyWhatChangedIsOffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &fake{version: fsm.Version, serving: true}
-	o := New(withKeys(5), f.world())
+	o := New(withKeys(5), f.env())
 	mustOffer(t, o)
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7 // another member has set it since
@@ -134,20 +134,20 @@ func TestOnlyWhatChangedIsOffered(t *testing.T) {
 func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	f := &fake{version: fsm.Version}
 	wanted := withKeys(5)
-	mustOffer(t, New(wanted, f.world()))
+	mustOffer(t, New(wanted, f.env()))
 	if f.passedOn != 1 {
 		t.Errorf("%d offers are given to the leader", f.passedOn)
 	}
-	if err := New(wanted, f.world()).Handle(t.Context(), wanted.encode()); !errors.Is(err, peer.ErrNotLeader) {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode()); !errors.Is(err, peer.ErrNotLeader) {
 		t.Errorf("at a member that does not lead: %v", err)
 	}
 	f.serving = true
-	if err := New(wanted, f.world()).Handle(t.Context(), wanted.encode()); err != nil || f.inForce.Limits.Keys != 5 {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode()); err != nil || f.inForce.Limits.Keys != 5 {
 		t.Errorf("at the leader: %v, %+v", err, f.inForce)
 	}
 	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
 	for _, request := range [][]byte{other, []byte("x")} {
-		if err := New(wanted, f.world()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
+		if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
 			t.Errorf("%q is no offer: %v", request, err)
 		}
 	}

@@ -19,8 +19,8 @@ type Memory interface {
 	Save([]byte) error
 }
 
-// World is all that an Offerer touches. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that an Offerer touches. The functions are safe for concurrent use.
+type Environment struct {
 	Offered Memory
 	// Settings returns the settings in force, and whether any are.
 	Settings func() (inForce fsm.Settings, configured bool)
@@ -37,7 +37,7 @@ type World struct {
 
 // Offerer offers the settings of one member to the cluster. All methods are safe for concurrent use.
 type Offerer struct {
-	world   World
+	env     Environment
 	changed chan struct{} // has room for one
 
 	mu      sync.Mutex
@@ -45,8 +45,8 @@ type Offerer struct {
 }
 
 // New returns an Offerer of a first offer.
-func New(first Offer, world World) *Offerer {
-	return &Offerer{world: world, changed: make(chan struct{}, 1), current: first}
+func New(first Offer, env Environment) *Offerer {
+	return &Offerer{env: env, changed: make(chan struct{}, 1), current: first}
 }
 
 // Set changes what this member wants the settings to be. It is proposed as soon as there is a leader.
@@ -67,13 +67,13 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	o.mu.Lock()
 	wanted := o.current
 	o.mu.Unlock()
-	current := wanted.before(o.world.Version())
+	current := wanted.before(o.env.Version())
 	now := current.Fingerprint()
-	last, err := o.world.Offered.Load()
+	last, err := o.env.Offered.Load()
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
-	inForce, configured := o.world.Settings()
+	inForce, configured := o.env.Settings()
 	switch {
 	case configured && (bytes.Equal(last, now) || bytes.Equal(last, wanted.Fingerprint())):
 		return nil // the second, while an old log is applied again in which an older version is in force
@@ -85,15 +85,15 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	case configured && len(last) != len(now):
 		same := Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}
 		if !bytes.Equal(same.Fingerprint(), now) {
-			o.world.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
+			o.env.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
 		}
 	default:
 		if err := o.propose(ctx, current.changed(configured, last, now, inForce)); err != nil {
 			return err
 		}
-		o.world.Log.Info("settings are in force")
+		o.env.Log.Info("settings are in force")
 	}
-	if err := o.world.Offered.Save(now); err != nil {
+	if err := o.env.Offered.Save(now); err != nil {
 		return fmt.Errorf("remember the settings offered: %w", err)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (o *Offerer) addShares(ctx context.Context, inForce fsm.Settings, wanted fs
 	if inForce.Limits.WatchesPerClient != 0 || inForce.Limits.DedupPerClient != 0 {
 		return nil // a leader has
 	}
-	if !o.world.Serving() {
+	if !o.env.Serving() {
 		return errSharesPending
 	}
 	inForce.Limits.WatchesPerClient, inForce.Limits.DedupPerClient = wanted.WatchesPerClient, wanted.DedupPerClient
@@ -117,9 +117,9 @@ func (o *Offerer) addShares(ctx context.Context, inForce fsm.Settings, wanted fs
 
 // propose puts settings into the log, here or by way of the leader.
 func (o *Offerer) propose(ctx context.Context, offer *Offer) error {
-	_, err := o.world.Execute(ctx, offer.command())
+	_, err := o.env.Execute(ctx, offer.command())
 	if errors.Is(err, peer.ErrNotLeader) {
-		_, err = o.world.CallLeader(ctx, peer.MethodOffer, offer.encode())
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.encode())
 	}
 	if err != nil {
 		return fmt.Errorf("configure: %w", err)
@@ -136,7 +136,7 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure {
 		return fmt.Errorf("%w: this is no offer of settings", peer.ErrRefused)
 	}
-	_, err = o.world.Execute(ctx, entry.Commands[0])
+	_, err = o.env.Execute(ctx, entry.Commands[0])
 	return err
 }
 
@@ -147,8 +147,8 @@ func (o *Offerer) Run(ctx context.Context) {
 	defer ticker.Stop()
 	version := uint32(0) // of the log, at the last offer
 	for pending := true; ; {
-		_, configured := o.world.Settings()
-		if now := o.world.Version(); now != version {
+		_, configured := o.env.Settings()
+		if now := o.env.Version(); now != version {
 			pending, version = true, now
 		}
 		// The leader of a new cluster puts its settings into force before it serves; the others wait for that.
@@ -158,7 +158,7 @@ func (o *Offerer) Run(ctx context.Context) {
 			cancel()
 			pending = err != nil
 			if err != nil {
-				o.world.Log.Debug("the settings could not be offered yet", "error", err)
+				o.env.Log.Debug("the settings could not be offered yet", "error", err)
 			}
 		}
 		select {

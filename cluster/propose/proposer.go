@@ -57,8 +57,8 @@ type Config struct {
 	ProposalAge time.Duration
 }
 
-// World is all that a Proposer touches outside of its own memory. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that a Proposer touches outside of its own memory. The functions are safe for concurrent use.
+type Environment struct {
 	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.Outcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns that of this member's state.
@@ -87,7 +87,7 @@ type Leadership struct {
 // gathers. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
 type Proposer struct {
 	config  Config
-	world   World
+	env     Environment
 	term    uint64
 	began   time.Duration // monotonic time when the LeaderStart was applied
 	start   int64         // cluster time then
@@ -109,9 +109,9 @@ type Proposer struct {
 }
 
 // New returns a proposer of a leadership. Run makes it propose.
-func New(config Config, world World, l Leadership) *Proposer {
+func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
-		config: config, world: world, term: l.Term, began: l.Began, start: l.Start, lastNow: l.Start,
+		config: config, env: env, term: l.Term, began: l.Began, start: l.Start, lastNow: l.Start,
 		slots: make(chan struct{}, config.InFlight), flights: make(chan *batch, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }
@@ -165,7 +165,7 @@ func (p *Proposer) Run(ctx context.Context) error {
 	p.queue = fifo[proposal]{}
 	p.mu.Unlock()
 	for i := range queue.len() {
-		p.world.Failed(queue.at(i).tag, false)
+		p.env.Failed(queue.at(i).tag, false)
 	}
 	return context.Cause(ctx)
 }
@@ -185,9 +185,9 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 		}
 		flight, err := p.propose(commands, tags)
 		if err != nil {
-			p.world.Log.Error("commands were left out of the log", "error", err)
+			p.env.Log.Error("commands were left out of the log", "error", err)
 			for _, tag := range tags {
-				p.world.Failed(tag, true)
+				p.env.Failed(tag, true)
 			}
 			<-p.slots
 			continue
@@ -258,7 +258,7 @@ func (p *Proposer) refuse(commands []fsm.Command, late []int) {
 	if len(late) == 0 {
 		return
 	}
-	silent := p.world.Status().Version >= fsm.VersionProlong
+	silent := p.env.Status().Version >= fsm.VersionProlong
 	for _, i := range late {
 		commands[i] = commands[i].Refusal(silent)
 	}
@@ -266,9 +266,9 @@ func (p *Proposer) refuse(commands []fsm.Command, late []int) {
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
 func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
-	low := p.world.StorageLow()
+	low := p.env.StorageLow()
 	p.markWaits.Store(false)
-	wall := p.world.Wall()
+	wall := p.env.Wall()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,
@@ -284,12 +284,12 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	p.inFlight = append(p.inFlight, flight)
 	p.mu.Unlock()
 
-	p.world.Proposed(len(commands), len(data))
-	flight.future = p.world.Submit(data)
+	p.env.Proposed(len(commands), len(data))
+	flight.future = p.env.Submit(data)
 	return flight, nil
 }
 
-func (p *Proposer) elapsed() time.Duration { return p.world.Monotonic() - p.began }
+func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.began }
 
 // Tags returns those of the entry with the number, if this leadership proposed it. It is called for each entry that is
 // applied, with the state locked.
@@ -348,7 +348,7 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 		}
 		cancel(fmt.Errorf("entry %d of term %d: %w", flight.number, p.term, err))
 		for _, tag := range flight.tags {
-			p.world.Failed(tag, unknown)
+			p.env.Failed(tag, unknown)
 		}
 	}
 }
@@ -360,7 +360,7 @@ func (p *Proposer) untilTick() time.Duration {
 		idle      = time.Second
 		markDelay = 200 * time.Millisecond
 	)
-	status := p.world.Status()
+	status := p.env.Status()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	elapsed := p.elapsed()

@@ -118,7 +118,7 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 	t.Helper()
 	f = &fakeRaft{t: t}
 	began := time.Now()
-	f.proposer = New(config, World{
+	f.proposer = New(config, Environment{
 		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, Wall: wall,
 		Failed: func(tag any, _ bool) {
 			f.mu.Lock()

@@ -15,8 +15,8 @@ type reading struct {
 	tag     any
 }
 
-// World is all that a Reader touches outside of its own memory. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that a Reader touches outside of its own memory. The functions are safe for concurrent use.
+type Environment struct {
 	// CommitIndex returns raft's.
 	CommitIndex func() uint64
 	// Confirm returns nil when this node led, in the term of the leadership, at some moment after the call.
@@ -38,7 +38,7 @@ type World struct {
 // Reader answers reads by read index: note the commit index, confirm the leadership, wait until the state machine is there,
 // read. One round serves all reads that wait. It belongs to one leadership. All methods are safe for concurrent use.
 type Reader struct {
-	world World
+	env Environment
 
 	mu     sync.Mutex
 	queue  []reading
@@ -47,7 +47,7 @@ type Reader struct {
 }
 
 // New returns a reader of a leadership. Run makes it answer.
-func New(world World) *Reader { return &Reader{world: world, wake: make(chan struct{}, 1)} }
+func New(env Environment) *Reader { return &Reader{env: env, wake: make(chan struct{}, 1)} }
 
 // Add queues a read and reports whether the leadership still takes any.
 func (r *Reader) Add(command *fsm.Command, tag any) bool {
@@ -101,7 +101,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	r.queue = nil
 	r.mu.Unlock()
 	for i := range waiting {
-		r.world.Failed(waiting[i].tag)
+		r.env.Failed(waiting[i].tag)
 	}
 	return err
 }
@@ -110,14 +110,14 @@ func (r *Reader) Run(ctx context.Context) error {
 // LeaderStart.
 func (r *Reader) await(ctx context.Context) error {
 	start := time.Now()
-	commit := r.world.CommitIndex()
-	if err := r.world.Confirm(ctx); err != nil {
+	commit := r.env.CommitIndex()
+	if err := r.env.Confirm(ctx); err != nil {
 		return err
 	}
 	for {
-		status, changed := r.world.State()
-		if r.world.LastCommand(commit, status.Index) <= status.Index {
-			r.world.Confirmed(time.Since(start))
+		status, changed := r.env.State()
+		if r.env.LastCommand(commit, status.Index) <= status.Index {
+			r.env.Confirmed(time.Since(start))
 			return nil
 		}
 		select {
@@ -129,10 +129,10 @@ func (r *Reader) await(ctx context.Context) error {
 }
 
 func (r *Reader) answer(waiting []reading) {
-	r.world.View(func(m *fsm.Machine) {
+	r.env.View(func(m *fsm.Machine) {
 		index := m.Status().Index
 		for i := range waiting {
-			r.world.Done(waiting[i].tag, index, m.Read(waiting[i].command))
+			r.env.Done(waiting[i].tag, index, m.Read(waiting[i].command))
 		}
 	})
 }

@@ -46,7 +46,7 @@ var errEnded = errors.New("the leadership ended")
 func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
 	t.Helper()
 	f = &fakeCluster{machine: fsm.New(), index: 4, changed: make(chan struct{}), confirms: make(chan error, 10)}
-	r = New(World{
+	r = New(Environment{
 		CommitIndex: func() uint64 { return 5 },
 		Confirm: func(ctx context.Context) error {
 			select {

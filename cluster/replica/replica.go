@@ -14,8 +14,8 @@ import (
 	"holdfast/fsm"
 )
 
-// World is all that a Replica touches outside of its own memory.
-type World struct {
+// Environment is all that a Replica touches outside of its own memory.
+type Environment struct {
 	// Applied follows each entry, with the state locked.
 	Applied func(outcome *fsm.Outcome)
 	// Restored follows when a snapshot has replaced the state, with the state locked.
@@ -34,7 +34,7 @@ type World struct {
 // Replica is the state machine of one member. It is the one place that applies entries. Methods that raft calls need what raft promises for them; all
 // others are safe for concurrent use.
 type Replica struct {
-	world World
+	env Environment
 
 	mu      sync.RWMutex
 	machine *fsm.Machine
@@ -46,8 +46,8 @@ type Replica struct {
 }
 
 // New returns a replica with the empty state.
-func New(world World) *Replica {
-	return &Replica{world: world, machine: fsm.New(), changed: make(chan struct{})}
+func New(env Environment) *Replica {
+	return &Replica{env: env, machine: fsm.New(), changed: make(chan struct{})}
 }
 
 // Apply implements raft.FSM.
@@ -83,19 +83,19 @@ func (r *Replica) apply(log *raft.Log) (*fsm.Outcome, error) {
 	outcome, err := r.machine.Apply(log.Index, log.Term, log.Data)
 	if err != nil {
 		r.halted.Store(true)
-		r.world.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
+		r.env.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
 		return nil, err
 	}
 	status := r.machine.Status()
 	r.hashes.set(log.Index, status.Hash)
 	if status.Wall > r.wall {
 		r.wall = status.Wall
-		r.world.WallAdvanced(r.wall)
+		r.env.WallAdvanced(r.wall)
 	}
-	r.world.Applied(outcome)
+	r.env.Applied(outcome)
 	close(r.changed)
 	r.changed = make(chan struct{})
-	r.world.Took(outcome, time.Since(start))
+	r.env.Took(outcome, time.Since(start))
 	return outcome, nil
 }
 
@@ -124,7 +124,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
-	return PersistedSnapshot(r.Capture(), r.world.Persisted), nil
+	return PersistedSnapshot(r.Capture(), r.env.Persisted), nil
 }
 
 // Capture returns the state as it is now; writing it comes later.
@@ -154,9 +154,9 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	defer r.mu.Unlock()
 	r.machine, r.wall = restored, restored.Status().Wall
 	if r.wall != 0 {
-		r.world.WallAdvanced(r.wall)
+		r.env.WallAdvanced(r.wall)
 	}
-	r.world.Restored()
+	r.env.Restored()
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

@@ -12,7 +12,7 @@ import (
 	"holdfast/fsm"
 )
 
-// recorder is the World of a replica.
+// recorder is the Environment of a replica.
 type recorder struct {
 	exits    []error
 	outcomes []*fsm.Outcome
@@ -20,8 +20,8 @@ type recorder struct {
 	restores int
 }
 
-func (r *recorder) world() World {
-	return World{
+func (r *recorder) env() Environment {
+	return Environment{
 		Applied: func(o *fsm.Outcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.Outcome, time.Duration) {},
 		Restored:     func() { r.restores++ },
 		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
@@ -39,7 +39,7 @@ func leaderStart() fsm.Entry {
 // † An entry that cannot be applied halts the node rather than letting its state diverge.
 func TestReplicaHalts(t *testing.T) {
 	r := &recorder{}
-	replica := New(r.world())
+	replica := New(r.env())
 	replica.Apply(log(1, leaderStart()))
 	before := replica.Status()
 	unknown := log(2, fsm.Entry{Term: 1, Number: 1, Commands: []fsm.Command{{Kind: 99}}})
@@ -60,7 +60,7 @@ func TestReplicaHalts(t *testing.T) {
 // Each entry is told of once, with its state's hash, and a wall clock that goes back is not.
 func TestReplicaTellsOfEachEntry(t *testing.T) {
 	r := &recorder{}
-	replica := New(r.world())
+	replica := New(r.env())
 	_, changed := replica.State()
 	replica.Apply(log(1, leaderStart()))
 	for i, wall := range []int64{1000, 2000, 1500} {
@@ -84,7 +84,7 @@ func TestReplicaTellsOfEachEntry(t *testing.T) {
 
 // A restored replica has the state of the snapshot.
 func TestReplicaRestores(t *testing.T) {
-	from := New((&recorder{}).world())
+	from := New((&recorder{}).env())
 	from.Apply(log(1, leaderStart()))
 	from.Apply(log(2, fsm.Entry{Term: 1, Number: 1, Wall: 7}))
 	var snapshot bytes.Buffer
@@ -92,7 +92,7 @@ func TestReplicaRestores(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := &recorder{}
-	to := New(restored.world())
+	to := New(restored.env())
 	if err := to.Restore(io.NopCloser(&snapshot)); err != nil {
 		t.Fatal(err)
 	}

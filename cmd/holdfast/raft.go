@@ -127,7 +127,7 @@ func showAutopilot(a *administration, command *cobra.Command, _ []string) error 
 	var rows [][]any
 	for _, m := range health.Members {
 		state := m.State
-		if m.KeptNonVoter {
+		if m.Pinned {
 			state += " (kept)"
 		}
 		rows = append(rows, []any{m.Member, state, m.Healthy, m.StableSince.Format(time.RFC3339), m.LastContact, m.LastIndex, m.Version, m.BrokerConnected})

@@ -107,7 +107,7 @@ func (r *responder) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush, Rest: r.rest})
+	r.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: func(m mqttconn.Message) { r.received(ctx, m.Publish) }, Idle: r.flush, CoalescingDelay: r.coalescingDelay})
 	defer func() { _ = r.conn.Close() }() // nothing of it matters any more
 	r.acks = mqttconn.NewAcks(r.conn)
 	client := paho.NewClient(paho.ClientConfig{
@@ -175,8 +175,8 @@ func (r *responder) answer(p *paho.Publish) *packets.Publish {
 	}
 }
 
-// rest is about the coalescing delay of a node: 5 ms for a follower, 2 ms for a busy leader, 0 for an idle one.
-func (r *responder) rest() time.Duration {
+// coalescingDelay is about the coalescing delay of a node: 5 ms for a follower, 2 ms for a busy leader, 0 for an idle one.
+func (r *responder) coalescingDelay() time.Duration {
 	const enoughToDo = 16
 	switch {
 	case !r.config.Answer:

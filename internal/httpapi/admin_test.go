@@ -37,7 +37,7 @@ func (idle) Failed(any, bool)                            {}
 func (idle) HandleBroadcast([]byte)                      {}
 func (idle) Restored()                                   {}
 func (idle) Held(uint64, time.Duration) ([]byte, uint64) { return nil, 0 }
-func (idle) BrokerSilence() time.Duration                { return 0 }
+func (idle) BrokerDownFor() time.Duration                { return 0 }
 func (idle) Serve(ctx context.Context, _ uint64) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
@@ -69,7 +69,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		config := cluster.DefaultConfig()
 		config.ID, config.Address, config.Members = server.ID, server.Address, servers
 		store := raft.NewInmemStore()
-		node, err := cluster.Open(config, cluster.World{
+		node, err := cluster.Open(config, cluster.Environment{
 			Stores: raftlog.Stores{
 				Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: noOffer{}, Close: func() error { return nil },
 			},

@@ -56,10 +56,10 @@ func TestBoundaryBeginsARecord(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.Boundary() // of nothing
+	p.StartRecord() // of nothing
 	publish("a")
 	publish("b")
-	p.Boundary()
+	p.StartRecord()
 	publish("c")
 	p.Flush()
 	for record := range records { // how many there are before is the writer's business
@@ -120,7 +120,7 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 				close(all)
 			}
 		},
-		Rest: func() time.Duration {
+		CoalescingDelay: func() time.Duration {
 			delays++
 			return 5 * time.Millisecond
 		},

@@ -31,8 +31,8 @@ type Receiver struct {
 	Puback func(id uint16, reason byte) bool
 	// Idle is called when all that had come is received, before more is waited for. It may be nil.
 	Idle func()
-	// Rest returns for how long, at most, what comes may gather before it is read; 0 is not at all. It may be nil.
-	Rest func() time.Duration
+	// CoalescingDelay returns for how long, at most, what comes may gather before it is read; 0 is not at all. It may be nil.
+	CoalescingDelay func() time.Duration
 }
 
 // Message is what was received.
@@ -159,10 +159,10 @@ func (c *Conn) flush() {
 // beforeRead runs before each read of the network.
 func (c *Conn) beforeRead() {
 	c.idle()
-	if c.receiver.Rest == nil {
+	if c.receiver.CoalescingDelay == nil {
 		return
 	}
-	if most := c.receiver.Rest(); most > 0 {
+	if most := c.receiver.CoalescingDelay(); most > 0 {
 		c.setResting(true)
 		c.coalesce.wait(most)
 		c.setResting(false)

@@ -175,7 +175,7 @@ func TestIdleBeforeTheEnd(t *testing.T) {
 func TestWritesWaitForTheRest(t *testing.T) {
 	near, far := net.Pipe()
 	rests := make(chan struct{}, 1)
-	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, Rest: func() time.Duration {
+	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
 		select {
 		case rests <- struct{}{}:
 			return time.Millisecond

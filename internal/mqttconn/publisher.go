@@ -189,9 +189,9 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 // Expedite turns the coalescing delay for PUBACKs off or on. Off is for a caller that waits for the PUBACK of each message.
 func (p *Publisher) Expedite(yes bool) { p.expedited.Store(yes) }
 
-// Boundary makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything
+// StartRecord makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything
 // else. Without TLS it does nothing: the network keeps no boundaries.
-func (p *Publisher) Boundary() {
+func (p *Publisher) StartRecord() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.records && len(p.out) > 0 {

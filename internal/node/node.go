@@ -112,7 +112,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	}
 	config.Front.Cluster, config.Front.Node = config.Cluster, config.Name
 	clock := cluster.SystemClock()
-	front, err := mqttfront.New(config.Front, mqttfront.World{
+	front, err := mqttfront.New(config.Front, mqttfront.Environment{
 		Dialer: config.Dialer, Driver: config.Driver, Contact: contactFile(filepath.Join(config.DataDir, "last-contact")),
 		Wall: clock.Wall, Random: rand.Uint64, Log: config.Log, Metrics: metrics.New(config.Registry),
 	})
@@ -139,7 +139,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig.ID, raftConfig.Address, raftConfig.Members = identity.RaftID(), config.Links.Address, members
 	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
-	member, err := cluster.Open(raftConfig, cluster.World{
+	member, err := cluster.Open(raftConfig, cluster.Environment{
 		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
 		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)

@@ -15,8 +15,8 @@ import (
 // quota is still answered.
 const MaxPacket = wire.MaxPayload + 4<<20
 
-// Silent is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
-const Silent = 2 * time.Second
+// SilenceLimit is how long the broker may say nothing, not even a probe, before this node counts as cut off from it.
+const SilenceLimit = 2 * time.Second
 
 // Config is what sessions need to know. All fields are set.
 type Config struct {
@@ -36,8 +36,8 @@ type ContactStore interface {
 	Save(wall int64) error
 }
 
-// World is all that sessions touch outside of their own memory. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that sessions touch outside of their own memory. The functions are safe for concurrent use.
+type Environment struct {
 	Login   *mqttconn.Login
 	Contact ContactStore
 	Wall    func() int64 // milliseconds since the Unix epoch

@@ -14,12 +14,12 @@ import (
 
 // connect connects once, and receives until the connection ends. It returns the address of the broker, and why it ended.
 func (s *session) connect(ctx context.Context) (broker string, err error) {
-	login := s.world.Login
+	login := s.env.Login
 	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
-	since, contact, resume := s.resumes()
+	since, contact, resume := s.resumePoint()
 	if !resume && s.carriesRequests && !s.cleanStart {
-		if err := s.end(dialing); err != nil {
+		if err := s.endSession(dialing); err != nil {
 			return "", err
 		}
 	}
@@ -30,13 +30,13 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		since, contact = time.Now(), time.Now()
 	}
-	c := &connection{session: s, since: since, queued: time.Since(contact), beats: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
-	beating, stop := context.WithCancel(ctx)
-	var beats sync.WaitGroup
-	beats.Go(func() { c.beats.run(beating, s.config.ProbeInterval, c.beating) })
-	defer beats.Wait()
+	c := &connection{session: s, since: since, queued: time.Since(contact), heartbeat: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
+	whileConnected, stop := context.WithCancel(ctx)
+	var heartbeat sync.WaitGroup
+	heartbeat.Go(func() { c.heartbeat.run(whileConnected, s.config.ProbeInterval, c.handleGap) })
+	defer heartbeat.Wait()
 	defer stop()
-	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, Rest: s.handler.CoalescingDelay})
+	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, CoalescingDelay: s.handler.CoalescingDelay})
 	c.acks = mqttconn.NewAcks(c.conn)
 	c.client = paho.NewClient(paho.ClientConfig{
 		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionAge),
@@ -68,7 +68,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if connack.SessionPresent { // what waits in it may come first, and take its time
 		subscribing = ctx
 		if s.shared {
-			s.set(true, "connected")
+			s.setStatus(true, "connected")
 		}
 	}
 	err = c.serve(ctx, subscribing)
@@ -79,10 +79,10 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 // errSessionKept says that the broker still had a session that was ended.
 var errSessionKept = errors.New("the broker kept a session that was ended: asking for a clean start")
 
-// end ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
+// endSession ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
 // follows it: Mosquitto writes no session to its disk that a clean start began, so what waits in it would be lost when the broker restarts.
-func (s *session) end(ctx context.Context) error {
-	publisher, err := s.world.Login.Publisher(ctx, s.clientID)
+func (s *session) endSession(ctx context.Context) error {
+	publisher, err := s.env.Login.Publisher(ctx, s.clientID)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (s *session) end(ctx context.Context) error {
 
 // packet returns the CONNECT packet.
 func (s *session) packet(resume bool) *paho.Connect {
-	login := s.world.Login
+	login := s.env.Login
 	password := login.PasswordNow()
 	age, receive, packet := s.probes.sessionExpiry(), uint16(65535), uint32(MaxPacket)
 	return &paho.Connect{

@@ -20,12 +20,12 @@ type connection struct {
 	conn    *mqttconn.Conn
 	acks    *mqttconn.Acks
 
-	beats   *heartbeat
-	queued  time.Duration // how old what the broker had for the session may have been when the connection began
-	stale   atomic.Bool   // what comes now may be older than the session's age
-	since   time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
-	handled context.Context
-	reason  chan error // why the connection ended, the first word counts
+	heartbeat *heartbeat
+	queued    time.Duration // how old what the broker had for the session may have been when the connection began
+	stale     atomic.Bool   // what comes now may be older than the session's age
+	since     time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
+	handled   context.Context
+	reason    chan error // why the connection ended, the first word counts
 }
 
 // errEnded is all that is known of a connection that the broker closed without a word, as Mosquitto 2.0 does when another client
@@ -51,8 +51,8 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 		return err
 	}
 	c.session.status.begin()
-	c.session.set(true, "connected")
-	c.session.world.Log.Info("broker session up", "client", c.session.clientID)
+	c.session.setStatus(true, "connected")
+	c.session.env.Log.Info("broker session up", "client", c.session.clientID)
 	c.session.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
@@ -101,7 +101,7 @@ func (c *connection) received(message mqttconn.Message) {
 		c.probed(message.Payload)
 		done()
 	case c.stale.Load(): // no other node receives these requests: the session goes on
-		s.world.Metrics.stale.Inc()
+		s.env.Metrics.stale.Inc()
 		done()
 	case message.Topic != topics.Invoke || !s.carriesRequests: // not subscribed to
 		done()
@@ -117,11 +117,11 @@ func (c *connection) tooOld() bool {
 	if probes.returned.Load() {
 		return probes.tooOld(time.Since(c.since))
 	}
-	return c.stalled(c.beats.silent())
+	return c.stalled(c.heartbeat.silent())
 }
 
-// beating handles the time between two heartbeats.
-func (c *connection) beating(gap time.Duration) {
+// handleGap handles the time between two heartbeats.
+func (c *connection) handleGap(gap time.Duration) {
 	if c.session.carriesRequests && !c.session.probes.returned.Load() && c.stalled(gap) {
 		c.expire()
 	}

@@ -18,15 +18,15 @@ func newHeartbeat() *heartbeat { return &heartbeat{began: time.Now()} }
 // silent returns how long ago the last beat was.
 func (h *heartbeat) silent() time.Duration { return time.Since(h.began) - time.Duration(h.last.Load()) }
 
-// beat calls beating with the time since the last beat, and records the beat afterwards. So no goroutine sees a recent beat before beating has
+// beat calls handleGap with the time since the last beat, and records the beat afterwards. So no goroutine sees a recent beat before handleGap has
 // handled the gap.
-func (h *heartbeat) beat(beating func(gap time.Duration)) {
-	beating(h.silent())
+func (h *heartbeat) beat(handleGap func(gap time.Duration)) {
+	handleGap(h.silent())
 	h.last.Store(int64(time.Since(h.began)))
 }
 
 // run beats at intervals until the context ends.
-func (h *heartbeat) run(ctx context.Context, interval time.Duration, beating func(gap time.Duration)) {
+func (h *heartbeat) run(ctx context.Context, interval time.Duration, handleGap func(gap time.Duration)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -34,7 +34,7 @@ func (h *heartbeat) run(ctx context.Context, interval time.Duration, beating fun
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			h.beat(beating)
+			h.beat(handleGap)
 		}
 	}
 }

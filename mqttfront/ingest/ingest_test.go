@@ -50,8 +50,8 @@ type rig struct {
 	barrier *Barrier
 }
 
-func newWorld(network func(context.Context, string) (net.Conn, error), contact ContactStore) *World {
-	return &World{
+func newWorld(network func(context.Context, string) (net.Conn, error), contact ContactStore) *Environment {
+	return &Environment{
 		Login: &mqttconn.Login{
 			Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: "broker:1883"}}, Timeout: time.Second, Network: network},
 			KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 16,
@@ -85,7 +85,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
 	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
 	c = &connection{
-		session: r.session, since: time.Now(), beats: newHeartbeat(), handled: t.Context(), reason: make(chan error, 1),
+		session: r.session, since: time.Now(), heartbeat: newHeartbeat(), handled: t.Context(), reason: make(chan error, 1),
 		acks: mqttconn.NewAcks(conn),
 	}
 	number := uint16(0)
@@ -212,7 +212,7 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 		c, receive := r.connected(t)
 		for range 2 * r.config.SessionAge / r.config.ProbeInterval {
 			time.Sleep(r.config.ProbeInterval)
-			c.beats.beat(c.beating)
+			c.heartbeat.beat(c.handleGap)
 		}
 		receive(topics.Invoke, nil)
 		if r.handler.received != 1 || len(c.reason) != 0 {
@@ -240,7 +240,7 @@ func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
 				c.queued = test.queued
 				time.Sleep(test.stopped)
 				if test.beats {
-					c.beats.beat(c.beating)
+					c.heartbeat.beat(c.handleGap)
 				}
 				receive(topics.Invoke, nil)
 				if taken := r.handler.received == 1; taken != test.taken || (len(c.reason) == 0) != test.taken {
@@ -264,8 +264,8 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 					dialled = true
 					return nil, errors.New("nobody listens")
 				}
-				world := newWorld(network, &fakeContact{})
-				s := NewLeaderSession(newConfig(), world, &fakeHandler{}, NewBarrier(), world.Wall, func(context.Context) error { return test.confirm })
+				env := newWorld(network, &fakeContact{})
+				s := NewLeaderSession(newConfig(), env, &fakeHandler{}, NewBarrier(), env.Wall, func(context.Context) error { return test.confirm })
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				s.Run(ctx)
@@ -280,8 +280,8 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 // A leader's session counts as silent from its beginning until it is connected, and is wrong when that takes long.
 func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		world := newWorld(nil, &fakeContact{})
-		s := NewLeaderSession(newConfig(), world, &fakeHandler{}, NewBarrier(), world.Wall, nil)
+		env := newWorld(nil, &fakeContact{})
+		s := NewLeaderSession(newConfig(), env, &fakeHandler{}, NewBarrier(), env.Wall, nil)
 		if err := s.Err(); err != nil {
 			t.Error(err)
 		}
@@ -289,7 +289,7 @@ func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
 		if silence := s.Silence(time.Now()); silence != 3*time.Second || s.Err() == nil {
 			t.Errorf("silent for %v: %v", silence, s.Err())
 		}
-		s.set(true, "connected")
+		s.setStatus(true, "connected")
 		if silence := s.Silence(time.Now()); silence != 0 || s.Err() != nil {
 			t.Errorf("silent for %v: %v", silence, s.Err())
 		}

@@ -17,15 +17,15 @@ type LeaderSession struct {
 
 // NewLeaderSession returns a leader's session that is not connected yet. wall is the cluster's clock, in milliseconds since the Unix epoch. confirm
 // returns nil when the node led at some moment after the call.
-func NewLeaderSession(config *Config, world *World, handler Handler, barrier *Barrier, wall func() int64, confirm func(context.Context) error) *LeaderSession {
-	s := newSession(config, world, handler, barrier, config.Cluster+"-ingest", "holdfast/"+config.Cluster+"/probe", wall)
+func NewLeaderSession(config *Config, env *Environment, handler Handler, barrier *Barrier, wall func() int64, confirm func(context.Context) error) *LeaderSession {
+	s := newSession(config, env, handler, barrier, config.Cluster+"-ingest", "holdfast/"+config.Cluster+"/probe", wall)
 	s.shared, s.carriesRequests, s.probes.carriesRequests = true, true, true
 	return &LeaderSession{session: s, confirm: confirm}
 }
 
-// Err returns what is wrong with the session if it has been down for longer than Silent.
+// Err returns what is wrong with the session if it has been down for longer than SilenceLimit.
 func (s *LeaderSession) Err() error {
-	if s.status.down(time.Now()) > Silent {
+	if s.status.down(time.Now()) > SilenceLimit {
 		return errors.New("broker session: " + s.clientID + " is not connected")
 	}
 	return nil
@@ -45,17 +45,17 @@ func (s *LeaderSession) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if s.set(false, err.Error()) {
-			s.world.Metrics.losses.Inc()
+		if s.setStatus(false, err.Error()) {
+			s.env.Metrics.losses.Inc()
 			if time.Since(began) > steady {
 				delay = s.config.BackoffMin
 			}
 		}
-		s.world.Log.Warn("the leader's ingest session is not up", "client", s.clientID, "error", err)
+		s.env.Log.Warn("the leader's ingest session is not up", "client", s.clientID, "error", err)
 		if !mqttconn.IsTakenOver(err) {
-			s.world.Login.Dialer.Next()
+			s.env.Login.Dialer.Next()
 		}
-		s.world.Pause(ctx, delay)
+		s.env.Pause(ctx, delay)
 		delay = min(2*delay, s.config.BackoffMax)
 	}
 }

@@ -15,10 +15,10 @@ type NodeSession struct{ *session }
 
 // NewNodeSession returns a node's session that is not connected yet. One that brings no requests only tells whether the broker is there. The barrier
 // is that of the session if it brings requests.
-func NewNodeSession(config *Config, world *World, handler Handler, barrier *Barrier, requests bool) *NodeSession {
+func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool) *NodeSession {
 	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
-	s := newSession(config, world, handler, barrier, clientID, topic, world.Wall)
-	s.carriesRequests, s.probes.carriesRequests, s.connected = requests, requests, world.Metrics.connected
+	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
+	s.carriesRequests, s.probes.carriesRequests, s.connected = requests, requests, env.Metrics.connected
 	return &NodeSession{s}
 }
 
@@ -36,7 +36,7 @@ func (s *NodeSession) DeliveringSince() time.Time {
 // Err returns nil when the session is up, else what is wrong.
 func (s *NodeSession) Err() error {
 	now := time.Now()
-	if up, text := s.status.is(); !up || s.status.silence(now) > Silent {
+	if up, text := s.status.is(); !up || s.status.silence(now) > SilenceLimit {
 		return fmt.Errorf("broker session: %s", text)
 	}
 	return nil
@@ -55,7 +55,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 	for {
 		var probe *takeoverProbe
 		if short >= maxShort {
-			probe = startTakeoverProbe(ctx, s.world.Login, fmt.Sprintf("%s-%08x", s.clientID, uint32(s.world.Random())))
+			probe = startTakeoverProbe(ctx, s.env.Login, fmt.Sprintf("%s-%08x", s.clientID, uint32(s.env.Random())))
 		}
 		began := time.Now()
 		broker, err := s.connect(ctx)
@@ -63,9 +63,9 @@ func (s *NodeSession) Run(ctx context.Context) {
 			probe.close()
 			return
 		}
-		wasUp := s.set(false, err.Error())
+		wasUp := s.setStatus(false, err.Error())
 		if wasUp {
-			s.world.Metrics.losses.Inc()
+			s.env.Metrics.losses.Inc()
 			if time.Since(began) > steady {
 				delay = s.config.BackoffMin
 			}
@@ -80,18 +80,18 @@ func (s *NodeSession) Run(ctx context.Context) {
 			s.yield(ctx)
 		} else if text := err.Error(); wasUp || text != logged { // not once for each attempt
 			logged = text
-			s.world.Log.Warn("no broker session", "was_up", wasUp, "error", err)
+			s.env.Log.Warn("no broker session", "was_up", wasUp, "error", err)
 		}
-		s.world.Login.Dialer.Next()
-		s.world.Pause(ctx, delay)
+		s.env.Login.Dialer.Next()
+		s.env.Pause(ctx, delay)
 		delay = min(2*delay, s.config.BackoffMax)
 	}
 }
 
 // yield leaves the client id to another client for a while. Taking it back at once would make the two disconnect each other for ever.
 func (s *NodeSession) yield(ctx context.Context) {
-	s.set(false, "another client uses this node's client id "+s.clientID)
-	s.world.Metrics.taken.Inc()
-	s.world.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker refuse something of it?", "client", s.clientID)
-	s.world.Pause(ctx, s.config.SessionAge)
+	s.setStatus(false, "another client uses this node's client id "+s.clientID)
+	s.env.Metrics.taken.Inc()
+	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker refuse something of it?", "client", s.clientID)
+	s.env.Pause(ctx, s.config.SessionAge)
 }

@@ -19,7 +19,7 @@ var errStale = errors.New("the session's queue is too old: starting a clean one"
 // forgotten: they are dropped, and the session starts clean. The round trip is also the sign that the broker is alive.
 type prober struct {
 	config  *Config
-	world   *World
+	env     *Environment
 	barrier *Barrier
 	drop    func(since time.Time) // drops requests that came after a moment
 	topic   string
@@ -74,8 +74,8 @@ func (p *prober) passed(moment time.Time) {
 		return // no restart resumes a session that is too old
 	}
 	p.saved = now
-	if err := p.world.Contact.Save(p.world.Wall() - now.Sub(moment).Milliseconds()); err != nil {
-		p.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	if err := p.env.Contact.Save(p.env.Wall() - now.Sub(moment).Milliseconds()); err != nil {
+		p.env.Log.Warn("the last contact with the broker could not be written down", "error", err)
 	}
 }
 
@@ -103,13 +103,13 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
 		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1))
-		sending, cancel := context.WithTimeout(ctx, p.world.Login.KeepAlive)
+		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
 		})
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			p.world.Log.Debug("probe not sent", "error", err)
+			p.env.Log.Debug("probe not sent", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -132,9 +132,9 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	age := time.Duration(p.wall()-wall) * time.Millisecond
 	if boot == p.boot {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
-		p.world.Metrics.probe.Observe(age.Seconds())
+		p.env.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
-			p.world.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+			p.env.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
 	sent = now.Add(-max(age, 0))
@@ -161,8 +161,8 @@ func (p *prober) expired() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clean = true
-	if err := p.world.Contact.Save(0); err != nil {
-		p.world.Log.Warn("the last contact with the broker could not be written down", "error", err)
+	if err := p.env.Contact.Save(0); err != nil {
+		p.env.Log.Warn("the last contact with the broker could not be written down", "error", err)
 	}
 }
 
@@ -174,8 +174,8 @@ func (p *prober) resumable() (since, contact time.Time, ok bool) {
 	defer p.mu.Unlock()
 	since = p.since
 	if since.IsZero() {
-		wall, known := p.world.Contact.Load()
-		age := time.Duration(p.world.Wall()-wall) * time.Millisecond
+		wall, known := p.env.Contact.Load()
+		age := time.Duration(p.env.Wall()-wall) * time.Millisecond
 		if !known || age < 0 {
 			age = p.config.SessionAge
 		}

@@ -121,7 +121,7 @@ func TestSilence(t *testing.T) {
 			t.Errorf("not connected for a minute: %v, %v", s, r.Err())
 		}
 		up := time.Now()
-		r.set(true, "connected")
+		r.setStatus(true, "connected")
 		if s := r.Silence(time.Now()); s != 0 || r.Err() != nil {
 			t.Errorf("just up: %v, %v", s, r.Err())
 		}
@@ -136,7 +136,7 @@ func TestSilence(t *testing.T) {
 		if !r.UpSince(up) || r.UpSince(up.Add(-1)) {
 			t.Error("wrong since when the session is up")
 		}
-		if r.set(false, "lost"); r.UpSince(time.Now()) || r.Silence(time.Now()) != 0 {
+		if r.setStatus(false, "lost"); r.UpSince(time.Now()) || r.Silence(time.Now()) != 0 {
 			t.Error("up although it was lost")
 		}
 	})

@@ -9,7 +9,7 @@ import (
 // session is a session with the broker, over one connection after the other.
 type session struct {
 	config          *Config
-	world           *World
+	env             *Environment
 	handler         Handler
 	clientID        string
 	carriesRequests bool
@@ -23,20 +23,20 @@ type session struct {
 }
 
 // newSession returns a session of a client id. Its probes go to a topic, and say the time of a clock that is in milliseconds since the Unix epoch.
-func newSession(config *Config, world *World, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
+func newSession(config *Config, env *Environment, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
 	return &session{
-		config: config, world: world, handler: handler, clientID: clientID,
+		config: config, env: env, handler: handler, clientID: clientID,
 		status: newStatus(handler.Blocked, config.ProbeInterval),
-		probes: &prober{config: config, world: world, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, boot: world.Random(), start: time.Now()},
+		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, boot: env.Random(), start: time.Now()},
 	}
 }
 
 // Silence returns how long the session has delivered nothing. It is 0 while this node does not read, and for up to 1.5 probe intervals.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumes reports whether to resume the session that the broker kept. The broker received the queued messages after since. The age of the last
+// resumePoint reports whether to resume the session that the broker kept. The broker received the queued messages after since. The age of the last
 // contact decides. For the leader's session both moments are now: the probes show what is too old. If resume is false, connect sets both anew.
-func (s *session) resumes() (since, contact time.Time, resume bool) {
+func (s *session) resumePoint() (since, contact time.Time, resume bool) {
 	now := time.Now()
 	switch {
 	case !s.carriesRequests:
@@ -48,8 +48,8 @@ func (s *session) resumes() (since, contact time.Time, resume bool) {
 	}
 }
 
-// set notes what the session is doing, and returns whether it was up.
-func (s *session) set(up bool, text string) (wasUp bool) {
+// setStatus notes what the session is doing, and returns whether it was up.
+func (s *session) setStatus(up bool, text string) (wasUp bool) {
 	if s.connected != nil {
 		value := 0.0
 		if up {

@@ -115,7 +115,7 @@ func outcomeName(result *fsm.Result) string {
 		return "not_applied"
 	case fsm.CodeMissing, fsm.CodeNull:
 		return "missing"
-	case fsm.CodeDropped:
+	case fsm.CodeNoReply:
 		return "dropped"
 	default:
 		return "error"

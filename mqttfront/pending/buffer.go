@@ -111,7 +111,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	}
 	r, held := p.byID[id]
 	if expected && held && r.outcome == 0 {
-		r.Commit(index)
+		r.SetOutcome(index)
 		p.committed = append(p.committed, committed{r, index})
 	}
 	if early := expected && !held; early || end == EndShed {

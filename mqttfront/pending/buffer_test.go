@@ -78,7 +78,7 @@ func TestPendingAgainstModel(t *testing.T) {
 					p.BeginWrite(one)
 				}
 			case choice < 6 && one.state == StateExecuting:
-				one.Hold()
+				one.MarkHeld()
 				p.EndWrite(one)
 			case choice < 8:
 				index++
@@ -143,7 +143,7 @@ func TestKeepFirst(t *testing.T) {
 			}
 			for i, number := range test.given {
 				r := copies[number-1]
-				r.Hold()
+				r.MarkHeld()
 				dropped := p.KeepFirst(r)
 				if (dropped == nil) != (test.dropped[i] == 0) || dropped != nil && dropped != copies[test.dropped[i]-1] {
 					t.Fatalf("step %d: dropped %v", i, dropped)

@@ -1,35 +1,38 @@
 // Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock
 // and no I/O: the caller provides locking and the current time.
 //
-// A request is in one of these states. It is held when it is pending, committed, a copy or late; the store has it when it is executing, refusing,
-// repeating or barring.
+// A request is in one of these states. It is held when it is pending, committed, a duplicate or late. The store has it when it is
+// executing, shedding, retrieving or rejecting.
 //
 //	from        when                                                         to
-//	-           it arrives, or is taken from another node                    pending, or committed or copy if its outcome is known
+//	-           it arrives, or is taken from another node                    pending, or committed or duplicate if its outcome is
+//	                                                                         known
 //	pending     the log has its outcome, and another node answers            committed
-//	held        its outcome was found in the state                           copy
+//	held        its outcome was found in the state                           duplicate
 //	pending     a leader finds that it must not have an effect any more      late
 //	late        the log has its outcome after all                            committed
 //	pending     the leader proposes it, or reads                             executing
-//	pending     the leader proposes to refuse it as overload                 refusing
-//	copy        the leader proposes a refusal                                repeating
-//	held, and   the leader proposes a refusal: it expired, was shed, is late,
-//	no copy     or has an outcome that may be forgotten                      barring
+//	pending     the leader proposes to refuse it as overload                 shedding
+//	duplicate   the leader proposes a refusal                                retrieving
+//	held, and   the leader proposes a refusal: it expired, was shed, is      rejecting
+//	no          late, or has an outcome that may be forgotten
+//	duplicate
 //	held        a new leader finds its outcome in the state                  delivering
 //	executing   the log has its outcome                                      delivering
-//	refusing    the log has the refusal, or an outcome from before           delivering
-//	repeating,  the log has an outcome from before                           delivering
-//	barring
-//	repeating,  the log has the refusal                                      done
-//	barring
-//	in store    its outcome was found in the state, or its client sent it
-//	            again after the outcome                                      repeating
-//	in store    the store gives it back, or the node leads no more           copy if it was repeating, else committed if its outcome
-//	                                                                         is known, else late if it was barring, else pending
+//	shedding    the log has the refusal, or an outcome from before           delivering
+//	retrieving, the log has an outcome from before                           delivering
+//	rejecting
+//	retrieving, the log has the refusal                                      done
+//	rejecting
+//	in store    its outcome was found in the state, or its client sent it    retrieving
+//	            again after the outcome
+//	in store    the store gives it back, or the node leads no more           duplicate if it was retrieving, else committed if its
+//	                                                                         outcome is known, else late if it was rejecting, else
+//	                                                                         pending
 //	delivering  the broker has the reply                                     done
 //	delivering  the leadership ends                                          committed, or pending if it is not in the log
-//	held        its outcome is published, the leader reports it as answered,
-//	            it can be forgotten (Forgettable), or it is stale            done
+//	held        its outcome is published, the leader reports it as answered, done
+//	            it can be forgotten (Forgettable), or it is stale
 //
 // An open request has no known outcome and may still be executed. After it has expired it stays in the buffer for
 // orderMemory, because its position helps to order other nodes' requests. It is not executed then.

@@ -32,7 +32,7 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 				return true
 			}
 			if names == nil {
-				names = p.clientNames(elsewhere)
+				names = p.localClientKeys(elsewhere)
 			}
 			r.client = names[r.ClientKey()] // reads of the client that come here wait for its writes
 			p.Add(r)
@@ -70,25 +70,25 @@ func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 	return lists
 }
 
-// clientNames returns the names that clients have here, by the names that other nodes give them. Nodes whose identity settings differ, as while a
-// change is rolled out, name a client differently. A name stands for a client here if all requests that both nodes hold agree; otherwise it has none.
-func (p *Buffer) clientNames(elsewhere [][]*Request) map[string]string {
+// localClientKeys maps the client keys that other nodes use to those that this node uses. Nodes whose identity settings differ, as while a
+// change is rolled out, use different keys for one client. A key is mapped if all requests that both nodes hold agree; otherwise it maps to nothing.
+func (p *Buffer) localClientKeys(elsewhere [][]*Request) map[string]string {
 	const ambiguous = ""
-	names := make(map[string]string)
+	keys := make(map[string]string)
 	for _, list := range elsewhere {
 		for _, r := range list {
 			here := p.byID[r.Command.ID]
 			if here == nil {
 				continue
 			}
-			there, name := r.ClientKey(), here.ClientKey()
-			if known, ok := names[there]; ok && known != name {
-				name = ambiguous
+			there, key := r.ClientKey(), here.ClientKey()
+			if known, ok := keys[there]; ok && known != key {
+				key = ambiguous
 			}
-			names[there] = name
+			keys[there] = key
 		}
 	}
-	return names
+	return keys
 }
 
 // client returns the key of a request's client: the one of the copy that is held here, if there is one.

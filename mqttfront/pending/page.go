@@ -64,7 +64,7 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
 		command.Kind, flags = fsm.KindInvalid, flagBare
 	}
-	if r.IsCopy() {
+	if r.IsDuplicate() {
 		flags |= flagCopy
 	}
 	if r.FromPeer {
@@ -139,7 +139,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	}
 	r.HoldUntil = now.Add(body.milliseconds())
 	r.Arrived = now.Add(-body.milliseconds())
-	r.Commit(body.number())
+	r.SetOutcome(body.number())
 	flags := body.number()
 	encoded := body.bytes()
 	if body.err != nil {
@@ -163,7 +163,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 		r.Command.Kind = 0
 	}
 	if flags&flagCopy != 0 {
-		r.MarkCopy()
+		r.MarkDuplicate()
 	}
 	r.Relayed = flags&flagElsewhere != 0
 	r.Read = r.Command.Kind == fsm.KindGet

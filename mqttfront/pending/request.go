@@ -75,11 +75,11 @@ func (r *Request) Absorb(other *Request) {
 		r.HoldUntil = other.HoldUntil
 	}
 	r.Command.Lifetime = max(r.Command.Lifetime, other.Command.Lifetime)
-	if other.IsCopy() {
-		r.MarkCopy()
+	if other.IsDuplicate() {
+		r.MarkDuplicate()
 	}
 	if r.outcome == 0 {
-		r.Commit(other.outcome)
+		r.SetOutcome(other.outcome)
 	}
 }
 

@@ -31,11 +31,11 @@ func TestSettled(t *testing.T) {
 		"both copies are open, and this node began just before": {StatePending, StatePending, 0, -second, false, 0, true},
 		"this node's session is old":                            {StatePending, StatePending, 0, -time.Minute, false, 0, false},
 		"the request is done here":                              {StateCommitted, StatePending, 0, -second, false, 0, false},
-		"the request is a copy here":                            {StateCopy, StatePending, 0, -second, false, 0, false},
-		"the request is a copy there":                           {StatePending, StateCopy, 0, -second, false, 0, false},
+		"the request is a copy here":                            {StateDuplicate, StatePending, 0, -second, false, 0, false},
+		"the request is a copy there":                           {StatePending, StateDuplicate, 0, -second, false, 0, false},
 		"this node has the request from another":                {StatePending, StatePending, 0, -second, true, 0, false},
 		"the other copy was sent later":                         {StatePending, StatePending, 0, -second, false, 2 * second, false},
-		"a barrier has passed":                                  {StateCopy, StateCopy, second, -time.Minute, false, 0, true},
+		"a barrier has passed":                                  {StateDuplicate, StateDuplicate, second, -time.Minute, false, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewBuffer(100, 1<<20)

@@ -10,18 +10,21 @@ const (
 	StatePending State = iota
 	// StateCommitted: the log has the outcome. The node keeps the request until the reply is known to be published.
 	StateCommitted
-	// StateCopy: the request is a copy of one that has an outcome, which may be forgotten by the time it is executed. It must not have an effect.
-	StateCopy
-	// StateLate: a leader found that the request must not have an effect any more, and could not put that into the log.
+	// StateDuplicate: the request was found to have an outcome already. It must not have an effect: the outcome may be
+	// forgotten by the time the request is executed.
+	StateDuplicate
+	// StateLate: a leader found that the request must not have an effect any more, and could not write its refusal to the log.
 	StateLate
 	// StateExecuting: the store has the request.
 	StateExecuting
-	// StateRefusing: the store has the refusal of the request as overload.
-	StateRefusing
-	// StateRepeating: the store has the refusal of a copy. The copy is answered only if the log knows its outcome.
-	StateRepeating
-	// StateBarring: the store has the refusal of a request that must not have an effect any more. It is answered only if it had an outcome before.
-	StateBarring
+	// StateShedding: the store has the refusal of the request as overload.
+	StateShedding
+	// StateRetrieving: the store has the refusal of a duplicate. The result of that entry is the outcome, if the dedup table
+	// still has it. Otherwise the duplicate is not answered.
+	StateRetrieving
+	// StateRejecting: the store has the refusal of a request that must not have an effect any more. The request is answered
+	// only if it had an outcome before.
+	StateRejecting
 	// StateDelivering: the reply is on its way to the broker.
 	StateDelivering
 	// StateDone: the node does not have the request any more.
@@ -37,21 +40,21 @@ func (r *Request) State() State { return r.state }
 // Outcome returns the index of the log entry with the outcome, 0 while that is not known.
 func (r *Request) Outcome() uint64 { return r.outcome }
 
-// IsCopy reports whether the request is known to be a copy of one that has an outcome.
-func (r *Request) IsCopy() bool { return r.state == StateCopy || r.state == StateRepeating }
+// IsDuplicate reports whether the request was found to have an outcome already.
+func (r *Request) IsDuplicate() bool { return r.state == StateDuplicate || r.state == StateRetrieving }
 
 // IsOpen reports whether nothing is known that keeps the request from being executed.
 func (r *Request) IsOpen() bool {
-	return r.outcome == 0 && !r.IsCopy() && r.state != StateLate && r.state != StateBarring
+	return r.outcome == 0 && !r.IsDuplicate() && r.state != StateLate && r.state != StateRejecting
 }
 
-// MarkCopy notes that the request is a copy of one that has an outcome.
-func (r *Request) MarkCopy() {
+// MarkDuplicate notes that the request was found to have an outcome already.
+func (r *Request) MarkDuplicate() {
 	switch r.state {
 	case StatePending, StateCommitted, StateLate:
-		r.state = StateCopy
-	case StateExecuting, StateRefusing, StateBarring:
-		r.state = StateRepeating
+		r.state = StateDuplicate
+	case StateExecuting, StateShedding, StateRejecting:
+		r.state = StateRetrieving
 	}
 }
 
@@ -62,26 +65,26 @@ func (r *Request) MarkLate() {
 	}
 }
 
-// Execute notes that the store executes the request from now on.
-func (r *Request) Execute(now time.Time) { r.state, r.Began = StateExecuting, now }
+// MarkExecuting notes that the store has the request.
+func (r *Request) MarkExecuting(now time.Time) { r.state, r.Began = StateExecuting, now }
 
-// Refuse notes that the store refuses the request as overload from now on.
-func (r *Request) Refuse(now time.Time) { r.state, r.Began = StateRefusing, now }
+// MarkShedding notes that the store has the refusal of the request as overload.
+func (r *Request) MarkShedding(now time.Time) { r.state, r.Began = StateShedding, now }
 
-// Bar notes that the store refuses, from now on, a request that must not have an effect any more.
-func (r *Request) Bar(now time.Time) {
-	if r.Began = now; r.state == StateCopy {
-		r.state = StateRepeating
+// MarkRejecting notes that the store has the refusal of a request that must not have an effect any more.
+func (r *Request) MarkRejecting(now time.Time) {
+	if r.Began = now; r.state == StateDuplicate {
+		r.state = StateRetrieving
 		return
 	}
-	r.state = StateBarring
+	r.state = StateRejecting
 }
 
-// AskAgain notes that the client of a request in the store sent it again after the outcome: the store is to be asked for that once more.
-func (r *Request) AskAgain() { r.state, r.outcome = StateRepeating, 0 }
+// MarkResent notes that the client of a request in the store sent it again after the outcome. The outcome is retrieved once more.
+func (r *Request) MarkResent() { r.state, r.outcome = StateRetrieving, 0 }
 
-// Deliver notes that the reply is on its way to the broker. index is that of the log entry with the outcome, 0 for what is not in the log.
-func (r *Request) Deliver(index uint64, now time.Time) {
+// MarkDelivering notes that the reply is on its way to the broker. index is that of the log entry with the outcome, 0 for what is not in the log.
+func (r *Request) MarkDelivering(index uint64, now time.Time) {
 	r.state = StateDelivering
 	if !r.Read {
 		r.outcome = index
@@ -91,21 +94,21 @@ func (r *Request) Deliver(index uint64, now time.Time) {
 	}
 }
 
-// Commit notes the index of the log entry that has the outcome, if it is known: it is not 0.
-func (r *Request) Commit(index uint64) {
+// SetOutcome notes the index of the log entry that has the outcome, if it is known: it is not 0.
+func (r *Request) SetOutcome(index uint64) {
 	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
 		r.state = StateCommitted
 	}
 }
 
-// Hold makes the request wait at this node again.
-func (r *Request) Hold() {
+// MarkHeld makes the request wait at this node again.
+func (r *Request) MarkHeld() {
 	switch {
-	case r.state == StateRepeating:
-		r.state = StateCopy
+	case r.state == StateRetrieving:
+		r.state = StateDuplicate
 	case r.outcome != 0:
 		r.state = StateCommitted
-	case r.state == StateBarring:
+	case r.state == StateRejecting:
 		r.state = StateLate
 	default:
 		r.state = StatePending

@@ -18,34 +18,34 @@ func TestRequestStates(t *testing.T) {
 		to      State
 		open    bool
 	}{
-		{"a pending request is a copy", StatePending, unknown, (*Request).MarkCopy, StateCopy, false},
-		{"a committed request is found in the state", StateCommitted, index, (*Request).MarkCopy, StateCopy, false},
-		{"a late request is a copy", StateLate, unknown, (*Request).MarkCopy, StateCopy, false},
-		{"a request in the store is a copy when it comes back", StateExecuting, unknown, (*Request).MarkCopy, StateRepeating, false},
-		{"a refused request is a copy when it comes back", StateRefusing, unknown, (*Request).MarkCopy, StateRepeating, false},
-		{"a reply on its way is not stopped", StateDelivering, index, (*Request).MarkCopy, StateDelivering, false},
-		{"the log has the outcome of a pending request", StatePending, unknown, func(r *Request) { r.Commit(index) }, StateCommitted, false},
-		{"the log has the outcome of a late request", StateLate, unknown, func(r *Request) { r.Commit(index) }, StateCommitted, false},
-		{"the log has the outcome of a copy", StateCopy, unknown, func(r *Request) { r.Commit(index) }, StateCopy, false},
-		{"the log has the outcome of a request in the store", StateExecuting, unknown, func(r *Request) { r.Commit(index) }, StateExecuting, false},
+		{"a pending request has an outcome", StatePending, unknown, (*Request).MarkDuplicate, StateDuplicate, false},
+		{"a committed request is found in the state", StateCommitted, index, (*Request).MarkDuplicate, StateDuplicate, false},
+		{"a late request has an outcome", StateLate, unknown, (*Request).MarkDuplicate, StateDuplicate, false},
+		{"a request in the store has an outcome", StateExecuting, unknown, (*Request).MarkDuplicate, StateRetrieving, false},
+		{"a request that is being shed has an outcome", StateShedding, unknown, (*Request).MarkDuplicate, StateRetrieving, false},
+		{"a reply on its way is not stopped", StateDelivering, index, (*Request).MarkDuplicate, StateDelivering, false},
+		{"the log has the outcome of a pending request", StatePending, unknown, func(r *Request) { r.SetOutcome(index) }, StateCommitted, false},
+		{"the log has the outcome of a late request", StateLate, unknown, func(r *Request) { r.SetOutcome(index) }, StateCommitted, false},
+		{"the log has the outcome of a duplicate", StateDuplicate, unknown, func(r *Request) { r.SetOutcome(index) }, StateDuplicate, false},
+		{"the log has the outcome of a request in the store", StateExecuting, unknown, func(r *Request) { r.SetOutcome(index) }, StateExecuting, false},
 		{"a pending request comes too late", StatePending, unknown, (*Request).MarkLate, StateLate, false},
-		{"a copy that comes too late is a copy", StateCopy, unknown, (*Request).MarkLate, StateCopy, false},
-		{"the leader executes a pending request", StatePending, unknown, func(r *Request) { r.Execute(time.Time{}) }, StateExecuting, true},
-		{"the leader refuses a pending request", StatePending, unknown, func(r *Request) { r.Refuse(time.Time{}) }, StateRefusing, true},
-		{"the leader bars a late request", StateLate, unknown, func(r *Request) { r.Bar(time.Time{}) }, StateBarring, false},
-		{"the leader bars a committed request", StateCommitted, index, func(r *Request) { r.Bar(time.Time{}) }, StateBarring, false},
-		{"the leader bars a copy", StateCopy, unknown, func(r *Request) { r.Bar(time.Time{}) }, StateRepeating, false},
-		{"a client asks again for what the store has", StateExecuting, index, (*Request).AskAgain, StateRepeating, false},
-		{"the reply is on its way", StateExecuting, unknown, func(r *Request) { r.Deliver(index, time.Time{}) }, StateDelivering, false},
-		{"no outcome is known", StatePending, unknown, func(r *Request) { r.Commit(unknown) }, StatePending, true},
-		{"the store gives a request back", StateExecuting, unknown, (*Request).Hold, StatePending, true},
-		{"the store gives a request back that has an outcome", StateExecuting, index, (*Request).Hold, StateCommitted, false},
-		{"the store gives a refusal back", StateRefusing, unknown, (*Request).Hold, StatePending, true},
-		{"the store gives a copy back", StateRepeating, unknown, (*Request).Hold, StateCopy, false},
-		{"the store gives a barred request back", StateBarring, unknown, (*Request).Hold, StateLate, false},
-		{"the store gives a barred request back that has an outcome", StateBarring, index, (*Request).Hold, StateCommitted, false},
-		{"the leadership ends before the broker has the reply", StateDelivering, index, (*Request).Hold, StateCommitted, false},
-		{"the leadership ends before the broker has the value that was read", StateDelivering, unknown, (*Request).Hold, StatePending, true},
+		{"a duplicate that is late stays a duplicate", StateDuplicate, unknown, (*Request).MarkLate, StateDuplicate, false},
+		{"the leader executes a pending request", StatePending, unknown, func(r *Request) { r.MarkExecuting(time.Time{}) }, StateExecuting, true},
+		{"the leader sheds a pending request", StatePending, unknown, func(r *Request) { r.MarkShedding(time.Time{}) }, StateShedding, true},
+		{"the leader rejects a late request", StateLate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
+		{"the leader rejects a committed request", StateCommitted, index, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
+		{"the leader retrieves the outcome of a duplicate", StateDuplicate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRetrieving, false},
+		{"a client asks again for what the store has", StateExecuting, index, (*Request).MarkResent, StateRetrieving, false},
+		{"the reply is on its way", StateExecuting, unknown, func(r *Request) { r.MarkDelivering(index, time.Time{}) }, StateDelivering, false},
+		{"no outcome is known", StatePending, unknown, func(r *Request) { r.SetOutcome(unknown) }, StatePending, true},
+		{"the store gives a request back", StateExecuting, unknown, (*Request).MarkHeld, StatePending, true},
+		{"the store gives a request back that has an outcome", StateExecuting, index, (*Request).MarkHeld, StateCommitted, false},
+		{"the store gives a refusal back", StateShedding, unknown, (*Request).MarkHeld, StatePending, true},
+		{"the store returns a duplicate", StateRetrieving, unknown, (*Request).MarkHeld, StateDuplicate, false},
+		{"the store returns a rejected request", StateRejecting, unknown, (*Request).MarkHeld, StateLate, false},
+		{"the store returns a rejected request that has an outcome", StateRejecting, index, (*Request).MarkHeld, StateCommitted, false},
+		{"the leadership ends before the broker has the reply", StateDelivering, index, (*Request).MarkHeld, StateCommitted, false},
+		{"the leadership ends before the broker has the value that was read", StateDelivering, unknown, (*Request).MarkHeld, StatePending, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := &Request{state: test.from, outcome: test.outcome}
@@ -66,11 +66,11 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 		to          State
 	}{
 		{"two open requests", StatePending, StatePending, 0, StatePending},
-		{"a known copy", StatePending, StateCopy, 0, StateCopy},
-		{"a known copy whose refusal is under way", StatePending, StateRepeating, 0, StateCopy},
+		{"a known duplicate", StatePending, StateDuplicate, 0, StateDuplicate},
+		{"a known duplicate whose outcome is being retrieved", StatePending, StateRetrieving, 0, StateDuplicate},
 		{"a late request, whose refusal is not in the log", StatePending, StateLate, 0, StatePending},
 		{"a request with an outcome", StatePending, StateCommitted, 7, StateCommitted},
-		{"a known copy, of a request in the store", StateExecuting, StateCopy, 0, StateRepeating},
+		{"a known duplicate of a request in the store", StateExecuting, StateDuplicate, 0, StateRetrieving},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			kept := &Request{state: test.kept}
@@ -84,20 +84,20 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 
 // Whatever a node does with a request, it moves only along the table in the documentation of the package, and each line of the table happens.
 func TestStatesMoveAlongTheTable(t *testing.T) {
-	held := []State{StatePending, StateCommitted, StateCopy, StateLate}
-	stored := []State{StateExecuting, StateRefusing, StateRepeating, StateBarring}
+	held := []State{StatePending, StateCommitted, StateDuplicate, StateLate}
+	stored := []State{StateExecuting, StateShedding, StateRetrieving, StateRejecting}
 	type move struct{ from, to State }
 	allowed := make(map[move]int)
 	for to, from := range map[State][]State{
-		StateCommitted:  {StatePending, StateLate, StateExecuting, StateRefusing, StateBarring, StateDelivering},
-		StateCopy:       {StatePending, StateCommitted, StateLate, StateRepeating},
-		StateLate:       {StatePending, StateBarring},
+		StateCommitted:  {StatePending, StateLate, StateExecuting, StateShedding, StateRejecting, StateDelivering},
+		StateDuplicate:  {StatePending, StateCommitted, StateLate, StateRetrieving},
+		StateLate:       {StatePending, StateRejecting},
 		StateExecuting:  {StatePending},
-		StateRefusing:   {StatePending},
-		StateRepeating:  {StateCopy, StateExecuting, StateRefusing, StateBarring},
-		StateBarring:    {StatePending, StateCommitted, StateLate},
+		StateShedding:   {StatePending},
+		StateRetrieving: {StateDuplicate, StateExecuting, StateShedding, StateRejecting},
+		StateRejecting:  {StatePending, StateCommitted, StateLate},
 		StateDelivering: slices.Concat(held, stored),
-		StatePending:    {StateExecuting, StateRefusing, StateDelivering},
+		StatePending:    {StateExecuting, StateShedding, StateDelivering},
 	} {
 		for _, f := range from {
 			allowed[move{f, to}] = 0
@@ -109,15 +109,15 @@ func TestStatesMoveAlongTheTable(t *testing.T) {
 		from []State // in which the node does it; nil is any
 		do   func(*Request)
 	}{
-		{"MarkCopy", nil, (*Request).MarkCopy},
+		{"MarkDuplicate", nil, (*Request).MarkDuplicate},
 		{"MarkLate", nil, (*Request).MarkLate},
-		{"Commit", slices.Concat(held, stored), func(r *Request) { r.Commit(uint64(random.IntN(2))) }},
-		{"Execute", []State{StatePending}, func(r *Request) { r.Execute(now) }},
-		{"Refuse", []State{StatePending}, func(r *Request) { r.Refuse(now) }},
-		{"Bar", held, func(r *Request) { r.Bar(now) }},
-		{"AskAgain", stored, (*Request).AskAgain},
-		{"Deliver", slices.Concat(held, stored), func(r *Request) { r.Deliver(uint64(random.IntN(2)), now) }},
-		{"Hold", append(stored, StateDelivering), (*Request).Hold},
+		{"SetOutcome", slices.Concat(held, stored), func(r *Request) { r.SetOutcome(uint64(random.IntN(2))) }},
+		{"MarkExecuting", []State{StatePending}, func(r *Request) { r.MarkExecuting(now) }},
+		{"MarkShedding", []State{StatePending}, func(r *Request) { r.MarkShedding(now) }},
+		{"MarkRejecting", held, func(r *Request) { r.MarkRejecting(now) }},
+		{"MarkResent", stored, (*Request).MarkResent},
+		{"MarkDelivering", slices.Concat(held, stored), func(r *Request) { r.MarkDelivering(uint64(random.IntN(2)), now) }},
+		{"MarkHeld", append(stored, StateDelivering), (*Request).MarkHeld},
 	}
 	for range 1000 {
 		r := &Request{}

@@ -16,7 +16,7 @@ const steady = time.Second
 // connection is one publishing connection of a leadership: it sends what its queue has, over one network connection after the other.
 type connection struct {
 	config    *Config
-	world     *World
+	env       *Environment
 	penalties *penalties
 	lost      func(began time.Time, lived time.Duration) // is called for a connection that was lost when the next one is up
 	handler   Handler
@@ -56,14 +56,14 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			if ctx.Err() != nil {
 				return
 			}
-			c.world.Metrics.losses.Inc()
+			c.env.Metrics.losses.Inc()
 			lived = time.Since(began)
 			lostBy = publisher.Err()
-			c.world.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", lostBy, "taken_over", mqttconn.IsTakenOver(lostBy))
+			c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", lostBy, "taken_over", mqttconn.IsTakenOver(lostBy))
 			if lived > steady {
 				delay = c.config.BackoffMin
 			} else { // it may be contested: not at once, and not at the pace of the other
-				c.world.Pause(ctx, delay)
+				c.env.Pause(ctx, delay)
 				delay = min(2*delay, c.config.BackoffMax)
 			}
 		}
@@ -72,8 +72,8 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			if ctx.Err() != nil {
 				return
 			}
-			c.world.Log.Warn("a publishing connection is not up", "client", c.clientID, "error", err)
-			c.world.Pause(ctx, delay)
+			c.env.Log.Warn("a publishing connection is not up", "client", c.clientID, "error", err)
+			c.env.Pause(ctx, delay)
 			delay = min(2*delay, c.config.BackoffMax)
 		}
 	}
@@ -85,15 +85,15 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 // its request again, and this node must be subscribed by then. Other nodes drop their copies of the request because the reply is published. So
 // nothing is published until the node's own session is up again.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
-	if err := c.world.Confirm(ctx); err != nil {
+	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
 	}
-	publisher, err := c.world.Connect(ctx, c.clientID)
+	publisher, err := c.env.Connect(ctx, c.clientID)
 	if err != nil {
 		return nil, err
 	}
-	c.world.AwaitSession(ctx, time.Now())
-	if err := c.world.confirmTaken(ctx); err != nil {
+	c.env.AwaitSession(ctx, time.Now())
+	if err := c.env.confirmTaken(ctx); err != nil {
 		publisher.Abort()
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (c *connection) brokerEnded(began time.Time, by error) bool {
 	if errors.Is(by, mqttconn.ErrSilent) || errors.Is(by, mqttconn.ErrClosed) || mqttconn.IsTakenOver(by) {
 		return false
 	}
-	return c.world.SessionUpSince(began)
+	return c.env.SessionUpSince(began)
 }
 
 // requeue puts what was in flight back into the queue, and abandons what the broker does not take. It reports whether there was such an output.
@@ -115,11 +115,11 @@ func (c *connection) requeue(blamed bool) bool {
 	for _, o := range abandoned {
 		if r := o.Request; r != nil {
 			c.penalties.add(r, time.Now())
-			c.world.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
+			c.env.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
 				"client", r.Command.Principal.ClientID, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
 			c.handler.Kick(r)
 		}
-		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
 		c.handler.Published(o)
 	}
 	return len(abandoned) > 0
@@ -151,11 +151,11 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o *Output) bool {
 	packet := o.Encode(time.Now())
 	if packet == nil {
-		c.world.Metrics.notifications.WithLabelValues("expired").Inc()
+		c.env.Metrics.notifications.WithLabelValues("expired").Inc()
 		c.acknowledge(o)
 		return true
 	}
-	c.separate(publisher, o)
+	c.startRecordIfNeeded(publisher, o)
 	done := func(reason byte, err error) { c.acked(o, reason, err) }
 	err := publisher.Publish(ctx, packet, done)
 	if errors.Is(err, mqttconn.ErrTooLarge) && o.Request != nil && o.Result.Code == fsm.CodeValue {
@@ -163,21 +163,21 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 		err = publisher.Publish(ctx, o.Encode(time.Now()), done)
 	}
 	if errors.Is(err, mqttconn.ErrTooLarge) {
-		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
-		c.world.Log.Warn("larger than the broker accepts, not sent", "kind", o.kind())
+		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		c.env.Log.Warn("larger than the broker accepts, not sent", "kind", o.kind())
 		c.acknowledge(o)
 		return true
 	}
 	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
 }
 
-// separate begins a new record of the network connection before an output to a client that has a notification in this one. The plugin for Mosquitto
+// startRecordIfNeeded begins a new record of the network connection before an output to a client that has a notification in this one. The plugin for Mosquitto
 // delivers notifications to clients that did not subscribe when the broker has handled a whole record: a reply in the same record would have to
 // be delivered in the same way.
-func (c *connection) separate(publisher *mqttconn.Publisher, o *Output) {
+func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {
-		publisher.Boundary()
+		publisher.StartRecord()
 		clear(c.notified)
 	}
 	if o.Event != nil {
@@ -197,12 +197,12 @@ func (c *connection) acked(o *Output, reason byte, err error) {
 	}
 	switch {
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
-		c.world.Metrics.notifications.WithLabelValues("no_subscriber").Inc()
+		c.env.Metrics.notifications.WithLabelValues("no_subscriber").Inc()
 		c.handler.NoSubscriber(o)
 	case reason >= 0x80:
-		c.world.Metrics.notifications.WithLabelValues("refused").Inc()
+		c.env.Metrics.notifications.WithLabelValues("refused").Inc()
 	default:
-		c.world.Metrics.notifications.WithLabelValues("published").Inc()
+		c.env.Metrics.notifications.WithLabelValues("published").Inc()
 	}
 }
 

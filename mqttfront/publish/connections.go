@@ -11,7 +11,7 @@ import (
 
 // Connections are the publishing connections of one leadership. All methods are safe for concurrent use.
 type Connections struct {
-	world     *World
+	env       *Environment
 	penalties *penalties
 	all       []*connection
 	stop      context.CancelFunc
@@ -29,25 +29,25 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 			}
 		}
 	}()
-	if err := c.world.Confirm(ctx); err != nil {
+	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
 	}
 	for _, connection := range c.all {
-		publisher, err := c.world.Connect(ctx, connection.clientID)
+		publisher, err := c.env.Connect(ctx, connection.clientID)
 		if err != nil {
 			return publishers, err
 		}
 		publishers = append(publishers, publisher)
 	}
-	if now := time.Now(); !c.world.SessionUpSince(now) {
-		c.world.AwaitSession(ctx, now)
+	if now := time.Now(); !c.env.SessionUpSince(now) {
+		c.env.AwaitSession(ctx, now)
 	}
-	return publishers, c.world.confirmTaken(ctx)
+	return publishers, c.env.confirmTaken(ctx)
 }
 
 // confirmTaken confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
 // leader, and must not publish.
-func (w *World) confirmTaken(ctx context.Context) error { return w.Confirm(ctx) }
+func (w *Environment) confirmTaken(ctx context.Context) error { return w.Confirm(ctx) }
 
 // start makes the connections publish until the context ends or they are closed.
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {
@@ -68,12 +68,12 @@ func (c *Connections) Close() {
 // oldest notifications where there are too many, or the output itself while its client has a penalty. Published is not called for these.
 func (c *Connections) Send(client string, o *Output) (givenUp []*Output) {
 	if o.Request != nil && c.penalties.has(o.Request, time.Now()) {
-		c.world.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
+		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
 		return []*Output{o}
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
 	givenUp = c.all[hash.Sum32()%uint32(len(c.all))].queue.push(o)
-	c.world.Metrics.notifications.WithLabelValues("given_up").Add(float64(len(givenUp)))
+	c.env.Metrics.notifications.WithLabelValues("given_up").Add(float64(len(givenUp)))
 	return givenUp
 }

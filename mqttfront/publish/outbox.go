@@ -22,8 +22,8 @@ type Config struct {
 	BackoffMax    time.Duration
 }
 
-// World is all that an Outbox touches outside of its own memory. The functions are safe for concurrent use.
-type World struct {
+// Environment is all that an Outbox touches outside of its own memory. The functions are safe for concurrent use.
+type Environment struct {
 	// Connect connects to the broker under a client id, within a bounded time.
 	Connect func(ctx context.Context, clientID string) (*mqttconn.Publisher, error)
 	// Confirm returns nil when this node led at some moment after the call.
@@ -56,7 +56,7 @@ type Handler interface {
 // use.
 type Outbox struct {
 	config    Config
-	world     World
+	env       Environment
 	penalties penalties
 	loop      takeoverLoop
 
@@ -65,9 +65,9 @@ type Outbox struct {
 }
 
 // NewOutbox returns an outbox without connections.
-func NewOutbox(config Config, world World) *Outbox {
-	o := &Outbox{config: config, world: world}
-	o.penalties.trusted = world.TrustedIdentity
+func NewOutbox(config Config, env Environment) *Outbox {
+	o := &Outbox{config: config, env: env}
+	o.penalties.trusted = env.TrustedIdentity
 	return o
 }
 
@@ -87,16 +87,16 @@ func (o *Outbox) TakeOver(ctx context.Context, handler Handler) (*Connections, e
 			c.Close()
 			return nil, context.Cause(ctx)
 		}
-		o.world.Log.Warn("the publishing connections are not up", "error", err)
-		o.world.Pause(ctx, delay)
+		o.env.Log.Warn("the publishing connections are not up", "error", err)
+		o.env.Pause(ctx, delay)
 	}
 }
 
 func (o *Outbox) newConnections(handler Handler) *Connections {
-	c := &Connections{world: &o.world, penalties: &o.penalties, stop: func() {}, closed: func() { o.setConnections(nil) }}
+	c := &Connections{env: &o.env, penalties: &o.penalties, stop: func() {}, closed: func() { o.setConnections(nil) }}
 	for i := range o.config.Connections {
 		c.all = append(c.all, &connection{
-			config: &o.config, world: &o.world, penalties: &o.penalties, lost: o.lost, handler: handler, clientID: o.config.clientID(i),
+			config: &o.config, env: &o.env, penalties: &o.penalties, lost: o.lost, handler: handler, clientID: o.config.clientID(i),
 			queue: newQueue(o.config.Notifications, o.config.Bytes, o.penalties.culprit), notified: make(map[string]struct{}),
 		})
 		c.all[i].downSince.Store(time.Now().UnixMilli())
@@ -136,10 +136,10 @@ func (o *Outbox) InTakeoverLoop() bool { return o.loop.lately(time.Now()) }
 // loop if the connection lived for at most loopConnection and the node's own session stayed up, so that the broker was there. The reason code does not
 // matter.
 func (o *Outbox) lost(began time.Time, lived time.Duration) {
-	if lived > loopConnection || !o.world.SessionUpSince(began) || !o.loop.lost(time.Now()) {
+	if lived > loopConnection || !o.env.SessionUpSince(began) || !o.loop.lost(time.Now()) {
 		return
 	}
-	o.world.Metrics.contested.Inc()
-	o.world.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker; give each cluster its own name",
+	o.env.Metrics.contested.Inc()
+	o.env.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker; give each cluster its own name",
 		"cluster", o.config.Cluster)
 }

@@ -90,7 +90,7 @@ func (r *recorder) Kick(request *wire.Request) {
 }
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
-	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, Notifications: 10, Bytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, World{
+	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, Notifications: 10, Bytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
 		SessionUpSince: func(time.Time) bool { return true }, AwaitSession: func(context.Context, time.Time) {},
 		Pause: func(ctx context.Context, d time.Duration) {
@@ -146,8 +146,8 @@ func TestNothingIsPublishedBeforeTheNodesOwnSessionIsUp(t *testing.T) {
 				broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
 				o := newTestOutbox(broker, confirmed)
 				sessionUp := make(chan struct{})
-				o.world.SessionUpSince = func(time.Time) bool { return up }
-				o.world.AwaitSession = func(context.Context, time.Time) { <-sessionUp }
+				o.env.SessionUpSince = func(time.Time) bool { return up }
+				o.env.AwaitSession = func(context.Context, time.Time) { <-sessionUp }
 				go func() {
 					c, err := o.TakeOver(t.Context(), handler)
 					if err != nil {
@@ -231,7 +231,7 @@ func TestWhoEndedAConnection(t *testing.T) {
 		"the broker's end":              {false, io.EOF, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := connection{world: &World{SessionUpSince: func(time.Time) bool { return test.up }}}
+			c := connection{env: &Environment{SessionUpSince: func(time.Time) bool { return test.up }}}
 			if got := c.brokerEnded(time.Now(), test.by); got != test.want {
 				t.Errorf("%v, want %v", got, test.want)
 			}

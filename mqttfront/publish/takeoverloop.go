@@ -14,14 +14,14 @@ type takeoverLoop struct {
 }
 
 const (
-	loopWindow  = time.Minute
-	loopLosses  = 4 // in the window, while the broker is there
-	loopSilence = 10 * time.Minute
+	loopWindow          = time.Minute
+	loopLosses          = 4 // in the window, while the broker is there
+	loopWarningInterval = 10 * time.Minute
 	// loopConnection is how long a connection lives at most that counts.
 	loopConnection = 5 * time.Second
 )
 
-// lost notes the loss of a publishing connection, and reports whether to log a loop: it does so once for each loopSilence.
+// lost notes the loss of a publishing connection, and reports whether to log a loop: it does so once for each loopWarningInterval.
 func (l *takeoverLoop) lost(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,16 +29,16 @@ func (l *takeoverLoop) lost(now time.Time) bool {
 	for len(l.losses) > 0 && now.Sub(l.losses[0]) > loopWindow {
 		l.losses = l.losses[1:]
 	}
-	if len(l.losses) < loopLosses || now.Sub(l.detected) < loopSilence {
+	if len(l.losses) < loopLosses || now.Sub(l.detected) < loopWarningInterval {
 		return false
 	}
 	l.detected = now
 	return true
 }
 
-// lately reports whether a loop was detected within loopSilence.
+// lately reports whether a loop was detected within loopWarningInterval.
 func (l *takeoverLoop) lately(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.detected.IsZero() && now.Sub(l.detected) < loopSilence
+	return !l.detected.IsZero() && now.Sub(l.detected) < loopWarningInterval
 }

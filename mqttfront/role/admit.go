@@ -44,7 +44,7 @@ func (q *Requests) addPendingLocked(r *pending.Request) bool {
 		return false
 	}
 	if earlier := q.pending.Get(r.Command.ID); earlier != nil && !earlier.IsOpen() {
-		r.MarkCopy() // an earlier copy has an outcome, or must not be executed; dedup may have forgotten it when this entry is applied
+		r.MarkDuplicate() // an earlier copy has an outcome, or must not be executed; dedup may have forgotten it when this entry is applied
 	}
 	q.pending.Add(r)
 	q.metrics.Held.Set(float64(q.pending.Len()))
@@ -76,7 +76,7 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 		}
 		if !earlier.State().IsHeld() { // the store still has the earlier copy, which answers this one, too, when the store returns it
 			earlier.Absorb(r)
-			earlier.AskAgain()
+			earlier.MarkResent()
 			return false
 		}
 		q.endLocked(earlier) // the reply may have been lost: hold the new copy instead of the committed one
@@ -86,6 +86,6 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 	if known && index <= q.published {
 		return false // answered before this copy arrived
 	}
-	r.Commit(index)
+	r.SetOutcome(index)
 	return true
 }

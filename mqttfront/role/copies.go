@@ -10,7 +10,7 @@ import (
 // A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
 // What is here keeps copies from being executed again, or in another place.
 
-// dedupLookup marks a request that has just come as a copy if the state has its outcome. A node that missed log entries learns that only from the state.
+// dedupLookup marks a request that has just come as a duplicate if the state has its outcome. A node that missed log entries learns that only from the state.
 // A leader skips the lookup: the state machine deduplicates when it applies.
 func (q *Requests) dedupLookup(r *pending.Request) (found dedupResult) {
 	if r.Command.ID.IsZero() || r.Read {
@@ -22,20 +22,20 @@ func (q *Requests) dedupLookup(r *pending.Request) (found dedupResult) {
 	return dedupResult{checked: true, published: q.markIfKnown(r)}
 }
 
-// markIfKnown marks a request as a copy if the dedup table has its outcome, and reports whether the reply is below the
+// markIfKnown marks a request as a duplicate if the dedup table has its outcome, and reports whether the reply is below the
 // delivery watermark.
 func (q *Requests) markIfKnown(r *pending.Request) (published bool) {
 	q.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.Command.ID)
 		if known {
-			r.MarkCopy()
+			r.MarkDuplicate()
 		}
 		published = known && index <= m.Status().Published
 	})
 	return published
 }
 
-// recheckPending marks copies among all requests that a follower holds. It does so if the state may know outcomes that the node did not look up: of
+// recheckPending marks duplicates among all requests that a follower holds. It does so if the state may know outcomes that the node did not look up: of
 // requests that it took in while it led, or after it installed a snapshot.
 func (q *Requests) recheckPending() {
 	q.store.View(func(m *fsm.Machine) {
@@ -46,11 +46,11 @@ func (q *Requests) recheckPending() {
 		}
 		q.pending.NeedsLookup = false
 		for r := range q.pending.All() {
-			if r.IsCopy() || r.Read || r.Command.ID.IsZero() {
+			if r.IsDuplicate() || r.Read || r.Command.ID.IsZero() {
 				continue
 			}
 			if _, _, known := m.Remembered(r.Command.ID); known {
-				r.MarkCopy()
+				r.MarkDuplicate()
 			}
 		}
 	})

@@ -37,7 +37,7 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 		}
 		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 		outcome := &fsm.Outcome{
-			Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+			Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
 		}
 		var tags []any
 		if leads {
@@ -154,7 +154,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	leading(f).stopServing()
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recheckPending()
-	if f.pending.Len() != 1 || !f.first().IsCopy() {
+	if f.pending.Len() != 1 || !f.first().IsDuplicate() {
 		t.Error("the copy is not recognized")
 	}
 }
@@ -166,7 +166,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{
-		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeDropped}},
+		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
 	}, nil)
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
 	f.receiver.decodeAndAdmit(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
@@ -187,7 +187,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
 	f.Restored()
 	f.recheckPending()
-	if !held.IsCopy() {
+	if !held.IsDuplicate() {
 		t.Error("the request is not recognized")
 	}
 }

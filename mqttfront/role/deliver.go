@@ -15,10 +15,10 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 		l.beginWorkLocked(r) // the outcome was known before anybody executed it here
 	}
 	l.pending.EndWrite(r)
-	r.Deliver(index, time.Now())
+	r.MarkDelivering(index, time.Now())
 	l.metrics.Stage("commit", time.Since(r.Began))
 	l.metrics.Answered(r, result)
-	if result.Code == fsm.CodeDropped {
+	if result.Code == fsm.CodeNoReply {
 		l.endWorkLocked(r)
 		l.endLocked(r)
 		return

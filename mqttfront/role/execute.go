@@ -20,7 +20,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		}
 	}
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
-	hasOutcome := r.State() == pending.StateCopy || r.Outcome() != 0
+	hasOutcome := r.State() == pending.StateDuplicate || r.Outcome() != 0
 	rejectOnly := r.IsDeduplicated() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage("queue", now.Sub(r.Arrived))
 	overloaded := mayRefuse && !rejectOnly && l.overloadedLocked(r, now)
@@ -32,11 +32,11 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	}
 	switch {
 	case rejectOnly:
-		r.Bar(now)
+		r.MarkRejecting(now)
 	case overloaded:
-		r.Refuse(now)
+		r.MarkShedding(now)
 	default:
-		r.Execute(now)
+		r.MarkExecuting(now)
 	}
 	l.beginWorkLocked(r)
 	command := r.Command
@@ -77,10 +77,10 @@ func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool 
 	return r.Expired(now) || q.wasShedLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
-// answersBarredLocked handles the result of a request that must not be executed. It reports whether the client is to be
+// answersRejectedLocked handles the result of a request that must not be executed. It reports whether the client is to be
 // answered, which is so if the request had an outcome before. Otherwise the request ends here.
-func (l *Leader) answersBarredLocked(r *pending.Request, result *fsm.Result) bool {
-	if result.Repeat && result.Code != fsm.CodeDropped && !r.Expired(time.Now()) {
+func (l *Leader) answersRejectedLocked(r *pending.Request, result *fsm.Result) bool {
+	if result.Repeat && result.Code != fsm.CodeNoReply && !r.Expired(time.Now()) {
 		return true
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()

@@ -314,7 +314,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 		"it may be forgotten": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-5 * time.Second) }, time.Second, 1, 1},
 		"a GET":               {get, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 1, 0},
 		"for long":            {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, time.Minute, 0, 0},
-		"it has an outcome":   {del, func(r *pending.Request) { r.Commit(1); r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 0, 0},
+		"it has an outcome":   {del, func(r *pending.Request) { r.SetOutcome(1); r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other, _ := newNode(t)

@@ -45,7 +45,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16))
 	command := probe.first().Command
-	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeDropped}}}, nil)
+	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
 	f.HandleBroadcast(command.ID[:])
 	if f.pending.Hints.EndedAt(command.ID, pending.EndShed).IsZero() {
 		t.Error("nobody knows any more that it was shed")

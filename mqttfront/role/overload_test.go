@@ -18,7 +18,7 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || len(s.proposed[0].Rejected) != 1 {
 		t.Fatalf("%+v", s.proposed)
 	}
-	if r := f.last(); r.State() != pending.StateRefusing {
+	if r := f.last(); r.State() != pending.StateShedding {
 		t.Error("answered before the refusal is in the log")
 	}
 	arrive(f, get, strings.Repeat("b", 16), "__srcId", "d")
@@ -53,8 +53,8 @@ func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 	}{
 		"refused":                             {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, false},
 		"refused before":                      {fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}, true},
-		"refused before, and nobody was told": {fsm.Result{Code: fsm.CodeDropped, Repeat: true}, false},
-		"dropped":                             {fsm.Result{Code: fsm.CodeDropped}, false},
+		"refused before, and nobody was told": {fsm.Result{Code: fsm.CodeNoReply, Repeat: true}, false},
+		"dropped":                             {fsm.Result{Code: fsm.CodeNoReply}, false},
 		"known":                               {fsm.Result{Code: fsm.CodeDeleted, Repeat: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -170,7 +170,7 @@ func (q *Requests) endWorkLocked(r *pending.Request) {
 
 // requeueLocked makes a request wait for the next leadership.
 func (q *Requests) requeueLocked(r *pending.Request) {
-	r.Hold()
+	r.MarkHeld()
 	q.endWorkLocked(r)
 	q.role.requeued(r)
 }
@@ -209,7 +209,7 @@ func (q *Requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any)
 func (q *Requests) learnAllLocked(outcome *fsm.Outcome, i int) {
 	command, end := &outcome.Commands[i], pending.EndAnswered
 	expected, now := q.role.expects(), time.Now()
-	if outcome.Results[i].Code == fsm.CodeDropped {
+	if outcome.Results[i].Code == fsm.CodeNoReply {
 		end = pending.EndShed
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered

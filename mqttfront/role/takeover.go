@@ -67,7 +67,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-l.config.DedupMargin.Milliseconds()):
-			r.MarkCopy() // refused in the log, which prolongs its dedup entry: another node may receive this copy later
+			r.MarkDuplicate() // refused in the log, which prolongs its dedup entry: another node may receive this copy later
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}
@@ -114,7 +114,7 @@ func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.
 	if barrier.IsZero() {
 		mayHaveLostUntil = time.Now() // no probe has returned: every earlier request may be lost
 	}
-	markCopies(byNode)
+	markDuplicates(byNode)
 	for node, requests := range byNode {
 		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m), hasOutcomeIn(m))
 	}
@@ -134,20 +134,20 @@ func hasOutcomeIn(m *fsm.Machine) func(*pending.Request) bool {
 	}
 }
 
-// markCopies marks every peer's copy of a request as a copy if any peer knows that the request already has an outcome.
-func markCopies(byNode map[string][]*pending.Request) {
-	copies := make(map[fsm.RequestID]bool)
+// markDuplicates marks all peers' copies of a request as duplicates if any peer knows that the request already has an outcome.
+func markDuplicates(byNode map[string][]*pending.Request) {
+	duplicates := make(map[fsm.RequestID]bool)
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if r.IsCopy() {
-				copies[r.Command.ID] = true
+			if r.IsDuplicate() {
+				duplicates[r.Command.ID] = true
 			}
 		}
 	}
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if copies[r.Command.ID] {
-				r.MarkCopy()
+			if duplicates[r.Command.ID] {
+				r.MarkDuplicate()
 			}
 		}
 	}
@@ -184,14 +184,14 @@ func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 // same client.
 func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	published, now := m.Status().Published, time.Now()
-	markCopies(byNode)
+	markDuplicates(byNode)
 	extendExpiredCopies(byNode, now)
 	var elsewhere [][]*pending.Request
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
 			if here := l.pending.Get(r.Command.ID); here != nil {
-				if r.IsCopy() && here.State().IsHeld() {
-					here.MarkCopy()
+				if r.IsDuplicate() && here.State().IsHeld() {
+					here.MarkDuplicate()
 				}
 				return false
 			}
@@ -199,11 +199,11 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 				return true
 			}
 			_, index, known := m.Remembered(r.Command.ID)
-			if !known && (r.IsCopy() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or that node has not applied the refusal yet
+			if !known && (r.IsDuplicate() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or that node has not applied the refusal yet
 				l.reportLocked(r.Command.ID)
 				return true
 			}
-			if known && index <= published && !r.IsCopy() { // answered: that node only does not know it yet
+			if known && index <= published && !r.IsDuplicate() { // answered: that node only does not know it yet
 				l.reportLocked(r.Command.ID)
 				return true
 			}

@@ -94,7 +94,7 @@ func replication() []Mutant {
 			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "cluster/readindex/reader.go", Old: "m.Read(waiting[i].command)", New: "readCached(m, waiting[i].command)"},
 				{File: "cluster/readindex/reader.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
-				{File: "cluster/readindex/reader.go", Old: "\n// World ", New: `
+				{File: "cluster/readindex/reader.go", Old: "\n// Environment ", New: `
 type cached struct {
 	result fsm.Result
 	at     time.Time
@@ -118,7 +118,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 	return result
 }
 
-// World `},
+// Environment `},
 			},
 		},
 		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/raftfix/transport.go",
@@ -220,7 +220,7 @@ func takeover() []Mutant {
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
 		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/publish/connection.go",
-			"\tif err := c.world.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
+			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
 		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{

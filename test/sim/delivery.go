@@ -60,7 +60,7 @@ func (d *deliveries) apply(outcome *fsm.Outcome, now time.Duration) {
 		d.marks = append(d.marks, watermark{now, outcome.Published})
 	}
 	for i := range outcome.Commands {
-		if c := &outcome.Commands[i]; c.Kind == fsm.KindSet && len(c.Value) > 0 && outcome.Results[i].Code != fsm.CodeDropped {
+		if c := &outcome.Commands[i]; c.Kind == fsm.KindSet && len(c.Value) > 0 && outcome.Results[i].Code != fsm.CodeNoReply {
 			if _, known := d.applied[string(c.Value)]; !known {
 				d.applied[string(c.Value)] = outcome.Index
 			}

@@ -44,7 +44,7 @@ func (e *executions) apply(o *fsm.Outcome, now time.Duration) {
 	}
 	for i := range o.Commands {
 		command, result := &o.Commands[i], &o.Results[i]
-		if command.Kind == fsm.KindSet && isOfOne(string(command.Key), string(command.Value)) && result.Code != fsm.CodeDropped {
+		if command.Kind == fsm.KindSet && isOfOne(string(command.Key), string(command.Value)) && result.Code != fsm.CodeNoReply {
 			e.note(command, result, o.Term, now)
 		}
 	}

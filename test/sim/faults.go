@@ -13,8 +13,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// disturb lets everything go wrong that was planned, and returns when the last of it has ended.
-func (s *simulation) disturb() {
+// injectFaults injects the planned faults, each at its time, and returns when the last one has ended.
+func (s *simulation) injectFaults() {
 	began := s.trace.now()
 	var acting sync.WaitGroup
 	for i := range s.plan {
@@ -25,7 +25,7 @@ func (s *simulation) disturb() {
 		s.sleep(began + f.at - s.trace.now())
 		acting.Go(func() {
 			s.trace.add("FAULT", "begins: %s", f)
-			if s.act(f) {
+			if s.inject(f) {
 				s.noteEffect(string(f.kind))
 			} else {
 				s.trace.add("FAULT", "has no effect: %s", f)
@@ -61,32 +61,32 @@ func (s *simulation) victims(f *fault) []*host {
 	return victims
 }
 
-// act does one fault from its beginning to its end, and reports whether it had any effect.
-func (s *simulation) act(f *fault) bool {
+// inject does one fault from its beginning to its end, and reports whether it had any effect.
+func (s *simulation) inject(f *fault) bool {
 	victims := s.victims(f)
 	if slices.ContainsFunc(victims, (*host).isAsleep) {
 		return false
 	}
 	switch f.kind {
 	case killNodes, powerFailure, killAll, stopNode, pauseNode, wipeNode, flipBit:
-		return s.actOnProcesses(f, victims)
+		return s.injectProcessFault(f, victims)
 	case partition, slowLinks, resetLinks, brokerCut:
-		return s.actOnLinks(f, victims)
+		return s.injectLinkFault(f, victims)
 	case brokerRestart, brokerAmnesia, brokerSilent, takeIngest, takeLane:
-		return s.actOnBroker(f, victims[0])
+		return s.injectBrokerFault(f, victims[0])
 	case diskSlow, diskHangs, diskFails, diskLow:
-		return s.actOnDisk(f, victims[0].disk)
+		return s.injectDiskFault(f, victims[0].disk)
 	case clockJump:
-		return s.jump(f, victims)
+		return s.setClocks(f, victims)
 	case clientsAway:
-		s.sendAway(f)
+		s.disconnectClients(f)
 		return true
 	default:
-		return s.actOnCluster(f, victims[0])
+		return s.injectOperation(f, victims[0])
 	}
 }
 
-func (s *simulation) actOnProcesses(f *fault, victims []*host) bool {
+func (s *simulation) injectProcessFault(f *fault, victims []*host) bool {
 	switch f.kind {
 	case killAll:
 		victims = slices.DeleteFunc(slices.Clone(s.hosts), (*host).isAsleep)
@@ -99,7 +99,7 @@ func (s *simulation) actOnProcesses(f *fault, victims []*host) bool {
 		s.pause(f, victims)
 		return true
 	case wipeNode, flipBit:
-		return s.damage(f, victims[0])
+		return s.damageDisk(f, victims[0])
 	}
 	var dying sync.WaitGroup
 	for _, h := range victims {
@@ -164,8 +164,8 @@ func haveVotes(servers []raft.Server, ids []raft.ServerID) bool {
 	})
 }
 
-// damage takes a disk away, or flips a bit on it. Only one machine at a time may lose what it has.
-func (s *simulation) damage(f *fault, h *host) bool {
+// damageDisk takes a disk away, or flips a bit on it. Only one machine at a time may lose what it has.
+func (s *simulation) damageDisk(f *fault, h *host) bool {
 	s.damaging.Lock()
 	if !s.healthy() {
 		s.damaging.Unlock()
@@ -274,7 +274,7 @@ func (s *simulation) links(f *fault, victims []*host) (links []link) {
 	return links
 }
 
-func (s *simulation) actOnLinks(f *fault, victims []*host) bool {
+func (s *simulation) injectLinkFault(f *fault, victims []*host) bool {
 	links := s.links(f, victims)
 	if len(links) == 0 && f.kind != resetLinks {
 		return false
@@ -321,7 +321,7 @@ func (s *simulation) cut(links []link, lasts time.Duration) {
 	}
 }
 
-func (s *simulation) actOnBroker(f *fault, victim *host) bool {
+func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 	switch f.kind {
 	case brokerSilent:
 		s.network.host("broker").close()
@@ -353,7 +353,7 @@ func (s *simulation) actOnBroker(f *fault, victim *host) bool {
 	return true
 }
 
-func (s *simulation) actOnDisk(f *fault, d *disk) bool {
+func (s *simulation) injectDiskFault(f *fault, d *disk) bool {
 	defer d.locked(func(d *disk) { d.trouble = time.Now() })
 	d.locked(func(d *disk) { d.trouble = time.Now() })
 	switch f.kind {
@@ -381,9 +381,9 @@ func (s *simulation) actOnDisk(f *fault, d *disk) bool {
 // clockSeen is how long it takes at most until all nodes that can answer have seen a clock that was set.
 const clockSeen = 3 * time.Second
 
-// setClocksRight sets all clocks, and reports whether all nodes have surely been asked for them since: leaders remember what a node that is away
+// resetClocks sets all clocks to the true time, and reports whether all nodes have surely been asked for them since: leaders remember what a node that is away
 // said last.
-func (s *simulation) setClocksRight() bool {
+func (s *simulation) resetClocks() bool {
 	for _, h := range s.hosts {
 		h.offset.Store(0)
 	}
@@ -395,12 +395,12 @@ func (s *simulation) setClocksRight() bool {
 	return before && there()
 }
 
-// jump sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
-func (s *simulation) jump(f *fault, victims []*host) bool {
+// setClocks sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
+func (s *simulation) setClocks(f *fault, victims []*host) bool {
 	if !s.tunables.clockWild {
 		s.setting.Lock()
 		defer s.setting.Unlock()
-		if !s.setClocksRight() {
+		if !s.resetClocks() {
 			return false
 		}
 	}
@@ -416,7 +416,7 @@ func (s *simulation) jump(f *fault, victims []*host) bool {
 	return true
 }
 
-func (s *simulation) sendAway(f *fault) {
+func (s *simulation) disconnectClients(f *fault) {
 	var away sync.WaitGroup
 	for i, c := range s.clients {
 		if (f.variant>>(i%12))&3 == 0 {

@@ -292,7 +292,7 @@ func (p *process) run(ctx context.Context) error {
 	config.ID, config.Address, config.Members = id, raft.ServerAddress(h.address()), members
 	config.Timing, config.Offer = t.timing, offer.Offer{Settings: t.offer, KeepPolicy: true}
 	t.cluster(&config)
-	node, err := cluster.Open(config, cluster.World{
+	node, err := cluster.Open(config, cluster.Environment{
 		Stores: stores, Transport: links, Peers: network,
 		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
 		Random:    random,
@@ -338,7 +338,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 	if h.name[1]%2 == 0 { // one node refuses as overload what another one executes, as while a change of the limit is rolled out
 		config.RequestsPerClient = mqttfront.DefaultConfig().RequestsPerClient
 	}
-	front, err := mqttfront.New(config, mqttfront.World{
+	front, err := mqttfront.New(config, mqttfront.Environment{
 		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
 		Driver: mqttbroker.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: metrics.New(p.registry),

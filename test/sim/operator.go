@@ -16,8 +16,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// actOnCluster does what an operator does.
-func (s *simulation) actOnCluster(f *fault, victim *host) bool {
+// injectOperation does what an operator does.
+func (s *simulation) injectOperation(f *fault, victim *host) bool {
 	leader := s.leader()
 	if leader == nil {
 		return false
@@ -265,7 +265,7 @@ func (s *simulation) demoteAndJump(f *fault) bool {
 		s.setting.Lock()
 		defer s.setting.Unlock()
 		defer wrong.offset.Store(0)
-		if !s.setClocksRight() {
+		if !s.resetClocks() {
 			return false
 		}
 	}

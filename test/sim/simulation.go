@@ -176,7 +176,7 @@ func (s *simulation) live() {
 	}, false)
 	watched := make(chan struct{})
 	s.load.Go(func() { s.watchBounds(watched) })
-	s.disturb()
+	s.injectFaults()
 	schedule.Calm()
 	s.sleep(s.settings.Longest)
 	for _, h := range s.hosts {
