@@ -163,6 +163,35 @@ func TestNotesOrderAfterANewSession(t *testing.T) {
 	}
 }
 
+// A repetition may reach back to before a client's new session. What came since then follows in its order.
+func TestRepetitionFromBeforeANewSession(t *testing.T) {
+	tests := map[string]struct {
+		order  []int64 // versions, one a second; the new session is at 1.5 s
+		broken bool
+	}{
+		"repeated to the end":                 {[]int64{1, 9, 2, 1, 2, 3}, false},
+		"what came since is left out":         {[]int64{1, 9, 2, 1, 3}, true},
+		"repeated from behind what came last": {[]int64{1, 9, 2, 3, 1, 3}, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := New()
+			h.AddGap("a", 1500*time.Millisecond)
+			at := time.Duration(0)
+			for _, n := range test.order {
+				if at += time.Second; n == 9 { // long enough after the new session
+					at += unsettled
+					continue
+				}
+				h.AddNote("a", Note{At: at, Key: string(rune('a' + n)), Value: "v", Version: version(n)})
+			}
+			if findings := Check(h, conditions()); (len(findings.Violations) > 0) != test.broken {
+				t.Errorf("found %v", findings.Violations)
+			}
+		})
+	}
+}
+
 // Where notifications were given up, a leader may repeat what the last one had left out, if it goes on to what the client knew before.
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()

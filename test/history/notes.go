@@ -25,6 +25,9 @@ func (c change) before(other change) bool {
 	return !c.Deleted && other.Deleted
 }
 
+// surelyBefore reports whether the change was surely made before another one, of any key: versions grow, and a deletion is later than its version.
+func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version.Before(other.Version) }
+
 // checkNotes: notifications come in order, complete, and again only from some point on.
 func (j *judge) checkNotes() {
 	complete := j.conditions.NotesComplete
@@ -57,6 +60,13 @@ func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
 			seen, position, next = nil, make(map[change]int), 0
 		}
 		at, repeated := position[c]
+		if !repeated && known[c] && len(seen) > 0 { // from before the gap: a repetition that reaches back further than seen
+			if next = 0; c.surelyBefore(seen[0]) {
+				j.findings.Repeated++
+				continue
+			}
+			seen, position = nil, make(map[change]int)
+		}
 		switch {
 		case repeated && at > next && complete:
 			j.violation("notifications", "%s: %+v at %v is repeated without what came before it", client, c, notes[i].At)
