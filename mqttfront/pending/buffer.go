@@ -110,8 +110,9 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		return
 	}
 	r, held := p.byID[id]
-	if expected && held && r.outcome == 0 {
+	if expected && held && r.outcome < index { // a greater one is of a leader that answers the request again
 		r.SetOutcome(index)
+		r.awaitsReport = false
 		p.committed = append(p.committed, committed{r, index})
 	}
 	if early := expected && !held; early || end == EndShed {
@@ -144,10 +145,19 @@ func (p *Buffer) FindCommitted() {
 // ForgetCommitted forgets which held requests have an outcome: a new leader sends their replies.
 func (p *Buffer) ForgetCommitted() { p.committed = nil }
 
-// Released returns the held requests whose outcomes are published up to an index. They are to be removed.
+// AwaitReports makes the held requests that have an outcome wait for the leader's report: the leader that executed them does
+// not lead any more.
+func (p *Buffer) AwaitReports() {
+	for _, c := range p.committed {
+		c.request.awaitsReport = true
+	}
+}
+
+// Released returns the held requests whose outcomes are published up to an index, except those that await a report. They are
+// to be removed. A request with a newer outcome is in the list again.
 func (p *Buffer) Released(published uint64) (released []*Request) {
 	for len(p.committed) > 0 && p.committed[0].index <= published {
-		if r := p.committed[0].request; r.state.IsHeld() {
+		if r := p.committed[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcome == p.committed[0].index {
 			released = append(released, r)
 		}
 		p.committed = p.committed[1:]

@@ -31,8 +31,12 @@
 //	                                                                         pending
 //	delivering  the broker has the reply                                     done
 //	delivering  the leadership ends                                          committed, or pending if it is not in the log
-//	held        its outcome is published, the leader reports it as answered, done
-//	            it can be forgotten (Forgettable), or it is stale
+//	held        its outcome is published and it awaits no report, the leader done
+//	            reports it as answered, it can be forgotten (Forgettable),
+//	            or it is stale
+//
+// A held request awaits a report if an earlier leader executed it. The present leader may not have heard of it when it began, so
+// its delivery watermark does not say that the reply is published.
 //
 // An open request has no known outcome and may still be executed. After it has expired it stays in the buffer for
 // orderMemory, because its position helps to order other nodes' requests. It is not executed then.

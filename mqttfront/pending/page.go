@@ -13,7 +13,8 @@ import (
 const pageSize = 1 << 20
 
 // Page returns held requests as another node reads them by ReadPage, in their order, from a cursor that begins at 0, and the next cursor, 0 at the end.
-// An open request that has expired says where others stand. With an age it leaves out what is younger, and what is known to have an outcome.
+// An open request that has expired says where others stand. With an age it leaves out what is younger, and what
+// is known to have an outcome and awaits no report.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
 		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
@@ -22,7 +23,7 @@ func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []b
 		if age > 0 && now.Sub(r.Arrived) < age {
 			break // the others came later
 		}
-		if age > 0 && r.outcome != 0 {
+		if age > 0 && r.outcome != 0 && !r.awaitsReport {
 			continue
 		}
 		if len(page) >= pageSize {

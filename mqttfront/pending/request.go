@@ -30,6 +30,9 @@ type Request struct {
 	Sequence uint64        // grows with the place in Buffer.order
 	client   string        // client key on this node, if the other node uses another key
 	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
+	// awaitsReport says that an earlier leader executed the request. A later one may not know that this node holds it, so the
+	// delivery watermark does not say that the reply is published. The leader's report does.
+	awaitsReport bool
 }
 
 // Expired reports whether the client does not wait for the answer any more.
@@ -80,6 +83,7 @@ func (r *Request) Absorb(other *Request) {
 	}
 	if r.outcome == 0 {
 		r.SetOutcome(other.outcome)
+		r.awaitsReport = other.awaitsReport
 	}
 }
 

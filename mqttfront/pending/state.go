@@ -94,6 +94,9 @@ func (r *Request) MarkDelivering(index uint64, now time.Time) {
 	}
 }
 
+// AwaitReport makes the request wait for the leader's report: the leader that executed it does not lead any more.
+func (r *Request) AwaitReport() { r.awaitsReport = true }
+
 // SetOutcome notes the index of the log entry that has the outcome, if it is known: it is not 0.
 func (r *Request) SetOutcome(index uint64) {
 	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {

@@ -83,9 +83,12 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 		return true
 	}
 	index, known := q.pending.Hints.Take(r.Command.ID, r.Arrived)
-	if known && index <= q.published {
+	unheard := q.takeover.executedBefore(index)
+	if known && index <= q.published && !unheard {
 		return false // answered before this copy arrived
 	}
-	r.SetOutcome(index)
+	if r.SetOutcome(index); unheard {
+		r.AwaitReport()
+	}
 	return true
 }

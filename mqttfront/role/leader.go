@@ -27,6 +27,9 @@ type Leader struct {
 	serving         bool            // new requests go to the store on arrival
 	silent          bool            // the entry that is being applied has an outcome that no client is told
 	toRelease       []fsm.RequestID // requests that peers need not hold; not yet broadcast
+	begun           takeover
+	// answered are the requests that earlier leaders executed and that this one answered when it began.
+	answered map[fsm.RequestID]struct{}
 }
 
 // NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.

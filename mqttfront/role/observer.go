@@ -36,6 +36,7 @@ func (q *Requests) Restored() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending.NeedsLookup = true
+	q.pending.AwaitReports() // the leader may have changed
 }
 
 // ReadDone implements the store's observer.

@@ -25,6 +25,7 @@ type Requests struct {
 	room      sync.Cond // somebody waits to hand a request to the store
 	pending   pending.Buffer
 	published uint64       // delivery watermark from the last applied entry
+	takeover  takeover     // of the leader in force
 	busy      int          // requests executing or answering
 	shares    clientShares // of the same, by client
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
@@ -196,8 +197,12 @@ func (q *Requests) adoptLocked(settings *fsm.Settings) {
 func (q *Requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any) {
 	command := &outcome.Commands[i]
 	q.version = max(q.version, command.Version)
-	if command.Kind == fsm.KindConfigure {
+	switch command.Kind {
+	case fsm.KindConfigure:
 		q.adoptLocked(command.Settings)
+	case fsm.KindLeaderStart:
+		q.takeover = takeover{published: q.published, index: outcome.Index}
+		q.pending.AwaitReports()
 	}
 	if tags != nil && tags[i] != nil {
 		q.role.committed(tags[i].(*pending.Request), outcome, i)

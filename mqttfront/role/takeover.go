@@ -17,6 +17,16 @@ type PeerRequests struct {
 	received time.Time
 }
 
+// takeover is where the log was when a leader began.
+type takeover struct {
+	published uint64 // delivery watermark
+	index     uint64
+}
+
+// executedBefore reports whether an earlier leader executed the request with an outcome at an index, and may not have published
+// the reply. If no node told the leader of the request, the delivery watermark passes that index all the same.
+func (t takeover) executedBefore(index uint64) bool { return index > t.published && index <= t.index }
+
 // Begin makes the node lead, and publish by the sender. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
@@ -29,6 +39,7 @@ func (l *Leader) Begin(held PeerRequests, sender Sender) {
 		l.adoptLocked(&settings)
 		l.version = max(l.version, m.Status().Version)
 		l.pending.Hints.ForgetArrivals()
+		l.begun = takeover{published: m.Status().Published, index: m.Status().Index}
 		if !l.barrier.Passed(held.received) {
 			l.keepSettledLocked(m, held.byNode)
 		}
@@ -55,6 +66,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	}
 	var outputs []output
 	now := m.Status().Now
+	l.answered = make(map[fsm.RequestID]struct{})
 	for _, event := range m.Unpublished() {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { l.notifyLocked(&event, age) }})
@@ -64,6 +76,9 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 			continue
 		}
 		result, index, ok := m.Remembered(r.Command.ID)
+		if ok {
+			l.answered[r.Command.ID] = struct{}{}
+		}
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-l.config.DedupMargin.Milliseconds()):
@@ -100,6 +115,7 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	}
 	l.pending.EndWrites()
 	l.pending.FindCommitted()
+	l.pending.AwaitReports()
 	l.room.Broadcast()
 	return toRelease
 }
@@ -203,9 +219,12 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 				l.reportLocked(r.Command.ID)
 				return true
 			}
-			if known && index <= published && !r.IsDuplicate() { // answered: that node only does not know it yet
-				l.reportLocked(r.Command.ID)
-				return true
+			if known && index <= published && !r.IsDuplicate() {
+				if _, answered := l.answered[r.Command.ID]; answered || !l.begun.executedBefore(index) { // that node only does not know it yet
+					l.reportLocked(r.Command.ID)
+					return true
+				}
+				r.MarkDuplicate() // that node did not answer when this leader began: its client may wait for the reply
 			}
 			return false
 		}))

@@ -208,6 +208,8 @@ func frontEnd() []Mutant {
 			},
 			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
 		},
+		one("unheard_released", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
+			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
 		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/awaitsession.go",
 			"\tif !a.followersHold {\n", "\tif true {\n").shownBy("broker restart"),
 	}
