@@ -23,6 +23,7 @@ type coalescer struct {
 
 	socket  syscall.RawConn // nil where there is none
 	delay   time.Duration   // the coalescing delay
+	timer   *time.Timer     // of the wait
 	waited  bool            // wait delayed the current read; adapt resets it
 	level   int             // the latest low-water mark of the socket, in bytes
 	setMark func(fd uintptr)
@@ -88,14 +89,24 @@ func (r coalescedReads) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wait waits for bytes to gather, at most for as long as given. It returns at once when there is more to read already.
-func (c *coalescer) wait(most time.Duration) {
+// wait waits for bytes to gather, at most for as long as given, and not longer than until wake has a value. It returns at once when there
+// is more to read already.
+func (c *coalescer) wait(most time.Duration, wake <-chan struct{}) {
 	if c.waited = !c.more; !c.waited {
 		return
 	}
 	// A sleep alone would not do: the runtime wakes up for each arrival, whether or not a goroutine waits for it.
 	c.setLowWater(readBuffer)
-	time.Sleep(min(c.delay, most))
+	if c.timer == nil {
+		c.timer = time.NewTimer(min(c.delay, most))
+	} else {
+		c.timer.Reset(min(c.delay, most))
+	}
+	select {
+	case <-c.timer.C:
+	case <-wake:
+		c.timer.Stop()
+	}
 	c.setLowWater(1)
 }
 

@@ -164,7 +164,7 @@ func (c *Conn) beforeRead() {
 	}
 	if most := c.receiver.CoalescingDelay(); most > 0 {
 		c.setResting(true)
-		c.coalesce.wait(most)
+		c.coalesce.wait(most, nil)
 		c.setResting(false)
 	}
 }

@@ -68,6 +68,8 @@ type Publisher struct {
 	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
 	received  atomic.Uint64
 	expedited atomic.Bool // PUBACKs do not gather
+	// starved has a value when Publish found no packet id: PUBACKs are read at once.
+	starved chan struct{}
 
 	mu     sync.Mutex
 	more   sync.Cond // the writer waits for bytes
@@ -89,7 +91,7 @@ type Publisher struct {
 // *Refusal.
 func NewPublisher(ctx context.Context, conn net.Conn, connect *packets.Connect, window int) (*Publisher, error) {
 	p := &Publisher{
-		maxPacket: math.MaxInt, down: make(chan struct{}), ended: make(chan struct{}),
+		maxPacket: math.MaxInt, starved: make(chan struct{}, 1), down: make(chan struct{}), ended: make(chan struct{}),
 	}
 	p.coalesce, p.conn = coalescerOf(conn)
 	_, p.records = conn.(*tls.Conn)
@@ -161,6 +163,10 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	var id uint16
 	if len(p.ids) == 0 {
 		p.Flush() // else those in flight never come back
+		select {
+		case p.starved <- struct{}{}:
+		default:
+		}
 	}
 	select {
 	case id = <-p.ids:
@@ -311,10 +317,11 @@ type puback struct {
 	done   func(byte, error)
 }
 
-// beforeRead runs before each read of the network. PUBACKs gather when the last read had some and no message waits for a packet id.
+// beforeRead runs before each read of the network. PUBACKs gather when the last read had some, until a message waits for a packet
+// id: with a small Receive Maximum one delay for each window would be the limit of the rate.
 func (p *Publisher) beforeRead() {
 	if p.waitsNext && len(p.ids) > 0 && !p.expedited.Load() {
-		p.coalesce.wait(ackDelay)
+		p.coalesce.wait(ackDelay, p.starved)
 	}
 	p.waitsNext = false
 }
