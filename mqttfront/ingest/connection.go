@@ -22,10 +22,10 @@ type connection struct {
 
 	heartbeat *heartbeat
 	queued    time.Duration // how old what the broker had for the session may have been when the connection began
-	stale     atomic.Bool   // what comes now may be older than the session's age
+	stale     atomic.Bool   // requests that arrive now may be older than Config.SessionAge: they are not executed
 	since     time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
 	handled   context.Context
-	reason    chan error // why the connection ended, the first word counts
+	reason    chan error // why the connection ended; only the first is kept
 }
 
 // errEnded is all that is known of a connection that the broker closed without a word, as Mosquitto 2.0 does when another client
@@ -88,19 +88,19 @@ func (c *connection) received(message mqttconn.Message) {
 	done := func() {}
 	if message.QoS == 1 {
 		number := c.acks.Arrived(message.PacketID)
-		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended, and that comes again
+		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended: the broker delivers the message again
 	}
 	if s.carriesRequests && message.Topic == topics.Invoke && c.tooOld() {
 		c.expire()
 	}
 	switch {
 	case c.stale.Load() && !s.shared:
-		// Not acknowledged: the session is to end. A young probe changes nothing: among the requests that were left out may be an earlier one of the
-		// client whose request comes next.
+		// Not acknowledged: the session is about to end. A fresh probe does not clear stale here: a request that was left out before it
+		// may precede one of the same client that follows it.
 	case message.Topic == s.probes.topic:
 		c.probed(message.Payload)
 		done()
-	case c.stale.Load(): // no other node receives these requests: the session goes on
+	case c.stale.Load(): // too old to execute. The session goes on: it is the only one that receives requests
 		s.env.Metrics.stale.Inc()
 		done()
 	case message.Topic != topics.Invoke || !s.carriesRequests: // not subscribed to
@@ -144,7 +144,8 @@ func (c *connection) expire() {
 	}
 }
 
-// probed handles a probe: what follows one that is old is too old to be executed, until a young one comes.
+// probed handles a probe. What follows a stale one is too old to be executed: on the leader's session until a fresh one comes, on
+// the node's own session until the connection ends, which is at once.
 func (c *connection) probed(payload []byte) {
 	sent, fresh, isProbe := c.session.probes.handle(payload)
 	if !isProbe {

@@ -21,8 +21,8 @@ type Buffer struct {
 	sequence uint64 // of the last request that was added
 	// committed are held requests whose outcome is applied and not yet known to be published, by index.
 	committed []committed
-	writing   map[string]int // by ordering: writes in the hands of the store
-	// NeedsLookup says that a request may be held that was not looked up in the state: a copy of one that has had its effect.
+	writing   map[string]int // by client key: how many writes the store has
+	// NeedsLookup says that the buffer may hold requests whose outcome is in the state, and that nobody has looked them up.
 	NeedsLookup bool
 	Hints       Hints
 }
@@ -193,7 +193,8 @@ func (p *Buffer) EndWrites() {
 	clear(p.writing)
 }
 
-// NoConflictingWrite reports whether no write that the GET has to see can be under way. Without an identity any of them may be its client's.
+// NoConflictingWrite reports whether the store has no write of the GET's client: a GET must not overtake them. A GET without a
+// client id may be any client's, so it waits for all writes.
 func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {
 		return len(p.writing) == 0
@@ -201,8 +202,9 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	return p.writing[r.ClientKey()] == 0
 }
 
-// KeepFirst decides between two copies of a request, of which a leader takes in every one: the first keeps its place among its client's
-// requests. It returns the other one, which is to be removed, unless the store still has it and gives it back later.
+// KeepFirst resolves two copies of a request: a leader buffers every copy, a follower one. The first one keeps its place among its
+// client's requests and absorbs the other one, which KeepFirst returns: the caller removes it. It returns nil if there is none, or
+// if the store still has it. Then KeepFirst is called again when the store gives it back.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	id := r.Command.ID
 	if id.IsZero() {

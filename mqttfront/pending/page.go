@@ -41,8 +41,9 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 // The flags of a request that one node gives to another.
 const (
 	flagBare      = 1 << iota // its command has no kind: it is answered without the log
-	flagCopy                  // it is a copy of one that has an outcome
+	flagDuplicate             // it was found to have an outcome
 	flagElsewhere             // the node has it from another node
+	flagAwaits                // it awaits the leader's report
 )
 
 // appendRequest appends a request as one node gives it to another: times as what is left of them, because clocks differ.
@@ -66,10 +67,13 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 		command.Kind, flags = fsm.KindInvalid, flagBare
 	}
 	if r.IsDuplicate() {
-		flags |= flagCopy
+		flags |= flagDuplicate
 	}
 	if r.FromPeer {
 		flags |= flagElsewhere
+	}
+	if r.awaitsReport {
+		flags |= flagAwaits
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
@@ -163,10 +167,11 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	if flags&flagBare != 0 {
 		r.Command.Kind = 0
 	}
-	if flags&flagCopy != 0 {
+	if flags&flagDuplicate != 0 {
 		r.MarkDuplicate()
 	}
 	r.Relayed = flags&flagElsewhere != 0
+	r.awaitsReport = flags&flagAwaits != 0
 	r.Read = r.Command.Kind == fsm.KindGet
 	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
 	return r, nil

@@ -11,8 +11,8 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// SendOrder is the message's deadline, or its arrival time if it has no deadline. A greater value means that this copy was
-	// sent later. Absorb does not change it.
+	// SendOrder is the message's deadline, or its arrival time if it has no deadline. A value that is greater by
+	// expiryRounding means that the client sent this copy later. Absorb does not change it.
 	SendOrder   time.Time
 	HoldUntil   time.Time // when it is given up unanswered
 	Done        func()    // acknowledges the message to the broker
@@ -25,13 +25,13 @@ type Request struct {
 	// The fields below are guarded by the lock of the Buffer's caller.
 	state    State
 	element  *list.Element // in Buffer.order
-	Began    time.Time     // when it went into the hands of the store
+	Began    time.Time     // when it was handed to the store, or its reply was queued if it never was
 	writing  bool          // counts in Buffer.writing
 	Sequence uint64        // grows with the place in Buffer.order
 	client   string        // client key on this node, if the other node uses another key
 	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
-	// awaitsReport says that an earlier leader executed the request. A later one may not know that this node holds it, so the
-	// delivery watermark does not say that the reply is published. The leader's report does.
+	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
+	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
 	awaitsReport bool
 }
 
@@ -43,8 +43,8 @@ func (r *Request) Expired(now time.Time) bool {
 // expiryRounding bounds how far deadlines of one message differ between nodes, because brokers round what is left of its expiry to seconds.
 const expiryRounding = 1500 * time.Millisecond
 
-// orderMemory is how long an open request stays in the buffer after it has expired. Its position orders copies on other nodes
-// that expire later: by at most maxLag, which they may have spent in a socket, plus rounding.
+// orderMemory is how long an open request stays in the buffer after it has expired. Its position still orders copies on other
+// nodes. These may expire later: by up to maxLag, if they waited in a socket before they were read, plus rounding.
 const orderMemory = maxLag + expiryRounding
 
 // Forgettable reports whether the request has expired, and is not needed to order other requests.

@@ -94,6 +94,9 @@ func (r *Request) MarkDelivering(index uint64, now time.Time) {
 	}
 }
 
+// AwaitsReport reports whether only the leader's report releases the request.
+func (r *Request) AwaitsReport() bool { return r.awaitsReport }
+
 // AwaitReport makes the request wait for the leader's report: the leader that executed it does not lead any more.
 func (r *Request) AwaitReport() { r.awaitsReport = true }
 

@@ -18,18 +18,18 @@ type connection struct {
 	config    *Config
 	env       *Environment
 	penalties *penalties
-	lost      func(began time.Time, lived time.Duration) // is called for a connection that was lost when the next one is up
+	onLost    func(began time.Time, lived time.Duration) // called once the next connection is up: when the lost one began, and how long it lived
 	handler   Handler
 	clientID  string
 	queue     *queue
 
 	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
 
-	// notified are clients with a notification since the last boundary on the connection. Owned by the goroutine that publishes.
+	// notified are the clients with a notification in the current TLS record. Owned by the goroutine that publishes.
 	notified map[string]struct{}
 }
 
-// maxNotified bounds connection.notified; beyond it a boundary is made.
+// maxNotified bounds connection.notified; beyond it a new record begins.
 const maxNotified = 1024
 
 // run publishes until the context ends, beginning with a publisher that is connected.
@@ -42,13 +42,13 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 		if publisher != nil {
 			blamed := false
 			if !began.IsZero() {
-				c.lost(began, lived)
+				c.onLost(began, lived)
 				blamed = c.brokerEnded(began, lostBy)
 			}
 			began = time.Now()
 			c.downSince.Store(0)
 			if c.requeue(blamed) {
-				delay = c.config.BackoffMin // one less that can end a connection
+				delay = c.config.BackoffMin // the output that ended the connection is gone
 			}
 			c.pump(ctx, publisher)
 			c.downSince.Store(time.Now().UnixMilli())
@@ -62,7 +62,7 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", lostBy, "taken_over", mqttconn.IsTakenOver(lostBy))
 			if lived > steady {
 				delay = c.config.BackoffMin
-			} else { // it may be contested: not at once, and not at the pace of the other
+			} else { // another process may use this client id: back off, so that the two do not take over from each other in step
 				c.env.Pause(ctx, delay)
 				delay = min(2*delay, c.config.BackoffMax)
 			}
@@ -81,9 +81,9 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 
 // reconnect connects again. Leadership is confirmed before and after that.
 //
-// The broker may have been restarted. Then a client that connects before its reply is published gets that reply. A client that connects later sends
-// its request again, and this node must be subscribed by then. Other nodes drop their copies of the request because the reply is published. So
-// nothing is published until the node's own session is up again.
+// Nothing is published until the node's own session is up again. The broker may have lost its state in a restart. Then a client
+// that connects after its reply was published misses it, and sends the request again. Other nodes drop that copy, because the
+// reply is published. So this node must be subscribed by then.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -100,8 +100,8 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	return publisher, nil
 }
 
-// brokerEnded reports whether the broker ended a connection because of a message on it. It assumes so if the node's own session is older
-// than the connection and still up, and no other client took the connection over.
+// brokerEnded reports whether the broker ended a connection because of a message on it. It assumes so if the node's own session
+// was up all the time since the connection began, and the connection did not end by a takeover, by this node, or because the broker was silent.
 func (c *connection) brokerEnded(began time.Time, by error) bool {
 	if errors.Is(by, mqttconn.ErrSilent) || errors.Is(by, mqttconn.ErrClosed) || mqttconn.IsTakenOver(by) {
 		return false
@@ -109,13 +109,14 @@ func (c *connection) brokerEnded(began time.Time, by error) bool {
 	return c.env.SessionUpSince(began)
 }
 
-// requeue puts what was in flight back into the queue, and abandons what the broker does not take. It reports whether there was such an output.
+// requeue puts the outputs in flight back into the queue. It drops those on which the broker closed the connection too often, and all
+// replies to the same clients. It reports whether it dropped any.
 func (c *connection) requeue(blamed bool) bool {
 	abandoned := c.queue.requeue(blamed)
 	for _, o := range abandoned {
 		if r := o.Request; r != nil {
 			c.penalties.add(r, time.Now())
-			c.env.Log.Warn("the broker ends the connection on a reply: not sent, and its client gets none for a while",
+			c.env.Log.Warn("reply dropped: the broker closes the connection on replies to this client, which gets none for a while",
 				"client", r.Command.Principal.ClientID, "response_topic", r.ResponseTopic, "penalty", penaltyTime)
 			c.handler.Kick(r)
 		}
@@ -171,9 +172,9 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
 }
 
-// startRecordIfNeeded begins a new record of the network connection before an output to a client that has a notification in this one. The plugin for Mosquitto
-// delivers notifications to clients that did not subscribe when the broker has handled a whole record: a reply in the same record would have to
-// be delivered in the same way.
+// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current one. The plugin
+// for Mosquitto delivers notifications to clients that did not subscribe when the broker has handled a whole record. A reply in
+// the same record would have to be delivered in the same way.
 func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {

@@ -96,7 +96,7 @@ func (o *Outbox) newConnections(handler Handler) *Connections {
 	c := &Connections{env: &o.env, penalties: &o.penalties, stop: func() {}, closed: func() { o.setConnections(nil) }}
 	for i := range o.config.Connections {
 		c.all = append(c.all, &connection{
-			config: &o.config, env: &o.env, penalties: &o.penalties, lost: o.lost, handler: handler, clientID: o.config.clientID(i),
+			config: &o.config, env: &o.env, penalties: &o.penalties, onLost: o.lost, handler: handler, clientID: o.config.clientID(i),
 			queue: newQueue(o.config.Notifications, o.config.Bytes, o.penalties.culprit), notified: make(map[string]struct{}),
 		})
 		c.all[i].downSince.Store(time.Now().UnixMilli())

@@ -83,11 +83,11 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 		return true
 	}
 	index, known := q.pending.Hints.Take(r.Command.ID, r.Arrived)
-	unheard := q.takeover.executedBefore(index)
-	if known && index <= q.published && !unheard {
+	mayBeUnanswered := q.termStart.mayBeUnanswered(index)
+	if known && index <= q.published && !mayBeUnanswered {
 		return false // answered before this copy arrived
 	}
-	if r.SetOutcome(index); unheard {
+	if r.SetOutcome(index); mayBeUnanswered {
 		r.AwaitReport()
 	}
 	return true

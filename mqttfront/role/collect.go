@@ -11,10 +11,9 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// A new leader may lack requests that other nodes hold: it may have been restarted, or cut off from the broker.
-// So it asks them, for at most collectTime, and takes up what is missing here. And while it leads it asks now and then for what
-// passed it by: after the broker was restarted, the nodes' subscriptions come back one after the other, and a request in between
-// reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request
+// A new leader may lack requests that its peers hold: it may have been restarted, or cut off from the broker. It asks them, for
+// at most collectTime, and takes up what it lacks. While it leads it asks again every sweepInterval: after the broker was
+// restarted, the nodes' subscriptions come back one after the other, and a request in between reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request
 // could overtake earlier ones of its client.
 
 const (
@@ -22,7 +21,7 @@ const (
 	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. If the leader cannot serve yet after
 	// that, it asks the other nodes again.
 	barrierTime = 200 * time.Millisecond
-	// sweepInterval is how often a leader asks for what passed it by, and how long that has to have been held.
+	// sweepInterval is how often a leader asks for requests that only peers hold, and for how long they must have held them.
 	sweepInterval = time.Second
 )
 
@@ -32,7 +31,7 @@ type collection struct {
 	byNode map[string][]*pending.Request
 }
 
-// collect asks the other nodes what they hold, and have held for as long as age.
+// collect asks the other nodes what they have held for at least age.
 func (l *Leader) collect(ctx context.Context, age time.Duration) map[string][]*pending.Request {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
@@ -84,7 +83,7 @@ func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held Pee
 	}
 }
 
-// lacks reports whether other nodes hold something that this one does not.
+// lacks reports whether a peer holds a request that this node lacks and that mustMerge accepts.
 func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
 	now := time.Now()
 	l.mu.Lock()

@@ -19,20 +19,20 @@ func (q *Requests) dedupLookup(r *pending.Request) (found dedupResult) {
 	if q.leads() {
 		return dedupResult{}
 	}
-	return dedupResult{checked: true, published: q.markIfKnown(r)}
+	return dedupResult{checked: true, index: q.markIfKnown(r)}
 }
 
-// markIfKnown marks a request as a duplicate if the dedup table has its outcome, and reports whether the reply is below the
-// delivery watermark.
-func (q *Requests) markIfKnown(r *pending.Request) (published bool) {
+// markIfKnown marks a request as a duplicate if the dedup table has its outcome, and returns the index of the entry that has
+// it, or 0.
+func (q *Requests) markIfKnown(r *pending.Request) (found uint64) {
 	q.store.View(func(m *fsm.Machine) {
 		_, index, known := m.Remembered(r.Command.ID)
 		if known {
+			found = index
 			r.MarkDuplicate()
 		}
-		published = known && index <= m.Status().Published
 	})
-	return published
+	return found
 }
 
 // recheckPending marks duplicates among all requests that a follower holds. It does so if the state may know outcomes that the node did not look up: of

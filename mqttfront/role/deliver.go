@@ -94,7 +94,15 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.reportLocked(r.Command.ID)
 		}
+		l.answeredEarlierLocked(r)
 		l.endWorkLocked(r)
 		l.endLocked(r)
+	}
+}
+
+// answeredEarlierLocked notes that a request need not be answered any more, if an earlier leader executed it.
+func (l *Leader) answeredEarlierLocked(r *pending.Request) {
+	if _, ok := l.earlier[r.Command.ID]; ok {
+		l.earlier[r.Command.ID] = true
 	}
 }

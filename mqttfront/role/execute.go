@@ -84,6 +84,7 @@ func (l *Leader) answersRejectedLocked(r *pending.Request, result *fsm.Result) b
 		return true
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
+	l.answeredEarlierLocked(r)
 	l.silent = true
 	l.pending.EndWrite(r)
 	l.endWorkLocked(r)

@@ -29,7 +29,8 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		return
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
-	ended := r.Backlog && (found.published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
+	published := found.index != 0 && found.index <= f.published && !f.termStart.mayBeUnanswered(found.index)
+	ended := r.Backlog && (published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
 	if ended || !f.resolveCopyLocked(r) {
 		r.Done()
 		return

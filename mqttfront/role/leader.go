@@ -27,9 +27,8 @@ type Leader struct {
 	serving         bool            // new requests go to the store on arrival
 	silent          bool            // the entry that is being applied has an outcome that no client is told
 	toRelease       []fsm.RequestID // requests that peers need not hold; not yet broadcast
-	begun           takeover
-	// answered are the requests that earlier leaders executed and that this one answered when it began.
-	answered map[fsm.RequestID]struct{}
+	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published.
+	earlier map[fsm.RequestID]bool
 }
 
 // NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.

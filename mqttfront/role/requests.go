@@ -25,7 +25,7 @@ type Requests struct {
 	room      sync.Cond // somebody waits to hand a request to the store
 	pending   pending.Buffer
 	published uint64       // delivery watermark from the last applied entry
-	takeover  takeover     // of the leader in force
+	termStart termStart    // of the leader in force
 	busy      int          // requests executing or answering
 	shares    clientShares // of the same, by client
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
@@ -201,7 +201,7 @@ func (q *Requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any)
 	case fsm.KindConfigure:
 		q.adoptLocked(command.Settings)
 	case fsm.KindLeaderStart:
-		q.takeover = takeover{published: q.published, index: outcome.Index}
+		q.termStart = termStart{published: q.published, index: outcome.Index}
 		q.pending.AwaitReports()
 	}
 	if tags != nil && tags[i] != nil {

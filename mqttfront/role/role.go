@@ -36,6 +36,6 @@ type role interface {
 
 // dedupResult is what a node found in the state about a request that has just come.
 type dedupResult struct {
-	checked   bool // no recheck is needed: the dedup table was read, or the request is never in it
-	published bool // the reply is below the delivery watermark
+	checked bool   // no recheck is needed: the dedup table was read, or the request is never in it
+	index   uint64 // of the log entry with the outcome; 0 if the dedup table has none
 }

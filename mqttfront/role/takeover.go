@@ -17,16 +17,6 @@ type PeerRequests struct {
 	received time.Time
 }
 
-// takeover is where the log was when a leader began.
-type takeover struct {
-	published uint64 // delivery watermark
-	index     uint64
-}
-
-// executedBefore reports whether an earlier leader executed the request with an outcome at an index, and may not have published
-// the reply. If no node told the leader of the request, the delivery watermark passes that index all the same.
-func (t takeover) executedBefore(index uint64) bool { return index > t.published && index <= t.index }
-
 // Begin makes the node lead, and publish by the sender. What the log says is unpublished goes out first, in the order of the log; then what has
 // no outcome yet is executed, in the order of arrival.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
@@ -37,9 +27,9 @@ func (l *Leader) Begin(held PeerRequests, sender Sender) {
 		l.role = l
 		settings, _ := m.Settings()
 		l.adoptLocked(&settings)
+		l.earlier = make(map[fsm.RequestID]bool)
 		l.version = max(l.version, m.Status().Version)
 		l.pending.Hints.ForgetArrivals()
-		l.begun = takeover{published: m.Status().Published, index: m.Status().Index}
 		if !l.barrier.Passed(held.received) {
 			l.keepSettledLocked(m, held.byNode)
 		}
@@ -66,7 +56,6 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	}
 	var outputs []output
 	now := m.Status().Now
-	l.answered = make(map[fsm.RequestID]struct{})
 	for _, event := range m.Unpublished() {
 		age := time.Duration(now-event.At) * time.Millisecond
 		outputs = append(outputs, output{event.Index, func() { l.notifyLocked(&event, age) }})
@@ -77,7 +66,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		}
 		result, index, ok := m.Remembered(r.Command.ID)
 		if ok {
-			l.answered[r.Command.ID] = struct{}{}
+			l.earlier[r.Command.ID] = false
 		}
 		switch {
 		case !ok:
@@ -120,19 +109,19 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	return toRelease
 }
 
-// keepSettledLocked keeps the peers' requests that this node's own session can no longer deliver, and those that have an
-// outcome: when the session delivers these, this node may not lead any more.
+// keepSettledLocked removes from byNode what this node's own session may still deliver. Requests with an outcome stay in any
+// case, so that their clients are answered now: when the session delivers them, this node may have lost the leadership.
 func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
-	barrier, mayHaveLostUntil := l.barrier.Reached(), l.deliveringSince()
-	if l.fullAt.After(mayHaveLostUntil) {
-		mayHaveLostUntil = l.fullAt // requests dropped for lack of room are lost, too
+	barrier, lostBefore := l.barrier.Reached(), l.deliveringSince()
+	if l.fullAt.After(lostBefore) {
+		lostBefore = l.fullAt // requests dropped for lack of room are lost, too
 	}
 	if barrier.IsZero() {
-		mayHaveLostUntil = time.Now() // no probe has returned: every earlier request may be lost
+		lostBefore = time.Now() // no probe has returned: every earlier request may be lost
 	}
 	markDuplicates(byNode)
 	for node, requests := range byNode {
-		byNode[node] = l.pending.Settled(requests, barrier, mayHaveLostUntil, executableIn(m), hasOutcomeIn(m))
+		byNode[node] = l.pending.Settled(requests, barrier, lostBefore, executableIn(m), hasOutcomeIn(m))
 	}
 }
 
@@ -199,7 +188,15 @@ func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 // node. If all copies have expired, the write is refused in the log, so that no copy is executed behind later requests of the
 // same client.
 func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
-	published, now := m.Status().Published, time.Now()
+	now := time.Now()
+	reported := make(map[fsm.RequestID]bool) // once: another report would announce a copy that is still to arrive
+	report := func(id fsm.RequestID) bool {
+		if !reported[id] {
+			reported[id] = true
+			l.reportLocked(id)
+		}
+		return true
+	}
 	markDuplicates(byNode)
 	extendExpiredCopies(byNode, now)
 	var elsewhere [][]*pending.Request
@@ -211,25 +208,15 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 				}
 				return false
 			}
-			if !mustMerge(r, now) {
-				return true
-			}
-			_, index, known := m.Remembered(r.Command.ID)
-			if !known && (r.IsDuplicate() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or that node has not applied the refusal yet
-				l.reportLocked(r.Command.ID)
-				return true
-			}
-			if known && index <= published && !r.IsDuplicate() {
-				if _, answered := l.answered[r.Command.ID]; answered || !l.begun.executedBefore(index) { // that node only does not know it yet
-					l.reportLocked(r.Command.ID)
-					return true
-				}
-				r.MarkDuplicate() // that node did not answer when this leader began: its client may wait for the reply
-			}
-			return false
+			return l.omitsLocked(m, r, now, report)
 		}))
 	}
 	added, full := l.pending.Merge(elsewhere, executableIn(m))
+	for _, r := range added {
+		if r.AwaitsReport() {
+			l.earlier[r.Command.ID] = false
+		}
+	}
 	l.metrics.HeldDropped.WithLabelValues("full").Add(float64(full))
 	l.metrics.Held.Set(float64(l.pending.Len()))
 	if len(added) == 0 {
@@ -239,4 +226,30 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 	l.log.Info("merged requests that only peers held", "requests", len(added))
 	slices.SortFunc(added, func(a, b *pending.Request) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return added
+}
+
+// omitsLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
+// answers it already. If it is answered, the peer need not hold it any longer, and omitsLocked calls report, which returns true.
+func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
+	if !mustMerge(r, now) {
+		return true
+	}
+	_, index, known := m.Remembered(r.Command.ID)
+	if !known && (r.IsDuplicate() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or the peer has not applied the refusal yet
+		return report(r.Command.ID)
+	}
+	answered, answering := l.earlier[r.Command.ID]
+	if r.AwaitsReport() {
+		if answered {
+			return report(r.Command.ID)
+		}
+		r.MarkDuplicate() // no node told this leader of the request when it began: nobody may have published the reply
+		return answering
+	}
+	// A leader that retrieved an outcome may not have published it: the peer knows a greater index of that.
+	published := m.Status().Published
+	if known && !r.IsDuplicate() && (answered || index <= published && r.Outcome() <= published) {
+		return report(r.Command.ID) // the peer has only not learnt of it yet
+	}
+	return false
 }

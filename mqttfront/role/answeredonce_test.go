@@ -1,0 +1,216 @@
+package role
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/pending"
+)
+
+// correlationA is the correlation data of the request of these tests.
+var correlationA = strings.Repeat("a", 16)
+
+// A second leader change before the first new leader has swept.
+func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
+	_, other, s, _ := executedByEarlierLeader(t) // the first new leader's mark has passed index
+	// the first new leader goes; a third begins, and reaches the follower (at Begin or by sweep)
+	if _, err := s.machine.Apply(s.machine.Status().Index+1, 2, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}})); err != nil {
+		t.Fatal(err)
+	}
+	other.Applied(&fsm.Outcome{Index: s.machine.Status().Index, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	for _, how := range []string{"begin", "sweep"} {
+		third, s3 := newNode(t)
+		s3.machine = s.machine
+		held := PeerRequests{}
+		if how == "begin" {
+			held = PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()}
+			third.barrier.Pass(time.Now())
+		}
+		o := serveWith(third, held)
+		if how == "sweep" {
+			page, _ := other.Held(0, time.Nanosecond)
+			s3.held = map[string][][]byte{"other": {page}}
+			third.barrier.Pass(time.Now())
+			leading(third).sweepOnce(t.Context())
+		}
+		if len(o.outputs)+len(s3.proposed) == 0 {
+			t.Errorf("%s: reported as answered, and nobody answers", how)
+		}
+	}
+}
+
+// The re-answer's leader is lost between commit and publication of the retrieving entry.
+func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
+	leader, other, s, index := executedByEarlierLeader(t)
+	page, _ := other.Held(0, time.Nanosecond)
+	s.held = map[string][][]byte{"other": {page}}
+	leader.barrier.Pass(time.Now())
+	leading(leader).sweepOnce(t.Context())
+	commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
+	other.Applied(&fsm.Outcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{{Repeat: true, Code: fsm.CodeOK}}}, nil)
+	// lost before the reply is out
+	third, s3 := newNode(t)
+	s3.machine = s.machine
+	third.barrier.Pass(time.Now())
+	o := serveWith(third, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()})
+	if len(o.outputs)+len(s3.proposed) == 0 {
+		t.Errorf("reported %d, not answered", len(leading(third).toRelease))
+	}
+}
+
+// A follower got its copy after the entry was applied. The new leader answered its own copy at Begin; the sweep answers again.
+func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
+	leader, s := newNode(t)
+	arrive(leader, del, correlationA, "__srcId", "c")
+	w := leader.first().Command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	index := s.machine.Status().Index
+	other, os := newNode(t)
+	os.machine = s.machine
+	other.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	arrive(other, del, correlationA, "__srcId", "c") // 5 ms later than the leader's
+	other.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	o := serve(leader)
+	o.deliver()
+	commit(t, s, fsm.Entry{Published: index})
+	other.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	leader.barrier.Pass(time.Now())
+	page, _ := other.Held(0, time.Nanosecond)
+	s.held = map[string][][]byte{"other": {page}}
+	leading(leader).sweepOnce(t.Context())
+	if len(s.proposed) != 0 {
+		t.Errorf("answered again: %d proposed, kind %v, reported %d", len(s.proposed), s.proposed[0].Kind, len(leading(leader).toRelease))
+	}
+}
+
+// A former leader that lives on: the new leader answered all at Begin.
+func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
+	former, s := newNode(t)
+	serve(former)
+	arrive(former, del, correlationA, "__srcId", "c")
+	w := former.first().Command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	index := s.machine.Status().Index
+	former.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
+	leading(former).stopServing()
+	former.recheckPending()
+	former.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	leader, ls := newNode(t)
+	ls.machine = s.machine
+	arrive(leader, del, correlationA, "__srcId", "c")
+	o := serve(leader)
+	o.deliver()
+	commit(t, s, fsm.Entry{Published: index})
+	former.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	leader.barrier.Pass(time.Now())
+	page, _ := former.Held(0, time.Nanosecond)
+	ls.held = map[string][][]byte{"former": {page}}
+	leading(leader).sweepOnce(t.Context())
+	if len(ls.proposed) != 0 {
+		t.Errorf("answered again: %d proposed", len(ls.proposed))
+	}
+}
+
+// What comes in a backlog is dropped as answered although the takeover says that it may not be.
+func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
+	probe, s := newNode(t)
+	arrive(probe, del, correlationA, "__srcId", "c")
+	w := probe.first().Command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	index := s.machine.Status().Index
+	f, fs := newNode(t)
+	fs.machine = s.machine
+	f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	f.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	commit(t, s, fsm.Entry{Published: index})
+	f.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	f.receiver.decodeAndAdmit(context.Background(), message(del, correlationA, nil, "__srcId", "c"), time.Now(), true, func() {})
+	if f.pending.Len() != 1 {
+		t.Error("dropped")
+	}
+}
+
+// Two followers await the report: it names the request twice, and each takes the second for a copy to come.
+func TestRequestIsReportedOnce(t *testing.T) {
+	leader, s := newNode(t)
+	arrive(leader, del, correlationA, "__srcId", "c")
+	w := leader.first().Command
+	var others []*node
+	for range 2 {
+		o, os := newNode(t)
+		os.machine = s.machine
+		arrive(o, del, correlationA, "__srcId", "c")
+		others = append(others, o)
+	}
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	index := s.machine.Status().Index
+	o := serve(leader)
+	o.deliver()
+	commit(t, s, fsm.Entry{Published: index})
+	s.held = map[string][][]byte{}
+	for i, f := range others {
+		f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+		f.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+		f.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+		page, _ := f.Held(0, time.Nanosecond)
+		s.held[string(rune('x'+i))] = [][]byte{page}
+	}
+	leader.barrier.Pass(time.Now())
+	leading(leader).sweepOnce(t.Context())
+	l := leading(leader)
+	l.sendReport(t.Context(), l.toRelease)
+	for _, m := range s.told {
+		others[0].HandleBroadcast(m)
+	}
+	arrive(others[0], del, correlationA, "__srcId", "c") // its client sends it again
+	if others[0].pending.Len() != 1 {
+		t.Error("the copy that the client sent again is dropped")
+	}
+}
+
+// A follower that answers Held but applies nothing for a while: answered with each sweep.
+func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
+	leader, other, s, index := executedByEarlierLeader(t)
+	page, _ := other.Held(0, time.Nanosecond)
+	s.held = map[string][][]byte{"other": {page}}
+	o := leading(leader).sender.(*fakeOutbox)
+	replies := 0
+	for range 3 {
+		leader.barrier.Pass(time.Now())
+		s.proposed, s.tags = nil, nil
+		leading(leader).sweepOnce(t.Context())
+		if len(s.proposed) == 0 {
+			continue
+		}
+		commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
+		result, _, _ := s.machine.Remembered(other.first().Command.ID)
+		result.Repeat = true
+		leader.Applied(&fsm.Outcome{Index: s.machine.Status().Index, Published: index, Commands: s.proposed, Results: []fsm.Result{result}}, s.tags)
+		replies += len(o.outputs)
+		o.deliver()
+		commit(t, s, fsm.Entry{Published: s.published})
+	}
+	if replies != 1 {
+		t.Errorf("%d replies", replies)
+	}
+}
+
+// Answered at Begin and delivered, but the mark is held back by another output.
+func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
+	leader, s := newNode(t)
+	arrive(leader, del, correlationA, "__srcId", "c")
+	w := leader.first().Command
+	other, _ := newNode(t)
+	arrive(other, del, correlationA, "__srcId", "c")
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	serve(leader).deliver()
+	leader.barrier.Pass(time.Now())
+	s.held = map[string][][]byte{"other": pages(other)}
+	leading(leader).sweepOnce(t.Context())
+	if len(s.proposed) != 0 {
+		t.Errorf("answered again")
+	}
+}
