@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 var (
@@ -34,20 +35,25 @@ func (e *remoteError) Error() string { return e.Text }
 // Unwrap returns the sentinel that the error wrapped at the other member.
 func (e *remoteError) Unwrap() error { return e.kind }
 
-// remoteKinds are the sentinels that survive the way from one member to another.
-func remoteKinds() map[string]error {
-	return map[string]error{
-		"notLeader": ErrNotLeader, "notDone": ErrNotDone, "unknown": ErrOutcomeUnknown, "refused": ErrRefused, "unreachable": ErrUnreachable,
+// remoteKind is a sentinel that survives the way from one member to another.
+type remoteKind struct {
+	code string
+	kind error
+}
+
+// remoteKinds returns the sentinels. Of those that an error wraps, the first one counts.
+func remoteKinds() []remoteKind {
+	return []remoteKind{
+		{"unknown", ErrOutcomeUnknown}, {"refused", ErrRefused}, {"notDone", ErrNotDone}, {"notLeader", ErrNotLeader}, {"unreachable", ErrUnreachable},
 	}
 }
 
 // EncodeError turns an error into the body of an answer.
 func EncodeError(err error) []byte {
 	encoded := remoteError{Text: err.Error()}
-	for code, kind := range remoteKinds() {
-		if errors.Is(err, kind) {
-			encoded.Code = code
-		}
+	kinds := remoteKinds()
+	if i := slices.IndexFunc(kinds, func(k remoteKind) bool { return errors.Is(err, k.kind) }); i >= 0 {
+		encoded.Code = kinds[i].code
 	}
 	body, err := json.Marshal(&encoded)
 	if err != nil {
@@ -56,13 +62,17 @@ func EncodeError(err error) []byte {
 	return body
 }
 
-// RemoteError turns the body of an answer back into an error. It matches ErrNotLeader, ErrNotDone, ErrOutcomeUnknown and
-// ErrRefused as the original did.
+// RemoteError turns the body of an answer back into an error. It matches the one sentinel of remoteKinds that EncodeError
+// found in the original.
 func RemoteError(body []byte) error {
 	decoded := &remoteError{}
 	if err := json.Unmarshal(body, decoded); err != nil {
 		decoded.Text = "an error that cannot be read"
 	}
-	decoded.kind = remoteKinds()[decoded.Code]
+	for _, k := range remoteKinds() {
+		if k.code == decoded.Code {
+			decoded.kind = k.kind
+		}
+	}
 	return decoded
 }

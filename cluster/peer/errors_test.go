@@ -1,0 +1,25 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// An error that wraps two sentinels has one meaning at the other member, and always the same: first of all that an outcome is unknown.
+func TestErrorOfTwoKindsArrivesAsTheGraverOne(t *testing.T) {
+	tests := map[string]struct{ err, want, not error }{
+		"unknown and not done":    {fmt.Errorf("%w: %w", ErrNotDone, ErrOutcomeUnknown), ErrOutcomeUnknown, ErrNotDone},
+		"refused and unreachable": {fmt.Errorf("%w: %w", ErrRefused, ErrUnreachable), ErrRefused, ErrUnreachable},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				got := RemoteError(EncodeError(test.err))
+				if !errors.Is(got, test.want) || errors.Is(got, test.not) || got.Error() != test.err.Error() {
+					t.Fatalf("%v", got)
+				}
+			}
+		})
+	}
+}
