@@ -17,7 +17,7 @@ type Version = hlc.Timestamp
 // ParseVersion reads the text form of a version.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
-// Option changes how a command is executed.
+// Option changes how a command is executed. Set takes every option. Del and VDel take Fence only, and ignore the others.
 type Option func(*options)
 
 type options struct {

@@ -139,7 +139,7 @@ func (l *Lock) renew(ctx context.Context, held time.Time) {
 		for {
 			asked := time.Now()
 			deadline := held.Add(l.ttl)
-			if !asked.Before(deadline) { // a renewal now could take the lock from nobody, after somebody had it
+			if !asked.Before(deadline) { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
 				close(l.lost)
 				return
 			}

@@ -29,7 +29,7 @@ const (
 	EventGap
 )
 
-// Event is a change of a watched key.
+// Event is a change of a watched key, or a gap. A gap has no Value and no Version.
 type Event struct {
 	Kind    EventKind
 	Key     string
@@ -205,7 +205,7 @@ func (c *Client) notified(rest string, p *paho.Publish) {
 	}
 	version, err := hlc.Parse(p.Properties.User.Get("__ts"))
 	if err != nil {
-		c.config.Log.Warn("a notification has no version", "error", err)
+		c.config.Log.Warn("a notification has no valid version (__ts)", "error", err)
 		return
 	}
 	event := Event{Kind: EventSet, Key: string(key), Value: notification.Value, Version: version}

@@ -95,7 +95,7 @@ func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result f
 func (c *commands) applied(outcome *fsm.Outcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {
-		tags = p.Tags(outcome)
+		tags = p.TakeTags(outcome)
 	}
 	for i, tag := range tags {
 		if w, ok := tag.(*waiter); ok {
@@ -107,7 +107,7 @@ func (c *commands) applied(outcome *fsm.Outcome) {
 	c.observer.Applied(outcome, tags)
 }
 
-// failed passes on that a command was proposed in vain.
+// failed says that what was proposed or read with a tag has no result.
 func (c *commands) failed(tag any, unknown bool) {
 	switch tag := tag.(type) {
 	case nil:

@@ -16,12 +16,12 @@ import (
 	"holdfast/fsm"
 )
 
-// Timing says how fast members suspect each other.
+// Timing has raft's timeouts, and the deadline for the disk. Raft draws each wait from one to two times Heartbeat, Election and Commit.
 type Timing struct {
-	Heartbeat    time.Duration // a follower that hears nothing for as long stands for election
-	Election     time.Duration // a candidate that is not elected for as long tries again
-	LeaderLease  time.Duration // a leader that reaches no majority for as long steps down
-	Commit       time.Duration // a follower learns of a commit after as long without other traffic
+	Heartbeat    time.Duration // a follower that hears from no leader for this long starts an election
+	Election     time.Duration // a candidate that is not elected within this time starts another one
+	LeaderLease  time.Duration // a leader that reaches no majority for this long steps down; reads do not rely on it
+	Commit       time.Duration // without new entries, the leader sends its commit index after this time
 	DiskDeadline time.Duration // a store call that takes longer ends the process
 }
 
@@ -41,7 +41,7 @@ func Edge() Timing {
 	}
 }
 
-// Config is what a Node needs to know. DefaultConfig gives the rest a value.
+// Config configures a Node. DefaultConfig sets all but ID, Address and Members.
 type Config struct {
 	ID      raft.ServerID      // of this member, unique for ever: see Identity
 	Address raft.ServerAddress // under which the other members reach this one
@@ -63,7 +63,7 @@ type Config struct {
 	CacheBytes int
 }
 
-// DefaultConfig returns a configuration that only lacks an ID and Members.
+// DefaultConfig returns a configuration that lacks only ID, Address and Members.
 func DefaultConfig() Config {
 	return Config{
 		Timing:        LAN(),
@@ -125,7 +125,7 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 	config.ShutdownOnRemove = false // memberWatch ends a node that was removed, with a message
 	config.BatchApplyCh = true
 	config.TrailingLogs = c.TrailingEntries
-	config.SnapshotThreshold = 1 << 20 // Snapshots decides by bytes, which is what a disk fills up with
+	config.SnapshotThreshold = 1 << 20 // high, so that Snapshots decides, by bytes
 	config.NoLegacyTelemetry = true
 	config.Logger = raftlog.Logger(log)
 	return config

@@ -27,9 +27,9 @@ type leaderLoop struct {
 	log       *raftlog.CheckedLog
 	peers     *peer.Statuses
 	clock     *clusterClock
-	// prepare is called before the observer serves. An error ends the leadership.
+	// prepare has what must succeed, in order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
-	// duties are run beside, until the leadership ends. An error ends it.
+	// duties run concurrently with Serve until the leadership ends. An error ends it.
 	duties []func(ctx context.Context) error
 }
 
@@ -55,8 +55,8 @@ func (l *leaderLoop) submit(data []byte) raft.ApplyFuture {
 	return l.self.raft.ApplyLog(raft.Log{Data: data}, 0) // 0 is no timeout: raft's covers only the wait to enqueue
 }
 
-// run begins a leadership whenever raft says that this node leads. What raft's channel says is a hint; the poll
-// finds what the channel dropped.
+// run begins a leadership whenever this node is the raft leader. LeaderCh only wakes it up; State decides. The ticker retries
+// when lead has failed although this node is still the raft leader.
 func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
@@ -79,7 +79,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 }
 
 // errLeadershipLost says that this node is no longer the raft leader of the term.
-var errLeadershipLost = errors.New("raft no longer leads in this term")
+var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
 // lead runs one leadership from its LeaderStart to its end.
 func (l *leaderLoop) lead(ctx context.Context) error {

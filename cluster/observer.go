@@ -7,27 +7,30 @@ import (
 	"holdfast/fsm"
 )
 
-// Observer is told of everything that happens, in order. It is implemented by the front end.
+// Observer is the front end, as the cluster calls it. Applied and Restored come in the order of the log.
 type Observer interface {
 	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
 	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
 	// this leadership did not propose the entry. The outcome must not be changed.
 	Applied(outcome *fsm.Outcome, tags []any)
-	// Restored follows when a snapshot has replaced the state: entries in between are not told of. The same restrictions hold.
+	// Restored is called after a snapshot has replaced the state. Applied is not called for the entries that the snapshot covers
+	// and that this member had not applied. The same restrictions hold.
 	Restored()
 	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
 	ReadDone(tag any, index uint64, result fsm.Result)
-	// Failed gives back what was proposed or read in vain. unknown says that the command may still take effect, or has;
+	// Failed says that what was proposed or read with a tag has no result. unknown says that the command may still take effect, or has;
 	// otherwise it definitely has not and will not. It must be quick.
 	Failed(tag any, unknown bool)
 	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
-	// returns. The context ends with the leadership. An error gives the leadership up for now; it is tried again.
+	// returns. The context ends with the leadership. An error, or a return before that, ends
+	// this leadership but not raft's: the node proposes another LeaderStart and calls Serve again.
 	Serve(ctx context.Context, term uint64) error
 	// HandleBroadcast is called with what the observer of another member gave to Broadcast.
 	HandleBroadcast(message []byte)
-	// Held returns a page of what the observer holds and has held for as long as age, from a cursor that begins at 0, and the
-	// next cursor, 0 at the end.
+	// Held returns a page of the requests that the observer holds, from a cursor that begins at 0, and the next cursor, 0 at the
+	// end. With an age it omits those held for a shorter time, and those known to have an outcome that await no report.
 	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerDownFor returns for how long this node could not have answered clients, even if it led; 0 is well.
+	// BrokerDownFor returns for how long a connection to the broker that serving clients needs has been down or silent, 0 if none
+	// is.
 	BrokerDownFor() time.Duration
 }

@@ -43,7 +43,7 @@ func Policy(file string) Option { return func(c *config) { c.settings.PolicyFile
 // Log shows what the store logs. Nothing is the default.
 func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log } }
 
-// startTimeout is how long a start may take on a machine that is busy; it takes a fraction of a second.
+// startTimeout is how long a store may take until it serves, on a machine that is busy. It takes a fraction of a second.
 const startTimeout = 30 * time.Second
 
 // Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. It ends, and its data goes, with the test. A

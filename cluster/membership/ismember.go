@@ -9,12 +9,12 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// HandleMember answers whether a raft id is a member. Only the leader decides that: a follower passes the question on. The error
-// is ErrNotLeader if no leader is known.
+// HandleMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A
+// follower forwards the question, once. The error is ErrNotLeader if no leader is known, or if the question was forwarded before.
 func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
 	if !m.env.Serving() {
 		if caller.ID != "" {
-			return nil, peer.ErrNotLeader // it was passed on once
+			return nil, peer.ErrNotLeader // it was forwarded once
 		}
 		return m.env.CallLeader(ctx, peer.MethodMember, []byte(id))
 	}

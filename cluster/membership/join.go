@@ -23,7 +23,7 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {
 		return fmt.Errorf("%w: malformed request to join", peer.ErrRefused)
 	}
-	// What another member passes on, it has judged.
+	// A member that forwards a request has checked the certificate.
 	if caller.ID == "" && !m.mayJoin(caller, &request) {
 		return fmt.Errorf("%w: the certificate does not name the node %s", peer.ErrRefused, peer.NodeName(request.ID))
 	}
@@ -58,15 +58,15 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 
 // add makes a node a member. It first removes the member that the node replaces.
 func (m *Membership) add(ctx context.Context, request JoinRequest) error {
-	// A node cannot be asked by anybody who does not reach it. What answers there has to be it.
-	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
-	there, err := peer.AskStatus(asking, m.env.Client, raft.Server{Address: request.Address})
+	// The members must reach the node at this address, and the process that answers must have its id.
+	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	status, err := peer.AskStatus(probing, m.env.Client, raft.Server{Address: request.Address})
 	cancel()
-	if err == nil && there.ID != request.ID {
-		err = fmt.Errorf("%s does", there.ID)
+	if err == nil && status.ID != request.ID {
+		err = fmt.Errorf("%s answers there", status.ID)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s does not answer at %s, where the others would look for it: %w", peer.ErrRefused, request.ID, request.Address, err)
+		return fmt.Errorf("%w: %s cannot be reached at %s, the address that it gave: %w", peer.ErrRefused, request.ID, request.Address, err)
 	}
 	if err := m.Lock(ctx); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	if inForce := m.env.Version(); request.Version < inForce {
 		return fmt.Errorf("%w: the cluster uses version %d of the log, and the node knows %d: upgrade it", peer.ErrRefused, inForce, request.Version)
 	}
-	if _, member := peer.Find(m.env.Servers(), request.ID); there.HasState && !member {
+	if _, member := peer.Find(m.env.Servers(), request.ID); status.HasState && !member {
 		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
 	for _, server := range m.env.Servers() {
@@ -127,15 +127,15 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 	}
 }
 
-// replace removes the predecessor of a node that comes back without its disk: raft refuses a second id at one address. It does
-// so only when quorum stays, and never a member that is alive.
+// replace removes the member whose name or address a joining node has: two ids of one name must not both be members, and raft
+// refuses two ids at one address. It does so only if quorum stays, and never removes a member that answers.
 func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
-	asking, cancel := context.WithTimeout(ctx, peer.PollInterval)
-	_, err := peer.AskTerm(asking, m.env.Client, predecessor)
+	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
+	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
 	cancel()
 	if err == nil {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
-	m.env.Log.Warn("removing the predecessor of a node that lost its disk", "id", predecessor.ID, "address", predecessor.Address)
+	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address", predecessor.Address)
 	return m.remove(ctx, predecessor)
 }

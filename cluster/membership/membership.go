@@ -60,7 +60,7 @@ type Environment struct {
 // Membership changes who is a member, who votes and who leads. All methods are safe for concurrent use.
 type Membership struct {
 	env       Environment
-	changing  chan struct{} // has an element while the members change
+	changing  chan struct{} // has an element while Lock is held
 	transfers transfers
 }
 

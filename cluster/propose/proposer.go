@@ -48,9 +48,9 @@ type Config struct {
 	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
 	BatchBytes    int
 	BatchCommands int
-	// InFlight is how many entries are proposed before the first of them is committed.
+	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
-	// FurtherBatch is how many commands make a further entry worth proposing while one is in flight; 1 proposes whatever is there.
+	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight. 1 disables the wait.
 	FurtherBatch int
 	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
 	// be forgotten already.
@@ -63,7 +63,8 @@ type Environment struct {
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns that of this member's state.
 	Status func() fsm.Status
-	// Failed gives back the tag of a command that was proposed in vain. unknown says that the command may still take effect, or has.
+	// Failed gives back the tag of a command that this leadership will not report as applied: it was never proposed, or its entry
+	// failed. unknown says that it may still take effect, or has.
 	Failed func(tag any, unknown bool)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
@@ -100,12 +101,12 @@ type Proposer struct {
 	inFlight []*batch
 	wake     chan struct{} // has room for one
 
-	published atomic.Uint64 // the published mark of this leadership: what an earlier one published may have been repeated since, in part
-	markWaits atomic.Bool   // it has moved since the last entry
-	number    uint64
-	lastNow   int64         // cluster time in the last entry
-	lastAt    time.Duration // since began, when the last entry was proposed
-	lastMark  uint64
+	published      atomic.Uint64 // delivery watermark of this leadership: what an earlier one published may have been repeated since, in part
+	watermarkMoved atomic.Bool   // it has moved since the last entry
+	number         uint64
+	lastNow        int64         // cluster time in the last entry
+	lastAt         time.Duration // since began, when the last entry was proposed
+	lastWatermark  uint64
 }
 
 // New returns a proposer of a leadership. Run makes it propose.
@@ -185,9 +186,9 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 		}
 		flight, err := p.propose(commands, tags)
 		if err != nil {
-			p.env.Log.Error("commands were left out of the log", "error", err)
+			p.env.Log.Error("a batch could not be encoded and was not proposed", "error", err)
 			for _, tag := range tags {
-				p.env.Failed(tag, true)
+				p.env.Failed(tag, true) // not false: the caller would propose the same commands again
 			}
 			<-p.slots
 			continue
@@ -222,7 +223,7 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 }
 
 // nextBatch removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
-// a small segment: an entry costs two writes to each disk and a round of messages, however little is in it, and what the next one brings
+// a small segment: an entry costs a sync or two of each disk and a round of messages, however little is in it, and what the next one brings
 // would have waited for those anyway. late are the indexes of writes that have waited for too long.
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
@@ -267,7 +268,7 @@ func (p *Proposer) refuse(commands []fsm.Command, late []int) {
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
 func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	low := p.env.StorageLow()
-	p.markWaits.Store(false)
+	p.watermarkMoved.Store(false)
 	wall := p.env.Wall()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
@@ -280,7 +281,7 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	}
 	flight := &batch{number: entry.Number, tags: tags}
 	p.mu.Lock()
-	p.number, p.lastAt, p.lastNow, p.lastMark = entry.Number, elapsed, p.start+entry.Elapsed, entry.Published
+	p.number, p.lastAt, p.lastNow, p.lastWatermark = entry.Number, elapsed, p.start+entry.Elapsed, entry.Published
 	p.inFlight = append(p.inFlight, flight)
 	p.mu.Unlock()
 
@@ -291,9 +292,9 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 
 func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.began }
 
-// Tags returns those of the entry with the number, if this leadership proposed it. It is called for each entry that is
-// applied, with the state locked.
-func (p *Proposer) Tags(outcome *fsm.Outcome) []any {
+// TakeTags marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
+// this leadership. It is called for each entry that is applied, with the state locked.
+func (p *Proposer) TakeTags(outcome *fsm.Outcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if outcome.Skipped || outcome.Term != p.term || len(p.inFlight) == 0 || p.inFlight[0].number != outcome.Number {
@@ -305,13 +306,13 @@ func (p *Proposer) Tags(outcome *fsm.Outcome) []any {
 	return flight.tags
 }
 
-// SetPublished moves the published mark. It never moves back.
+// SetPublished raises the delivery watermark.
 func (p *Proposer) SetPublished(index uint64) {
 	for old := p.published.Load(); index > old; old = p.published.Load() {
 		if !p.published.CompareAndSwap(old, index) {
 			continue
 		}
-		if p.markWaits.CompareAndSwap(false, true) {
+		if p.watermarkMoved.CompareAndSwap(false, true) {
 			p.poke() // so that it goes out in time although nothing else does
 		}
 		return
@@ -353,12 +354,12 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	}
 }
 
-// untilTick returns how long cluster time may stand still: until the next key expires, a second while anything waits for
-// time to move, and a fifth of one when the published mark has moved.
+// untilTick returns the time until an entry without commands is due, which is the earliest of: the next key's expiry; a second
+// after the last entry, while anything waits for cluster time; 200 ms after it, if the delivery watermark has moved.
 func (p *Proposer) untilTick() time.Duration {
 	const (
-		idle      = time.Second
-		markDelay = 200 * time.Millisecond
+		idle           = time.Second
+		watermarkDelay = 200 * time.Millisecond
 	)
 	status := p.env.Status()
 	p.mu.Lock()
@@ -368,11 +369,13 @@ func (p *Proposer) untilTick() time.Duration {
 	if status.TimeIsPending {
 		wait = p.lastAt + idle - elapsed
 	}
-	if p.published.Load() <= p.lastMark {
-		p.markWaits.Store(false) // a mark that moves from now on wakes this goroutine, also if an entry took up the move before
+	if p.published.Load() <= p.lastWatermark {
+		// The last entry may carry a move that set the flag after propose had cleared it. Without this the next move would not
+		// wake this goroutine.
+		p.watermarkMoved.Store(false)
 	}
-	if p.published.Load() > p.lastMark {
-		wait = min(wait, p.lastAt+markDelay-elapsed)
+	if p.published.Load() > p.lastWatermark {
+		wait = min(wait, p.lastAt+watermarkDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastNow || len(p.inFlight) == 0) {
 		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond

@@ -120,7 +120,7 @@ func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index,
 }
 
 // installSnapshot forwards a snapshot, unless this node has the snapshot's last entry: then it reports the snapshot as
-// installed. Raft gets no other request in between, so the result of the probe still holds.
+// installed. Raft gets nothing in between but heartbeats of its current term, which change neither log nor term, so the result of the probe still holds.
 func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *raft.InstallSnapshotRequest) {
 	has, answer, ok := t.hasEntry(ctx, request)
 	switch {

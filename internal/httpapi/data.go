@@ -19,7 +19,7 @@ const (
 	maxPage     = 1000
 )
 
-// Bytes are any bytes, for people: as text where they are that, and always in Base64.
+// Bytes is a byte string in JSON: always in Base64, and as text, too, if it is valid UTF-8.
 type Bytes struct {
 	Base64 string `json:"base64"`
 	Text   string `json:"text,omitempty"`
@@ -61,7 +61,7 @@ func toKey(info *fsm.KeyInfo) Key {
 // Keys is a page of keys.
 type Keys struct {
 	Keys []Key `json:"keys"`
-	// Next is, in Base64, the after of the next page; empty at the end.
+	// Next is the query parameter "after" of the next page, in Base64. It is empty if this page is not full.
 	Next string `json:"next"`
 }
 

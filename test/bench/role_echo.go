@@ -11,7 +11,7 @@ import (
 )
 
 // echoTopic is as long as the store's invoke topic.
-const echoTopic = "statestore/v1/00000000-0000-0000-0000-00000000bench/command/invoke"
+const echoTopic = "statestore/v1/00000000-0000-0000-0000-0000000bench/command/invoke"
 
 // newEchoRole is a client that answers requests at once, or only receives them.
 func newEchoRole() *cobra.Command {

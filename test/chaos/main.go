@@ -56,13 +56,13 @@ func command() *cobra.Command {
 	}
 	flags := run.Flags()
 	flags.Uint64Var(&o.seed, "seed", 0, "decides settings, faults and what clients do; 0 draws one")
-	flags.IntVar(&o.nodes, "nodes", 5, "in the cluster")
-	flags.DurationVar(&o.duration, "duration", 5*time.Minute, "of the faults")
+	flags.IntVar(&o.nodes, "nodes", 5, "number of nodes, 3 to 9")
+	flags.DurationVar(&o.duration, "duration", 5*time.Minute, "how long faults are injected")
 	flags.StringVar(&o.folder, "report", "report", "folder for the report and all that it rests on")
-	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas; none is all")
+	flags.StringVar(&kinds, "faults", "", "kinds of faults, separated by commas (default: all)")
 	flags.StringVar(&o.mutant, "mutant", "", "a mutant of the product to run, or several, joined by +")
-	flags.StringVar(&o.ingest, "ingest", "", "by what session requests come: everywhere (default) or leader")
-	flags.BoolVar(&o.smoke, "smoke", false, "leader kill, partition and broker restart only, each of which has to have an effect")
+	flags.StringVar(&o.ingest, "ingest", "", "value of cluster.ingest: everywhere (default) or leader")
+	flags.BoolVar(&o.smoke, "smoke", false, "a fixed plan (power failure of the leader, partition of the leader, broker restart), each of which must have an effect; --faults is ignored")
 	flags.BoolVar(&o.keep, "keep", false, "leave the containers as they are at the end")
 	check := &cobra.Command{
 		Use: "check DIR", Short: "Judge an old run again", Args: cobra.ExactArgs(1),

@@ -1,6 +1,6 @@
-// Package mutants lists builds of the product with one rule broken, each as a few edits of its source, that the tests must catch; and the
-// builds that tests need of a product that is otherwise than this one. The files on disk stay as they are: package overlay edits them for
-// one build.
+// Package mutants lists mutants: builds with one rule broken by a few edits of the source, which the tests must catch. It also has
+// builds that tests need: one with an older log version, and one with a clock that can be set. Package overlay applies the edits to
+// one build; the files on disk stay.
 package mutants
 
 import (
@@ -17,8 +17,8 @@ import (
 // Mutant is a build of the product that differs by edits.
 type Mutant struct {
 	Name  string
-	What  string         // the rule that is broken
-	Check string         // of the simulation, that catches it as a rule; empty for a build that is no mutant
+	What  string         // what the build does differently
+	Check string         // the check of the simulation that usually catches it; empty for a build that breaks no rule
 	Edits []overlay.Edit // of files below the module's root
 	// Faults are the kinds of faults of the simulation that show it soon; none is all kinds.
 	Faults []string

@@ -82,7 +82,7 @@ func (s *simulation) inject(f *fault) bool {
 		s.disconnectClients(f)
 		return true
 	default:
-		return s.injectOperation(f, victims[0])
+		return s.injectLeaderFault(f, victims[0])
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// injectOperation does what an operator does.
-func (s *simulation) injectOperation(f *fault, victim *host) bool {
+// injectLeaderFault injects the faults that need a leader: what operators do, and faults that are aimed at leaders.
+func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 	leader := s.leader()
 	if leader == nil {
 		return false
@@ -186,7 +186,7 @@ func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker}, link{"broker", leader.name, classBroker})
 	for _, l := range slowed {
-		delay := f.delay * 2 / 3 // and up to as much again
+		delay := f.delay * 2 / 3 // network.travel draws 0.5 to 1.5 times this
 		if l.class == classBroker {
 			delay = f.delay / 10
 		}

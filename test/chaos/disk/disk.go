@@ -163,7 +163,7 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	return len(to), nil
 }
 
-// write keeps data in memory, or writes it through if nothing that is in memory lies under it.
+// write keeps data in memory, or with through, if no unsynced write overlaps it, puts it into the file at once.
 func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

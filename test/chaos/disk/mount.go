@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount shows the folder behind the disk at another path. Whoever calls it unmounts.
+// Mount mounts a folder at a path by FUSE, with the faults of the disk. The caller unmounts.
 func (d *Disk) Mount(folder, path string) (*fuse.Server, error) {
 	loopback := &fs.LoopbackRoot{Path: folder}
 	root := &node{LoopbackNode: fs.LoopbackNode{RootData: loopback}, disk: d}
@@ -26,12 +26,12 @@ func (d *Disk) Mount(folder, path string) (*fuse.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return server, keepToOneself()
+	return server, setCloseOnExec()
 }
 
-// keepToOneself keeps open files from the processes that this one starts. Else the kernel would wait for ever for a file system whose
-// process is dead, because another has its connection, too.
-func keepToOneself() error {
+// setCloseOnExec sets close-on-exec on every open file but the standard three. A child that inherited the FUSE connection would
+// keep it open after this process has died, and the kernel would wait for its answers without end.
+func setCloseOnExec() error {
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func keepToOneself() error {
 	return nil
 }
 
-// node is a name in the file system.
+// node is an inode of the file system.
 type node struct {
 	fs.LoopbackNode
 	disk *Disk
@@ -102,7 +102,7 @@ func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) 
 		return own.Getattr(ctx, out)
 	}
 	errno := n.LoopbackNode.Getattr(ctx, nil, out)
-	n.disk.correct(n.path(), out)
+	n.disk.addUnsynced(n.path(), out)
 	return errno
 }
 
@@ -128,7 +128,7 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	if errno := n.LoopbackNode.Setattr(ctx, nil, in, out); errno != 0 {
 		return errno
 	}
-	n.disk.correct(n.path(), out)
+	n.disk.addUnsynced(n.path(), out)
 	return 0
 }
 
@@ -169,8 +169,8 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	return errno
 }
 
-// correct makes a size one that counts what is in memory only.
-func (d *Disk) correct(path string, out *fuse.AttrOut) {
+// addUnsynced replaces the size in out by the size with unsynced writes.
+func (d *Disk) addUnsynced(path string, out *fuse.AttrOut) {
 	var st syscall.Stat_t
 	if syscall.Stat(path, &st) != nil {
 		return

@@ -17,7 +17,7 @@ import (
 //go:embed runtime.go.txt
 var runtimeFile string
 
-// Tag is the build tag of a binary that is built with the overlay: package schedule has no functions to call without it.
+// Tag is the build tag of a binary that is built with the overlay: without the tag the functions of package schedule do nothing.
 const Tag = "replay"
 
 // Add adds the edits of the standard library of the installed Go to an overlay.
@@ -71,7 +71,7 @@ func order() []overlay.Edit {
 		replace("context/context.go", "p.children[child] = struct{}{}", "p.children[child] = simSerial.Add(1)"),
 		replace("context/context.go", "for child := range c.children {", "for _, child := range simInOrder(c.children) {"),
 		before("context/context.go", "// A Context carries a deadline", inOrder),
-		// A select takes its channels, and the timers behind them, in the order in which they were made, not in that of their addresses.
+		// A select locks its channels, and the timers behind them, in the order in which they were made, not by address.
 		after("runtime/chan.go", "\tbubble   *synctestBubble\n", "simSerial uint64\n"),
 		after("runtime/chan.go", "\tc.dataqsiz = uint(size)\n\tif b := getg().bubble; b != nil {\n\t\tc.bubble = b\n\t}\n", "c.simSerial = atomic.Xadd64(&simChannels, 1)\n"),
 		replace("runtime/select.go", "return uintptr(unsafe.Pointer(c))", "return uintptr(c.simSerial)"),
@@ -119,7 +119,7 @@ func points() []overlay.Edit {
 		before("sync/mutex.go", "m.mu.Lock()\n", point),
 		after("sync/rwmutex.go", "func (rw *RWMutex) RLock() {\n", point),
 		after("sync/atomic/type.go", "import \"unsafe\"\n", "\nfunc "+point),
-		// Whoever waits for a mutex is idle: its holder may be stopped, or sleep at a point.
+		// A goroutine that waits for a mutex counts as durably blocked: its holder may be stopped, or sleep at a point.
 		after("runtime/runtime2.go", "var isIdleInSynctest = [len(waitReasonStrings)]bool{\n",
 			"waitReasonSyncMutexLock: true,\nwaitReasonSyncRWMutexRLock: true,\nwaitReasonSyncRWMutexLock: true,\n"),
 	}
