@@ -30,17 +30,18 @@ type Lock struct {
 }
 
 // Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. The lock is free
-// again at most ttl after this client has died. An error other than ErrNotApplied and the context's is the store's.
+// again at most ttl after this client has died. The error wraps ErrNotApplied if the context ended while
+// another client had the lock.
 func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
 	holder := []byte(c.config.ClientID + ":" + hex.EncodeToString(random))
 	lock, err := c.attempt(ctx, name, holder, ttl)
-	if !goOn(ctx, err) {
+	if !shouldRetry(ctx, err) {
 		return lock, err
 	}
 	watcher, err := c.Watch(ctx, name)
-	for goOn(ctx, err) {
+	for shouldRetry(ctx, err) {
 		watcher, err = c.Watch(ctx, name)
 	}
 	if err != nil {
@@ -53,7 +54,7 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 	}()
 	for {
 		lock, err := c.attempt(ctx, name, holder, ttl)
-		if !goOn(ctx, err) {
+		if !shouldRetry(ctx, err) {
 			return lock, err
 		}
 		if !errors.Is(err, ErrNotApplied) && !errors.Is(err, ErrOverloaded) {
@@ -72,9 +73,8 @@ func (c *Client) attempt(ctx context.Context, name string, holder []byte, ttl ti
 	return c.TryLock(ctx, name, holder, ttl)
 }
 
-// goOn reports whether whoever waits for a lock asks again: when somebody else has it, and when the store could not be asked
-// within the time of one attempt.
-func goOn(ctx context.Context, err error) bool {
+// shouldRetry reports whether Lock tries again: another client has the lock, the store is overloaded, or one attempt brought no answer.
+func shouldRetry(ctx context.Context, err error) bool {
 	return errors.Is(err, ErrNotApplied) || (ctx.Err() == nil && (errors.Is(err, ErrOverloaded) ||
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
@@ -124,33 +124,33 @@ func (l *Lock) Token() Version { return l.token }
 // Lost is closed when the lock may be somebody else's.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// renew keeps the lock until it is stopped or lost. The lock is held from when the renewal was asked for, not from when it was
-// granted: the store may have been that early.
-func (l *Lock) renew(ctx context.Context, held time.Time) {
+// renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not
+// from when its answer came: the store may have applied it that early.
+func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 	defer close(l.stopped)
 	const (
-		renewals    = 3 // per time to live
-		renewalTime = 2 * time.Second
+		renewals       = 3 // per time to live
+		attemptTimeout = 2 * time.Second
 	)
 	for {
-		if !pause(ctx, time.Until(held.Add(l.ttl/renewals))) {
+		if !pause(ctx, time.Until(renewedAt.Add(l.ttl/renewals))) {
 			return
 		}
 		for {
-			asked := time.Now()
-			deadline := held.Add(l.ttl)
-			if !asked.Before(deadline) { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
+			sentAt := time.Now()
+			deadline := renewedAt.Add(l.ttl)
+			if !sentAt.Before(deadline) { // the lock may have expired, and another client may have had it: a renewal now would acquire it anew
 				close(l.lost)
 				return
 			}
-			if soon := asked.Add(max(l.ttl/renewals, renewalTime)); soon.Before(deadline) {
+			if soon := sentAt.Add(max(l.ttl/renewals, attemptTimeout)); soon.Before(deadline) {
 				deadline = soon
 			}
 			attempt, cancel := context.WithDeadline(ctx, deadline)
 			_, err := l.client.Set(attempt, l.name, l.holder, IfAbsentOrSame(), Expire(l.ttl))
 			cancel()
 			if err == nil {
-				held = asked
+				renewedAt = sentAt
 				break
 			}
 			if ctx.Err() != nil {

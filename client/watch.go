@@ -148,12 +148,12 @@ func (w *Watcher) gapLocked() {
 	select {
 	case w.events <- Event{Kind: EventGap, Key: w.key}:
 		w.gapped = true
-	default: // the gap in the last place is not received yet, and says it
+	default: // cannot happen: only a gap takes the last place, and then gapped is set
 	}
 }
 
-// watchAgainLocked makes a watch anew after a connection was lost, asking as often as it takes, and tells those who may have missed
-// something. It ends the watchers only when the store refuses. Client.mu must be held.
+// watchAgainLocked makes a watch anew: in a new session, at a renewal, or after a STOP that may have ended a newer watch. It tries until
+// the store answers, and tells those watchers who may have missed something. It ends the watchers only when the store refuses. Client.mu must be held.
 func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {

@@ -171,7 +171,7 @@ func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Pee
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	body, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodMember, []byte(c.ID))
+	body, err := client.Call(ctx, raft.Server{Address: initial.Address}, peer.MethodIsMember, []byte(c.ID))
 	if err != nil {
 		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", initial.Name, err)
 	}

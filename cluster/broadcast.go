@@ -78,7 +78,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take f
 func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
-		body, err := b.self.client.Call(ctx, server, peer.MethodHeld, request)
+		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
 		if err != nil || len(body) < 8 {
 			b.log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
 			return false

@@ -17,8 +17,8 @@ type leadership struct {
 	reader   *readindex.Reader
 }
 
-// commands takes commands while this node leads, and brings each result to who waits for it: to one of this package's own goroutines (execute),
-// or to the observer. It is safe for concurrent use.
+// commands hands commands to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
+// that waits for it, or to the observer. It is safe for concurrent use.
 type commands struct {
 	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil before LeaderStart is applied and after Serve returns
 	proposer   atomic.Pointer[propose.Proposer] // kept until the term's work has ended, for entries still in flight
@@ -27,7 +27,7 @@ type commands struct {
 	confirmTerm func(ctx context.Context, term uint64) error
 }
 
-// serving reports whether this node can propose and read as the leader. It is true before Observer.Serve is called.
+// serving reports whether this node can propose and read as the leader. It becomes true shortly before Observer.Serve is called.
 func (c *commands) serving() bool { return c.leadership.Load() != nil }
 
 // confirm returns nil when this node was the leader of its term at some moment after the call.

@@ -16,11 +16,11 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 		return nil, fmt.Errorf("%w: method %d is for members", peer.ErrRefused, method)
 	}
 	switch method {
-	case peer.MethodAsk:
+	case peer.MethodTerm:
 		return peer.EncodeTerm(n.self.raft.CurrentTerm(), n.self.wall()), nil
 	case peer.MethodPeerStatus:
 		return json.Marshal(n.self.status())
-	case peer.MethodMember:
+	case peer.MethodIsMember:
 		return n.members.HandleMember(ctx, caller, raft.ServerID(request))
 	case peer.MethodJoin:
 		return nil, n.members.HandleJoin(ctx, caller, request)
@@ -31,7 +31,7 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	case peer.MethodBroadcast:
 		n.broadcaster.observer.HandleBroadcast(request)
 		return nil, nil
-	case peer.MethodHeld:
+	case peer.MethodHeldRequests:
 		return n.broadcaster.handleHeld(request)
 	default:
 		return nil, fmt.Errorf("%w: method %d is unknown to this version", peer.ErrRefused, method)

@@ -201,7 +201,7 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 	}
 }
 
-// † The published mark goes into the log although nothing else does: else the next leader would repeat what was published long
+// † The delivery watermark goes into the log although nothing else does: else the next leader would repeat what was published long
 // ago.
 func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)

@@ -210,7 +210,7 @@ var ErrRemoved = errors.New("this node was removed from the cluster: to rejoin, 
 
 // checkRemoved ends the process when the leader says that this node is no member.
 func (w *memberWatch) checkRemoved(ctx context.Context) {
-	if string(w.callAnyMember(ctx, peer.MethodMember, []byte(w.self.ID))) == "false" {
+	if string(w.callAnyMember(ctx, peer.MethodIsMember, []byte(w.self.ID))) == "false" {
 		w.exit(ErrRemoved)
 	}
 }

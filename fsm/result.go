@@ -128,7 +128,7 @@ type Outcome struct {
 	Results []Result
 	// Events come in the order in which they happened. Events of a command precede its result.
 	Events []Event
-	// Published is the published mark after the entry.
+	// Published is the delivery watermark after the entry.
 	Published uint64
 	// Commands are those of the entry.
 	Commands []Command

@@ -47,7 +47,7 @@ func (u *unpublished) removeFirst() {
 	}
 }
 
-// Unpublished returns the changes beyond the published mark. They must not be changed.
+// Unpublished returns the changes beyond the delivery watermark. They must not be changed.
 func (m *Machine) Unpublished() []Event {
 	return m.unpublished.events[:len(m.unpublished.events):len(m.unpublished.events)]
 }

@@ -16,7 +16,7 @@ func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id ra
 		if caller.ID != "" {
 			return nil, peer.ErrNotLeader // it was forwarded once
 		}
-		return m.env.CallLeader(ctx, peer.MethodMember, []byte(id))
+		return m.env.CallLeader(ctx, peer.MethodIsMember, []byte(id))
 	}
 	member, err := m.isMember(ctx, id)
 	return strconv.AppendBool(nil, member), err

@@ -67,7 +67,7 @@ type Membership struct {
 // New returns the membership as one member sees and changes it.
 func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
 
-// Lock keeps the members as they are until Unlock. The error says that a change is under way for longer than the context lasts.
+// Lock waits for its turn, and keeps the members as they are until Unlock. It fails if the context ends first.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {
 	case m.changing <- struct{}{}:
@@ -77,7 +77,7 @@ func (m *Membership) Lock(ctx context.Context) error {
 	}
 }
 
-// TryLock is Lock, and reports whether it was possible at once.
+// TryLock is Lock without waiting, and reports whether it succeeded.
 func (m *Membership) TryLock() bool {
 	select {
 	case m.changing <- struct{}{}:

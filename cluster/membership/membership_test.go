@@ -78,7 +78,7 @@ func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _
 	switch {
 	case !ok:
 		return nil, peer.ErrUnreachable
-	case method == peer.MethodAsk:
+	case method == peer.MethodTerm:
 		return peer.EncodeTerm(3, 0), nil
 	default:
 		return json.Marshal(status)

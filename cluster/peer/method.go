@@ -11,22 +11,22 @@ type Method uint8
 
 // The methods. A caller that need not be a member may use those for which Public is true.
 const (
-	MethodAsk        Method = 10 // raft's current term, and the member's wall clock
-	MethodPeerStatus Method = 11 // a Status
-	MethodMember     Method = 12 // whether a raft id is a member; the leader answers
-	MethodJoin       Method = 13 // add the sender to the cluster
-	MethodOffer      Method = 14 // settings for the leader to propose
-	MethodHash       Method = 15 // hash of the state at a log index
-	MethodBroadcast  Method = 16 // a message for the front end; the answer is empty
-	MethodHeld       Method = 17 // a page of the requests that the front end holds
+	MethodTerm         Method = 10 // raft's current term, and the member's wall clock
+	MethodPeerStatus   Method = 11 // a Status
+	MethodIsMember     Method = 12 // whether a raft id is a member; the leader answers
+	MethodJoin         Method = 13 // add the sender to the cluster
+	MethodOffer        Method = 14 // settings for the leader to propose
+	MethodHash         Method = 15 // hash of the state at a log index
+	MethodBroadcast    Method = 16 // a message for the front end; the answer is empty
+	MethodHeldRequests Method = 17 // a page of the requests that the front end holds
 )
 
 // Quick reports whether the receiver answers a call in the loop that reads the connection, outside of the limit of concurrent calls. The handler of
 // such a method must not block.
-func (m Method) Quick() bool { return m == MethodAsk }
+func (m Method) Quick() bool { return m == MethodTerm }
 
 // Public reports whether the caller need not be a member.
-func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodMember || m == MethodJoin }
+func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodIsMember || m == MethodJoin }
 
 // Client calls other members. Call sends a request and returns the member's answer, computed after the call began. The error is the member's own,
 // or wraps ErrUnreachable if no answer came in time, or says that the request is too large. If the member has no id, Call reaches the process that

@@ -46,7 +46,7 @@ func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, 
 
 var errAnswer = errors.New("an answer that cannot be read")
 
-// EncodeTerm returns the answer to MethodAsk: raft's current term, read after the question arrived, and the member's wall clock in
+// EncodeTerm returns the answer to MethodTerm: raft's current term, read after the question arrived, and the member's wall clock in
 // milliseconds since the Unix epoch.
 func EncodeTerm(term uint64, wall int64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
@@ -54,7 +54,7 @@ func EncodeTerm(term uint64, wall int64) []byte {
 
 // AskTerm asks a member for raft's current term. The member read it after the call.
 func AskTerm(ctx context.Context, client Client, member raft.Server) (uint64, error) {
-	body, err := client.Call(ctx, member, MethodAsk, nil)
+	body, err := client.Call(ctx, member, MethodTerm, nil)
 	if err != nil {
 		return 0, err
 	}

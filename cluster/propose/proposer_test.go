@@ -258,7 +258,7 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	})
 }
 
-// The published mark may move twice around one entry: the first move is in the entry, and the second one follows although nothing else does.
+// The delivery watermark may move twice around one entry: the first move is in the entry, and the second one follows although nothing else does.
 func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f *fakeRaft

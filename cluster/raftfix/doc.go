@@ -3,19 +3,19 @@
 //
 // # Heartbeats
 //
-// Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them, by code that "must only
-// be called from the main thread". There a heartbeat of a newer term raises the term while the main goroutine counts the
-// votes of its election in an older one. The last vote then makes this node a leader in a term in which it was not
-// elected: two leaders write different entries at the same index and term, and the replicas diverge. So a heartbeat takes
-// that way only at a follower that knows the term already, where nothing but the leader's name and the time of the last
-// contact can change. Others are answered as not successful. A leader sends entries right after its election, which raise
+// Raft handles heartbeats on the transport's goroutine, so that a slow disk does not delay them. But the function that it
+// calls, appendEntries, "must only be called from the main thread". A heartbeat of a newer term raises the term while the
+// main goroutine still counts the votes of its election in an older one. The last vote then makes this node a leader in a term in which it was not
+// elected: two leaders write different entries at the same index and term, and the replicas diverge. So raft gets a
+// heartbeat on this goroutine only at a follower that knows the term already, where nothing but the leader's name and the time
+// of the last contact can change. All others are answered as not successful. A leader sends entries right after its election, which raise
 // the term on the main goroutine.
 //
 // # Votes
 //
 // A voter refuses its vote to a candidate that the voter's own configuration does not name as a voter. Suppose that a
 // leader promotes a member, that only these two store the entry, and that the leader is lost. The promoted member is then
-// the only one with all entries, and the other voters refuse to elect it. If a vote is refused, the transport repeats the
+// the only one with all entries, and the other voters refuse to elect it. If a vote or a pre-vote is refused, the transport repeats the
 // request with the voter's own id as the candidate id. The voter's configuration check then passes if it is a voter
 // itself. The vote stays correct: a candidate counts the votes of the voters in its own configuration, and the voter
 // records the vote under the candidate's address, which is unchanged, and grants one vote per term.
@@ -33,8 +33,8 @@
 //
 // What the follower's own snapshot holds is committed, so every leader has the same entries up to it (Leader
 // Completeness). An AppendEntries that begins at or below the snapshot is made to begin after it, whatever the log still
-// has there: raft compares with the log only, and rejects what it cannot find. It would not hold
-// after raft.Restore, which makes a snapshot that is not committed and which the product never calls.
+// has there: raft compares with the log only, and rejects what it cannot find. A snapshot would not
+// be committed after raft.Restore, which the product never calls.
 //
 // # Commit index
 //

@@ -97,10 +97,10 @@ func TestConnectionsNameWhomTheyMean(t *testing.T) {
 	wiped := listen(t, "n2.new", nil, members(peer.Known, "n1.a"))
 	first := listen(t, "n1.a", nil, members(peer.Known, "n2.new"))
 	before := raft.Server{ID: "n2.old", Address: raft.ServerAddress(wiped.Address())}
-	if err := call(t, first, before, peer.MethodAsk); !errors.Is(err, ErrOtherMember) {
+	if err := call(t, first, before, peer.MethodTerm); !errors.Is(err, ErrOtherMember) {
 		t.Errorf("call: %v", err)
 	}
-	if err := call(t, first, wiped.server(), peer.MethodAsk); err != nil {
+	if err := call(t, first, wiped.server(), peer.MethodTerm); err != nil {
 		t.Errorf("call under its own id: %v", err)
 	}
 	votes := first.Raft()
@@ -232,7 +232,7 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 	_ = listener.Close()
 	caller := listen(t, "n1.a", nil, members(peer.Known))
 	for range 1000 {
-		if err := call(t, caller, raft.Server{ID: "n2.b", Address: raft.ServerAddress(address)}, peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
+		if err := call(t, caller, raft.Server{ID: "n2.b", Address: raft.ServerAddress(address)}, peer.MethodTerm); !errors.Is(err, peer.ErrUnreachable) {
 			t.Fatal(err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestCallsToAMemberThatComesBack(t *testing.T) {
 	defer func() { _ = back.Close() }()
 	back.Serve(members(peer.Known, "n1.a"))
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		if call(t, caller, back.server(), peer.MethodAsk) == nil {
+		if call(t, caller, back.server(), peer.MethodTerm) == nil {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -272,11 +272,11 @@ func TestCertificatesNameMembers(t *testing.T) {
 	handler := members(peer.Known, "n1.a")
 	handler.address = "n1:7400"
 	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
-	if err := call(t, listen(t, "n1.a", mutual(t, ca, "n1"), members(peer.Known)), listener.server(), peer.MethodAsk); err != nil {
+	if err := call(t, listen(t, "n1.a", mutual(t, ca, "n1"), members(peer.Known)), listener.server(), peer.MethodTerm); err != nil {
 		t.Errorf("a member: %v", err)
 	}
 	impostor := listen(t, "n1.a", mutual(t, ca, "printer"), members(peer.Known))
-	if err := call(t, impostor, listener.server(), peer.MethodAsk); !errors.Is(err, ErrCertificate) {
+	if err := call(t, impostor, listener.server(), peer.MethodTerm); !errors.Is(err, ErrCertificate) {
 		t.Errorf("another's certificate: %v", err)
 	}
 	if _, err := impostor.DialHTTP(t.Context(), listener.server()); !errors.Is(err, ErrCertificate) {
@@ -286,12 +286,12 @@ func TestCertificatesNameMembers(t *testing.T) {
 		t.Errorf("join under another's name: %v", err)
 	}
 	plain := listen(t, "n1.a", nil, members(peer.Known))
-	if err := call(t, plain, listener.server(), peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
+	if err := call(t, plain, listener.server(), peer.MethodTerm); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("in the clear: %v", err)
 	}
 	foreign := testcert.NewAuthority(t)
 	foreign.Issue("n1", "n1", "127.0.0.1")
-	if err := call(t, listen(t, "n1.a", mutual(t, foreign, "n1"), members(peer.Known)), listener.server(), peer.MethodAsk); !errors.Is(err, peer.ErrUnreachable) {
+	if err := call(t, listen(t, "n1.a", mutual(t, foreign, "n1"), members(peer.Known)), listener.server(), peer.MethodTerm); !errors.Is(err, peer.ErrUnreachable) {
 		t.Errorf("of another authority: %v", err)
 	}
 	if handler.calls.Load() != 2 {
@@ -307,17 +307,17 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	handler := members(peer.Known, "n1.a")
 	listener := listen(t, "n2.b", mutual(t, ca, "n2"), handler)
 	caller := listen(t, "n1.a", mutual(t, ca, "n1"), members(peer.Known))
-	if err := call(t, caller, listener.server(), peer.MethodAsk); err == nil {
+	if err := call(t, caller, listener.server(), peer.MethodTerm); err == nil {
 		t.Fatal("a listener with another's certificate was believed")
 	}
 	if err := os.WriteFile(ca.File("n2.crt"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := call(t, caller, listener.server(), peer.MethodAsk); err == nil {
+	if err := call(t, caller, listener.server(), peer.MethodTerm); err == nil {
 		t.Fatal("a listener without a certificate was believed")
 	}
 	ca.Issue("n2", "n2", "127.0.0.1")
-	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), peer.MethodAsk) != nil; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), peer.MethodTerm) != nil; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate is not used")
 		}

@@ -65,8 +65,8 @@ type Keys struct {
 	Next string `json:"next"`
 }
 
-// page returns the limit of a page.
-func page(query url.Values) (int, error) {
+// parseLimit returns the limit of a page.
+func parseLimit(query url.Values) (int, error) {
 	text := query.Get("limit")
 	if text == "" {
 		return defaultPage, nil
@@ -80,7 +80,7 @@ func page(query url.Values) (int, error) {
 
 func (a *admin) keys(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, err := page(query)
+	limit, err := parseLimit(query)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ type Watches struct {
 
 func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, err := page(query)
+	limit, err := parseLimit(query)
 	if err != nil {
 		return err
 	}
@@ -192,12 +192,12 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-// dropWatches ends the watches of a client, or on a key, or of a client on a key. One of them has to be said.
+// dropWatches ends the watches of a client, or on a key, or of a client on a key. client or key is required.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	client, key := query.Get("client"), query.Get("key")
 	if client == "" && key == "" {
-		return badRequest{errors.New("say whose watches, or on which key: client, key or both")}
+		return badRequest{errors.New("client or key is required")}
 	}
 	var dropped Dropped
 	for after := (fsm.WatchInfo{}); ; {

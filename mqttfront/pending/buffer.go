@@ -19,16 +19,16 @@ type Buffer struct {
 	byID     map[fsm.RequestID]*Request
 	bytes    int
 	sequence uint64 // of the last request that was added
-	// committed are held requests whose outcome is applied and not yet known to be published, by index.
-	committed []committed
-	writing   map[string]int // by client key: how many writes the store has
+	// outcomes are held requests with a known outcome whose reply is not known to be published, by index.
+	outcomes []heldOutcome
+	writing  map[string]int // by client key: how many writes the store has
 	// NeedsLookup says that the buffer may hold requests whose outcome is in the state, and that nobody has looked them up.
 	NeedsLookup bool
 	Hints       Hints
 }
 
-// committed is a held request with the index of the entry that has its outcome.
-type committed struct {
+// heldOutcome is a held request with the index of the entry that has its outcome.
+type heldOutcome struct {
 	request *Request
 	index   uint64
 }
@@ -113,7 +113,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	if expected && held && r.outcome < index { // a greater one is of a leader that answers the request again
 		r.SetOutcome(index)
 		r.awaitsReport = false
-		p.committed = append(p.committed, committed{r, index})
+		p.outcomes = append(p.outcomes, heldOutcome{r, index})
 	}
 	if early := expected && !held; early || end == EndShed {
 		p.Hints.Ended(id, end, index, early, now)
@@ -122,33 +122,33 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	}
 }
 
-// AddCommitted notes that a held request has its outcome, and may be released when that is published.
-func (p *Buffer) AddCommitted(r *Request) {
-	at := len(p.committed)
-	for at > 0 && p.committed[at-1].index > r.outcome {
+// AddOutcome notes that a held request has its outcome, and may be released when that is published.
+func (p *Buffer) AddOutcome(r *Request) {
+	at := len(p.outcomes)
+	for at > 0 && p.outcomes[at-1].index > r.outcome {
 		at--
 	}
-	p.committed = slices.Insert(p.committed, at, committed{r, r.outcome})
+	p.outcomes = slices.Insert(p.outcomes, at, heldOutcome{r, r.outcome})
 }
 
-// FindCommitted looks for all held requests that have an outcome.
-func (p *Buffer) FindCommitted() {
-	p.committed = nil
+// FindOutcomes looks for all held requests that have an outcome.
+func (p *Buffer) FindOutcomes() {
+	p.outcomes = nil
 	for r := range p.All() {
 		if r.state.IsHeld() && r.outcome != 0 {
-			p.committed = append(p.committed, committed{r, r.outcome})
+			p.outcomes = append(p.outcomes, heldOutcome{r, r.outcome})
 		}
 	}
-	slices.SortStableFunc(p.committed, func(a, b committed) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(p.outcomes, func(a, b heldOutcome) int { return cmp.Compare(a.index, b.index) })
 }
 
-// ForgetCommitted forgets which held requests have an outcome: a new leader sends their replies.
-func (p *Buffer) ForgetCommitted() { p.committed = nil }
+// ForgetOutcomes forgets which held requests have an outcome: a new leader sends their replies.
+func (p *Buffer) ForgetOutcomes() { p.outcomes = nil }
 
 // AwaitReports makes the held requests that have an outcome wait for the leader's report: the leader that executed them does
 // not lead any more.
 func (p *Buffer) AwaitReports() {
-	for _, c := range p.committed {
+	for _, c := range p.outcomes {
 		c.request.awaitsReport = true
 	}
 }
@@ -156,11 +156,11 @@ func (p *Buffer) AwaitReports() {
 // Released returns the held requests whose outcomes are published up to an index, except those that await a report. They are
 // to be removed. A request with a newer outcome is in the list again.
 func (p *Buffer) Released(published uint64) (released []*Request) {
-	for len(p.committed) > 0 && p.committed[0].index <= published {
-		if r := p.committed[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcome == p.committed[0].index {
+	for len(p.outcomes) > 0 && p.outcomes[0].index <= published {
+		if r := p.outcomes[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcome == p.outcomes[0].index {
 			released = append(released, r)
 		}
-		p.committed = p.committed[1:]
+		p.outcomes = p.outcomes[1:]
 	}
 	return released
 }
@@ -214,7 +214,7 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	switch {
 	case other == r:
 		if r.outcome != 0 {
-			p.AddCommitted(r)
+			p.AddOutcome(r)
 		}
 		return nil
 	case other == nil || r.Sequence < other.Sequence:
@@ -226,7 +226,7 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 		kept.Absorb(other)
 	}
 	if kept.outcome != 0 {
-		p.AddCommitted(kept)
+		p.AddOutcome(kept)
 	}
 	if other == nil || !other.state.IsHeld() {
 		return nil

@@ -96,7 +96,7 @@ func TestPendingAgainstModel(t *testing.T) {
 					remove(q)
 				}
 				for _, q := range want { // in the hands of the store when its outcome was published
-					if p.AddCommitted(q); !slices.Contains(p.Released(published), q) {
+					if p.AddOutcome(q); !slices.Contains(p.Released(published), q) {
 						t.Fatalf("seed %d: not released", seed)
 					}
 					remove(q)

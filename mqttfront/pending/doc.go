@@ -1,16 +1,15 @@
 // Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock
 // and no I/O: the caller provides locking and the current time.
 //
-// A request is in one of these states. It is held when it is pending, committed, a duplicate or late. The store has it when it is
-// executing, shedding, retrieving or rejecting.
+// A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. The store has it when it
+// is executing, shedding, retrieving or rejecting.
 //
 //	from        when                                                         to
-//	-           it arrives, or is taken from another node                    pending, or committed or duplicate if its outcome is
-//	                                                                         known
-//	pending     the log has its outcome, and another node answers            committed
+//	-           it arrives, or is taken from another node                    pending, or outcome known or duplicate
+//	pending     the log has its outcome, and another node answers            outcome known
 //	held        its outcome was found in the state                           duplicate
 //	pending     a leader finds that it must not have an effect any more      late
-//	late        the log has its outcome after all                            committed
+//	late        the log has its outcome after all                            outcome known
 //	pending     the leader proposes it, or reads                             executing
 //	pending     the leader proposes to refuse it as overload                 shedding
 //	duplicate   the leader proposes a refusal                                retrieving
@@ -26,11 +25,11 @@
 //	rejecting
 //	in store    its outcome was found in the state, or its client sent it    retrieving
 //	            again after the outcome
-//	in store    the store gives it back, or the node leads no more           duplicate if it was retrieving, else committed if its
-//	                                                                         outcome is known, else late if it was rejecting, else
+//	in store    the store gives it back, or the node leads no more           duplicate if it was retrieving, else outcome known if
+//	                                                                         it is, else late if it was rejecting, else
 //	                                                                         pending
 //	delivering  the broker has the reply                                     done
-//	delivering  the leadership ends                                          committed, or pending if it is not in the log
+//	delivering  the leadership ends                                          outcome known, or pending if it is not in the log
 //	held        its outcome is published and it awaits no report, the leader done
 //	            reports it as answered, it can be forgotten (Forgettable),
 //	            or it is stale

@@ -14,7 +14,7 @@ func TestSettled(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
 		r := &Request{state: state, Arrived: start.Add(at), SendOrder: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}
-		if state == StateCommitted {
+		if state == StateOutcomeKnown {
 			r.outcome = 7
 		}
 		return r
@@ -30,7 +30,7 @@ func TestSettled(t *testing.T) {
 	}{
 		"both copies are open, and this node began just before": {StatePending, StatePending, 0, -second, false, 0, true},
 		"this node's session is old":                            {StatePending, StatePending, 0, -time.Minute, false, 0, false},
-		"the request is done here":                              {StateCommitted, StatePending, 0, -second, false, 0, false},
+		"the request is done here":                              {StateOutcomeKnown, StatePending, 0, -second, false, 0, false},
 		"the request is a copy here":                            {StateDuplicate, StatePending, 0, -second, false, 0, false},
 		"the request is a copy there":                           {StatePending, StateDuplicate, 0, -second, false, 0, false},
 		"this node has the request from another":                {StatePending, StatePending, 0, -second, true, 0, false},

@@ -8,8 +8,8 @@ type State uint8
 const (
 	// StatePending: no outcome is known. The node executes the request when it leads.
 	StatePending State = iota
-	// StateCommitted: the log has the outcome. The node keeps the request until the reply is known to be published.
-	StateCommitted
+	// StateOutcomeKnown: the log has the outcome. The node keeps the request until the reply is known to be published.
+	StateOutcomeKnown
 	// StateDuplicate: the request was found to have an outcome already. It must not have an effect: the outcome may be
 	// forgotten by the time the request is executed.
 	StateDuplicate
@@ -51,7 +51,7 @@ func (r *Request) IsOpen() bool {
 // MarkDuplicate notes that the request was found to have an outcome already.
 func (r *Request) MarkDuplicate() {
 	switch r.state {
-	case StatePending, StateCommitted, StateLate:
+	case StatePending, StateOutcomeKnown, StateLate:
 		r.state = StateDuplicate
 	case StateExecuting, StateShedding, StateRejecting:
 		r.state = StateRetrieving
@@ -103,7 +103,7 @@ func (r *Request) AwaitReport() { r.awaitsReport = true }
 // SetOutcome notes the index of the log entry that has the outcome, if it is known: it is not 0.
 func (r *Request) SetOutcome(index uint64) {
 	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
-		r.state = StateCommitted
+		r.state = StateOutcomeKnown
 	}
 }
 
@@ -113,7 +113,7 @@ func (r *Request) MarkHeld() {
 	case r.state == StateRetrieving:
 		r.state = StateDuplicate
 	case r.outcome != 0:
-		r.state = StateCommitted
+		r.state = StateOutcomeKnown
 	case r.state == StateRejecting:
 		r.state = StateLate
 	default:

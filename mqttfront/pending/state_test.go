@@ -19,13 +19,13 @@ func TestRequestStates(t *testing.T) {
 		open    bool
 	}{
 		{"a pending request has an outcome", StatePending, unknown, (*Request).MarkDuplicate, StateDuplicate, false},
-		{"a committed request is found in the state", StateCommitted, index, (*Request).MarkDuplicate, StateDuplicate, false},
+		{"a request with a known outcome is found in the state", StateOutcomeKnown, index, (*Request).MarkDuplicate, StateDuplicate, false},
 		{"a late request has an outcome", StateLate, unknown, (*Request).MarkDuplicate, StateDuplicate, false},
 		{"a request in the store has an outcome", StateExecuting, unknown, (*Request).MarkDuplicate, StateRetrieving, false},
 		{"a request that is being shed has an outcome", StateShedding, unknown, (*Request).MarkDuplicate, StateRetrieving, false},
 		{"a reply on its way is not stopped", StateDelivering, index, (*Request).MarkDuplicate, StateDelivering, false},
-		{"the log has the outcome of a pending request", StatePending, unknown, func(r *Request) { r.SetOutcome(index) }, StateCommitted, false},
-		{"the log has the outcome of a late request", StateLate, unknown, func(r *Request) { r.SetOutcome(index) }, StateCommitted, false},
+		{"the log has the outcome of a pending request", StatePending, unknown, func(r *Request) { r.SetOutcome(index) }, StateOutcomeKnown, false},
+		{"the log has the outcome of a late request", StateLate, unknown, func(r *Request) { r.SetOutcome(index) }, StateOutcomeKnown, false},
 		{"the log has the outcome of a duplicate", StateDuplicate, unknown, func(r *Request) { r.SetOutcome(index) }, StateDuplicate, false},
 		{"the log has the outcome of a request in the store", StateExecuting, unknown, func(r *Request) { r.SetOutcome(index) }, StateExecuting, false},
 		{"a pending request comes too late", StatePending, unknown, (*Request).MarkLate, StateLate, false},
@@ -33,18 +33,18 @@ func TestRequestStates(t *testing.T) {
 		{"the leader executes a pending request", StatePending, unknown, func(r *Request) { r.MarkExecuting(time.Time{}) }, StateExecuting, true},
 		{"the leader sheds a pending request", StatePending, unknown, func(r *Request) { r.MarkShedding(time.Time{}) }, StateShedding, true},
 		{"the leader rejects a late request", StateLate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
-		{"the leader rejects a committed request", StateCommitted, index, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
+		{"the leader rejects a request with a known outcome", StateOutcomeKnown, index, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRejecting, false},
 		{"the leader retrieves the outcome of a duplicate", StateDuplicate, unknown, func(r *Request) { r.MarkRejecting(time.Time{}) }, StateRetrieving, false},
 		{"a client asks again for what the store has", StateExecuting, index, (*Request).MarkResent, StateRetrieving, false},
 		{"the reply is on its way", StateExecuting, unknown, func(r *Request) { r.MarkDelivering(index, time.Time{}) }, StateDelivering, false},
 		{"no outcome is known", StatePending, unknown, func(r *Request) { r.SetOutcome(unknown) }, StatePending, true},
 		{"the store gives a request back", StateExecuting, unknown, (*Request).MarkHeld, StatePending, true},
-		{"the store gives a request back that has an outcome", StateExecuting, index, (*Request).MarkHeld, StateCommitted, false},
+		{"the store gives a request back that has an outcome", StateExecuting, index, (*Request).MarkHeld, StateOutcomeKnown, false},
 		{"the store gives a refusal back", StateShedding, unknown, (*Request).MarkHeld, StatePending, true},
 		{"the store returns a duplicate", StateRetrieving, unknown, (*Request).MarkHeld, StateDuplicate, false},
 		{"the store returns a rejected request", StateRejecting, unknown, (*Request).MarkHeld, StateLate, false},
-		{"the store returns a rejected request that has an outcome", StateRejecting, index, (*Request).MarkHeld, StateCommitted, false},
-		{"the leadership ends before the broker has the reply", StateDelivering, index, (*Request).MarkHeld, StateCommitted, false},
+		{"the store returns a rejected request that has an outcome", StateRejecting, index, (*Request).MarkHeld, StateOutcomeKnown, false},
+		{"the leadership ends before the broker has the reply", StateDelivering, index, (*Request).MarkHeld, StateOutcomeKnown, false},
 		{"the leadership ends before the broker has the value that was read", StateDelivering, unknown, (*Request).MarkHeld, StatePending, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 		{"a known duplicate", StatePending, StateDuplicate, 0, StateDuplicate},
 		{"a known duplicate whose outcome is being retrieved", StatePending, StateRetrieving, 0, StateDuplicate},
 		{"a late request, whose refusal is not in the log", StatePending, StateLate, 0, StatePending},
-		{"a request with an outcome", StatePending, StateCommitted, 7, StateCommitted},
+		{"a request with an outcome", StatePending, StateOutcomeKnown, 7, StateOutcomeKnown},
 		{"a known duplicate of a request in the store", StateExecuting, StateDuplicate, 0, StateRetrieving},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -84,20 +84,20 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 
 // Whatever a node does with a request, it moves only along the table in the documentation of the package, and each line of the table happens.
 func TestStatesMoveAlongTheTable(t *testing.T) {
-	held := []State{StatePending, StateCommitted, StateDuplicate, StateLate}
+	held := []State{StatePending, StateOutcomeKnown, StateDuplicate, StateLate}
 	stored := []State{StateExecuting, StateShedding, StateRetrieving, StateRejecting}
 	type move struct{ from, to State }
 	allowed := make(map[move]int)
 	for to, from := range map[State][]State{
-		StateCommitted:  {StatePending, StateLate, StateExecuting, StateShedding, StateRejecting, StateDelivering},
-		StateDuplicate:  {StatePending, StateCommitted, StateLate, StateRetrieving},
-		StateLate:       {StatePending, StateRejecting},
-		StateExecuting:  {StatePending},
-		StateShedding:   {StatePending},
-		StateRetrieving: {StateDuplicate, StateExecuting, StateShedding, StateRejecting},
-		StateRejecting:  {StatePending, StateCommitted, StateLate},
-		StateDelivering: slices.Concat(held, stored),
-		StatePending:    {StateExecuting, StateShedding, StateDelivering},
+		StateOutcomeKnown: {StatePending, StateLate, StateExecuting, StateShedding, StateRejecting, StateDelivering},
+		StateDuplicate:    {StatePending, StateOutcomeKnown, StateLate, StateRetrieving},
+		StateLate:         {StatePending, StateRejecting},
+		StateExecuting:    {StatePending},
+		StateShedding:     {StatePending},
+		StateRetrieving:   {StateDuplicate, StateExecuting, StateShedding, StateRejecting},
+		StateRejecting:    {StatePending, StateOutcomeKnown, StateLate},
+		StateDelivering:   slices.Concat(held, stored),
+		StatePending:      {StateExecuting, StateShedding, StateDelivering},
 	} {
 		for _, f := range from {
 			allowed[move{f, to}] = 0

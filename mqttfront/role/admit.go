@@ -79,7 +79,7 @@ func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
 			earlier.MarkResent()
 			return false
 		}
-		q.endLocked(earlier) // the reply may have been lost: hold the new copy instead of the committed one
+		q.endLocked(earlier) // the reply may have been lost: hold the new copy instead
 		return true
 	}
 	index, known := q.pending.Hints.Take(r.Command.ID, r.Arrived)

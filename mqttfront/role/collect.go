@@ -128,7 +128,7 @@ func (l *Leader) sweepOnce(ctx context.Context) {
 		if l.role != role(l) {
 			return
 		}
-		l.keepSettledLocked(m, byNode)
+		l.dropUnsettledLocked(m, byNode)
 		for _, r := range l.mergePeerRequestsLocked(m, byNode) {
 			l.executeLocked(r, false)
 		}

@@ -36,7 +36,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		return
 	}
 	if f.addPendingLocked(r) && r.Outcome() != 0 {
-		f.pending.AddCommitted(r)
+		f.pending.AddOutcome(r)
 	}
 }
 

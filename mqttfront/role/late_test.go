@@ -89,7 +89,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {
-			t.Errorf("the published mark is %d: other nodes hold their copies", s.published)
+			t.Errorf("the delivery watermark is %d: other nodes hold their copies", s.published)
 		}
 	})
 }

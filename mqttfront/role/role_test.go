@@ -172,7 +172,7 @@ func TestReadsFollowWrites(t *testing.T) {
 	}
 }
 
-// The published mark covers what the broker has, and no more.
+// The delivery watermark covers what the broker has, and no more.
 func TestPublishedMark(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)

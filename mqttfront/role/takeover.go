@@ -31,7 +31,7 @@ func (l *Leader) Begin(held PeerRequests, sender Sender) {
 		l.version = max(l.version, m.Status().Version)
 		l.pending.Hints.ForgetArrivals()
 		if !l.barrier.Passed(held.received) {
-			l.keepSettledLocked(m, held.byNode)
+			l.dropUnsettledLocked(m, held.byNode)
 		}
 		l.mergePeerRequestsLocked(m, held.byNode)
 		l.republishLocked(m)
@@ -80,7 +80,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	for _, o := range outputs {
 		o.send()
 	}
-	l.pending.ForgetCommitted()
+	l.pending.ForgetOutcomes()
 }
 
 // stopServing switches the node to the follower role. It requeues the requests whose replies the broker has not acknowledged;
@@ -103,15 +103,15 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 		}
 	}
 	l.pending.EndWrites()
-	l.pending.FindCommitted()
+	l.pending.FindOutcomes()
 	l.pending.AwaitReports()
 	l.room.Broadcast()
 	return toRelease
 }
 
-// keepSettledLocked removes from byNode what this node's own session may still deliver. Requests with an outcome stay in any
+// dropUnsettledLocked removes from byNode what this node's own session may still deliver. Requests with an outcome stay in any
 // case, so that their clients are answered now: when the session delivers them, this node may have lost the leadership.
-func (l *Leader) keepSettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
+func (l *Leader) dropUnsettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
 	barrier, lostBefore := l.barrier.Reached(), l.deliveringSince()
 	if l.fullAt.After(lostBefore) {
 		lostBefore = l.fullAt // requests dropped for lack of room are lost, too

@@ -180,18 +180,18 @@ func frontEnd() []Mutant {
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
-				{File: "mqttfront/role/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/role/collect.go", Old: "\t\tl.dropUnsettledLocked(m, byNode)\n", New: ""},
 			},
 		},
 		{
 			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
-				{File: "mqttfront/role/collect.go", Old: "\t\tl.keepSettledLocked(m, byNode)\n", New: ""},
+				{File: "mqttfront/role/collect.go", Old: "\t\tl.dropUnsettledLocked(m, byNode)\n", New: ""},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
 		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/role/takeover.go",
-			"\t\t\tl.keepSettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
+			"\t\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
 			"\t\tq.noteExpiredLocked(r)\n", ""),
 		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",

@@ -18,11 +18,11 @@ type conn struct {
 	read    *deadline
 	dialled bool
 
-	mu      schedule.Mutex
-	link    link // of what is written here
-	spoken  bool
-	aborted error
-	until   time.Time // no writing after it; zero is for ever
+	mu            schedule.Mutex
+	link          link // that carries what this end writes
+	spoken        bool
+	aborted       error
+	writeDeadline time.Time // zero is none
 }
 
 // stream is one direction of a connection.
@@ -35,7 +35,7 @@ type stream struct {
 }
 
 type chunk struct {
-	at   time.Time // when it is there
+	at   time.Time // of its arrival
 	data []byte
 }
 
@@ -89,7 +89,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	first := c.dialled && !c.spoken && c.link.class == classCall
 	c.spoken = true
 	err := c.aborted
-	if err == nil && !c.until.IsZero() && !time.Now().Before(c.until) {
+	if err == nil && !c.writeDeadline.IsZero() && !time.Now().Before(c.writeDeadline) {
 		err = os.ErrDeadlineExceeded
 	}
 	c.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *conn) take(p []byte) (int, waiting, error) {
 	return n, waiting{}, nil
 }
 
-// blocked returns what opens when data may arrive again, or nil when nothing stands in its way.
+// blocked returns a channel that is closed when the gate that holds data back opens, or nil if all are open.
 func (c *conn) blocked() <-chan struct{} {
 	n, from := c.port.network, c.peer.outgoing()
 	for _, g := range []*gate{&n.link(from).gate, n.host(from.from), n.host(from.to)} {
@@ -223,7 +223,7 @@ func (c *conn) Close() error {
 	c.port.mu.Lock()
 	dead := c.port.dead
 	c.port.mu.Unlock()
-	if !dead { // else the machine has no power any more to say so
+	if !dead { // a machine without power sends no FIN
 		c.out.end(io.EOF)
 	}
 	c.port.forget(c)
@@ -252,7 +252,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.until = t
+	c.writeDeadline = t
 	return nil
 }
 

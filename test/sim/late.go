@@ -30,20 +30,22 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 	return false
 }
 
-// leadLate delays what the broker sends to one node, and lets it lead: it executes late what the others have had for long. A third of the times
-// only its requests are delayed, until it leads: it receives what the old leader has refused. A third of the times other nodes lose parts of what
-// the clients send before the leader changes, and a third of the times while the late node leads.
-func (s *simulation) leadLate(ctx context.Context, f *fault, leader, late *host) bool {
-	const alone, whileLeading = 0, 2
+// leadWithLateSession delays what one node receives from the broker, and lets the node lead: it executes late what the others have had for long.
+// There are three variants:
+//   - stallRequests: the broker withholds only its requests, until shortly after it leads. It then gets requests that the old leader has refused.
+//   - loseBefore: before the leader changes, the old leader receives nothing from the broker, and the remaining nodes lose their sessions.
+//   - loseWhileLeading: the other nodes lose their sessions while it leads.
+func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, late *host) bool {
+	const stallRequests, loseWhileLeading = 0, 2 // 1 is loseBefore
 	if s.tunables.front.FollowLeader || !s.lagging.TryLock() {
 		return false // there is one session only, or another node is late
 	}
 	defer s.lagging.Unlock()
-	if late == leader && f.variant%3 != whileLeading {
+	if late == leader && f.variant%3 != loseWhileLeading {
 		late = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
 	}
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
-	if f.variant%3 == alone {
+	if f.variant%3 == stallRequests {
 		s.broker.stall(ingestSession(late))
 		defer s.broker.stall("")
 		s.sleep(f.delay)
@@ -54,17 +56,17 @@ func (s *simulation) leadLate(ctx context.Context, f *fault, leader, late *host)
 	slowed := link{"broker", late.name, classBroker}
 	s.network.slow(slowed, f.delay)
 	defer s.network.slow(slowed, 0)
-	if f.variant%3 == whileLeading {
+	if f.variant%3 == loseWhileLeading {
 		led := s.giveLead(ctx, late, 2*time.Second)
 		s.loseSessions(random, f.lasts, late)
 		return led
 	}
-	deaf := &s.network.link(link{"broker", leader.name, classBroker}).gate
-	deaf.close() // it executes nothing of what the new leader receives late
+	toOldLeader := &s.network.link(link{"broker", leader.name, classBroker}).gate
+	toOldLeader.close() // the old leader must not execute what the new one will receive late
 	s.loseSessions(random, between(random, 500*time.Millisecond, 1500*time.Millisecond), late, leader)
 	led := s.giveLead(ctx, late, time.Second)
 	s.sleep(f.lasts / 2)
-	deaf.open()
+	toOldLeader.open()
 	return led
 }
 
@@ -82,9 +84,10 @@ func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ..
 	}
 }
 
-// cutOneAfterTheOther cuts off each node from the others when it has led for a short time, and at some times from the broker as well, which is
-// slow meanwhile. What the node has published is not in the log yet. At some times it leads again soon, while its successor still repeats that.
-func (s *simulation) cutOneAfterTheOther(ctx context.Context, f *fault) {
+// isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes shortly after it began to lead, sometimes
+// from the broker as well. The delivery watermark in the log does not cover yet what that leader published. Half of the times it is made the
+// leader again soon, while its successor still repeats that.
+func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 	const longest = 4 * time.Second // until another one leads
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	for _, h := range s.hosts {
@@ -103,7 +106,7 @@ func (s *simulation) cutOneAfterTheOther(ctx context.Context, f *fault) {
 			s.network.link(l).gate.close()
 		}
 		next := leader
-		for given := s.trace.now() + longest; s.trace.now() < given && (next == nil || next == leader); next = s.leader() {
+		for deadline := s.trace.now() + longest; s.trace.now() < deadline && (next == nil || next == leader); next = s.leader() {
 			s.sleep(10 * time.Millisecond)
 		}
 		for _, l := range links {
@@ -120,8 +123,9 @@ func (s *simulation) cutOneAfterTheOther(ctx context.Context, f *fault) {
 	}
 }
 
-// comeBackToLead keeps a node away while the broker keeps what it sends to it, and lets it lead when it is back. It is stopped, for so long that
-// the others have forgotten outcomes of what it reads then, and compacted their logs; or it is down.
+// comeBackToLead keeps a node away while the broker queues its messages, and lets it lead when it is back. With lateNode it is killed and
+// started again. With sleepsThrough it is stopped until the others have forgotten the outcomes of the requests that it will then read, and
+// have compacted their logs.
 func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool {
 	if h.isAsleep() || f.kind == sleepsThrough && !schedule.Replays {
 		return false
@@ -140,7 +144,7 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 				s.done("snapshot", node.Snapshots().Take())
 			}
 		}
-		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with a disk that hung before it may have been too long
+		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with an earlier hang of the disk the stop may exceed DiskDeadline: the node may exit then
 		s.sleep(time.Second)
 		h.setAsleep(false)
 	}

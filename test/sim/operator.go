@@ -36,14 +36,14 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		return s.transfer(ctx, f, leader, node)
 	case deposeLeader:
 		return s.deposeAll(ctx, f)
-	case stopsLeading, stopsDialling:
+	case stoppedWhenElected, stoppedWhenDialling:
 		return s.trap(ctx, f, leader)
 	case laggingBroker:
 		s.lag(ctx, f)
 	case lateSession:
-		return s.leadLate(ctx, f, leader, victim)
+		return s.leadWithLateSession(ctx, f, leader, victim)
 	case cutLeaders:
-		s.cutOneAfterTheOther(ctx, f)
+		s.isolateLeaders(ctx, f)
 	case sleepsThrough, lateNode:
 		if victim == leader {
 			victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
@@ -108,7 +108,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 		if node == nil || !s.done("transfer", node.Membership().Transfer(ctx, "")) || f.variant%2 == 0 {
 			continue
 		}
-		for given := s.trace.now() + patience; s.trace.now() < given; s.sleep(time.Millisecond) {
+		for deadline := s.trace.now() + patience; s.trace.now() < deadline; s.sleep(time.Millisecond) {
 			if s.handBack(ctx, leader) {
 				break
 			}
@@ -117,8 +117,8 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 	s.traps.endFlapping()
 }
 
-// lag slows the way from and to the broker, and changes the leader again and again meanwhile: what one has not published yet, and what
-// others have not received yet, is much then.
+// lag delays the traffic between nodes and broker, and changes the leader again and again meanwhile: each leader leaves much unpublished,
+// and its successors have yet to receive much.
 func (s *simulation) lag(ctx context.Context, f *fault) {
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))
 	var slowed []link
@@ -165,7 +165,8 @@ func (s *simulation) handBack(ctx context.Context, to *host) bool {
 	return false
 }
 
-// deposeAll deposes three leaders, one after the other. Each may confirm a leadership that is over only in a short moment, so one is not enough.
+// deposeAll deposes three leaders, one after the other. A deposed leader can wrongly confirm its leadership
+// during a short window only, so one attempt is not enough.
 func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 	const leaders = 3
 	for range leaders {

@@ -12,44 +12,44 @@ import (
 type kind string
 
 const (
-	killNodes      kind = "kill -9"
-	powerFailure   kind = "power failure"
-	killAll        kind = "kill all"
-	stopNode       kind = "graceful stop"
-	pauseNode      kind = "pause"
-	partition      kind = "partition"
-	slowLinks      kind = "slow links"
-	resetLinks     kind = "reset connections"
-	brokerRestart  kind = "broker restart"
-	brokerAmnesia  kind = "broker restart without queues"
-	brokerSilent   kind = "broker silent"
-	brokerCut      kind = "broker cut off"
-	takeIngest     kind = "ingest session taken over"
-	takeLane       kind = "publishing connection taken over"
-	diskSlow       kind = "slow disk"
-	diskHangs      kind = "hanging disk"
-	diskFails      kind = "failing disk"
-	diskLow        kind = "disk nearly full"
-	flipBit        kind = "flipped bit"
-	clockJump      kind = "clock jump"
-	wipeNode       kind = "wiped node"
-	removeMember   kind = "member removed"
-	demoteMember   kind = "member demoted"
-	transferLeader kind = "leadership transfer"
-	flapLeader     kind = "flapping leadership"
-	deposeLeader   kind = "leader that is deposed and does not hear of it"
-	lateSession    kind = "leader whose session lags"
-	cutLeaders     kind = "leaders cut off one after the other"
-	sleepsThrough  kind = "stopped until outcomes are forgotten"
-	lateNode       kind = "late node that comes to lead"
-	rollIdentity   kind = "identity settings rolled"
-	demoteAndJump  kind = "members demoted while a clock is wrong"
-	laggingBroker  kind = "leaders that change while the broker lags"
-	stopsLeading   kind = "stopped when it begins to lead"
-	stopsDialling  kind = "leader stopped on its way to the broker"
-	snapshotStorm  kind = "snapshots"
-	changeSettings kind = "settings changed"
-	clientsAway    kind = "clients away"
+	killNodes           kind = "kill -9"
+	powerFailure        kind = "power failure"
+	killAll             kind = "kill all"
+	stopNode            kind = "graceful stop"
+	pauseNode           kind = "pause"
+	partition           kind = "partition"
+	slowLinks           kind = "slow links"
+	resetLinks          kind = "reset connections"
+	brokerRestart       kind = "broker restart"
+	brokerAmnesia       kind = "broker restart without queues"
+	brokerSilent        kind = "broker silent"
+	brokerCut           kind = "broker cut off"
+	takeIngest          kind = "ingest session taken over"
+	takeLane            kind = "publishing connection taken over"
+	diskSlow            kind = "slow disk"
+	diskHangs           kind = "hanging disk"
+	diskFails           kind = "failing disk"
+	diskLow             kind = "disk nearly full"
+	flipBit             kind = "flipped bit"
+	clockJump           kind = "clock jump"
+	wipeNode            kind = "wiped node"
+	removeMember        kind = "member removed"
+	demoteMember        kind = "member demoted"
+	transferLeader      kind = "leadership transfer"
+	flapLeader          kind = "flapping leadership"
+	deposeLeader        kind = "leader that is deposed and does not hear of it"
+	lateSession         kind = "leader whose session lags"
+	cutLeaders          kind = "leaders cut off one after the other"
+	sleepsThrough       kind = "stopped until outcomes are forgotten"
+	lateNode            kind = "late node that comes to lead"
+	rollIdentity        kind = "identity settings rolled"
+	demoteAndJump       kind = "members demoted while a clock is wrong"
+	laggingBroker       kind = "leaders that change while the broker lags"
+	stoppedWhenElected  kind = "stopped when it begins to lead"
+	stoppedWhenDialling kind = "leader stopped on its way to the broker"
+	snapshotStorm       kind = "snapshots"
+	changeSettings      kind = "settings changed"
+	clientsAway         kind = "clients away"
 )
 
 // fault is one thing that goes wrong, all drawn before the run.
@@ -155,8 +155,8 @@ func weights() []weight {
 		{lateNode, 5},
 		{rollIdentity, 3},
 		{demoteAndJump, 3},
-		{stopsLeading, 7},
-		{stopsDialling, 7},
+		{stoppedWhenElected, 7},
+		{stoppedWhenDialling, 7},
 		{snapshotStorm, 4},
 		{changeSettings, 4},
 		{clientsAway, 4},
@@ -256,7 +256,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.lasts = between(r, 3*time.Second, 8*time.Second)
 	case laggingBroker:
 		f.delay, f.lasts = between(r, 20*time.Millisecond, 600*time.Millisecond), between(r, 3*time.Second, 8*time.Second)
-	case stopsLeading, stopsDialling:
+	case stoppedWhenElected, stoppedWhenDialling:
 		f.leader, f.lasts = true, between(r, 3*time.Second, 5*time.Second)
 		f.delay = between(r, time.Second, 2900*time.Millisecond) // of the stop: longer than an election, shorter than a connection attempt
 		f.points = 1 + r.Uint64N(1<<r.IntN(12))

@@ -21,9 +21,9 @@ func (t *traps) set(f *fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch f.kind {
-	case stopsLeading:
+	case stoppedWhenElected:
 		t.leading = f
-	case stopsDialling:
+	case stoppedWhenDialling:
 		t.dialling = f
 	default:
 		t.failing = f
@@ -95,7 +95,7 @@ func (h *host) dialsBroker() {
 // trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker.
 func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	s.traps.set(f)
-	if f.kind == stopsDialling && f.variant%2 == 0 {
+	if f.kind == stoppedWhenDialling && f.variant%2 == 0 {
 		s.network.reset(func(c *conn) bool { l := c.outgoing(); return l.class == classBroker && l.from == leader.name })
 	} else if node := leader.member(); node != nil {
 		s.done("transfer", node.Membership().Transfer(ctx, ""))

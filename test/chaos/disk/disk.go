@@ -17,7 +17,7 @@ import (
 
 // Trouble is what is wrong with a disk.
 type Trouble struct {
-	SyncDelay time.Duration // that each sync takes more
+	SyncDelay time.Duration // added to each sync
 	FailSync  bool          // syncs fail with EIO
 	Full      bool          // what makes a file longer fails with ENOSPC
 	Hang      bool          // writes and syncs wait until it is over
@@ -26,7 +26,7 @@ type Trouble struct {
 // Disk is a disk's state. Its methods may be called from several goroutines.
 type Disk struct {
 	mu      sync.Mutex
-	turn    *sync.Cond // the trouble has changed
+	changed *sync.Cond // trouble has changed
 	trouble Trouble
 	files   map[uint64]*unsynced // by inode
 }
@@ -34,7 +34,7 @@ type Disk struct {
 // New returns a disk without trouble.
 func New() *Disk {
 	d := &Disk{files: make(map[uint64]*unsynced)}
-	d.turn = sync.NewCond(&d.mu)
+	d.changed = sync.NewCond(&d.mu)
 	return d
 }
 
@@ -43,15 +43,15 @@ func (d *Disk) SetTrouble(t Trouble) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.trouble = t
-	d.turn.Broadcast()
+	d.changed.Broadcast()
 }
 
-// now returns what is wrong, after waiting for as long as the disk hangs.
-func (d *Disk) now() Trouble {
+// awaitWhileHanging returns what is wrong, after waiting for as long as the disk hangs.
+func (d *Disk) awaitWhileHanging() Trouble {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.trouble.Hang {
-		d.turn.Wait()
+		d.changed.Wait()
 	}
 	return d.trouble
 }
@@ -102,7 +102,7 @@ func (d *Disk) detach(u *unsynced) {
 	d.drop(u)
 }
 
-// forget drops what is unsynced of a file that may have lost its last name: another may get its inode.
+// forget drops the unsynced data of a file that has lost a name, if it has no name and no handle left: another file may get its inode.
 func (d *Disk) forget(inode uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *Disk) forget(inode uint64) {
 	}
 }
 
-// drop removes a file that nobody needs. d.mu is held.
+// drop forgets a file that has no open handle, and no unsynced data or no name. d.mu is held.
 func (d *Disk) drop(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *Disk) drop(u *unsynced) {
 	}
 }
 
-// WriteBack writes all that is in memory, as a kernel does that goes on.
+// WriteBack writes all that is in memory, as the kernel of a machine that keeps running does.
 func (d *Disk) WriteBack() (faults error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,4 +209,4 @@ func (u *unsynced) truncate(f *os.File, size int64) error {
 }
 
 // through draws whether a write reaches the folder before it is synced.
-func through() bool { return rand.IntN(2) == 0 }
+func drawThrough() bool { return rand.IntN(2) == 0 }

@@ -213,11 +213,11 @@ func (f *file) Read(_ context.Context, to []byte, offset int64) (fuse.ReadResult
 
 // Write implements fs.FileWriter.
 func (f *file) Write(_ context.Context, data []byte, offset int64) (uint32, syscall.Errno) {
-	trouble := f.disk.now()
+	trouble := f.disk.awaitWhileHanging()
 	if trouble.Full && f.grows(offset+int64(len(data))) {
 		return 0, syscall.ENOSPC
 	}
-	if err := f.unsynced.write(f.file, data, offset, through()); err != nil {
+	if err := f.unsynced.write(f.file, data, offset, drawThrough()); err != nil {
 		return 0, fs.ToErrno(err)
 	}
 	return uint32(len(data)), 0
@@ -230,7 +230,7 @@ func (f *file) grows(size int64) bool {
 }
 
 func (f *file) resize(size int64) syscall.Errno {
-	if f.disk.now().Full && f.grows(size) {
+	if f.disk.awaitWhileHanging().Full && f.grows(size) {
 		return syscall.ENOSPC
 	}
 	return fs.ToErrno(f.unsynced.truncate(f.file, size))
@@ -238,7 +238,7 @@ func (f *file) resize(size int64) syscall.Errno {
 
 // Fsync implements fs.FileFsyncer.
 func (f *file) Fsync(context.Context, uint32) syscall.Errno {
-	trouble := f.disk.now()
+	trouble := f.disk.awaitWhileHanging()
 	time.Sleep(trouble.SyncDelay)
 	if trouble.FailSync {
 		return syscall.EIO
