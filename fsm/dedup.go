@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -32,17 +33,16 @@ const (
 
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
 // push it out, a flood by one client would let another client's redelivered write take effect twice.
+//
+// Outcomes lie in chunks, in lists by when they are due. What is in a chunk never changes, so a snapshot needs no copy. A map
+// has the place of each outcome. To prolong an outcome is to store it again: its old place is stale.
 type dedup struct {
-	byID     *btree.BTreeG[dedupEntry]
-	byExpiry btree.Map[int64, *expiring] // by expiryKey; derived, not in a snapshot
-	clients  map[uint64]int64            // outcomes per client; derived
-	reserve  int64                       // outcomes in the reserve; derived
-}
-
-// expiring are the outcomes that are due together.
-type expiring struct {
-	ids   []RequestID
-	stale int // how many of them were prolonged, and are due later
+	places   map[RequestID]place
+	chunks   chunks
+	byExpiry btree.Map[int64, *dueTogether] // by expiryKey
+	clients  map[uint64]int64               // outcomes per client
+	reserve  int64                          // outcomes in the reserve
+	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
 // Outcomes are forgotten together that expire within 2^expiryShift ms and share the first expiryBits bits of their ids, so that none of these
@@ -56,10 +56,7 @@ const (
 const maxForgotten = 50_000
 
 func newDedup() dedup {
-	return dedup{
-		byID:    btree.NewBTreeGOptions(func(a, b dedupEntry) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
-		clients: make(map[uint64]int64),
-	}
+	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64)}
 }
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
@@ -78,23 +75,24 @@ func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
+// put remembers an outcome that is not remembered yet.
 func (d *dedup) put(m dedupEntry) {
 	if m.flags&memoryReserve != 0 {
 		d.reserve++
 	}
 	d.clients[m.client]++
-	d.byID.Set(m)
-	d.expireWith(&m)
+	d.store(&m)
 }
 
-func (d *dedup) expireWith(m *dedupEntry) {
+// store puts an outcome into the list of those that are due with it.
+func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
-	e, ok := d.byExpiry.Get(key)
+	due, ok := d.byExpiry.Get(key)
 	if !ok {
-		e = &expiring{}
-		d.byExpiry.Set(key, e)
+		due = &dueTogether{}
+		d.byExpiry.Set(key, due)
 	}
-	e.ids = append(e.ids, m.id)
+	d.places[m.id] = due.add(&d.chunks, m)
 }
 
 // prolong remembers an outcome until expires at the earliest.
@@ -104,25 +102,17 @@ func (d *dedup) prolong(m dedupEntry, expires int64) {
 	}
 	before := m.expiryKey()
 	m.expires = expires
-	d.byID.Set(m)
-	if m.expiryKey() == before {
-		return
-	}
-	d.expireWith(&m)
-	e, _ := d.byExpiry.Get(before)
-	if e.stale++; 2*e.stale <= len(e.ids) { // so at most half of all places are stale
-		return
-	}
-	e.ids, e.stale = slices.DeleteFunc(e.ids, func(id RequestID) bool { return !d.isDue(id, before) }), 0
-	if len(e.ids) == 0 {
-		d.byExpiry.Delete(before)
+	d.store(&m)
+	due, _ := d.byExpiry.Get(before)
+	if due.stale++; 2*due.stale > due.len() { // so at most half of all places are stale
+		d.rebuild(before, due)
 	}
 }
 
-// isDue reports whether an outcome is remembered, and due with a list.
-func (d *dedup) isDue(id RequestID, key int64) bool {
-	m, known := d.find(id)
-	return known && m.expiryKey() == key
+// isLive reports whether a place is that of its outcome, and not stale.
+func (d *dedup) isLive(m *dedupEntry, at place) bool {
+	live, known := d.places[m.id]
+	return known && live == at
 }
 
 // expiryKey orders outcomes by when they are due, and those that are due together by their ids.
@@ -134,38 +124,74 @@ func (m *dedupEntry) expiryKey() int64 {
 // applied the log or were restored from a snapshot.
 func (d *dedup) forget(now int64) {
 	for left := maxForgotten; left > 0; {
-		key, e, ok := d.byExpiry.Min()
+		key, due, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < len(e.ids) {
-			slices.SortFunc(e.ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
+		if left < due.len()-due.stale && !due.sorted { // which of them go must not depend on their order in the list
+			due = d.rebuild(key, due)
 		}
-		for left > 0 && len(e.ids) > 0 {
-			if id := e.ids[0]; e.stale == 0 || d.isDue(id, key) {
-				d.drop(id)
+		for due.len() > 0 {
+			m, at := due.first()
+			switch {
+			case !d.isLive(m, at):
+				due.stale--
+			case left == 0:
+				return
+			default:
+				d.drop(m)
 				left--
-			} else {
-				e.stale--
 			}
-			e.ids = e.ids[1:]
+			due.removeFirst(&d.chunks)
 		}
-		if len(e.ids) == 0 {
-			d.byExpiry.Delete(key)
-		}
+		d.byExpiry.Delete(key)
 	}
 }
 
-func (d *dedup) drop(id RequestID) {
-	gone, ok := d.byID.Delete(dedupEntry{id: id})
-	if !ok {
-		return
+// rebuild makes a list anew, in the order of the ids and without stale places.
+func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
+	var live []dedupEntry
+	for ; due.len() > 0; due.removeFirst(&d.chunks) {
+		if m, at := due.first(); d.isLive(m, at) {
+			live = append(live, *m)
+		}
 	}
+	d.byExpiry.Delete(key)
+	slices.SortFunc(live, func(a, b dedupEntry) int { return bytes.Compare(a.id[:], b.id[:]) })
+	for i := range live {
+		d.store(&live[i])
+	}
+	rebuilt, ok := d.byExpiry.Get(key)
+	if ok {
+		rebuilt.sorted = true
+	}
+	return rebuilt
+}
+
+func (d *dedup) drop(gone *dedupEntry) {
+	delete(d.places, gone.id)
 	if gone.flags&memoryReserve != 0 {
 		d.reserve--
 	}
 	if d.clients[gone.client]--; d.clients[gone.client] == 0 {
 		delete(d.clients, gone.client)
+	}
+}
+
+// len returns the number of outcomes.
+func (d *dedup) len() int { return len(d.places) }
+
+// all returns the outcomes in no particular order.
+func (d *dedup) all() iter.Seq[dedupEntry] {
+	return func(yield func(dedupEntry) bool) {
+		d.byExpiry.Scan(func(_ int64, due *dueTogether) bool {
+			for m, at := range due.all() {
+				if d.isLive(m, at) && !yield(*m) {
+					return false
+				}
+			}
+			return true
+		})
 	}
 }
 
@@ -191,11 +217,17 @@ func (m *dedupEntry) result() Result {
 }
 
 // find returns the outcome of a request, if it is remembered.
-func (d *dedup) find(id RequestID) (dedupEntry, bool) { return d.byID.Get(dedupEntry{id: id}) }
+func (d *dedup) find(id RequestID) (dedupEntry, bool) {
+	at, ok := d.places[id]
+	if !ok {
+		return dedupEntry{}, false
+	}
+	return *d.chunks.at(at), true
+}
 
 // room reports whether an outcome of the client may be added without touching the reserve.
 func (d *dedup) room(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()
-	return int64(d.byID.Len())-d.reserve < main && d.clients[client] < share-share/10
+	return int64(d.len())-d.reserve < main && d.clients[client] < share-share/10
 }

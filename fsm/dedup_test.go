@@ -122,6 +122,15 @@ func TestDedupShareOfAClient(t *testing.T) {
 	}
 }
 
+// inOrder returns the outcomes in the order of their ids.
+func inOrder(d *dedup) (all []dedupEntry) {
+	now := d.capture()
+	for m := range now.inOrder() {
+		all = append(all, *m)
+	}
+	return all
+}
+
 // Which outcomes are forgotten when there are too many for one entry does not depend on whether a replica has come by them one
 // by one or from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
@@ -132,14 +141,13 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 		live.put(m)
 	}
 	restored := newDedup()
-	live.byID.Scan(func(m dedupEntry) bool {
+	for _, m := range inOrder(&live) {
 		restored.put(m)
-		return true
-	})
+	}
 	live.forget(0)
 	restored.forget(0)
-	if live.byID.Len() != 1000 || !slices.Equal(live.byID.Items(), restored.byID.Items()) {
-		t.Errorf("%d and %d outcomes are left, and not the same", live.byID.Len(), restored.byID.Len())
+	if live.len() != 1000 || !slices.Equal(inOrder(&live), inOrder(&restored)) {
+		t.Errorf("%d and %d outcomes are left, and not the same", live.len(), restored.len())
 	}
 }
 
@@ -203,18 +211,18 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 		}
 	}
 	places := 0
-	d.byExpiry.Scan(func(_ int64, e *expiring) bool {
-		places += len(e.ids)
+	d.byExpiry.Scan(func(_ int64, due *dueTogether) bool {
+		places += due.len()
 		return true
 	})
 	if places > 2*len(ids) {
 		t.Errorf("%d places for %d outcomes", places, len(ids))
 	}
-	if d.forget(208_000); d.byID.Len() != len(ids) {
-		t.Errorf("%d outcomes are left before they are due", d.byID.Len())
+	if d.forget(208_000); d.len() != len(ids) {
+		t.Errorf("%d outcomes are left before they are due", d.len())
 	}
-	if d.forget(300_000); d.byID.Len() != 0 || d.byExpiry.Len() != 0 {
-		t.Errorf("%d outcomes are left, %d lists", d.byID.Len(), d.byExpiry.Len())
+	if d.forget(300_000); d.len() != 0 || d.byExpiry.Len() != 0 || len(d.chunks.free) != len(d.chunks.byNumber) {
+		t.Errorf("%d outcomes are left, %d lists, %d of %d chunks", d.len(), d.byExpiry.Len(), len(d.chunks.byNumber)-len(d.chunks.free), len(d.chunks.byNumber))
 	}
 }
 
@@ -233,5 +241,30 @@ func TestReject(t *testing.T) {
 	}
 	if l.get("k").Value != "1" {
 		t.Error("a rejected SET took effect")
+	}
+}
+
+// BenchmarkDedup is one request in a table of a million outcomes: it is looked up, remembered, and the oldest one is forgotten.
+func BenchmarkDedup(b *testing.B) {
+	const outcomes, perMillisecond = 1_000_000, 10
+	d, random, n := newDedup(), rand.New(rand.NewPCG(1, 1)), int64(0)
+	add := func() {
+		var m dedupEntry
+		binary.LittleEndian.PutUint64(m.id[:], random.Uint64())
+		if _, known := d.find(m.id); known {
+			return
+		}
+		m.expires = n/perMillisecond + outcomes/perMillisecond
+		d.put(m)
+		if n++; n%perMillisecond == 0 {
+			d.forget(n / perMillisecond)
+		}
+	}
+	for range outcomes {
+		add()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		add()
 	}
 }

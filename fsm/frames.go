@@ -216,11 +216,12 @@ func (m *Machine) readMemory(r *reader) {
 			r.unknown("Memory")
 		}
 	}
-	if last, ok := m.dedup.byID.Max(); r.err == nil && ok && bytes.Compare(last.id[:], kept.id[:]) >= 0 {
+	if r.err == nil && m.dedup.len() > 0 && bytes.Compare(m.dedup.lastRead[:], kept.id[:]) >= 0 {
 		r.fail(fmt.Errorf("%w: request ids out of order", ErrDamaged))
 	}
 	if r.err == nil {
 		m.dedup.put(kept)
+		m.dedup.lastRead = kept.id
 	}
 }
 

@@ -63,13 +63,12 @@ func (m *Machine) replace(command *Command) Result {
 		}
 		return true
 	})
-	restored.dedup.byID.Scan(func(earlier dedupEntry) bool {
+	for earlier := range restored.dedup.all() {
 		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
 			earlier.index = m.index // its own is of another log
 			m.dedup.put(earlier)
 		}
-		return true
-	})
+	}
 	if !m.configured {
 		m.settings, m.configured = restored.settings, restored.configured
 	}
@@ -85,11 +84,10 @@ func (m *Machine) postpone(shift int64) {
 	}
 	before := m.dedup
 	m.dedup = newDedup()
-	before.byID.Scan(func(earlier dedupEntry) bool {
+	for earlier := range before.all() {
 		earlier.expires += shift
 		m.dedup.put(earlier)
-		return true
-	})
+	}
 	for _, w := range m.watches.ofClient("", true) {
 		later := *w
 		later.renewed += shift

@@ -48,11 +48,11 @@ type Snapshot struct {
 	state   Machine // the scalar fields only
 	values  *btree.BTreeG[*record]
 	watches *btree.BTreeG[*watch]
-	dedup   *btree.BTreeG[dedupEntry]
+	dedup   captured
 	events  []Event
 }
 
-// Snapshot captures the state. It takes the same short time whatever the state's size. It must not run beside Apply, Restore
+// Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each list. It must not run beside Apply, Restore
 // or another Snapshot.
 func (m *Machine) Snapshot() *Snapshot {
 	return &Snapshot{
@@ -63,7 +63,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		},
 		values:  m.values.byKey.Copy(),
 		watches: m.watches.byKey.Copy(),
-		dedup:   m.dedup.byID.Copy(),
+		dedup:   m.dedup.capture(),
 		events:  m.Unpublished(),
 	}
 }
@@ -117,9 +117,11 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 	s.watches.Scan(func(w *watch) bool {
 		return frames.write(sectionWatch, func(b []byte) []byte { return appendWatch(b, w) })
 	})
-	s.dedup.Scan(func(m dedupEntry) bool {
-		return frames.write(sectionMemory, func(b []byte) []byte { return appendMemory(b, &m) })
-	})
+	for m := range s.dedup.inOrder() {
+		if !frames.write(sectionMemory, func(b []byte) []byte { return appendMemory(b, m) }) {
+			break
+		}
+	}
 	for i := range s.events {
 		frames.write(sectionUnpublished, func(b []byte) []byte { return appendEvent(b, &s.events[i]) })
 	}

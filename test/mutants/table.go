@@ -19,19 +19,25 @@ func one(name, what, check, file, before, after string) Mutant {
 func stateMachine() []Mutant {
 	return []Mutant{
 		one("dedup_off", "no deduplication", "exactly once", "fsm/dedup.go",
-			"{ return d.byID.Get(dedupEntry{id: id}) }", "{ return dedupEntry{}, false }"),
+			"\tat, ok := d.places[id]\n\tif !ok {\n", "\tat, ok := d.places[id]\n\tif true || !ok {\n"),
 		one("dedup_crowded", "deduplication forgets when it is full", "exactly once", "fsm/dedup.go",
 			"\tmain := limits.DedupEntries - limits.DedupEntries/10\n",
-			`	for int64(d.byID.Len()) >= limits.DedupEntries-limits.DedupEntries/10 {
-		key, e, ok := d.byExpiry.Min()
+			`	for int64(d.len()) >= limits.DedupEntries-limits.DedupEntries/10 {
+		key, due, ok := d.byExpiry.Min()
 		if !ok {
 			break
 		}
-		oldest := slices.MinFunc(e.ids, func(a, b RequestID) int { return bytes.Compare(a[:], b[:]) })
-		if e.ids = slices.DeleteFunc(slices.Clone(e.ids), func(id RequestID) bool { return id == oldest }); len(e.ids) == 0 {
+		if !due.sorted {
+			due = d.rebuild(key, due)
+		}
+		if m, at := due.first(); d.isLive(m, at) {
+			d.drop(m)
+		} else {
+			due.stale--
+		}
+		if due.removeFirst(&d.chunks); due.len() == 0 {
 			d.byExpiry.Delete(key)
 		}
-		d.drop(oldest)
 	}
 	if true {
 		return true
