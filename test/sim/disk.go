@@ -269,20 +269,24 @@ func (s logStore) StoreLogs(logs []*raft.Log) error {
 	})
 }
 
-// DeleteRange implements raft.LogStore.
+// DeleteRange implements raft.LogStore. The log need not have all of the range. Raft reads the first index before it deletes: 0 if
+// the log was empty then, although another goroutine may have stored entries since.
 func (s logStore) DeleteRange(first, last uint64) error {
 	return s.mount.write(func(d *disk) {
+		first, last := max(first, d.first), min(last, d.last)
+		if d.last == 0 || first > last {
+			return
+		}
 		for index := first; index <= last; index++ {
 			delete(d.logs, index)
 		}
-		if first <= d.first {
-			d.first = last + 1
-		}
-		if last >= d.last {
-			d.last = first - 1
-		}
-		if d.first > d.last {
+		switch {
+		case first == d.first && last == d.last:
 			d.first, d.last = 0, 0
+		case first == d.first:
+			d.first = last + 1
+		case last == d.last:
+			d.last = first - 1
 		}
 	})
 }
