@@ -207,11 +207,12 @@ func frontEnd() []Mutant {
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/copies.go",
 			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
-			Name: "merge_late_copies", What: "a copy that was sent later says where its request stands", Check: "order of a client", Edits: []overlay.Edit{
-				{File: "mqttfront/pending/mergeorder.go", Old: "\tm.dropDelayed()\n", New: ""},
-				{File: "mqttfront/pending/mergeorder.go", Old: "if round == rounds || !m.dropMostSuspicious(unsorted) {", New: "if true || round == rounds || !m.dropMostSuspicious(unsorted) {"},
-				{File: "mqttfront/pending/merge.go", Old: "affected[key] && open(r) && p.isOpenHere(r, open) {", New: "affected[key] {"},
-			},
+			Name: "merge_late_copies", What: "a request that another node holds goes behind the one before it there, also where that is a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
+				File: "mqttfront/pending/merge.go", Old: "\t\tp.arrange(append(here, added...), evidence(here, elsewhere), affected, open)\n",
+				New: "\t\tfor _, list := range append([][]*Request{here}, elsewhere...) {\n\t\t\tvar last *Request\n\t\t\tfor _, r := range list {\n" +
+					"\t\t\t\tif r.element != nil && r.FromPeer && last != nil {\n\t\t\t\t\tp.order.MoveAfter(r.element, last.element)\n\t\t\t\t}\n" +
+					"\t\t\t\tif own := p.byID[r.Command.ID]; own != nil {\n\t\t\t\t\tlast = own\n\t\t\t\t}\n\t\t\t}\n\t\t}\n",
+			}},
 			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
 		},
 		one("unheard_released", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
