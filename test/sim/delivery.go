@@ -18,6 +18,7 @@ type deliveries struct {
 	mu      schedule.Mutex
 	applied map[string]uint64        // index of the entry, by the value that was set
 	replied map[string]time.Duration // when the broker had the first reply, by correlation data
+	replies []time.Duration          // when the broker had any reply, ascending
 	marks   []watermark              // ascending
 	ended   []ending                 // of processes
 }
@@ -75,6 +76,7 @@ func (d *deliveries) publish(topic string, correlation []byte, now time.Duration
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.replies = append(d.replies, now)
 	if _, known := d.replied[string(correlation)]; !known {
 		d.replied[string(correlation)] = now
 	}
@@ -95,6 +97,24 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
+// served reports whether replies reached the broker for a time without a pause, between two moments.
+func (d *deliveries) served(atLeast, from, to time.Duration) bool {
+	const pause = 500 * time.Millisecond // that the clients may make
+	began, last := from, from-pause-1
+	for _, at := range d.replies[sort.Search(len(d.replies), func(i int) bool { return d.replies[i] >= from }):] {
+		if at > to {
+			break
+		}
+		if at-last > pause {
+			began = at
+		}
+		if last = at; last-began >= atLeast {
+			return true
+		}
+	}
+	return false
+}
+
 // endedHosts returns how many nodes ended in a time.
 func (d *deliveries) endedHosts(from, to time.Duration) int {
 	hosts := make(map[string]bool)
@@ -111,8 +131,9 @@ func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
-// checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered: the delivery
-// watermark must not pass it before, unless more than one node ended meanwhile. Copies count: each is answered.
+// checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered once the
+// delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered after
+// that, so a leader must have answered others for some time. Copies count: each is answered.
 func (s *simulation) checkDelivered() {
 	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
@@ -127,7 +148,7 @@ func (s *simulation) checkDelivered() {
 		at, passed := d.passed(index)
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || !passed || at > to-late || ever && replied <= to {
+		if !applied || !passed || ever && replied <= to || !d.served(late, at, to) {
 			continue
 		}
 		sessions := nodeSessions(o.Copies[0].Receivers)

@@ -61,3 +61,35 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 		})
 	}
 }
+
+// A request that an earlier leader executed counts as unanswered if the service has answered others for a time without a pause.
+func TestUnansweredNeedsTimeInWhichOthersAreAnswered(t *testing.T) {
+	const ms = time.Millisecond
+	stretch := func(from, to time.Duration) (replies []time.Duration) {
+		for at := from; at <= to; at += 100 * ms {
+			replies = append(replies, at)
+		}
+		return replies
+	}
+	for name, test := range map[string]struct {
+		replies []time.Duration
+		want    bool
+	}{
+		"no replies":              {nil, false},
+		"all the time":            {stretch(0, 10*time.Second), true},
+		"just long enough":        {stretch(2000*ms, 4000*ms), true},
+		"two times, too short":    {append(stretch(1000*ms, 2500*ms), stretch(3500*ms, 5000*ms)...), false},
+		"mostly before the range": {stretch(0, 2500*ms), false},
+		"mostly after the range":  {stretch(4500*ms, 9*time.Second), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeliveries()
+			for _, at := range test.replies {
+				d.publish("clients/c/services/statestore/_any_/command/invoke/response", []byte{byte(at)}, at)
+			}
+			if got := d.served(2*time.Second, time.Second, 6*time.Second); got != test.want {
+				t.Errorf("served: %t", got)
+			}
+		})
+	}
+}
