@@ -66,5 +66,6 @@ func (s *Snapshots) Take() error {
 // Save writes a consistent, checksummed snapshot of this member's state and returns the log index it holds.
 func (s *Snapshots) Save(w io.Writer) (uint64, error) {
 	snapshot := s.self.replica.Capture()
+	defer snapshot.Release()
 	return snapshot.Index(), snapshot.Write(w)
 }

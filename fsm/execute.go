@@ -218,8 +218,7 @@ func (m *Machine) set(position int, command *Command, storageLow bool, outcome *
 		return
 	}
 	version := m.clock.Receive(command.Timestamp, m.wall)
-	stored := newRecord(command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
-	m.values.put(stored)
+	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
 	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.emitEvent(outcome, position, stored, false)
@@ -260,7 +259,7 @@ func (m *Machine) exceedsQuota(command *Command, found *record, present, storage
 		return false
 	}
 	return storageLow ||
-		(!present && limits.Keys > 0 && int64(m.values.byKey.Len()) >= limits.Keys) ||
+		(!present && limits.Keys > 0 && int64(m.values.len()) >= limits.Keys) ||
 		(limits.TotalBytes > 0 && m.values.bytes+growth > limits.TotalBytes)
 }
 

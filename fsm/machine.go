@@ -233,7 +233,7 @@ func (m *Machine) Status() Status {
 	status := Status{
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
-		Keys: m.values.byKey.Len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(),
+		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(),
 		Unpublished: m.unpublished.receivers, Configured: m.configured,
 	}
 	if next, ok := m.values.byDeadline.Min(); ok {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A million keys of 20 bytes with values of 100 bytes cost at most 120 bytes of live heap each beside key and value.
+// A million keys of 20 bytes with values of 100 bytes cost at most 110 bytes of live heap each beside key and value.
 func TestMemoryPerKey(t *testing.T) {
-	const keys, batch, keySize, valueSize, most = 1_000_000, 1000, 20, 100, 120
+	const keys, batch, keySize, valueSize, most = 1_000_000, 1000, 20, 100, 110
 	l := newLeader(t)
 	before := heap()
 	commands := make([]Command, batch)

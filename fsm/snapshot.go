@@ -43,30 +43,36 @@ const (
 	sectionEnd         section = 7
 )
 
-// Snapshot is the state at one index. It does not change while the machine goes on, and may be written from another goroutine.
+// Snapshot is the state at one index. It does not change while the machine goes on, until Release, and may be written from another goroutine.
 type Snapshot struct {
 	state   Machine // the scalar fields only
 	values  *btree.BTreeG[*record]
+	release func() // of the values
 	watches *btree.BTreeG[*watch]
 	dedup   captured
 	events  []Event
 }
 
 // Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each list. It must not run beside Apply, Restore
-// or another Snapshot.
+// or another Snapshot. The caller calls Release when it needs the snapshot no more: until then a SET costs more.
 func (m *Machine) Snapshot() *Snapshot {
+	values, release := m.values.capture()
 	return &Snapshot{
 		state: Machine{
 			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
 			version: m.version, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
 			staged: m.staged,
 		},
-		values:  m.values.byKey.Copy(),
+		values:  values,
+		release: release,
 		watches: m.watches.byKey.Copy(),
 		dedup:   m.dedup.capture(),
 		events:  m.Unpublished(),
 	}
 }
+
+// Release says that the snapshot is not written any more. It is called at most once, from any goroutine.
+func (s *Snapshot) Release() { s.release() }
 
 // Index returns the index of the last entry in the snapshot.
 func (s *Snapshot) Index() uint64 { return s.state.index }

@@ -4,14 +4,16 @@ import (
 	"cmp"
 	"math"
 	"strings"
+	"sync/atomic"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/tidwall/btree"
 
 	"holdfast/hlc"
 )
 
-// record is a key with its value. It is immutable once it is in the tree, so that a copy of the tree is a copy of the state.
-// Key and value share one allocation: at a million small keys that is what the memory goes to.
+// record is a key with its value. While a snapshot that is not yet written has it, it is immutable. Key and value share one
+// allocation: at a million small keys that is what the memory goes to.
 type record struct {
 	data     string // key, then value
 	wall     int64  // version
@@ -24,27 +26,58 @@ type record struct {
 const noDeadline = math.MaxInt64
 
 func newRecord(key, value []byte, version hlc.Clock, deadline int64, token *hlc.Timestamp) *record {
+	return &record{
+		data: join(key, value), keySize: uint32(len(key)),
+		wall: version.Wall, counter: uint32(version.Counter),
+		deadline: deadline, token: token,
+	}
+}
+
+func join(key, value []byte) string {
 	var data strings.Builder
 	data.Grow(len(key) + len(value))
 	data.Write(key)
 	data.Write(value)
-	return &record{
-		data: data.String(), keySize: uint32(len(key)),
-		wall: version.Wall, counter: uint32(version.Counter),
-		deadline: deadline, token: token,
-	}
+	return data.String()
 }
 
 func (r *record) key() string        { return r.data[:r.keySize] }
 func (r *record) value() string      { return r.data[r.keySize:] }
 func (r *record) version() hlc.Clock { return hlc.Clock{Wall: r.wall, Counter: uint64(r.counter)} }
 
-// values orders all records by key, and those with a deadline also by deadline.
+// values are all records, ordered by key, and those with a deadline also by deadline.
 type values struct {
 	byKey      *btree.BTreeG[*record]
 	byDeadline *btree.BTreeG[*record]
 	bytes      int64 // of all keys and values
+
+	// index finds a record in one step, where byKey needs one for each level of the tree. It has one record of each hash.
+	index    keyIndex
+	hashMask uint64 // all ones; a test makes hashes collide
+	// unindexed counts the records whose hash another record has in the index. Only byKey finds them.
+	unindexed int
+	// captures counts the snapshots that are not yet written. While there are any, no record is changed.
+	captures *atomic.Int64
 }
+
+// keyIndex is a map by the hash of a key, in two parts. A map doubles its room when it is full. Two of unequal sizes do so at different
+// times, so that together they never have much more room than they need.
+type keyIndex struct{ smaller, larger map[uint64]*record }
+
+func newKeyIndex() keyIndex {
+	return keyIndex{smaller: make(map[uint64]*record), larger: make(map[uint64]*record)}
+}
+
+// part returns the part for a hash. The larger one has the square root of two times as many.
+func (x *keyIndex) part(hash uint64) map[uint64]*record {
+	const share = math.MaxUint64 / 1000 * 414
+	if hash < share {
+		return x.smaller
+	}
+	return x.larger
+}
+
+func (x *keyIndex) len() int { return len(x.smaller) + len(x.larger) }
 
 func newValues() values {
 	return values{
@@ -55,35 +88,91 @@ func newValues() values {
 			}
 			return a.key() < b.key()
 		}, btree.Options{NoLocks: true}),
+		index: newKeyIndex(), hashMask: math.MaxUint64, captures: new(atomic.Int64),
 	}
 }
 
+// len returns the number of keys.
+func (v *values) len() int { return v.byKey.Len() }
+
 // find returns the record of the key, whether or not it is due. It may run beside other readers.
 func (v *values) find(key []byte) (*record, bool) {
+	hash := xxhash.Sum64(key) & v.hashMask
+	if r, ok := v.index.part(hash)[hash]; ok && r.key() == string(key) {
+		return r, true
+	}
+	if v.unindexed == 0 {
+		return nil, false
+	}
 	return v.byKey.Get(&record{data: string(key), keySize: uint32(len(key))})
 }
 
+// put adds a record, or puts it in the place of the one with its key.
 func (v *values) put(r *record) {
-	if old, replaced := v.byKey.Set(r); replaced {
+	old, replaced := v.byKey.Set(r)
+	if replaced {
 		v.forget(old)
 	}
 	v.bytes += int64(len(r.data))
 	if r.deadline != noDeadline {
 		v.byDeadline.Set(r)
 	}
-}
-
-func (v *values) delete(r *record) {
-	if old, deleted := v.byKey.Delete(r); deleted {
-		v.forget(old)
+	hash := xxhash.Sum64String(r.key()) & v.hashMask
+	part := v.index.part(hash)
+	switch indexed, taken := part[hash]; {
+	case replaced && indexed != old: // it stays unindexed
+	case replaced || !taken:
+		part[hash] = r
+	default:
+		v.unindexed++
 	}
 }
 
+// set gives the key a value. found is its record, or nil if there is none. It returns the record that has the value.
+func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadline int64, token *hlc.Timestamp) *record {
+	if found == nil || v.captures.Load() > 0 {
+		added := newRecord(key, value, version, deadline, token)
+		v.put(added)
+		return added
+	}
+	v.forget(found)
+	*found = record{
+		data: join(key, value), keySize: found.keySize, wall: version.Wall, counter: uint32(version.Counter), deadline: deadline, token: token,
+	}
+	v.bytes += int64(len(found.data))
+	if deadline != noDeadline {
+		v.byDeadline.Set(found)
+	}
+	return found
+}
+
+func (v *values) delete(r *record) {
+	old, deleted := v.byKey.Delete(r)
+	if !deleted {
+		return
+	}
+	v.forget(old)
+	hash := xxhash.Sum64String(old.key()) & v.hashMask
+	if part := v.index.part(hash); part[hash] == old {
+		delete(part, hash)
+	} else {
+		v.unindexed--
+	}
+}
+
+// forget takes a record out of the sum and of the order of deadlines.
 func (v *values) forget(old *record) {
 	v.bytes -= int64(len(old.data))
 	if old.deadline != noDeadline {
 		v.byDeadline.Delete(old)
 	}
+}
+
+// capture returns the records, in the order of their keys, as they are now. They stay so until release is called, once, from any goroutine.
+func (v *values) capture() (byKey *btree.BTreeG[*record], release func()) {
+	captures := v.captures
+	captures.Add(1)
+	return v.byKey.Copy(), func() { captures.Add(-1) }
 }
 
 // due returns the record with the earliest deadline, and reports whether it has expired.

@@ -127,7 +127,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return PersistedSnapshot(r.Capture(), r.env.Persisted), nil
 }
 
-// Capture returns the state as it is now; writing it comes later.
+// Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
 func (r *Replica) Capture() *fsm.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,4 +185,4 @@ func (p *persistedSnapshot) Persist(sink raft.SnapshotSink) error {
 }
 
 // Release implements raft.FSMSnapshot.
-func (p *persistedSnapshot) Release() {}
+func (p *persistedSnapshot) Release() { p.snapshot.Release() }
