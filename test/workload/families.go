@@ -12,8 +12,10 @@ import (
 
 // key returns a key that is in use now.
 func (c *Client) key(family string, n int) string {
-	return fmt.Sprintf("%s/%d/%d", family, int(c.load.Now()/c.load.Generation), n)
+	return fmt.Sprintf("%s/%d/%d", family, c.generation(), n)
 }
+
+func (c *Client) generation() int { return int(c.load.Now() / c.load.Generation) }
 
 // unique returns a value that nobody else ever writes.
 func (c *Client) unique() string {
@@ -285,11 +287,18 @@ func (c *Client) elements() {
 	}
 }
 
-// large reads and writes values of all sizes up to a mebibyte.
+// large reads and writes values of all sizes up to a mebibyte, and deletes old ones.
 func (c *Client) large() {
+	const keys, kept = 2, 10 // so many generations are kept: all of them would use up the store's quota in a long run
 	sizes := []int{0, 1, 100, 1 << 10, 16 << 10, 128 << 10, 1 << 20}
+	removed := 0 // generations
 	for c.pause() {
-		o := history.Op{Verb: history.Get, Key: c.key("large", c.random.IntN(2))}
+		for ; removed < c.generation()-kept; removed++ {
+			for i := range keys {
+				c.Do(history.Op{Verb: history.Del, Key: fmt.Sprintf("large/%d/%d", removed, i)})
+			}
+		}
+		o := history.Op{Verb: history.Get, Key: c.key("large", c.random.IntN(keys))}
 		if c.random.IntN(2) == 0 {
 			o.Verb, o.Size = history.Set, sizes[c.random.IntN(len(sizes))]
 			switch {
