@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/cluster"
+	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/node"
 	"holdfast/mqttfront"
@@ -22,6 +23,9 @@ import (
 
 // broker is the address of the store that the tests and examples use.
 var broker string
+
+// watches reports whether a client has watches in that store.
+var watches func(clientID string) bool
 
 func TestMain(m *testing.M) {
 	stop, err := startStore()
@@ -76,6 +80,10 @@ func startStore() (stop func(), err error) {
 	}, identity, node.Members([]raft.Server{{ID: id, Address: raft.ServerAddress(id)}}))
 	if err != nil {
 		return nil, err
+	}
+	watches = func(clientID string) (any bool) {
+		running.Cluster.View(func(m *fsm.Machine) { any = m.Watches(clientID) })
+		return any
 	}
 	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil || !running.Front.Serving(); {
 		if time.Now().After(deadline) {

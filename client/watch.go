@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -24,8 +23,8 @@ type EventKind uint8
 const (
 	EventSet     EventKind = iota + 1 // the key has a new value
 	EventDeleted                      // the key was deleted or has expired
-	// EventGap says that changes may have been missed: the connection was lost, or the receiver was too slow. Whoever needs
-	// the present value gets it with Get.
+	// EventGap says that changes may have been missed: the connection was lost, or the receiver was too slow. Call Get for the
+	// current value.
 	EventGap
 )
 
@@ -37,7 +36,8 @@ type Event struct {
 	Version Version // of the new or of the deleted value
 }
 
-// Watcher receives the changes of one key. Receive from Events until it is closed, which Close does.
+// Watcher receives the changes of one key. Receive from Events until the channel is closed: by Close, by Client.Close, or
+// because the store refused the watch. Err says which.
 type Watcher struct {
 	client *Client
 	key    string
@@ -48,7 +48,6 @@ type Watcher struct {
 	gapped      bool // the last thing put into events is a gap
 	ended       bool
 	err         error
-	once        sync.Once
 }
 
 // Watch watches a key. When it returns, every later change is received, as long as the connection lasts; see EventGap.
@@ -68,6 +67,9 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 		w.endLocked(err)
 		return nil, err
 	}
+	if w.ended { // a renewal of the same key was refused meanwhile
+		return nil, w.err
+	}
 	w.established = true
 	return w, nil
 }
@@ -75,14 +77,14 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 // Events returns the channel of changes, in their order. It is closed when the watch has ended.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err returns why the watch ended, after Events was closed. It is nil when Close did it.
+// Err returns why the watch ended, after Events was closed. It is nil after Close.
 func (w *Watcher) Err() error {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.err
 }
 
-// Close ends the watch. The store is told when this was the client's last watch of the key.
+// Close ends the watch. If this was the client's last watcher of the key, it ends the watch in the store.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
@@ -92,16 +94,21 @@ func (w *Watcher) Close(ctx context.Context) error {
 	if !last {
 		return nil
 	}
-	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(w.key), []byte("STOP"))
-	c.mu.Lock()
-	if len(c.watchers[w.key]) > 0 { // made meanwhile, and perhaps ended by this STOP
-		c.watchAgainLocked(w.key, slices.Clone(c.watchers[w.key]))
-	}
-	c.mu.Unlock()
-	if err != nil {
+	if err := c.stopWatching(ctx, w.key); err != nil {
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
+}
+
+// stopWatching ends the watch of a key in the store.
+func (c *Client) stopWatching(ctx context.Context, key string) error {
+	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key), []byte("STOP"))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.watchers[key]) > 0 { // added meanwhile; this STOP may have ended their watch
+		c.watchAgainLocked(key, slices.Clone(c.watchers[key]))
+	}
+	return err
 }
 
 // dropLocked removes a watcher and reports whether it was the last of its key. c.mu must be held.
@@ -121,14 +128,15 @@ func (c *Client) dropLocked(w *Watcher) bool {
 
 // endLocked closes the channel. Client.mu must be held.
 func (w *Watcher) endLocked(err error) {
-	w.once.Do(func() {
-		w.ended, w.err = true, err
-		close(w.events)
-	})
+	if w.ended {
+		return
+	}
+	w.ended, w.err = true, err
+	close(w.events)
 }
 
-// deliverLocked gives an event to the receiver. When there is no room, the last place, which is kept for it, gets an EventGap. Client.mu
-// must be held.
+// deliverLocked queues an event. The last slot of the channel is reserved for an EventGap. If only that slot is free, it queues an
+// EventGap instead. Client.mu must be held.
 func (w *Watcher) deliverLocked(event Event) {
 	switch {
 	case w.ended:
@@ -140,7 +148,7 @@ func (w *Watcher) deliverLocked(event Event) {
 	}
 }
 
-// gapLocked tells the receiver that it may have missed changes, unless that is what it will read last anyway. Client.mu must be held.
+// gapLocked queues an EventGap, unless the last queued event is one. Client.mu must be held.
 func (w *Watcher) gapLocked() {
 	if w.ended || (w.gapped && len(w.events) > 0) {
 		return
@@ -152,60 +160,82 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// watchAgainLocked makes a watch anew: in a new session, at a renewal, or after a STOP that may have ended a newer watch. It tries until
-// the store answers, and tells those watchers who may have missed something. It ends the watchers only when the store refuses. Client.mu must be held.
+// watchAgainLocked sends KEYNOTIFY for a key, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
+// a newer watch. It tries until the store answers or the session ends. Then it queues an EventGap for the watchers in missed. If the store
+// refuses, it ends all watchers of the key. Client.mu must be held.
 func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {
-		return // the next one makes all watches anew
+		return // the next session watches all keys again
 	}
 	go func() { // ends with the session at the latest
 		const retry = 500 * time.Millisecond
-		for {
+		for c.isWatched(key) {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
-			_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
+			a, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
 			cancel()
-			var refused *ServerError
-			c.mu.Lock()
-			watchers := c.watchers[key]
-			switch {
-			case err == nil:
-				for _, w := range missed {
-					w.gapLocked() // for what changed before the store knew of the watch
-				}
-			case errors.Is(err, ErrOverloaded): // it says: try again
-			case errors.As(err, &refused):
-				for _, w := range watchers {
-					w.endLocked(err)
-				}
-				delete(c.watchers, key)
+			if err == nil && a.reply.Kind != resp.ReplyOK {
+				err = unexpected(a)
 			}
-			c.mu.Unlock()
-			if err == nil || refused != nil || len(watchers) == 0 {
-				return
+			if c.watchedAgain(key, missed, err) {
+				break
 			}
 			if !pause(session.ctx, retry) {
 				return
 			}
 		}
+		if !c.isWatched(key) { // the KEYNOTIFY may have followed the STOP
+			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
+			defer cancel()
+			_ = c.stopWatching(ctx, key) // an error means that the session has ended, or that the watch stays until it does
+		}
 	}()
 }
 
-// notified gives a notification to the watchers of its key. rest is what follows the prefix of its topic.
-func (c *Client) notified(rest string, p *paho.Publish) {
-	_, encoded, ok := strings.Cut(rest, "/command/notify/")
+// isWatched reports whether a key has watchers.
+func (c *Client) isWatched(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.watchers[key]) > 0
+}
+
+// watchedAgain handles the result of a KEYNOTIFY, and reports whether it is final.
+func (c *Client) watchedAgain(key string, missed []*Watcher, err error) (final bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var refused *ServerError
+	switch {
+	case err == nil:
+		for _, w := range missed {
+			w.gapLocked() // for what changed before the store knew of the watch
+		}
+		return true
+	case errors.Is(err, ErrOverloaded) || !errors.As(err, &refused): // not a refusal: try again
+		return false
+	default:
+		for _, w := range c.watchers[key] {
+			w.endLocked(err)
+		}
+		delete(c.watchers, key)
+		return true
+	}
+}
+
+// notified gives a notification to the watchers of its key. suffix is what follows the prefix of its topic.
+func (c *Client) notified(suffix string, p *paho.Publish) {
+	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)
 	if !ok || err != nil {
 		return
 	}
 	notification, err := resp.ReadNotification(p.Payload)
 	if err != nil {
-		c.config.Log.Warn("a notification is not understood", "error", err)
+		c.config.Log.Warn("malformed notification ignored", "key", string(key), "error", err)
 		return
 	}
 	version, err := hlc.Parse(p.Properties.User.Get("__ts"))
 	if err != nil {
-		c.config.Log.Warn("a notification has no valid version (__ts)", "error", err)
+		c.config.Log.Warn("notification without a valid __ts ignored", "key", string(key), "error", err)
 		return
 	}
 	event := Event{Kind: EventSet, Key: string(key), Value: notification.Value, Version: version}
