@@ -57,7 +57,7 @@ func (r *recorder) Applied(outcome *fsm.Outcome, tags []any) {
 	}
 }
 
-func (r *recorder) Restored() {}
+func (r *recorder) Restored(fsm.Status) {}
 
 func (r *recorder) ReadDone(tag any, index uint64, result fsm.Result) {
 	waiting := tag.(*reply)

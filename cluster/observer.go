@@ -13,9 +13,9 @@ type Observer interface {
 	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
 	// this leadership did not propose the entry. The outcome must not be changed.
 	Applied(outcome *fsm.Outcome, tags []any)
-	// Restored is called after a snapshot has replaced the state. Applied is not called for the entries that the snapshot covers
-	// and that this member had not applied. The same restrictions hold.
-	Restored()
+	// Restored is called after a snapshot has replaced the state, with the status of the new one. Applied is not called for the entries
+	// that the snapshot covers and that this member had not applied. The same restrictions hold.
+	Restored(status fsm.Status)
 	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
 	ReadDone(tag any, index uint64, result fsm.Result)
 	// Failed says that what was proposed or read with a tag has no result. unknown says that the command may still take effect, or has;

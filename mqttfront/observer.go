@@ -12,7 +12,7 @@ import (
 func (f *Front) Applied(outcome *fsm.Outcome, tags []any) { f.requests.Applied(outcome, tags) }
 
 // Restored implements the store's observer.
-func (f *Front) Restored() { f.requests.Restored() }
+func (f *Front) Restored(status fsm.Status) { f.requests.Restored(status) }
 
 // ReadDone implements the store's observer.
 func (f *Front) ReadDone(tag any, index uint64, result fsm.Result) {

@@ -18,8 +18,8 @@ import (
 type Environment struct {
 	// Applied follows each entry, with the state locked.
 	Applied func(outcome *fsm.Outcome)
-	// Restored follows when a snapshot has replaced the state, with the state locked.
-	Restored func()
+	// Restored follows when a snapshot has replaced the state, with the new state's status and the state locked.
+	Restored func(status fsm.Status)
 	// Took follows each entry: how long it took to apply it.
 	Took func(outcome *fsm.Outcome, took time.Duration)
 	// WallAdvanced follows when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
@@ -156,7 +156,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	if r.wall != 0 {
 		r.env.WallAdvanced(r.wall)
 	}
-	r.env.Restored()
+	r.env.Restored(restored.Status())
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

@@ -23,7 +23,7 @@ type recorder struct {
 func (r *recorder) env() Environment {
 	return Environment{
 		Applied: func(o *fsm.Outcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.Outcome, time.Duration) {},
-		Restored:     func() { r.restores++ },
+		Restored:     func(fsm.Status) { r.restores++ },
 		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
 	}
 }

@@ -35,7 +35,7 @@ func (idle) Applied(*fsm.Outcome, []any)                 {}
 func (idle) ReadDone(any, uint64, fsm.Result)            {}
 func (idle) Failed(any, bool)                            {}
 func (idle) HandleBroadcast([]byte)                      {}
-func (idle) Restored()                                   {}
+func (idle) Restored(fsm.Status)                         {}
 func (idle) Held(uint64, time.Duration) ([]byte, uint64) { return nil, 0 }
 func (idle) BrokerDownFor() time.Duration                { return 0 }
 func (idle) Serve(ctx context.Context, _ uint64) error {

@@ -150,7 +150,9 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	}
 	p.contact()
 	p.passed(sent)
-	p.barrier.Pass(sent)
+	if boot == p.boot { // the age of another one is as right as the wall clock
+		p.barrier.Pass(sent)
+	}
 	p.setFresh()
 	return sent, true, true
 }

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,5 +157,21 @@ func TestBarrierNeverMovesBack(t *testing.T) {
 	b.Await(t.Context(), now)
 	if b.Passed(now.Add(time.Second)) || !b.Passed(now) {
 		t.Error("it is elsewhere")
+	}
+}
+
+// † The age of a probe that an earlier process sent is as right as the wall clock. It moves no barrier: requests behind it may precede those of another
+// node.
+func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
+	r := newRig(nil)
+	p := r.probes
+	if _, fresh, isProbe := p.handle(fmt.Appendf(nil, "%d 0 %d", p.boot+1, p.wall()+60_000)); !fresh || !isProbe { // the clock was set back
+		t.Fatal("it is not taken for a fresh probe")
+	}
+	if at := p.barrier.Reached(); !at.IsZero() {
+		t.Errorf("the barrier is at %v", at)
+	}
+	if _, _, isProbe := p.handle(fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())); !isProbe || p.barrier.Reached().IsZero() {
+		t.Error("a probe of this process moves no barrier")
 	}
 }

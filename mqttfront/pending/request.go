@@ -22,6 +22,7 @@ type Request struct {
 	// Relayed is set if that node had itself taken it from another node: its position there is no evidence of the order.
 	Relayed bool
 
+	copied time.Time // when the last copy that it absorbed arrived; zero if there is none
 	// The fields below are guarded by the lock of the Buffer's caller.
 	state    State
 	element  *list.Element // in Buffer.order
@@ -33,6 +34,14 @@ type Request struct {
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
 	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
 	awaitsReport bool
+}
+
+// LastArrival returns when the request, or the last copy that it absorbed, arrived at this node.
+func (r *Request) LastArrival() time.Time {
+	if r.copied.After(r.Arrived) {
+		return r.copied
+	}
+	return r.Arrived
 }
 
 // Expired reports whether the client does not wait for the answer any more.
@@ -78,6 +87,9 @@ func (r *Request) Absorb(other *Request) {
 		r.HoldUntil = other.HoldUntil
 	}
 	r.Command.Lifetime = max(r.Command.Lifetime, other.Command.Lifetime)
+	if last := other.LastArrival(); last.After(r.LastArrival()) {
+		r.copied = last
+	}
 	if other.IsDuplicate() {
 		r.MarkDuplicate()
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/fsm"
@@ -185,7 +186,7 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	held := f.first()
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{held.Command}})
-	f.Restored()
+	f.Restored(fsm.Status{})
 	f.recheckPending()
 	if !held.IsDuplicate() {
 		t.Error("the request is not recognized")
@@ -220,5 +221,40 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
 		f.mu.Unlock()
+	}
+}
+
+// † Each copy prolongs what is remembered, also one that a new leader finds: the client may send it again for as long after that. A request that came
+// before its outcome needs no more than the outcome has.
+func TestCopyProlongsItsOutcomeAtATakeover(t *testing.T) {
+	const later = 30 * time.Second
+	for name, test := range map[string]struct {
+		before, after bool // the request comes before its outcome; a copy comes after it
+		logged        int
+	}{
+		"a request":                   {true, false, 0},
+		"a copy":                      {false, true, 1},
+		"a request, and a copy of it": {true, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, s := newNode(t)
+				other, _ := newNode(t)
+				arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+				if test.before {
+					arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+				}
+				commit(t, s, fsm.Entry{Commands: []fsm.Command{other.first().Command}})
+				time.Sleep(later)
+				commit(t, s, fsm.Entry{Elapsed: later.Milliseconds()})
+				if test.after {
+					arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+				}
+				serve(f)
+				if len(s.proposed) != test.logged || f.sent() != 1-test.logged {
+					t.Errorf("%d proposed, %d answered at once", len(s.proposed), f.sent())
+				}
+			})
+		})
 	}
 }

@@ -31,12 +31,16 @@ func (q *Requests) Applied(outcome *fsm.Outcome, tags []any) {
 	q.role.applied(outcome)
 }
 
-// Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of.
-func (q *Requests) Restored() {
+// Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,
+// what the node does not know to be published may have been executed by the earlier one.
+func (q *Requests) Restored(status fsm.Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending.NeedsLookup = true
-	q.pending.AwaitReports() // the leader may have changed
+	q.pending.AwaitReports()
+	if q.termStart.term != 0 && q.termStart.term != status.LeaderTerm {
+		q.termStart = termStart{term: status.LeaderTerm, published: q.published, index: status.Index}
+	}
 }
 
 // ReadDone implements the store's observer.

@@ -201,7 +201,7 @@ func (q *Requests) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any)
 	case fsm.KindConfigure:
 		q.adoptLocked(command.Settings)
 	case fsm.KindLeaderStart:
-		q.termStart = termStart{published: q.published, index: outcome.Index}
+		q.termStart = termStart{term: outcome.Term, published: q.published, index: outcome.Index}
 		q.pending.AwaitReports()
 	}
 	if tags != nil && tags[i] != nil {

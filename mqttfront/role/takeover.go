@@ -70,8 +70,8 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		}
 		switch {
 		case !ok:
-		case !m.RemembersFor(r.Command.ID, r.Command.Lifetime-l.config.DedupMargin.Milliseconds()):
-			r.MarkDuplicate() // refused in the log, which prolongs its dedup entry: another node may receive this copy later
+		case !m.RemembersFor(r.Command.ID, stillToRemember(r).Milliseconds()):
+			r.MarkDuplicate() // refused in the log, which prolongs its dedup entry: the client may send it again, and another node receive it later
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}
@@ -81,6 +81,16 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		o.send()
 	}
 	l.pending.ForgetOutcomes()
+}
+
+// stillToRemember returns for how long the outcome of a held request must be remembered: for its lifetime from its last arrival. Of a
+// request that another node received only that node knows when its last copy arrived.
+func stillToRemember(r *pending.Request) time.Duration {
+	lifetime := time.Duration(r.Command.Lifetime) * time.Millisecond
+	if r.FromPeer {
+		return lifetime
+	}
+	return lifetime - time.Since(r.LastArrival())
 }
 
 // stopServing switches the node to the follower role. It requeues the requests whose replies the broker has not acknowledged;

@@ -1,7 +1,9 @@
 package role
 
-// termStart is where the log was when a leader began to serve.
+// termStart is where the log was when a leader began to serve. If the node was caught up by a snapshot, the index is that of the snapshot, which the
+// leader began before.
 type termStart struct {
+	term      uint64 // raft's; 0 until a LeaderStart was applied
 	published uint64 // delivery watermark
 	index     uint64
 }

@@ -123,7 +123,7 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 		},
 		"a snapshot is restored": func(f *node, _ *fakeStore, w fsm.Command) {
 			f.Applied(&fsm.Outcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
-			f.Restored()
+			f.Restored(fsm.Status{})
 		},
 	}
 	for name, end := range tests {
@@ -137,6 +137,35 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 			}
 			if f.HandleBroadcast(w.ID[:]); f.pending.Len() != 0 {
 				t.Error("held after the report")
+			}
+		})
+	}
+}
+
+// An earlier leader executed a request, whose copy comes to this node late. Meanwhile a snapshot has brought the node past the start of the present
+// leader, which may not have published the reply.
+func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
+	other, _ := newNode(t)
+	arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+	w := other.first().Command
+	for name, test := range map[string]struct {
+		leader uint64 // in the snapshot
+		held   int
+	}{
+		"of another leader":  {4, 1},
+		"of the same leader": {3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := newNode(t)
+			outcome := func(index, term, published uint64, c fsm.Command) {
+				f.Applied(&fsm.Outcome{Index: index, Term: term, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+			}
+			outcome(5, 3, 0, fsm.Command{Kind: fsm.KindLeaderStart})
+			outcome(7, 3, 5, w)
+			f.Restored(fsm.Status{LeaderTerm: test.leader, Index: 20})
+			outcome(21, test.leader, 12, fsm.Command{Kind: fsm.KindConfigure, Settings: &fsm.Settings{}})
+			if arrive(f, del, strings.Repeat("a", 16), "__srcId", "c"); f.pending.Len() != test.held {
+				t.Errorf("%d held", f.pending.Len())
 			}
 		})
 	}
