@@ -1,8 +1,9 @@
 // Package pending keeps the requests of a node that are not known to be answered, and what the node knows of others. It has no lock, no clock
 // and no I/O: the caller provides locking and the current time.
 //
-// A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. The store has it when it
-// is executing, shedding, retrieving or rejecting.
+// A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. It is executing when its
+// command is with the store, or, for a GET and for an error that needs no log, on its way to the answer. The store has it when it is
+// executing, shedding, retrieving or rejecting.
 //
 //	from        when                                                         to
 //	-           it arrives, or is taken from another node                    pending, or outcome known or duplicate
@@ -10,29 +11,34 @@
 //	held        its outcome was found in the state                           duplicate
 //	pending     a leader finds that it must not have an effect any more      late
 //	late        the log has its outcome after all                            outcome known
-//	pending     the leader proposes it, or reads                             executing
-//	pending     the leader proposes to refuse it as overload                 shedding
+//	pending     the leader proposes it, reads, or answers without the log    executing
+//	pending     the leader refuses it as overload: in the log, or a GET      shedding
+//	            without it
 //	duplicate   the leader proposes a refusal                                retrieving
 //	held, and   the leader proposes a refusal: it expired, was shed, is      rejecting
 //	no          late, or has an outcome that may be forgotten
 //	duplicate
 //	held        a new leader finds its outcome in the state                  delivering
-//	executing   the log has its outcome                                      delivering
-//	shedding    the log has the refusal, or an outcome from before           delivering
+//	executing   the log has its outcome, or the answer needs no log          delivering
+//	shedding    the log has the refusal, or an outcome from before; a GET    delivering
+//	            needs no log
 //	retrieving, the log has an outcome from before                           delivering
-//	rejecting
-//	retrieving, the log has the refusal                                      done
 //	rejecting
 //	in store    its outcome was found in the state, or its client sent it    retrieving
 //	            again after the outcome
 //	in store    the store gives it back, or the node leads no more           duplicate if it was retrieving, else outcome known if
 //	                                                                         it is, else late if it was rejecting, else
 //	                                                                         pending
-//	delivering  the broker has the reply                                     done
 //	delivering  the leadership ends                                          outcome known, or pending if it is not in the log
-//	held        its outcome is published and it awaits no report, the leader done
-//	            reports it as answered, it can be forgotten (Forgettable),
-//	            or it is stale
+//
+// A request is done, and not in the buffer any more, in these cases:
+//
+//	delivering  the broker has the reply, or there is none to be sent
+//	in store    the log has a refusal that no client is told
+//	in store    the store gives it back with an unknown outcome, and it is a write without an identity
+//	pending     the leader sheds a write without an identity, or finds that a request without a dedup entry has expired
+//	held        its outcome is published and it awaits no report, the leader reports it as answered, it can be forgotten (Forgettable),
+//	            it is stale, the buffer is crowded and it has expired, a copy takes its place, or the broker keeps it (ingest: leader)
 //
 // A held request awaits a report if an earlier leader executed it. The present leader may not have heard of it when it began, so
 // its delivery watermark does not say that the reply is published.

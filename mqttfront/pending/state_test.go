@@ -82,7 +82,8 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 	}
 }
 
-// Whatever a node does with a request, it moves only along the table in the documentation of the package, and each line of the table happens.
+// Whatever a node does with a request, it moves only along the table in the documentation of the package, and each line of the table happens. How
+// a request ends is not a move: Buffer.Remove takes it from any state.
 func TestStatesMoveAlongTheTable(t *testing.T) {
 	held := []State{StatePending, StateOutcomeKnown, StateDuplicate, StateLate}
 	stored := []State{StateExecuting, StateShedding, StateRetrieving, StateRejecting}

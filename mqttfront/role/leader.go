@@ -27,7 +27,8 @@ type Leader struct {
 	serving         bool            // new requests go to the store on arrival
 	silent          bool            // the entry that is being applied has an outcome that no client is told
 	toRelease       []fsm.RequestID // requests that peers need not hold; not yet broadcast
-	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published.
+	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published. What this leader
+	// executes is never in it, so it has at most what the nodes held when the leadership began.
 	earlier map[fsm.RequestID]bool
 }
 

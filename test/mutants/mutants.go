@@ -16,13 +16,18 @@ import (
 
 // Mutant is a build of the product that differs by edits.
 type Mutant struct {
-	Name  string
-	What  string         // what the build does differently
-	Check string         // the check of the simulation that usually catches it; empty for a build that breaks no rule
+	Name string
+	What string // what the build does differently
+	// Check has the checks of the simulation that can catch it, with ", " between them. It is empty for a build that breaks no rule. What
+	// another check finds is not the mutant's effect, and does not count.
+	Check string
 	Edits []overlay.Edit // of files below the module's root
 	// Faults are the kinds of faults of the simulation that show it soon; none is all kinds.
 	Faults []string
 }
+
+// Checks returns the checks that can catch the mutant.
+func (m Mutant) Checks() []string { return strings.Split(m.Check, ", ") }
 
 // shownBy returns the mutant with the kinds of faults that show it soon.
 func (m Mutant) shownBy(faults ...string) Mutant {

@@ -46,11 +46,11 @@ func stateMachine() []Mutant {
 `),
 		one("copy_unprolonged", "a copy does not prolong its outcome", "exactly once", "fsm/execute.go",
 			"\tif m.version >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
-		one("entry_order", "no check of an entry's term and number", "lock lost early", "fsm/machine.go",
+		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
 			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.token == nil {\n", "\tif true {\n"),
-		one("wall_expiry", "expiry by the wall clock", "expired early", "fsm/machine.go",
+		one("wall_expiry", "expiry by the wall clock", "expired early, lock lost early", "fsm/machine.go",
 			"max(m.now, m.leader.start+entry.Elapsed)", "max(m.now, entry.Wall)"),
 	}
 }
@@ -77,7 +77,7 @@ func replication() []Mutant {
 				},
 			},
 		},
-		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability", "cluster/confirm.go",
+		one("verify_leader", "confirm leadership by raft's VerifyLeader, for which an answer to an earlier message counts", "linearizability, order of a client, versions", "cluster/confirm.go",
 			confirm, confirm+`	if true {
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
@@ -94,10 +94,10 @@ func replication() []Mutant {
 		}
 	}
 `),
-		one("leader_state", "confirm leadership by State() == Leader", "linearizability", "cluster/confirm.go",
+		one("leader_state", "confirm leadership by State() == Leader", "linearizability, order of a client, versions", "cluster/confirm.go",
 			confirm, confirm+"\tif c.self.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
 		{
-			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client", Edits: []overlay.Edit{
+			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client, linearizability", Edits: []overlay.Edit{
 				{File: "cluster/readindex/reader.go", Old: "m.Read(waiting[i].command)", New: "readCached(m, waiting[i].command)"},
 				{File: "cluster/readindex/reader.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
 				{File: "cluster/readindex/reader.go", Old: "\n// Environment ", New: `
@@ -130,7 +130,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/raftfix/transport.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		{
-			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply", Edits: []overlay.Edit{
+			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply, version ahead", Edits: []overlay.Edit{
 				{File: "cluster/clusterclock.go", Old: "known && server.ID != self {", New: "known && server.ID != self && server.Suffrage == raft.Voter {"},
 				{File: "cluster/clusterclock.go", Old: "\t\tbases = withCarried(bases, c.carried)\n", New: ""},
 			},
@@ -139,7 +139,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 		one("proposed_late", "a write is proposed however long it has waited", "exactly once", "cluster/propose/proposer.go",
 			"p.config.ProposalAge && commands[i].IsRemembered()", "p.config.ProposalAge && false"),
 		{
-			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery", Edits: []overlay.Edit{
+			Name: "votes_by_config", What: "no vote for a candidate that is no voter in the receiver's configuration", Check: "recovery, convergence", Edits: []overlay.Edit{
 				{File: "cluster/raftfix/transport.go", Old: "RequestVote(id, target, request, response); err != nil || response.Granted {", New: "RequestVote(id, target, request, response); err != nil || true {"},
 				{File: "cluster/raftfix/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
@@ -155,9 +155,9 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 
 func frontEnd() []Mutant {
 	return []Mutant{
-		one("mark_high", "delivery watermark one too high", "notifications", "mqttfront/publish/watermark.go",
+		one("mark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
-		one("release_early", "a pending request is released at apply", "notifications", "mqttfront/role/follower.go",
+		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
 			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
@@ -226,11 +226,11 @@ func takeover() []Mutant {
 	return []Mutant{
 		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/role/takeover.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
-		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications", "mqttfront/publish/connections.go",
+		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
-		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications", "mqttfront/publish/connection.go",
+		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/publish/connection.go",
 			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
-		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability", "mqttfront/front.go",
+		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
 			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
@@ -243,7 +243,7 @@ func takeover() []Mutant {
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},
-		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications", "mqttfront/role/takeover.go",
+		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/takeover.go",
 			"\t\tl.republishLocked(m)\n", "\t\tl.republishLocked(m)\n\t\tl.store.SetPublished(m.Status().Index)\n"),
 	}
 }

@@ -31,7 +31,7 @@ func (o *options) shrink(ctx context.Context, folder string) error {
 	o.report = ""
 	var least *sim.Result
 	err = o.runAll(ctx, binary, o.pairs(), func(r *sim.Result) bool {
-		if least == nil && len(finds(r, "")) > 0 {
+		if least == nil && len(finds(r)) > 0 {
 			least = r
 		}
 		return least == nil
@@ -42,7 +42,7 @@ func (o *options) shrink(ctx context.Context, folder string) error {
 	if least == nil {
 		return errNothingFails
 	}
-	check, tried := finds(least, "")[0], 0
+	check, tried := finds(least)[0], 0
 	fmt.Printf("seed %d, schedule %d fails: %s\n", least.Seed, least.Schedule, check)
 	s := shrinker{duration: o.duration, without: o.without}
 	s.fails = func(duration time.Duration, without []string) bool {
@@ -75,7 +75,7 @@ func (o *options) failsWithSomeSchedule(ctx context.Context, binary string, p pa
 			pairs = append(pairs, pair{p.seed, p.schedule + uint64(i)*apart})
 		}
 		err := o.runAll(ctx, binary, pairs, func(r *sim.Result) bool {
-			if runs++; found == nil && slices.Contains(finds(r, ""), check) {
+			if runs++; found == nil && slices.Contains(finds(r), check) {
 				found = r
 			}
 			return true
