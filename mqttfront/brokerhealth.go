@@ -6,8 +6,8 @@ import (
 )
 
 // BrokerDownFor returns for how long this node could not have served clients: because its session with the broker is down,
-// because nothing has come over it, or because, while it leads, a publishing connection is down. Probes come every
-// ProbeInterval, so up to that is no silence at all.
+// because nothing has come over it for more than 1.5 probe intervals, or because, while it leads, a publishing connection
+// is down.
 func (f *Front) BrokerDownFor() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))
@@ -23,7 +23,7 @@ func (f *Front) Ready() error {
 		return err
 	}
 	if f.requests.DroppedLately() {
-		return errors.New("the hold buffer is full")
+		return errors.New("the pending request buffer is full")
 	}
 	if s := f.leaderSession.Load(); s != nil {
 		return s.Err()
@@ -31,5 +31,5 @@ func (f *Front) Ready() error {
 	return nil
 }
 
-// InTakeoverLoop reports whether another client lately took over the leader's publishing connections again and again.
+// InTakeoverLoop reports whether the leader's publishing connections were lost so often lately that another client probably takes them over.
 func (f *Front) InTakeoverLoop() bool { return f.outbox.InTakeoverLoop() }

@@ -30,18 +30,18 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		since, contact = time.Now(), time.Now()
 	}
-	c := &connection{session: s, since: since, queued: time.Since(contact), heartbeat: newHeartbeat(), handled: ctx, reason: make(chan error, 1)}
+	c := &connection{session: s, since: since, maxQueuedAge: time.Since(contact), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
 	whileConnected, stop := context.WithCancel(ctx)
-	var heartbeat sync.WaitGroup
-	heartbeat.Go(func() { c.heartbeat.run(whileConnected, s.config.ProbeInterval, c.handleGap) })
-	defer heartbeat.Wait()
+	var detecting sync.WaitGroup
+	detecting.Go(func() { c.pauses.run(whileConnected, s.config.ProbeInterval, c.handleGap) })
+	defer detecting.Wait()
 	defer stop()
 	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, CoalescingDelay: s.handler.CoalescingDelay})
 	c.acks = mqttconn.NewAcks(c.conn)
 	c.client = paho.NewClient(paho.ClientConfig{
 		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionAge),
-		OnClientError:      c.ended,
-		OnServerDisconnect: func(d *paho.Disconnect) { c.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+		OnClientError:      c.end,
+		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
 	c.stale.Store(!resume) // until it is known that the broker has nothing of an old session
 	connack, err := c.client.Connect(dialing, s.packet(resume))

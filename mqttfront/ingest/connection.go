@@ -20,16 +20,16 @@ type connection struct {
 	conn    *mqttconn.Conn
 	acks    *mqttconn.Acks
 
-	heartbeat *heartbeat
-	queued    time.Duration // how old what the broker had for the session may have been when the connection began
-	stale     atomic.Bool   // requests that arrive now may be older than Config.SessionAge: they are not executed
-	since     time.Time     // the broker received what comes now after this moment. Owned by the receiving goroutine.
-	handled   context.Context
-	reason    chan error // why the connection ended; only the first is kept
+	pauses       *pauseDetector
+	maxQueuedAge time.Duration   // upper bound on the age of the queued messages when the connection began
+	stale        atomic.Bool     // requests that arrive now may be older than Config.SessionAge: they are not executed
+	since        time.Time       // the broker received the messages that arrive now after this time. Owned by the receiving goroutine.
+	handlerCtx   context.Context // passed to Handler.Receive
+	reason       chan error      // why the connection ends; only the first is kept
 }
 
-// errEnded is all that is known of a connection that the broker closed without a word, as Mosquitto 2.0 does when another client
-// connects under the same client id.
+// errEnded means that the connection closed, and that neither a DISCONNECT packet nor a client error says why. Mosquitto 2.0 closes a connection like
+// that when another client connects with the same client id.
 var errEnded = errors.New("the connection ended")
 
 // close ends the connection. The broker keeps the session.
@@ -37,7 +37,7 @@ func (c *connection) close() {
 	c.conn.Hurry()
 	_ = c.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
 	<-c.client.Done()
-	c.session.handler.Flush() // what came last
+	c.session.handler.Flush() // process the messages that arrived last
 	_ = c.conn.Close()
 }
 
@@ -50,7 +50,7 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
 		return err
 	}
-	c.session.status.begin()
+	c.session.status.setSubscribed()
 	c.session.setStatus(true, "connected")
 	c.session.env.Log.Info("broker session up", "client", c.session.clientID)
 	c.session.probes.contact()
@@ -68,37 +68,39 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 		select {
 		case err := <-c.reason:
 			return err
-		case <-time.After(time.Second): // the callbacks come after the end, each in a goroutine of its own
+		case <-time.After(time.Second): // paho calls OnClientError and OnServerDisconnect in new goroutines after Done is closed
 			return errEnded
 		}
 	}
 }
 
-func (c *connection) ended(err error) {
+// end makes serve return with a reason. Only the first reason is kept.
+func (c *connection) end(reason error) {
 	select {
-	case c.reason <- err:
+	case c.reason <- reason:
 	default:
 	}
 }
 
-// received takes a message from the connection, as far as it can: while a request waits for room, TCP pushes back.
+// received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
+	arrived := time.Now() // before its age is checked: a pause of the process in between does not make it younger
 	s := c.session
-	s.status.hear()
+	s.status.recordMessage()
 	done := func() {}
 	if message.QoS == 1 {
 		number := c.acks.Arrived(message.PacketID)
 		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended: the broker delivers the message again
 	}
 	if s.carriesRequests && message.Topic == topics.Invoke && c.tooOld() {
-		c.expire()
+		c.markStale()
 	}
 	switch {
 	case c.stale.Load() && !s.shared:
-		// Not acknowledged: the session is about to end. A fresh probe does not clear stale here: a request that was left out before it
-		// may precede one of the same client that follows it.
+		// Not acknowledged: the session is about to end. A fresh probe must not clear stale here: an earlier request of the same client may
+		// have been dropped, and executing later ones would break the client's order.
 	case message.Topic == s.probes.topic:
-		c.probed(message.Payload)
+		c.handleProbe(message.Payload)
 		done()
 	case c.stale.Load(): // too old to execute. The session goes on: it is the only one that receives requests
 		s.env.Metrics.stale.Inc()
@@ -106,47 +108,49 @@ func (c *connection) received(message mqttconn.Message) {
 	case message.Topic != topics.Invoke || !s.carriesRequests: // not subscribed to
 		done()
 	default:
-		s.handler.Receive(c.handled, message, time.Now(), s.probes.backlog.Load(), done)
+		s.handler.Receive(c.handlerCtx, message, arrived, s.probes.backlog.Load(), done)
+		s.status.recordMessage() // Receive may have blocked: that was no silence of the broker
 	}
 }
 
-// tooOld reports whether what is read now may be older than the session's age. A process that was stopped sent no probes meanwhile: what it reads
-// from its socket when it goes on may have been there all the time.
+// tooOld reports whether a request that is read now may be older than Config.SessionAge. A suspended process sends no probes. When it resumes, requests
+// may have been in its socket for the whole pause.
 func (c *connection) tooOld() bool {
 	probes := c.session.probes
 	if probes.returned.Load() {
 		return probes.tooOld(time.Since(c.since))
 	}
-	return c.stalled(c.heartbeat.silent())
+	return c.tooOldAfter(c.pauses.sinceLast())
 }
 
-// handleGap handles the time between two heartbeats.
+// handleGap marks the connection stale if the process was suspended for so long that requests in its socket may be too old. It does so only until the
+// first probe has returned.
 func (c *connection) handleGap(gap time.Duration) {
-	if c.session.carriesRequests && !c.session.probes.returned.Load() && c.stalled(gap) {
-		c.expire()
+	if c.session.carriesRequests && !c.session.probes.returned.Load() && c.tooOldAfter(gap) {
+		c.markStale()
 	}
 }
 
-// stalled reports whether a message that is read after a gap of the heartbeat may be older than the session's age. The heartbeat is used until the first
-// probe has returned. It is not used for the leader's session, because no other node receives the requests that would be dropped.
-func (c *connection) stalled(gap time.Duration) bool {
-	return !c.session.shared && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.queued+gap)
+// tooOldAfter reports whether a request that is read after a gap between two records of the pause detector may be too old. A gap of up to two probe
+// intervals counts as ordinary delay. It is false for the leader's session: no other node receives the requests that would be dropped.
+func (c *connection) tooOldAfter(gap time.Duration) bool {
+	return !c.session.shared && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.maxQueuedAge+gap)
 }
 
-// expire makes what comes from now on count as too old.
-func (c *connection) expire() {
+// markStale marks the connection stale: requests that arrive from now on are not executed. A node's own session also ends.
+func (c *connection) markStale() {
 	if c.stale.Swap(true) {
 		return
 	}
-	c.session.probes.expired()
+	c.session.probes.setStale()
 	if !c.session.shared {
-		c.ended(errStale)
+		c.end(errStale)
 	}
 }
 
-// probed handles a probe. What follows a stale one is too old to be executed: on the leader's session until a fresh one comes, on
-// the node's own session until the connection ends, which is at once.
-func (c *connection) probed(payload []byte) {
+// handleProbe handles a probe that returned. A stale probe makes the connection stale: the leader's session until a fresh probe returns; a node's own
+// session ends.
+func (c *connection) handleProbe(payload []byte) {
 	sent, fresh, isProbe := c.session.probes.handle(payload)
 	if !isProbe {
 		return
@@ -157,6 +161,6 @@ func (c *connection) probed(payload []byte) {
 		c.stale.Store(!fresh)
 	case !fresh:
 		c.stale.Store(true)
-		c.ended(errStale)
+		c.end(errStale)
 	}
 }

@@ -85,7 +85,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
 	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
 	c = &connection{
-		session: r.session, since: time.Now(), heartbeat: newHeartbeat(), handled: t.Context(), reason: make(chan error, 1),
+		session: r.session, since: time.Now(), pauses: newPauseDetector(), handlerCtx: t.Context(), reason: make(chan error, 1),
 		acks: mqttconn.NewAcks(conn),
 	}
 	number := uint16(0)
@@ -212,7 +212,7 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 		c, receive := r.connected(t)
 		for range 2 * r.config.SessionAge / r.config.ProbeInterval {
 			time.Sleep(r.config.ProbeInterval)
-			c.heartbeat.beat(c.handleGap)
+			c.pauses.record(c.handleGap)
 		}
 		receive(topics.Invoke, nil)
 		if r.handler.received != 1 || len(c.reason) != 0 {
@@ -229,7 +229,7 @@ func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
 		beats, taken    bool
 	}{
 		"the request is read first":               {0, time.Minute + time.Second, false, false},
-		"the heartbeat comes first":               {0, time.Minute + time.Second, true, false},
+		"the detector comes first":                {0, time.Minute + time.Second, true, false},
 		"stopped for less than the age":           {0, time.Minute - time.Second, true, true},
 		"the broker had kept it for a while, too": {30 * time.Second, 31 * time.Second, false, false},
 	} {
@@ -237,10 +237,10 @@ func TestRequestAfterAStopBeforeTheFirstProbeIsNotTaken(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(nil)
 				c, receive := r.connected(t)
-				c.queued = test.queued
+				c.maxQueuedAge = test.queued
 				time.Sleep(test.stopped)
 				if test.beats {
-					c.heartbeat.beat(c.handleGap)
+					c.pauses.record(c.handleGap)
 				}
 				receive(topics.Invoke, nil)
 				if taken := r.handler.received == 1; taken != test.taken || (len(c.reason) == 0) != test.taken {

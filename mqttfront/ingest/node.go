@@ -22,22 +22,24 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 	return &NodeSession{s}
 }
 
-// UpSince reports whether the session is up, and has been since a moment.
+// UpSince reports whether the session has been up without interruption since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// DeliveringSince returns when the session's last connection began to bring messages, or this process began. What the broker received before may be lost to this
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection, or when this process began. What the broker received before may be lost to this
 // node: with the process, with an earlier session, or for lack of room at the broker.
 func (s *NodeSession) DeliveringSince() time.Time {
 	s.status.mu.Lock()
 	defer s.status.mu.Unlock()
-	return s.status.begun
+	return s.status.subscribedAt
 }
 
-// Err returns nil when the session is up, else what is wrong.
+// Err returns nil if the session is up and the broker sends something by it, else what is wrong.
 func (s *NodeSession) Err() error {
-	now := time.Now()
-	if up, text := s.status.is(); !up || s.status.silence(now) > SilenceLimit {
+	if up, text := s.status.get(); !up {
 		return fmt.Errorf("broker session: %s", text)
+	}
+	if silence := s.status.silence(time.Now()); silence > SilenceLimit {
+		return fmt.Errorf("broker session: no message from the broker for %v, not even a probe", silence.Round(time.Millisecond))
 	}
 	return nil
 }
@@ -45,13 +47,13 @@ func (s *NodeSession) Err() error {
 // steady is how long a connection has to have been up for the next attempt to be made without delay.
 const steady = time.Second
 
-func endedWithoutAWord(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
+func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
 // Run keeps the session connected until the context ends.
 func (s *NodeSession) Run(ctx context.Context) {
 	delay := s.config.BackoffMin
 	logged := "" // of the attempts since the session was lost
-	short := 0   // sessions in a row that ended soon after they began, without a word
+	short := 0   // sessions in a row that ended soon after they began, without a reason
 	for {
 		var probe *takeoverProbe
 		if short >= maxShort {
@@ -70,7 +72,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 				delay = s.config.BackoffMin
 			}
 		}
-		if short++; !wasUp || !endedWithoutAWord(err) || time.Since(began) > shortSession {
+		if short++; !wasUp || !endedWithoutReason(err) || time.Since(began) > shortSession {
 			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
 		}
 		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && probe.sawSessionTakeover(ctx, broker)

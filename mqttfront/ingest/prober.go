@@ -145,7 +145,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	}
 	p.backlog.Store(age > backlogAge)
 	if p.tooOld(age) {
-		p.expired()
+		p.setStale()
 		return sent, false, true
 	}
 	p.contact()
@@ -157,8 +157,9 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	return sent, true, true
 }
 
-// expired notes that the session delivers requests that are older than its age. The next session starts clean, also after a restart of the node.
-func (p *prober) expired() {
+// setStale notes that the session delivers requests that are older than Config.SessionAge. The next session starts clean, also after a restart of the
+// node.
+func (p *prober) setStale() {
 	p.drop(p.lastFresh())
 	p.mu.Lock()
 	defer p.mu.Unlock()

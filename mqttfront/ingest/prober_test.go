@@ -175,3 +175,14 @@ func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
 		t.Error("a probe of this process moves no barrier")
 	}
 }
+
+// † A process that is suspended while it records the time has not handled that pause: the next record must show it.
+func TestPauseWhileTheTimeIsRecordedShowsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newPauseDetector()
+		d.record(func(time.Duration) { time.Sleep(time.Minute) })
+		if gap := d.sinceLast(); gap != time.Minute {
+			t.Errorf("the gap is %v", gap)
+		}
+	})
+}

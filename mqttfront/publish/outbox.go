@@ -28,12 +28,12 @@ type Environment struct {
 	Connect func(ctx context.Context, clientID string) (*mqttconn.Publisher, error)
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm func(ctx context.Context) error
-	// Pause waits for about a time, or until the context ends.
+	// Pause waits for between a half of d and d, or until the context ends.
 	Pause func(ctx context.Context, d time.Duration)
-	// SessionUpSince reports whether the node's own session with the broker is up, and has been since a moment.
+	// SessionUpSince reports whether the node's own session has been up without interruption since a moment.
 	SessionUpSince func(moment time.Time) bool
-	// AwaitSession waits until a probe that was sent at a moment or after it has returned by the node's own session. It waits for a bounded time, and
-	// not at all where that is of no use.
+	// AwaitSession waits until a probe that was sent at a moment or later has returned by the node's own session. The wait is bounded. It does not wait
+	// if only the broker keeps requests, and stops while a request waits for room in the pending request buffer.
 	AwaitSession func(ctx context.Context, moment time.Time)
 	// TrustedIdentity reports whether the broker vouches for client ids.
 	TrustedIdentity func() bool
@@ -41,14 +41,14 @@ type Environment struct {
 	Metrics         *Metrics
 }
 
-// Handler receives the outcome of outputs. Several goroutines call its methods, without holding locks.
+// Handler is told what became of each output. Several goroutines call its methods, without holding locks.
 type Handler interface {
 	// Published is called when the broker has acknowledged an output, or the output has expired, is too large, or was abandoned. It is not called for
 	// the outputs that Connections.Send returns.
 	Published(o *Output)
 	// NoSubscriber is called when the PUBACK of a notification says that there is no matching subscriber.
 	NoSubscriber(o *Output)
-	// Kick is called for the request of each abandoned reply: the broker ended connections on it.
+	// Kick is called for the request of each abandoned reply: one on which the broker ended connections, or one to the same misbehaving client.
 	Kick(r *wire.Request)
 }
 
@@ -72,7 +72,7 @@ func NewOutbox(config Config, env Environment) *Outbox {
 }
 
 // TakeOver connects with the client ids that all nodes share, so that the broker disconnects an earlier leader (session takeover). An earlier leader
-// that was paused cannot publish an old notification after this one. TakeOver tries until it succeeds or the context ends; then the error is the
+// that was paused cannot publish an old notification after the new leader has published a newer one. TakeOver tries until it succeeds or the context ends; then the error is the
 // context's cause. The caller closes the connections before it calls TakeOver again.
 func (o *Outbox) TakeOver(ctx context.Context, handler Handler) (*Connections, error) {
 	c := o.newConnections(handler)
@@ -87,7 +87,7 @@ func (o *Outbox) TakeOver(ctx context.Context, handler Handler) (*Connections, e
 			c.Close()
 			return nil, context.Cause(ctx)
 		}
-		o.env.Log.Warn("the publishing connections are not up", "error", err)
+		o.env.Log.Warn("taking over the publishing connections failed, will retry", "error", err)
 		o.env.Pause(ctx, delay)
 	}
 }
@@ -116,7 +116,7 @@ func (o *Outbox) setConnections(c *Connections) {
 	o.connections = c
 }
 
-// Down returns for how long a publishing connection has been down. It is 0 while all are up, and while the node does not lead.
+// Down returns for how long the publishing connection has been down that has been so longest. It is 0 while all are up, and while the node does not lead.
 func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -129,17 +129,17 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 	return longest
 }
 
-// InTakeoverLoop reports whether another client lately took over the publishing connections again and again.
+// InTakeoverLoop reports whether, within loopWarningInterval, publishing connections were lost so often that another client probably takes them over.
 func (o *Outbox) InTakeoverLoop() bool { return o.loop.lately(time.Now()) }
 
 // lost records a lost connection: when it began and how long it lived. It is called when the connection is up again. A loss counts for the takeover
-// loop if the connection lived for at most loopConnection and the node's own session stayed up, so that the broker was there. The reason code does not
-// matter.
+// loop if the connection lived for at most loopConnection and the node's own session stayed up, which shows that the broker was reachable. The reason code
+// does not matter.
 func (o *Outbox) lost(began time.Time, lived time.Duration) {
 	if lived > loopConnection || !o.env.SessionUpSince(began) || !o.loop.lost(time.Now()) {
 		return
 	}
 	o.env.Metrics.contested.Inc()
-	o.env.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker; give each cluster its own name",
+	o.env.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker (give each cluster its own name), or the broker ends the connections",
 		"cluster", o.config.Cluster)
 }

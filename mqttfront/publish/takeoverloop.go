@@ -5,23 +5,24 @@ import (
 	"time"
 )
 
-// takeoverLoop detects that another client takes over the publishing connections again and again: another cluster of the same name at the
-// same broker. The zero value is ready for use. All methods are safe for concurrent use.
+// takeoverLoop counts publishing connections that are lost soon after they came up. Many such losses in a minute suggest that another cluster of the
+// same name uses the same client ids: the two take over each other's connections. The cause of a loss is not known. The zero value is ready for
+// use. All methods are safe for concurrent use.
 type takeoverLoop struct {
 	mu       sync.Mutex
-	losses   []time.Time // in the window
-	detected time.Time   // last time
+	losses   []time.Time // within loopWindow
+	detected time.Time   // when a loop was logged last; zero if never
 }
 
 const (
 	loopWindow          = time.Minute
-	loopLosses          = 4 // in the window, while the broker is there
+	loopLosses          = 4 // within loopWindow
 	loopWarningInterval = 10 * time.Minute
-	// loopConnection is how long a connection lives at most that counts.
+	// loopConnection is how long a connection lives at most whose loss counts. Outbox.lost selects the losses.
 	loopConnection = 5 * time.Second
 )
 
-// lost notes the loss of a publishing connection, and reports whether to log a loop: it does so once for each loopWarningInterval.
+// lost records a loss, when the next connection is up. It returns true if a loop is to be logged: at most once in each loopWarningInterval.
 func (l *takeoverLoop) lost(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +37,7 @@ func (l *takeoverLoop) lost(now time.Time) bool {
 	return true
 }
 
-// lately reports whether a loop was detected within loopWarningInterval.
+// lately reports whether a loop was logged within the last loopWarningInterval.
 func (l *takeoverLoop) lately(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
