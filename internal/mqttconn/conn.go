@@ -13,60 +13,61 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// ErrPacketTooLarge says that a packet is larger than what was agreed on.
-var ErrPacketTooLarge = errors.New("mqtt: packet beyond the limit")
+// ErrPacketTooLarge says that a received packet is larger than Receiver.MaxPacket.
+var ErrPacketTooLarge = errors.New("mqtt: received packet exceeds the limit")
 
 var errMalformedLength = errors.New("mqtt: malformed remaining length")
 
-// Receiver is what a connection is for. Its functions are called on the goroutine that reads, one at a time: while one blocks, nothing
-// is read, and TCP pushes back.
+// Receiver has the callbacks and limits of a connection. Publish is required. The functions are called on the goroutine that reads, one at a
+// time: while one blocks, nothing is read, and TCP applies backpressure.
 type Receiver struct {
-	// MaxPacket is the largest packet that is accepted, because a reader allocates what a header claims.
+	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the size that a header claims.
 	MaxPacket int
-	// Publish takes the messages that come. They never reach paho's client, whose own queue is bounded by a number of messages of any
-	// size, and which hands each from goroutine to goroutine.
+	// Publish receives each message. Messages bypass paho's client: its queue is bounded by count, not by bytes, and it passes each message
+	// between goroutines.
 	Publish func(Message)
-	// Puback takes the PUBACKs that are for the caller's own messages, and reports whether this one is; others go to paho's client. It may
-	// be nil.
+	// Puback is called for each PUBACK. It returns false if the PUBACK is not for the caller's messages. Then paho's client gets it. It may be
+	// nil.
 	Puback func(id uint16, reason byte) bool
-	// Idle is called when all that had come is received, before more is waited for. It may be nil.
+	// Idle is called before each read from the network, before each packet that is left to paho's client, and when reading fails. A message may
+	// be received in part. On a TLS connection that no Dialer made it is not called before reads. It may be nil.
 	Idle func()
-	// CoalescingDelay returns for how long, at most, what comes may gather before it is read; 0 is not at all. It may be nil.
+	// CoalescingDelay returns for how long a read from the network may be delayed at most, so that more bytes gather; 0 is no delay. It may be nil.
 	CoalescingDelay func() time.Duration
 }
 
 // Message is what was received.
 type Message struct {
 	*paho.Publish
-	// Size is how many bytes of memory all that it points to keeps, as long as any of it is kept.
+	// Size is the number of bytes that stay in memory while any string or slice of the message is in use.
 	Size int
-	// Redelivered says that the broker has sent it before, over this connection or an earlier one of the session.
+	// Redelivered is the DUP flag: the broker may have sent the message before, on an earlier connection of the session.
 	Redelivered bool
 }
 
 // Conn wraps a connection for paho's client: messages go to the Receiver, everything else to the client. No packet may be larger than the
-// limit. Writes are gathered and flushed when the writer is idle. Paho locks a connection that is a sync.Locker for each packet.
+// limit. Writes are buffered. The flusher sends them after each packet, or after the reader's coalescing delay. Paho locks a connection that is a sync.Locker for each packet.
 type Conn struct {
 	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
 	receiver Receiver
 	reader   *bufio.Reader
 	coalesce *coalescer
-	passing  int   // bytes of a packet for paho's client that are still to come; the reader's own
-	broken   error // what was read before cannot be followed
+	unread   int   // bytes of the current packet that paho's client has not read yet; owned by the goroutine that reads
+	broken   error // the first read error; all later reads return it
 
 	received atomic.Uint64 // messages and PUBACKs that paho's client does not see
-	handling atomic.Bool   // the receiver has a message
+	handling atomic.Bool   // Receiver.Publish is running
 
 	writing sync.Mutex // held for one packet
 
-	mu      sync.Mutex
-	more    sync.Cond // the flusher waits for bytes
-	room    sync.Cond // a writer waits for room
-	out     []byte
-	spare   []byte
-	resting bool // the reader rests, and has what is written flushed then
-	err     error
-	closed  bool
+	mu       sync.Mutex
+	more     sync.Cond // the flusher waits for bytes
+	room     sync.Cond // a writer waits for room
+	out      []byte
+	spare    []byte
+	delaying bool // the reader waits for the coalescing delay; the flusher is woken when that ends
+	err      error
+	closed   bool
 
 	flushed   chan struct{}
 	closeOnce sync.Once
@@ -78,11 +79,11 @@ const (
 	maxBuffered = 1 << 20
 	// closeGrace is how long Close tries to send what is buffered, a DISCONNECT as a rule.
 	closeGrace = time.Second
-	// writeTimeout is how long the peer may not read before the connection is given up.
+	// writeTimeout bounds one write to the network. A peer that does not read for that long loses the connection.
 	writeTimeout = 30 * time.Second
 )
 
-// NewConn takes over a connection.
+// NewConn wraps a connection, which it owns from now on, and starts the flusher. The caller calls Close.
 func NewConn(conn net.Conn, receiver Receiver) *Conn {
 	c := &Conn{receiver: receiver, flushed: make(chan struct{})}
 	c.coalesce, c.Conn = coalescerOf(conn)
@@ -101,18 +102,18 @@ func (c *Conn) Unlock() {
 	c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.resting {
+	if !c.delaying {
 		c.more.Signal()
 	}
 }
 
-// Write appends to the packet that is being written. It blocks while too much is waiting to be sent.
+// Write appends to the packet that is being written. It blocks while more than maxBuffered bytes are buffered.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.out) > maxBuffered && c.err == nil && !c.closed {
 		c.more.Signal()
-		c.room.Wait() // the packet's lock stays taken: nobody gets between its pieces
+		c.room.Wait() // the packet's lock stays held, so that no other packet is interleaved
 	}
 	if c.err != nil {
 		return 0, c.err
@@ -163,9 +164,9 @@ func (c *Conn) beforeRead() {
 		return
 	}
 	if most := c.receiver.CoalescingDelay(); most > 0 {
-		c.setResting(true)
+		c.setDelaying(true)
 		c.coalesce.wait(most, nil)
-		c.setResting(false)
+		c.setDelaying(false)
 	}
 }
 
@@ -175,35 +176,35 @@ func (c *Conn) idle() {
 	}
 }
 
-// setResting lets what is written meanwhile gather, too.
-func (c *Conn) setResting(resting bool) {
+// setDelaying begins or ends the coalescing delay for writes.
+func (c *Conn) setDelaying(delaying bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resting = resting
-	if !resting && len(c.out) > 0 {
+	c.delaying = delaying
+	if !delaying && len(c.out) > 0 {
 		c.more.Signal()
 	}
 }
 
-// Read implements net.Conn for one reader, paho's client, which gets whole packets, and none that the receiver takes.
+// Read returns the bytes of the packets that the Receiver does not take. One goroutine calls it, of paho's client.
 func (c *Conn) Read(p []byte) (int, error) {
-	for c.passing == 0 {
+	for c.unread == 0 {
 		if c.broken == nil {
 			c.broken = c.nextPacket()
 		}
-		if c.broken != nil || c.passing > 0 {
-			c.idle() // nobody knows whether the client reads on
+		if c.broken != nil || c.unread > 0 {
+			c.idle() // paho's client may take long before it reads again
 		}
 		if c.broken != nil {
 			return 0, c.broken
 		}
 	}
-	n, err := c.reader.Read(p[:min(len(p), c.passing)])
-	c.passing -= n
+	n, err := c.reader.Read(p[:min(len(p), c.unread)])
+	c.unread -= n
 	return n, err
 }
 
-// nextPacket gives the next packet to the receiver, or makes it the one that passes.
+// nextPacket gives a PUBLISH, or a PUBACK of the receiver's, to the receiver. It leaves any other packet to Read.
 func (c *Conn) nextPacket() error {
 	header, size, err := peekHeader(c.reader, c.receiver.MaxPacket)
 	if err != nil {
@@ -235,25 +236,25 @@ func (c *Conn) nextPacket() error {
 			return err
 		}
 	}
-	c.passing = size
+	c.unread = size
 	return nil
 }
 
-// Received counts what the receiver got.
+// Received returns how many packets the receiver has taken.
 func (c *Conn) Received() uint64 { return c.received.Load() }
 
-// Blocked reports whether the receiver has a message in hand: then it is not the peer that is silent.
+// Blocked reports whether Receiver.Publish is running. Then a lack of packets is not the peer's silence.
 func (c *Conn) Blocked() bool { return c.handling.Load() }
 
-// Hurry bounds what is still to be written: whoever waits for room in the buffer gets it, or an error, soon.
+// Hurry bounds the network write in progress to closeGrace. A caller that is blocked in Write then continues, or gets an error.
 func (c *Conn) Hurry() { _ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) }
 
-// Close sends what is buffered and closes. It may be called several times.
+// Close sends what is buffered, for at most closeGrace, and closes the connection. It may be called several times.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
 		c.mu.Lock()
 		c.closed = true
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) // after closed is set: the flusher sets a later one before
 		c.more.Signal()
 		c.room.Broadcast()
 		c.mu.Unlock()
