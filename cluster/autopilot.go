@@ -15,7 +15,7 @@ import (
 	"holdfast/cluster/raftlog"
 )
 
-// stabilization is how long a new member has to be healthy before it votes.
+// stabilization is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
 const stabilization = 2 * time.Second
 
 // pilot makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
@@ -39,7 +39,7 @@ func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Sta
 
 // run runs until the context ends.
 func (p *pilot) run(ctx context.Context) error {
-	defer p.state.Store(nil) // the next leadership finds its own
+	defer p.state.Store(nil) // health must not show the state of a past leadership
 	runner := autopilot.New(pilotRaft{p.self.raft, p.self.pinned}, p,
 		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.self.pinned}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
@@ -49,15 +49,15 @@ func (p *pilot) run(ctx context.Context) error {
 	return nil
 }
 
-// pilotRaft checks a promotion against the current configuration. Autopilot's state may be a second old, and AddVoter would
-// add a removed member again.
+// pilotRaft promotes a server only if it is an unpinned non-voter in the current configuration, and at its address there. Autopilot's state
+// may be a second old, and AddVoter would add a removed member again, or put an old address back.
 type pilotRaft struct {
 	*raft.Raft
-	pinned func(raft.ServerID) bool // to stay a non-voter
+	pinned func(raft.ServerID) bool // reports whether an operator pinned it as a non-voter
 }
 
 // AddVoter implements autopilot.Raft.
-func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
+func (r pilotRaft) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
 	future := r.GetConfiguration()
 	if err := future.Error(); err != nil {
 		return refusedChange{err}
@@ -66,7 +66,7 @@ func (r pilotRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint
 	if !member || server.Suffrage != raft.Nonvoter || r.pinned(id) {
 		return refusedChange{fmt.Errorf("%w: %s is no longer a promotable non-voter", peer.ErrRefused, id)}
 	}
-	return r.Raft.AddVoter(id, address, future.Index(), timeout)
+	return r.Raft.AddVoter(id, server.Address, future.Index(), timeout)
 }
 
 // refusedChange is a change that was not made.
@@ -132,7 +132,7 @@ func (p *promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, sta
 	return changes
 }
 
-// Health is the cluster's as the leader's autopilot sees it.
+// Health is the health of the cluster in autopilot's last state.
 type Health struct {
 	Healthy          bool           `json:"healthy"`
 	FailureTolerance int            `json:"failureTolerance"` // voters that may fail without a loss of quorum
@@ -140,7 +140,7 @@ type Health struct {
 	Members          []MemberHealth `json:"members"`
 }
 
-// MemberHealth is one member's.
+// MemberHealth is the health of one member.
 type MemberHealth struct {
 	Member      string        `json:"node"`
 	ID          raft.ServerID `json:"id"`

@@ -23,7 +23,23 @@ func openStores(t *testing.T, dir string, kind raftlog.Kind) raftlog.Stores {
 	return stores
 }
 
-// A log is converted there and back, with the votes, from any state in which that was interrupted, and nothing else is started with it.
+// votes are what raft must not forget.
+type votes struct {
+	term, lastVote uint64
+	candidate      string
+}
+
+func votesIn(stable raft.StableStore) (v votes, err error) {
+	var termErr, voteErr error
+	v.term, termErr = stable.GetUint64([]byte("CurrentTerm"))
+	v.lastVote, voteErr = stable.GetUint64([]byte("LastVoteTerm"))
+	candidate, err := stable.Get([]byte("LastVoteCand"))
+	v.candidate = string(candidate)
+	return v, errors.Join(termErr, voteErr, err)
+}
+
+// ConvertLog converts a log from boltdb to wal and back, and keeps the last entry, the current term and the vote. It replaces what an interrupted
+// conversion left. OpenStores refuses a log of the other kind.
 func TestConvertLog(t *testing.T) {
 	dir := t.TempDir()
 	from := raftlog.BoltDB
@@ -45,11 +61,14 @@ func TestConvertLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		vote, err := before.Stable.GetUint64([]byte("CurrentTerm"))
+		votes, err := votesIn(before.Stable)
 		if err = errors.Join(err, before.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(filepath.Join(dir, map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]+".converting"), 0o700); err != nil { // an attempt that was interrupted
+		if votes.term == 0 || votes.lastVote == 0 || votes.candidate == "" {
+			t.Fatalf("round %d: there is no vote: %+v", round, votes)
+		}
+		if err := os.MkdirAll(filepath.Join(dir, map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]+".converting"), 0o700); err != nil { // left over from an interrupted conversion
 			t.Fatal(err)
 		}
 		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); !converted || err != nil {
@@ -57,12 +76,12 @@ func TestConvertLog(t *testing.T) {
 		}
 		after := openStores(t, dir, to)
 		termAfter, indexAfter, err := after.LastEntry()
-		voteAfter, voteErr := after.Stable.GetUint64([]byte("CurrentTerm"))
-		if err = errors.Join(err, voteErr, after.Close()); err != nil || term != termAfter || index != indexAfter || vote != voteAfter {
-			t.Fatalf("round %d: term %d, index %d, vote %d became %d, %d, %d: %v", round, term, index, vote, termAfter, indexAfter, voteAfter, err)
+		votesAfter, votesErr := votesIn(after.Stable)
+		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter || index != indexAfter || votes != votesAfter {
+			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term, index, votes, termAfter, indexAfter, votesAfter, err)
 		}
 		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); converted || err != nil {
-			t.Errorf("again: %v, %v", converted, err)
+			t.Errorf("second conversion in round %d: converted %v, error %v", round, converted, err)
 		}
 		from = to
 	}

@@ -37,7 +37,7 @@ func (m *Membership) ListAsKnown(ctx context.Context) []Member {
 	for id := range described {
 		longest = max(longest, described[id].LastIndex)
 	}
-	var members []Member
+	members := []Member{}
 	for _, server := range m.env.Servers() {
 		member := Member{
 			Node: peer.NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",

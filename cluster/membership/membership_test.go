@@ -280,3 +280,12 @@ func TestWhoIsAMember(t *testing.T) {
 		})
 	}
 }
+
+// A node that knows no members yet lists none: the list is empty, and not null in JSON.
+func TestListWithoutMembersIsEmpty(t *testing.T) {
+	f, m := newFake(t)
+	f.members = nil
+	if list := m.ListAsKnown(t.Context()); list == nil || len(list) != 0 {
+		t.Errorf("%#v", list)
+	}
+}

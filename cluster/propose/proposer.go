@@ -17,8 +17,8 @@ import (
 // proposal is a command on its way into the log.
 type proposal struct {
 	command fsm.Command
-	tag     any
-	queued  time.Duration // since the leadership began
+	tag     any           // the caller's; returned by TakeTags or Failed, exactly once
+	queued  time.Duration // relative to Leadership.Began
 }
 
 func (p *proposal) size() int {
@@ -35,7 +35,7 @@ func (p *proposal) size() int {
 	return size
 }
 
-// batch is the content of one entry in flight.
+// batch holds the tags and the future of one entry that is proposed and not yet applied.
 type batch struct {
 	number  uint64
 	tags    []any
@@ -57,14 +57,15 @@ type Config struct {
 	ProposalAge time.Duration
 }
 
-// Environment is all that a Proposer touches outside of its own memory. The functions are safe for concurrent use.
+// Environment has the functions that a Proposer calls. They are safe for concurrent use.
 type Environment struct {
 	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.Outcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
-	// Status returns that of this member's state.
+	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
-	// Failed gives back the tag of a command that this leadership will not report as applied: it was never proposed, or its entry
-	// failed. unknown says that it may still take effect, or has.
+	// Failed returns the tag of a command that gets no result from this leadership. unknown says that the outcome counts as unknown: the
+	// command may have an effect, or must not be proposed again because its batch could not be encoded. Otherwise it has no effect and will
+	// have none.
 	Failed func(tag any, unknown bool)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
@@ -72,26 +73,26 @@ type Environment struct {
 	Wall func() int64
 	// StorageLow reports whether a member's disk is nearly full.
 	StorageLow func() bool
-	// Proposed is told of each entry.
+	// Proposed is called with each entry's number of commands and encoded size, before Submit.
 	Proposed func(commands, bytes int)
 	Log      *slog.Logger
 }
 
-// Leadership is what a Proposer proposes in.
+// Leadership is a raft leadership of this node: its term, and two clocks' readings at its start.
 type Leadership struct {
 	Term  uint64
 	Began time.Duration // monotonic time when the LeaderStart was applied
-	Start int64         // cluster time then, in milliseconds
+	Start int64         // cluster time when the LeaderStart was applied, in milliseconds
 }
 
-// Proposer turns what is queued into log entries: group commit. While an entry is on its way to the disks, the next one
-// gathers. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
+// Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one
+// gather. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
 type Proposer struct {
 	config  Config
 	env     Environment
 	term    uint64
 	began   time.Duration // monotonic time when the LeaderStart was applied
-	start   int64         // cluster time then
+	start   int64         // cluster time when the LeaderStart was applied, in milliseconds
 	slots   chan struct{} // one for each entry that may be in flight
 	flights chan *batch   // proposed, in order
 
@@ -101,15 +102,17 @@ type Proposer struct {
 	inFlight []*batch
 	wake     chan struct{} // has room for one
 
-	published      atomic.Uint64 // delivery watermark of this leadership: what an earlier one published may have been repeated since, in part
-	watermarkMoved atomic.Bool   // it has moved since the last entry
+	// published is the delivery watermark of this leadership, 0 at first. That of an earlier leadership is not taken over, because this one may
+	// publish the same outputs again.
+	published      atomic.Uint64
+	watermarkMoved atomic.Bool // SetPublished has woken Run since the last entry or tick check
 	number         uint64
 	lastNow        int64         // cluster time in the last entry
 	lastAt         time.Duration // since began, when the last entry was proposed
 	lastWatermark  uint64
 }
 
-// New returns a proposer of a leadership. Run makes it propose.
+// New returns a proposer for a leadership. It proposes nothing until Run is called.
 func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
 		config: config, env: env, term: l.Term, began: l.Began, start: l.Start, lastNow: l.Start,
@@ -117,7 +120,8 @@ func New(config Config, env Environment, l Leadership) *Proposer {
 	}
 }
 
-// Add queues a command and reports whether the leadership still takes any.
+// Add queues a command. It returns false if the leadership has ended. Run is woken only when FurtherBatch commands are queued: the caller calls
+// Flush after the last Add.
 func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	now := p.elapsed()
 	p.mu.Lock()
@@ -132,7 +136,7 @@ func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	return true
 }
 
-// Flush has what is queued proposed.
+// Flush wakes Run. Run proposes the queued commands at once, or holds them back until no entry is in flight (see nextBatch).
 func (p *Proposer) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +152,7 @@ func (p *Proposer) poke() {
 	}
 }
 
-// Run proposes until the context ends or an entry fails, and gives back what came to nothing. The error says why it ended.
+// Run proposes until the context ends or an entry fails. It calls Failed for each command that was not applied, and returns the reason.
 func (p *Proposer) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -186,7 +190,7 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 		}
 		flight, err := p.propose(commands, tags)
 		if err != nil {
-			p.env.Log.Error("a batch could not be encoded and was not proposed", "error", err)
+			p.env.Log.Error("entry not proposed: its encoding is invalid", "error", err)
 			for _, tag := range tags {
 				p.env.Failed(tag, true) // not false: the caller would propose the same commands again
 			}
@@ -197,7 +201,7 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 	}
 }
 
-// next waits for commands, or until a tick is due, which is an entry without any. It returns false when the context ended.
+// next waits for commands. It returns none when a tick is due, which is an entry without commands, and false when the context ended.
 func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, []any, bool) {
 	for ctx.Err() == nil {
 		commands, tags, late, hold := p.nextBatch()
@@ -222,9 +226,9 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	return nil, nil, false
 }
 
-// nextBatch removes the next batch from the queue. A few commands are held back while an entry is in flight, as Nagle's algorithm holds back
-// a small segment: an entry costs a sync or two of each disk and a round of messages, however little is in it, and what the next one brings
-// would have waited for those anyway. late are the indexes of writes that have waited for too long.
+// nextBatch removes the next batch from the queue. hold says that it removed none: fewer than FurtherBatch commands are queued, and an entry is
+// in flight. An entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the
+// indexes of the commands that waited for longer than ProposalAge.
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,7 +281,7 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	}
 	data := fsm.AppendEntry(nil, &entry)
 	if _, err := fsm.DecodeEntry(data); err != nil {
-		return nil, fmt.Errorf("a batch does not survive its encoding: %w", err)
+		return nil, fmt.Errorf("decode the encoded entry: %w", err)
 	}
 	flight := &batch{number: entry.Number, tags: tags}
 	p.mu.Lock()
@@ -313,21 +317,21 @@ func (p *Proposer) SetPublished(index uint64) {
 			continue
 		}
 		if p.watermarkMoved.CompareAndSwap(false, true) {
-			p.poke() // so that it goes out in time although nothing else does
+			p.poke() // so that a tick carries the watermark if no command does
 		}
 		return
 	}
 }
 
-// awaitResults waits for what becomes of each entry in flight. The first that fails ends the leadership's proposals: those behind
-// it will be skipped by the state machine, because their numbers are not the next.
+// awaitResults waits for each entry in flight. The first failure ends the leadership's proposals. The state machine skips all later entries,
+// because their numbers do not follow on.
 func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	for flight := range p.flights {
 		err := flight.future.Error()
 		p.mu.Lock()
 		applied := flight.applied
 		if !applied {
-			// From now on nobody waits for it, even if it is applied after all.
+			// TakeTags must not find it: its tags go to Failed, even if it is applied later.
 			for i, other := range p.inFlight {
 				if other == flight {
 					p.inFlight = append(p.inFlight[:i:i], p.inFlight[i+1:]...)
@@ -343,9 +347,12 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 		}
 		unknown := OutcomeUnknown(err)
 		if err == nil {
-			// It went through the state machine without effect, or the state machine has stopped.
+			// The state machine skipped the entry, or it has halted and the response is an error.
 			outcome, ok := flight.future.Response().(*fsm.Outcome)
 			unknown, err = !ok || !outcome.Skipped, ErrSkipped
+			if halted, isError := flight.future.Response().(error); isError {
+				err = halted
+			}
 		}
 		cancel(fmt.Errorf("entry %d of term %d: %w", flight.number, p.term, err))
 		for _, tag := range flight.tags {

@@ -50,11 +50,19 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 type entry struct {
 	decoded fsm.Entry
 	outcome *fsm.Outcome
+	halted  error // why the state machine did not apply it
 	done    chan struct{}
 }
 
-func (e *entry) Error() error  { <-e.done; return nil }
-func (e *entry) Response() any { return e.outcome }
+func (e *entry) Error() error { <-e.done; return nil }
+
+func (e *entry) Response() any {
+	if e.halted != nil {
+		return e.halted
+	}
+	return e.outcome
+}
+
 func (e *entry) Index() uint64 { return e.outcome.Index }
 
 // fakeRaft keeps what a proposer submits.
@@ -283,4 +291,31 @@ func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	})
+}
+
+// A state machine that has halted, and one that skips an entry, end the leadership's proposals, each with its own reason.
+func TestReasonOfAnEntryWithoutAnOutcome(t *testing.T) {
+	halted := errors.New("halted")
+	for name, want := range map[string]error{"the state machine has halted": halted, "it skipped the entry": ErrSkipped} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, stop := start(t, testConfig())
+				f.proposer.Add(fsm.Command{Kind: fsm.KindSet}, "tag")
+				f.proposer.Flush()
+				e := f.submitted()[0]
+				if want == halted {
+					e.halted = halted
+				}
+				e.outcome.Skipped = true
+				close(e.done)
+				synctest.Wait()
+				if err := stop(); !errors.Is(err, want) {
+					t.Errorf("the reason is %v", err)
+				}
+				if failed := f.failedTags(); len(failed) != 1 {
+					t.Errorf("failed: %v", failed)
+				}
+			})
+		})
+	}
 }
