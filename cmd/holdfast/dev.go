@@ -88,11 +88,18 @@ func (o *devOptions) welcome(out io.Writer, running *trial.Cluster) {
 	if temporary {
 		folder += " (temporary)"
 	}
+	admin, metrics := "none", "none"
+	if at := running.Admin(); at != "" {
+		admin = "http://" + at + "  (in a browser: the status page)"
+	}
+	if at := running.Health(); at != "" {
+		metrics = "http://" + at + "/metrics"
+	}
 	_, _ = fmt.Fprintf(out, `Holdfast is ready: %d node(s) behind an MQTT broker.
 
   broker   mqtt://%s
-  admin    http://%s  (in a browser: the status page)
-  metrics  http://%s/metrics
+  admin    %s
+  metrics  %s
   data     %s
 
 Try, in another terminal:
@@ -101,5 +108,5 @@ Try, in another terminal:
   %s get%s greeting
 
 Ctrl-C stops it.
-`, o.nodes, address, running.Admin(), running.Health(), folder, os.Args[0], flag, os.Args[0], flag) // nobody may be looking
+`, o.nodes, address, admin, metrics, folder, os.Args[0], flag, os.Args[0], flag) // nobody may be looking
 }

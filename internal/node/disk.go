@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// freeSpace follows the free space of the disk with the data.
+// freeSpace measures the free space of the file system of the data folder, once a second.
 type freeSpace struct {
-	dir  string
-	low  int64 // bytes below which nothing may grow
-	free atomic.Uint64
+	dir     string
+	minFree int64 // bytes; below it the leader refuses SETs that need more space, on every member
+	free    atomic.Uint64
 }
 
-func newFreeSpace(dir string, low int64) (*freeSpace, error) {
-	s := &freeSpace{dir: dir, low: low}
+func newFreeSpace(dir string, minFree int64) (*freeSpace, error) {
+	s := &freeSpace{dir: dir, minFree: minFree}
 	return s, s.measure()
 }
 
@@ -32,20 +32,26 @@ func (s *freeSpace) measure() error {
 
 func (s *freeSpace) get() (free uint64, low bool) {
 	free = s.free.Load()
-	return free, free < uint64(s.low)
+	return free, free < uint64(s.minFree)
 }
 
 func (s *freeSpace) watch(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	wasLow := false
+	wasLow, failed := false, false
 	for {
-		if err := s.measure(); err != nil {
-			log.Warn("the free disk space is unknown", "error", err)
+		err := s.measure()
+		if err != nil && !failed {
+			log.Warn("measuring the free disk space failed: the last value stays in use", "error", err)
 		}
+		failed = err != nil
 		free, low := s.get()
-		if low != wasLow {
-			log.Warn("free disk space", "bytes", free, "low", low)
+		switch {
+		case low && !wasLow:
+			log.Warn("free disk space below node.minFreeDisk: SETs that need more space are refused; free some space or enlarge the volume",
+				"free_bytes", free, "min_free_bytes", s.minFree)
+		case !low && wasLow:
+			log.Info("free disk space above node.minFreeDisk again", "free_bytes", free, "min_free_bytes", s.minFree)
 		}
 		wasLow = low
 		select {

@@ -35,16 +35,16 @@ import (
 type Config struct {
 	Listen   string // of the broker; port 0 is any free one
 	Nodes    int    // 1, 3 or 5
-	Folder   string // for the data, which is kept; empty is a temporary one
+	Folder   string // for the data, kept after Close; empty is a temporary one, which Close removes
 	Settings *settings.Settings
-	Admin    string // where the first node's admin API listens; empty is nowhere
+	Admin    string // listen address of the first node's admin API; empty is none
 	Health   string // the same for its health port
 	Version  string // of the program
 	Log      *slog.Logger
 }
 
-// ErrConfig is wrapped by errors about a Config that makes no sense.
-var ErrConfig = errors.New("trial")
+// ErrConfig is wrapped by errors about an invalid Config.
+var ErrConfig = errors.New("invalid configuration")
 
 // Cluster is a broker with nodes behind it. Its methods are for one goroutine.
 type Cluster struct {
@@ -54,7 +54,7 @@ type Cluster struct {
 	broker    *embedded.Broker
 	nodes     []*node.Node
 	handlers  []http.Handler    // of the nodes' admin APIs
-	forwarded []*httpapi.Server // of what the nodes forward to each other
+	forwarded []*httpapi.Server // for requests that the nodes forward to each other
 	admin     *httpapi.Server
 	health    *httpapi.Server
 	exits     chan error
@@ -75,11 +75,18 @@ func Start(config Config) (*Cluster, error) {
 // Broker returns the host and port under which the broker can be reached from this machine.
 func (c *Cluster) Broker() string { return settings.Dialable(c.broker.Address()) }
 
-// Admin returns the host and port of the first node's admin API.
-func (c *Cluster) Admin() string { return c.admin.Address() }
+// Admin returns the host and port of the first node's admin API, or "" if there is none.
+func (c *Cluster) Admin() string { return address(c.admin) }
 
-// Health returns the host and port of the first node's health port.
-func (c *Cluster) Health() string { return c.health.Address() }
+// Health returns the host and port of the first node's health port, or "" if there is none.
+func (c *Cluster) Health() string { return address(c.health) }
+
+func address(s *httpapi.Server) string {
+	if s == nil {
+		return ""
+	}
+	return s.Address()
+}
 
 // Folder returns where the data is, and whether that is temporary.
 func (c *Cluster) Folder() (folder string, temporary bool) { return c.folder, c.temporary }
@@ -179,7 +186,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
 		Links:  links, MaxClockOffset: s.Cluster.MaxClockOffset,
-		Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: c.exit,
+		Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: c.reportExit,
 	}, identity, node.Members(members))
 	if err != nil {
 		return err
@@ -201,15 +208,16 @@ func timing() cluster.Timing {
 	return timing
 }
 
-// exit notes that a node's state or disk cannot be trusted any more.
-func (c *Cluster) exit(err error) {
+// reportExit reports that a node cannot go on: its state or disk cannot be trusted, or it was removed. Only the first report is kept.
+func (c *Cluster) reportExit(err error) {
 	select {
 	case c.exits <- err:
 	default:
 	}
 }
 
-// WaitReady waits until every node has its broker session and one of them serves. It returns false when the context ends first.
+// WaitReady waits until every node is ready and one of them serves. It returns false and nil if the context ends first, and false and the error if
+// a node cannot go on.
 func (c *Cluster) WaitReady(ctx context.Context) (bool, error) {
 	const poll = 10 * time.Millisecond
 	ticker := time.NewTicker(poll)
@@ -251,7 +259,7 @@ func (c *Cluster) Close() error {
 	for _, n := range c.nodes {
 		n.Drain(ctx)
 	}
-	cancel() // all nodes end at once: there is nobody to hand over to
+	cancel() // with a canceled context Close skips the leader transfer: all nodes stop at once
 	ended := make([]error, len(c.nodes))
 	var ending sync.WaitGroup
 	for i, n := range c.nodes {

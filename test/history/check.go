@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -331,13 +332,7 @@ func (j *judge) checkLost() {
 // checkLinearizable: there is one order of all operations on a key that explains every reply.
 func (j *judge) checkLinearizable() {
 	keys := j.history.byKey()
-	for _, key := range slices.Sorted(func(yield func(string) bool) {
-		for key := range keys {
-			if !yield(key) {
-				return
-			}
-		}
-	}) {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		switch family(key) {
 		case "r", "p", "protected", "large", "element":
 		default:

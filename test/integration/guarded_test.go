@@ -166,11 +166,12 @@ var plugin struct {
 // buildPlugin builds and tests the identity plugin, once for all tests, and returns its file.
 func buildPlugin(t testing.TB) string {
 	t.Helper()
+	source := copyOf(t, filepath.Join(deployed, "identity")) // not within Do, which a failed test would leave done
 	plugin.once.Do(func() {
 		folder := filepath.Dir(binary)
-		output, err := exec.Command("make", "-C", copyOf(t, filepath.Join(deployed, "identity")), "STRICT=1", "BUILD="+folder, "all", "test").CombinedOutput()
+		output, err := exec.Command("make", "-C", source, "STRICT=1", "BUILD="+folder, "all", "test").CombinedOutput()
 		if err != nil {
-			plugin.err = fmt.Errorf("the identity plugin: %w: %s", err, output)
+			plugin.err = fmt.Errorf("build and test the identity plugin: %w: %s", err, output)
 		}
 		plugin.file = filepath.Join(folder, "holdfast_identity.so")
 	})
@@ -180,7 +181,7 @@ func buildPlugin(t testing.TB) string {
 	return plugin.file
 }
 
-// copyOf copies a file or a folder below the test's temporary folder, where a broker in another root finds it as well.
+// copyOf copies a file or a folder into the test's temporary folder, which a chrooted broker can read, too (test/brokers).
 func copyOf(t testing.TB, from string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), filepath.Base(from))
@@ -190,7 +191,7 @@ func copyOf(t testing.TB, from string) string {
 	return to
 }
 
-// startOpen starts Mosquitto with the plugin, for everybody: clients need no login, and what the plugin does not deny is allowed.
+// startOpen starts Mosquitto with the identity plugin and allows anonymous clients. The access list allows every topic: only the plugin denies.
 func startOpen(t *testing.T) *guarded {
 	t.Helper()
 	folder := t.TempDir()
