@@ -1,5 +1,5 @@
-// Package mosquitto is what is known of Mosquitto beyond the MQTT standard: who goes away, from its log topic (2.0 and later) or the topic of
-// connection states (2.1), and how to send somebody away, by the dynamic security plugin.
+// Package mosquitto implements broker.Driver for Mosquitto. It reads client disconnects from the log topic (2.0 and later) or from the
+// connection-state topics (2.1), and kicks clients with the dynamic security plugin.
 package mosquitto
 
 import (
@@ -24,30 +24,30 @@ const (
 type Driver struct {
 	*presence.Watcher
 	username string
-	old      atomic.Bool // the broker is older than 2.1, whose log has other lines
+	before21 atomic.Bool // the broker is older than 2.1: its log lines differ
 
-	mu      sync.Mutex
-	number  uint64
-	waiting map[string]chan error // for the answers to commands, by correlation data
+	mu          sync.Mutex
+	lastCommand uint64
+	pending     map[string]chan error // for the responses to commands, by correlation data
 }
 
 // New returns a driver.
 func New(config presence.Config) *Driver {
-	d := &Driver{username: config.Username, waiting: make(map[string]chan error)}
+	d := &Driver{username: config.Username, pending: make(map[string]chan error)}
 	d.Watcher = presence.New(config, d)
 	return d
 }
 
-// ErrRefused says that the dynamic security plugin did not do as it was told.
+// ErrRefused is wrapped by the errors that the dynamic security plugin returned.
 var ErrRefused = errors.New("refused by the dynamic security plugin")
 
-// Kick implements broker.Driver. The plugin knows users only: all clients with the publisher's user name are sent away. It does so
-// when something about a user is changed, so a change of nothing does it, and leaves the user as it is: neither is one disabled for a
-// moment in which the broker could stop, nor one enabled that an administrator has disabled meanwhile.
+// Kick implements broker.Driver. The plugin disconnects all clients of a user name when that user is modified. So Kick sends a modifyClient that
+// changes nothing. It does not use disableClient and enableClient: the broker could stop between the two, or an administrator could have
+// disabled the user meanwhile.
 func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 	switch publisher.Username {
 	case "":
-		return fmt.Errorf("%w: the publisher has no user name, or the broker does not stamp it (identity.usernameProperty)", broker.ErrUnsupported)
+		return fmt.Errorf("%w: the request carries no user name; set identity.usernameProperty if the broker can add it", broker.ErrUnsupported)
 	case d.username:
 		return fmt.Errorf("%w: %s is the nodes' own user", broker.ErrUnsupported, publisher.Username)
 	}
@@ -58,13 +58,13 @@ func (d *Driver) Kick(ctx context.Context, publisher broker.Publisher) error {
 		return err
 	}
 	if err := d.Publish(ctx, controlTopic, command); err != nil {
-		return fmt.Errorf("send %s away: %w", publisher.Username, err)
+		return fmt.Errorf("disconnect the clients of user %s: %w", publisher.Username, err)
 	}
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("send %s away: no answer from the dynamic security plugin: %w", publisher.Username, ctx.Err())
+		return fmt.Errorf("disconnect the clients of user %s: no response from the dynamic security plugin: %w", publisher.Username, ctx.Err())
 	}
 }
 
@@ -85,41 +85,41 @@ type responses struct {
 	} `json:"responses"`
 }
 
-// expect returns correlation data for a command, and where its answer will come.
+// expect registers a pending command. It returns its correlation data and the channel for the response.
 func (d *Driver) expect() (correlation string, answer <-chan error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.number++
-	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" + strconv.FormatUint(d.number, 36)
+	d.lastCommand++
+	correlation = "holdfast-" + strconv.FormatInt(d.Origin(nil).Time, 36) + "-" + strconv.FormatUint(d.lastCommand, 36)
 	channel := make(chan error, 1)
-	d.waiting[correlation] = channel
+	d.pending[correlation] = channel
 	return correlation, channel
 }
 
 func (d *Driver) forget(correlation string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.waiting, correlation)
+	delete(d.pending, correlation)
 }
 
-// answered hands the plugin's answers to whoever waits for them.
+// answered delivers the plugin's responses to the pending commands.
 func (d *Driver) answered(payload []byte) {
 	var answers responses
 	if json.Unmarshal(payload, &answers) != nil {
-		return // not an answer to a node
+		return // not a response of the plugin
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, answer := range answers.Responses {
-		waiting := d.waiting[answer.CorrelationData]
-		if waiting == nil {
+		response := d.pending[answer.CorrelationData]
+		if response == nil {
 			continue
 		}
-		delete(d.waiting, answer.CorrelationData)
+		delete(d.pending, answer.CorrelationData)
 		if answer.Error != "" {
-			waiting <- fmt.Errorf("%w: %s", ErrRefused, answer.Error)
+			response <- fmt.Errorf("%w: %s", ErrRefused, answer.Error)
 		} else {
-			waiting <- nil
+			response <- nil
 		}
 	}
 }

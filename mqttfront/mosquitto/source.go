@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	versionTopic = "$SYS/broker/version" // retained, so it comes before all lines
+	versionTopic = "$SYS/broker/version" // retained: on a new session it arrives before any log line
 	logTopic     = "$SYS/broker/log/N"
 	uptimeTopic  = "$SYS/broker/uptime"
 	statePrefix  = "$SYS/broker/connection/client/"
@@ -32,10 +32,10 @@ func (d *Driver) Read(topic string, payload []byte, retained bool) (presence.Eve
 		}
 		return presence.Event{}, false
 	case versionTopic:
-		d.old.Store(isOld(string(payload)))
+		d.before21.Store(isBefore21(string(payload)))
 		return presence.Event{}, false
 	case logTopic:
-		return readLog(string(payload), d.old.Load())
+		return readLog(string(payload), d.before21.Load())
 	case uptimeTopic:
 		return readUptime(string(payload), retained)
 	default:
@@ -43,12 +43,13 @@ func (d *Driver) Read(topic string, payload []byte, retained bool) (presence.Eve
 	}
 }
 
-// Lines of the log about connections. A client id may hold anything that such a line does, so the last end that fits counts: what is before
-// it is the client id, and nothing that a client chooses stands behind that.
+// Patterns for log lines about connections. A client id may contain the text of such a line, so its group is greedy: the id ends at the last match of
+// what follows it. Two limits: a user name in connectedLine may look like the end of that line, and a client id that looks like refusedLine
+// hides its own disconnects.
 var (
 	connectedLine = regexp.MustCompile(`^(?:\S+: )?New client connected from \S+ as (.*) \(p\d+, c\d+, k\d+(?:, u'.*')?\)\.$`)
 
-	// Of 2.0, and of 2.1.0.
+	// Mosquitto 2.0 and 2.1.0: no address in the line.
 	goneLine = regexp.MustCompile(`^(?:\S+: )?Client (.*)(?:` + strings.Join([]string{
 		` closed its connection\.`,
 		` disconnected\.`,
@@ -57,58 +58,60 @@ var (
 		` disconnected due to (?:malformed packet|protocol error|oversize packet|oversize payload|out of memory|QoS too high or retain not supported)\.`,
 		` disconnected due to using not allowed feature \([^()]*\)\.`,
 	}, "|") + `)$`)
-	// What the operating system says, of 2.0. In 2.1 there is an address before it.
+	// Mosquitto 2.0: the reason is the operating system's error text.
 	failedLine = regexp.MustCompile(`^(?:\S+: )?(?:Client (.*) disconnected: [^:]*\.|Bad socket read/write on client (.*): [^:]*)$`)
-	// A login that failed, under the name of a client that may well be there. In 2.0 it has no name, as a rule.
+	// A failed login. The client id may belong to another, connected client, so this is not its disconnect. Mosquitto 2.0 usually logs <unknown> as
+	// the client id.
 	refusedLine = regexp.MustCompile(`^(?:\S+: )?Client .* disconnected[:,] (?:not authorised|bad username or password|banned|.*authenti).*$`)
 
-	// Of 2.1.1 and later, which put the address between the client id and what happened.
+	// Mosquitto 2.1.1 and later: the address stands between the client id and the reason. A session takeover may come without it.
 	takenOverLine = regexp.MustCompile(`^(?:\S+: )?Client (.*)(?: \[\S+\] disconnected:| disconnected,) session taken over\.$`)
 	endedLine     = regexp.MustCompile(`^(?:\S+: )?Client (.*) \[\S+\] disconnected(?:: .*|\.)$`)
 )
 
-type line struct {
+type linePattern struct {
 	pattern *regexp.Regexp
 	kind    presence.Kind
 }
 
-// readLog reads a line of the log, of a broker that is known to be older than 2.1 or not.
-func readLog(text string, old bool) (presence.Event, bool) {
+// readLog parses a line of the log. before21 says that the broker is known to be older than 2.1. refusedLine comes before the patterns for
+// disconnects, which match its lines, too.
+func readLog(text string, before21 bool) (presence.Event, bool) {
 	const none = presence.Kind(0)
-	lines := []line{{connectedLine, presence.Connected}, {refusedLine, none}, {takenOverLine, presence.TakenOver}, {endedLine, presence.Disconnected}, {goneLine, presence.Disconnected}}
-	if old {
-		lines = []line{{connectedLine, presence.Connected}, {refusedLine, none}, {goneLine, presence.Disconnected}, {failedLine, presence.Disconnected}}
+	lines := []linePattern{{connectedLine, presence.Connected}, {refusedLine, none}, {takenOverLine, presence.TakenOver}, {endedLine, presence.Disconnected}, {goneLine, presence.Disconnected}}
+	if before21 {
+		lines = []linePattern{{connectedLine, presence.Connected}, {refusedLine, none}, {goneLine, presence.Disconnected}, {failedLine, presence.Disconnected}}
 	}
 	for _, l := range lines {
 		found := l.pattern.FindStringSubmatch(strings.TrimRight(text, "\r\n"))
 		if found == nil {
 			continue
 		}
-		clientID := strings.Join(found[1:], "") // of alternatives one is there
+		clientID := strings.Join(found[1:], "") // failedLine has two groups, of which one is empty
 		return presence.Event{Kind: l.kind, ClientID: clientID}, l.kind != none && clientID != "<unknown>"
 	}
 	return presence.Event{}, false
 }
 
-// isOld reports whether a version, as "mosquitto version 2.0.11", is before 2.1.
-func isOld(version string) bool {
+// isBefore21 reports whether a version, as "mosquitto version 2.0.11", is before 2.1.
+func isBefore21(version string) bool {
 	var major, minor int
 	_, err := fmt.Sscanf(version, "mosquitto version %d.%d", &major, &minor)
 	return err == nil && (major < 2 || major == 2 && minor < 1)
 }
 
-// readUptime reads how long the broker has been up. A retained one may be as old as sys_interval, or from before a restart.
+// readUptime reads how long the broker has been up. A retained message may be as old as sys_interval, or from before a restart.
 func readUptime(text string, retained bool) (presence.Event, bool) {
 	number, _, _ := strings.Cut(text, " ")
 	seconds, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || retained {
 		return presence.Event{}, false
 	}
-	const imprecise = 2 * time.Second // whole seconds, and the way here
-	return presence.Event{Kind: presence.Started, Ago: time.Duration(seconds)*time.Second + imprecise}, true
+	const rounding = 2 * time.Second // the broker reports whole seconds; Ago is an upper bound
+	return presence.Event{Kind: presence.Started, Ago: time.Duration(seconds)*time.Second + rounding}, true
 }
 
-// readState reads a client's state: 1 is connected, 0 is not. A take-over is 0 and then 1.
+// readState reads a client's state: 1 is connected, 0 is not. A session takeover is 0 and then 1.
 func readState(topic, payload string, retained bool) (presence.Event, bool) {
 	clientID, ok := strings.CutPrefix(topic, statePrefix)
 	clientID, isState := strings.CutSuffix(clientID, stateSuffix)

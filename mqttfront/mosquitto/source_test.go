@@ -63,7 +63,7 @@ func TestIsOld(t *testing.T) {
 	for version, old := range map[string]bool{
 		"mosquitto version 2.0.11": true, "mosquitto version 1.6.9": true, "mosquitto version 2.1.2": false, "mosquitto version 3.0.0": false, "": false,
 	} {
-		if isOld(version) != old {
+		if isBefore21(version) != old {
 			t.Errorf("%q: %v", version, !old)
 		}
 	}

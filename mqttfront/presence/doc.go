@@ -1,7 +1,7 @@
-// Package presence learns from what a broker publishes about its clients who has gone away, so that their watches end, and never ends a
-// watch that a client made after it came back.
+// Package presence finds client disconnects in what a broker publishes about its clients, so that their watches end. It never ends a watch that a
+// client made after it reconnected.
 //
-// What the broker tells arrives late, and by another connection than requests. Time is therefore taken from markers: messages that a node
+// The broker's events arrive late, and by another connection than requests. Time is therefore taken from markers: messages that a node
 // sends itself through the broker, by the session that brings the events. What arrives after a marker was processed by the broker after
 // the marker was sent; and when a client was not seen to come back before a marker returns, it was away when the marker was sent. No clock
 // of the broker counts. The clocks of two nodes count only when the leadership changes between a watch and its end, and may then be
@@ -10,11 +10,9 @@ package presence
 
 import (
 	"time"
-
-	"holdfast/mqttfront/broker"
 )
 
-// Slack is what watches are made younger, and departures older, so that clocks of two nodes may differ.
+// Slack is by how much watches are stamped later, and disconnects earlier, so that the clocks of two nodes may differ.
 const Slack = time.Second
 
 // Kind is what an Event tells.
@@ -25,8 +23,8 @@ const (
 	Connected    Kind = iota + 1 // the client has a new connection; an earlier one, if any, has ended
 	Disconnected                 // the client's connection has ended
 	TakenOver                    // the client's connection has ended because it has another one
-	Present                      // the client is connected since nobody knows when
-	Started                      // the broker has started, and nobody who was connected before is
+	Present                      // the client is connected, since an unknown time
+	Started                      // the broker has started: no client that was connected before is connected any more
 )
 
 // Event is what a broker tells of a client.
@@ -35,7 +33,7 @@ type Event struct {
 	ClientID string
 	// Connection orders the connections of one client, where the broker tells; 0 is unknown.
 	Connection int64
-	// Ago is how long ago a broker has Started, at least.
+	// Ago is, for Started, an upper bound on the broker's uptime when it published the event.
 	Ago time.Duration
 }
 
@@ -46,6 +44,3 @@ type Source interface {
 	// Read returns what a message says, and false when that is nothing about clients. Retained says that it was published earlier.
 	Read(topic string, payload []byte, retained bool) (Event, bool)
 }
-
-// gone takes departures, in the Origin's reckoning.
-type gone func(broker.Disconnect)

@@ -3,92 +3,96 @@ package presence
 import "holdfast/mqttfront/broker"
 
 const (
-	// confirmAfter is how long after a client's end it is looked at again, in milliseconds: then no watch of the connection that has ended
-	// is too young for the departure.
+	// confirmAfter is the time in milliseconds after which a disconnect is reported again, if the client has not reconnected. Watches are
+	// stamped Slack later and disconnects Slack earlier, so the first report may miss the newest watches. The 500 ms are for requests that
+	// arrive after the event.
 	confirmAfter = 2*int64(Slack/1e6) + 500
-	// maxAbsent bounds the clients that are looked at again, and maxConnections those whose connections are told apart; beyond it the
-	// next ones are not.
+	// maxAbsent bounds the disconnects that are reported again, and maxConnections the clients whose current connection is known. Further
+	// clients are not tracked.
 	maxAbsent      = 100_000
 	maxConnections = 200_000
 )
 
-// ledger turns events into departures. Times are milliseconds of this node's steady clock. It belongs to one goroutine.
+// ledger turns the broker's events into client disconnects. Times are milliseconds of Watcher.now. Methods must not be called concurrently:
+// session.handling serializes them.
 type ledger struct {
-	gone gone
-	// after is a time after which everything that comes now was processed by the broker.
-	after       int64
-	absent      map[string]int64 // when to look again at a client that has gone
-	connections map[string]int64 // of clients that are connected
-	started     int64            // when the broker did, about; 0 is unknown
+	report         func(broker.Disconnect)
+	processedAfter int64            // the broker processed the events that arrive now after this time
+	recheckAt      map[string]int64 // by client id: when to report its disconnect again
+	connections    map[string]int64 // by client id: Event.Connection of its current connection
+	started        int64            // estimated start of the broker; 0 is unknown
 }
 
 func newLedger() *ledger {
-	return &ledger{absent: map[string]int64{}, connections: map[string]int64{}}
+	return &ledger{recheckAt: map[string]int64{}, connections: map[string]int64{}}
 }
 
-// begin notes a session with the broker, before anything was subscribed in it. When it was not resumed, what happened before is unknown.
+// begin starts a session. now is a time before the CONNECT. If the session was not resumed, events were lost, and the ledger forgets all clients.
 func (l *ledger) begin(now int64, resumed bool) {
 	if resumed {
 		return
 	}
-	l.after = now
-	clear(l.absent)
+	l.processedAfter = now
+	clear(l.recheckAt)
 	clear(l.connections)
 }
 
-// event takes note of what the broker tells.
+// event handles an event of the broker.
 func (l *ledger) event(e Event, now int64) {
 	known := l.connections[e.ClientID]
 	switch e.Kind {
 	case Connected:
-		delete(l.absent, e.ClientID)
+		delete(l.recheckAt, e.ClientID)
 		if e.Connection != 0 && (known != 0 || len(l.connections) < maxConnections) {
 			l.connections[e.ClientID] = max(known, e.Connection)
 		}
-		if known != 0 && e.Connection <= known { // told twice, or late
+		if known != 0 && e.Connection <= known { // a duplicate, or out of order
 			return
 		}
-		l.emit(e.ClientID, l.after)
+		l.emit(e.ClientID, l.processedAfter) // a new connection ends the earlier one
 	case Present:
-		delete(l.absent, e.ClientID)
+		delete(l.recheckAt, e.ClientID)
 	case TakenOver:
-		if e.Connection == 0 || e.Connection >= known { // else the new connection was told already, and ended it
-			l.emit(e.ClientID, l.after)
+		if e.Connection == 0 || e.Connection >= known { // else the Connected event of the newer connection has reported this already
+			l.emit(e.ClientID, l.processedAfter)
 		}
 	case Disconnected:
 		if e.Connection != 0 && e.Connection < known {
-			return // of a connection before the one that there is
+			return // an earlier connection than the current one
 		}
 		delete(l.connections, e.ClientID)
-		l.emit(e.ClientID, l.after)
-		if len(l.absent) < maxAbsent {
-			l.absent[e.ClientID] = now + confirmAfter
+		l.emit(e.ClientID, l.processedAfter)
+		if len(l.recheckAt) < maxAbsent {
+			l.recheckAt[e.ClientID] = now + confirmAfter
 		}
 	case Started:
-		l.brokerStarted(l.after - e.Ago.Milliseconds()) // it was told after that, and perhaps waited since
+		l.brokerStarted(l.processedAfter - e.Ago.Milliseconds()) // published after processedAfter; now may be much later, because the event may have been queued
 	}
 }
 
-// brokerStarted takes note of when the broker started, which it says again and again.
+// brokerStarted handles a start time of the broker, which publishes its uptime repeatedly. A later start than the known one ends the connections of all
+// clients.
 func (l *ledger) brokerStarted(at int64) {
-	const imprecise = 5_000 // milliseconds
-	if l.started == 0 || at > l.started+imprecise {
-		l.gone(broker.Disconnect{Everyone: true, Time: at - int64(Slack/1e6)})
+	const tolerance = 5_000 // milliseconds
+	if l.started == 0 || at > l.started+tolerance {
+		l.report(broker.Disconnect{Everyone: true, Time: at - int64(Slack/1e6)})
 		l.started = at
 	}
 }
 
-// marker takes note of a marker that came back: whoever had gone before it was sent, and was not seen to come back, was still away then.
+// marker handles a marker that returned. Events keep the broker's order: a client that disconnected, and whose reconnect has not arrived, was not
+// connected when the marker was sent. Its disconnect is reported again with that time.
 func (l *ledger) marker(sent int64) {
-	l.after = max(l.after, sent)
-	for clientID, due := range l.absent {
+	l.processedAfter = max(l.processedAfter, sent)
+	for clientID, due := range l.recheckAt {
 		if due <= sent {
-			delete(l.absent, clientID)
+			delete(l.recheckAt, clientID)
 			l.emit(clientID, sent)
 		}
 	}
 }
 
+// emit reports the disconnect of a client, Slack before a time.
 func (l *ledger) emit(clientID string, at int64) {
-	l.gone(broker.Disconnect{ClientID: clientID, Time: at - int64(Slack/1e6)})
+	l.report(broker.Disconnect{ClientID: clientID, Time: at - int64(Slack/1e6)})
 }

@@ -15,7 +15,7 @@ import (
 func told() (*ledger, *[]broker.Disconnect) {
 	var departures []broker.Disconnect
 	l := newLedger()
-	l.gone = func(d broker.Disconnect) { departures = append(departures, d) }
+	l.report = func(d broker.Disconnect) { departures = append(departures, d) }
 	return l, &departures
 }
 
@@ -100,8 +100,8 @@ func TestBounds(t *testing.T) {
 	for i := range maxAbsent + 10 {
 		l.event(Event{Kind: Disconnected, ClientID: fmt.Sprint("x", i)}, 0)
 	}
-	if len(l.absent) != maxAbsent || len(l.connections) != maxConnections {
-		t.Errorf("%d absent, %d connections", len(l.absent), len(l.connections))
+	if len(l.recheckAt) != maxAbsent || len(l.connections) != maxConnections {
+		t.Errorf("%d absent, %d connections", len(l.recheckAt), len(l.connections))
 	}
 }
 

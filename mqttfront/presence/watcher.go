@@ -79,7 +79,7 @@ func (w *Watcher) topic() string {
 
 // WatchDisconnects implements broker.Driver. It is called once at a time.
 func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconnect)) error {
-	w.ledger.gone = tell
+	w.ledger.report = tell
 	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTime)
 	defer cancel()
 	network, err := w.config.Dialer.Dial(dialing)
