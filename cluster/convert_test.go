@@ -94,8 +94,9 @@ func TestConvertLog(t *testing.T) {
 	}
 }
 
-// A log without gaps takes what follows a snapshot that the node was sent: raft has to be told of what kind it is.
-func TestWALBehindASnapshot(t *testing.T) {
+// After raft has installed a snapshot, the WAL accepts the entries that follow it. It has no gaps, so raft must empty it first, which
+// CheckedLog.IsMonotonic makes it do.
+func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	network, members := NewNetwork(), servers("n1", "n2", "n3")
 	small := func(c *Config, _ *Environment) { c.TrailingEntries = 1 }
 	dir := t.TempDir()
@@ -151,7 +152,7 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	if err != nil || len(list) == 0 {
 		t.Fatal(list, err)
 	}
-	// What it had proposed when it was cut off, and nothing before its snapshot.
+	// Replace the log by four uncommitted entries right after the snapshot.
 	log := stores[id].Log
 	first, err := log.FirstIndex()
 	if err != nil {

@@ -107,7 +107,7 @@ func afterSnapshot(request *raft.AppendEntriesRequest, index, term uint64) *raft
 }
 
 // fromSnapshotEntry returns the request with the snapshot's last entry prepended. GetLog returns the same term for it, so
-// raft skips it and appends the rest, which updates its cached last term.
+// raft finds the same term with GetLog and skips the entry. It appends the remaining entries, if any, which updates its cached last term.
 func (t *Transport) fromSnapshotEntry(request *raft.AppendEntriesRequest, index, term uint64) *raft.AppendEntriesRequest {
 	changed := afterSnapshot(request, index, term)
 	previous, last := &raft.Log{}, &raft.Log{}

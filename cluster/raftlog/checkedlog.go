@@ -11,11 +11,12 @@ import (
 	"holdfast/fsm"
 )
 
-// CheckedLog stands between raft and its log store. It verifies the checksum of every entry before it is stored and after it
-// is read, because the stores have none: a flipped bit has to stop this node, not to spread. It ends the process when the
-// store fails or hangs, because raft goes on after a failed StoreLogs. It keeps the newest entries in memory, bounded by
-// bytes. And it knows which indexes hold commands: no-ops and configurations never reach the state machine, so a read has to
-// know which command to wait for.
+// CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It verifies the checksum of each command before
+// it stores it and after it reads it from the store, because the stores do not verify the entries that they read. A corrupt
+// entry ends the process, so that it is not replicated. A write or deletion that fails ends the process, because raft goes on
+// after a failed StoreLogs; one that hangs ends it, too. CheckedLog caches the newest entries, up to a number of bytes. It
+// knows which of the stored indexes hold commands: a read waits for the last committed command, because the state machine does
+// not see no-ops and configurations.
 type CheckedLog struct {
 	raft.LogStore
 	guard Guard
@@ -24,20 +25,20 @@ type CheckedLog struct {
 	cache      []*raft.Log // consecutive, ascending
 	cacheBytes int
 	cacheLimit int
-	commands   []uint64 // indexes of commands, ascending; cut at both ends
-	stored     int64    // bytes stored since ResetStored
+	commands   []uint64 // indexes of commands, ascending; a conflict removes the end, compaction and LastCommand the front
+	stored     int64    // bytes of entry data stored since ResetStored
 
 	followerSnapshot func() (index, term uint64)
 }
 
-// placeholderType marks an entry that GetLog made up for an index without one. It carries an index and a term only, and is
-// never stored.
+// placeholderType marks an entry that GetLog returns for a missing entry, or in place of an entry whose term contradicts the
+// snapshot. It has an index and a term (0 if unknown) and no data. It is never stored.
 const placeholderType raft.LogType = 255
 
 // ErrPlaceholder says that a leader sent a placeholder instead of an entry.
 var ErrPlaceholder = errors.New("refused to store a placeholder log entry from the leader")
 
-// NewCheckedLog returns a log that keeps so many bytes of its newest entries in memory.
+// NewCheckedLog returns a log over a store that caches at most cacheLimit bytes of its newest entries.
 func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog {
 	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, followerSnapshot: func() (index, term uint64) { return 0, 0 }}
 }
@@ -84,8 +85,8 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// clearBeforeGap deletes the whole log if the first new entry is not contiguous with it. Raft does this after it installs a
-// snapshot. A crash between the install and the deletion leaves the old entries.
+// clearBeforeGap deletes the whole log if the first new entry is above its end by more than one. Raft deletes the log itself
+// when it installs a snapshot. After a crash in between, the old entries are still there.
 func (l *CheckedLog) clearBeforeGap(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -124,8 +125,9 @@ func cachedSize(log *raft.Log) int {
 	return overhead + len(log.Data)
 }
 
-// GetLog implements raft.LogStore. On a follower with a snapshot it never returns ErrLogNotFound. It returns a placeholder
-// instead, because raft compares PrevLogTerm and the terms of entries with this log only, never with the snapshot:
+// GetLog implements raft.LogStore. While this node does not lead and has a snapshot, it never returns ErrLogNotFound. It
+// returns a placeholder instead. Raft compares terms with the snapshot only if its last log index is below the snapshot's and
+// PrevLogEntry is at that index. In every other case it asks this log:
 //
 //   - At the snapshot's index it returns the snapshot's term if the log has no entry or another term there. Otherwise a
 //     deposed leader with conflicting entries there would reject every AppendEntries of the new leader.

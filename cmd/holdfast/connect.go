@@ -64,11 +64,11 @@ func (c *connection) config() (config client.Config, err error) {
 			return config, usagef("--broker is %q: %w", text, err)
 		}
 		if !address.TLS && c.tls != (tlsconfig.Files{}) {
-			return config, usagef("--broker is %q: certificates are for mqtts:// only", text)
+			return config, usagef("--broker is %q: --ca-file, --cert-file, --key-file and --server-name need an mqtts:// address", text)
 		}
 	}
 	if strings.ContainsAny(c.clientID, "/+#\x00") {
-		return config, usagef("--client-id is %q: must not hold '/', '+' or '#'", c.clientID)
+		return config, usagef("--client-id is %q: must not contain '/', '+', '#' or NUL", c.clientID)
 	}
 	config = client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout, InvokeTopic: c.invokeTopic}
 	if c.passwordFile != "" {
@@ -106,7 +106,7 @@ func (c *connection) do(command *cobra.Command, run func(context.Context, *clien
 	if err != nil {
 		return err
 	}
-	defer func() { _ = connected.Close() }() // the answer is here; nothing more is to come
+	defer func() { _ = connected.Close() }() // Close always returns nil
 	ctx, cancel := context.WithTimeout(command.Context(), c.timeout)
 	defer cancel()
 	return run(ctx, connected)
@@ -115,7 +115,7 @@ func (c *connection) do(command *cobra.Command, run func(context.Context, *clien
 func readSecret(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read password: %w", err)
+		return nil, fmt.Errorf("read secret: %w", err)
 	}
 	for len(data) > 0 && (data[len(data)-1] == '\n' || data[len(data)-1] == '\r') {
 		data = data[:len(data)-1]
@@ -135,7 +135,7 @@ func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 		if err == nil && (len(now) > 0 || len(last) == 0) {
 			last = now
 		} else {
-			log.Warn("the password is not there: the last one is used", "file", file, "error", err)
+			log.Warn("cannot read the secret: the previous value stays in use", "file", file, "error", err)
 		}
 		return last
 	}, err

@@ -60,7 +60,7 @@ type Picture struct {
 	Time       time.Time           `json:"time"`
 	Members    []membership.Member `json:"members"`
 	Activities []*Activity         `json:"activities"` // of the members that answered
-	Overview   *Overview           `json:"overview"`   // null without a leader
+	Overview   *Overview           `json:"overview"`   // null if no leader answered
 }
 
 // stream sends a picture now and every few seconds, until nobody looks any more or the server stops.

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// open opens the stream of a status page.
+// stream opens the event stream of the status page.
 func (a *api) stream(ctx context.Context, query string) *http.Response {
 	a.t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/ui/events"+query, http.NoBody)

@@ -95,7 +95,7 @@ func setFromFile(field *Field, value any) error {
 	target, wantsList := field.Value.(*list)
 	switch {
 	case value == nil:
-		return nil // "key:" with nothing behind it
+		return nil // an empty value keeps the default
 	case isList && wantsList:
 		*target = nil
 		for _, element := range elements {
@@ -106,7 +106,7 @@ func setFromFile(field *Field, value any) error {
 		return fmt.Errorf("want one value, not a list")
 	}
 	if _, isText := field.Value.(*text); isText {
-		if _, quoted := value.(string); !quoted {
+		if _, isString := value.(string); !isString {
 			return fmt.Errorf("want text: put it in quotes, YAML reads it as something else")
 		}
 	}
@@ -122,7 +122,7 @@ func isSection(path string, byPath map[string]*Field) bool {
 	return false
 }
 
-// suggestion helps whoever got the case wrong.
+// suggestion returns a hint if the path differs from a setting only in case.
 func suggestion(path string, byPath map[string]*Field) string {
 	for known := range byPath {
 		if strings.EqualFold(known, path) {

@@ -121,7 +121,7 @@ func (l *listener) Close(closeClients listeners.CloseFn) {
 
 // clientConn is a connection as mochi needs it.
 type clientConn struct {
-	net.Conn          // the interface, so that a buffer's WriteTo meets Write below
+	net.Conn          // TLS over tcp, or tcp itself
 	beneath  net.Conn // the TCP connection under TLS
 
 	mu       sync.Mutex

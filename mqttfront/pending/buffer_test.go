@@ -29,7 +29,7 @@ func (n naivePending) bytes() (bytes int) {
 	return bytes
 }
 
-// writing counts a client's writes in the hands of the store; of all clients without a name.
+// writing counts the executing writes of a client, or of all clients if it has no name.
 func (n naivePending) writing(client string) (count int) {
 	for _, r := range n {
 		if r.state == StateExecuting && !r.Read && (client == "" || r.ClientKey() == client) {

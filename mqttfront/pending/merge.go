@@ -9,32 +9,33 @@ import (
 )
 
 // Merge adds to the buffer the requests of other nodes that it lacks. Each list is one node's buffer, in its order. It returns
-// the added requests, and how many did not fit.
+// the added requests, and how many copies it dropped because the buffer was full. It replaces the lists in elsewhere. open
+// reports whether a request is open and the state has no outcome for it.
 //
 // Only open requests get a new position, and only open requests are evidence of the order: of an answered request one node may
 // have the original and another a later copy. All other requests keep their order.
 func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added []*Request, full int) {
 	here := slices.Collect(p.All())
-	affected := make(map[string]bool) // clients with a request that did not come by this node's own session
+	affected := make(map[string]bool) // client keys whose order is computed again
 	for _, r := range here {
-		if r.FromPeer && r.state.IsHeld() && open(r) { // the nodes that are asked now may know better where it belongs
+		if r.FromPeer && r.state.IsHeld() && open(r) { // a peer's list may know a better position
 			affected[r.ClientKey()] = true
 		}
 	}
-	var names map[string]string // made when the first request is missing: before any is added
+	var localKeys map[string]string // this node's client key for each of the peers'; computed before the first Add, from common requests only
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
-			if _, held := p.byID[r.Command.ID]; held {
+			if _, buffered := p.byID[r.Command.ID]; buffered {
 				return false
 			}
 			if p.Full(r) {
 				full++
 				return true
 			}
-			if names == nil {
-				names = p.localClientKeys(elsewhere)
+			if localKeys == nil {
+				localKeys = p.localClientKeys(elsewhere)
 			}
-			r.client = names[r.ClientKey()] // reads of the client that come here wait for its writes
+			r.client = localKeys[r.ClientKey()] // so that the client's reads on this node wait for its writes
 			p.Add(r)
 			affected[r.ClientKey()] = true
 			added = append(added, r)
@@ -48,8 +49,8 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	return added, full
 }
 
-// evidence returns what says in which order requests were sent: what each node holds, in its order. A node puts what it took from other nodes among its
-// own as well as it can. The place of such a request does not count if one of these nodes received it itself; otherwise nothing better is known.
+// evidence returns the lists from which the send order is derived: this buffer and each peer's, in their order. A request that a node took from another
+// node is left out of its list if some node received it itself: the position there is only an estimate.
 func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 	received := make(map[fsm.RequestID]bool)
 	for _, r := range here {
@@ -60,12 +61,12 @@ func evidence(here []*Request, elsewhere [][]*Request) (lists [][]*Request) {
 			received[r.Command.ID] = received[r.Command.ID] || !r.Relayed
 		}
 	}
-	without := func(list []*Request, taken func(*Request) bool) []*Request {
-		return slices.DeleteFunc(slices.Clone(list), func(r *Request) bool { return taken(r) && received[r.Command.ID] })
+	withoutRelayed := func(list []*Request, relayed func(*Request) bool) []*Request {
+		return slices.DeleteFunc(slices.Clone(list), func(r *Request) bool { return relayed(r) && received[r.Command.ID] })
 	}
-	lists = append(lists, without(here, func(r *Request) bool { return r.FromPeer }))
+	lists = append(lists, withoutRelayed(here, func(r *Request) bool { return r.FromPeer }))
 	for _, list := range elsewhere {
-		lists = append(lists, without(list, func(r *Request) bool { return r.Relayed }))
+		lists = append(lists, withoutRelayed(list, func(r *Request) bool { return r.Relayed }))
 	}
 	return lists
 }
@@ -91,22 +92,22 @@ func (p *Buffer) localClientKeys(elsewhere [][]*Request) map[string]string {
 	return keys
 }
 
-// client returns the key of a request's client: the one of the copy that is held here, if there is one.
-func (p *Buffer) client(r *Request) string {
+// localClientKey returns the key of a request's client: that of the copy in this buffer, if there is one.
+func (p *Buffer) localClientKey(r *Request) string {
 	if here := p.byID[r.Command.ID]; here != nil {
 		r = here
 	}
 	return r.ClientKey()
 }
 
-// arrange puts all that is held into its order: that of the affected clients as all the nodes' lists say, that of the others as it is, and
-// between clients by the time of arrival.
+// arrange reorders the buffer. Open requests of affected clients get the order that mergeOrder finds in the lists. All other requests keep their order.
+// The two groups are interleaved by arrival time.
 func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string]bool, open func(*Request) bool) {
 	parts := make(map[string][][]*Request) // by client: what each node holds of it
 	for _, list := range lists {
 		part := make(map[string][]*Request)
 		for _, r := range list {
-			if key := p.client(r); affected[key] && open(r) && p.isOpenHere(r, open) {
+			if key := p.localClientKey(r); affected[key] && open(r) && p.positionCounts(r, open) {
 				part[key] = append(part[key], r)
 			}
 		}
@@ -129,8 +130,8 @@ func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string
 	for _, key := range slices.Sorted(maps.Keys(affected)) {
 		merged := mergeOrder(parts[key])
 		for i, r := range merged {
-			if here, held := p.byID[r.Command.ID]; held {
-				merged[i] = here
+			if own, buffered := p.byID[r.Command.ID]; buffered {
+				merged[i] = own
 			}
 		}
 		rankInOrder(merged)
@@ -148,8 +149,9 @@ func (p *Buffer) arrange(all []*Request, lists [][]*Request, affected map[string
 	}
 }
 
-// isOpenHere reports whether the copy of a request that is held here, if that is another, is open, too, and the first one here.
-func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
+// positionCounts reports whether a request's position may count. That of a request without an id always counts. A copy in this buffer counts if it is
+// the one in byID. A peer's copy counts if this buffer's copy is open.
+func (p *Buffer) positionCounts(r *Request, open func(*Request) bool) bool {
 	if r.Command.ID.IsZero() {
 		return true
 	}
@@ -157,24 +159,24 @@ func (p *Buffer) isOpenHere(r *Request, open func(*Request) bool) bool {
 	return here == r || r.element == nil && open(here)
 }
 
-// maxLag is how long a request may have been on its way to the node that has it. What takes longer is settled by a barrier.
+// maxLag bounds the time from the arrival of a request at the broker to its arrival at a node. A request that takes longer becomes settled only by a
+// barrier.
 const maxLag = 5 * time.Second
 
-// Settled returns the requests in a list that this node's ingest session will not deliver any more. The list is another
-// node's buffer in its order. A request is settled in two cases: the other node received it before the barrier; or it stands
-// before an open request of the same client that both nodes received themselves, and arrived less than maxLag after
-// lostBefore. This node may have lost requests that the broker received before lostBefore, and no later ones. A request that
-// is done needs no order: it is returned whether or not it is settled, so that its client is answered now.
-func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, done func(*Request) bool) (settled []*Request) {
-	settledUpTo := make(map[string]int) // by client: the length of the part of the list that is settled
+// Settled returns the requests of another node's buffer, in its order, that the new leader need not wait for. A request is returned in three cases: it
+// has an outcome; the other node received it before the barrier; or it precedes an anchor and arrived before lostBefore + maxLag. An anchor is
+// an open request of the same client that both nodes received themselves, and of which the other node's copy was not sent later. This
+// node may have lost what the broker received before lostBefore, and nothing later.
+func (p *Buffer) Settled(list []*Request, barrier, lostBefore time.Time, open, hasOutcome func(*Request) bool) (settled []*Request) {
+	anchorEnd := make(map[string]int) // by client: the index after the last anchor
 	for i, r := range list {
-		own, held := p.byID[r.Command.ID]
-		if held && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.SendOrder.Sub(own.SendOrder) < expiryRounding { // otherwise the client sent this copy later
-			settledUpTo[r.ClientKey()] = i + 1
+		own, buffered := p.byID[r.Command.ID]
+		if buffered && !own.FromPeer && !r.Relayed && open(own) && open(r) && r.SendOrder.Sub(own.SendOrder) < expiryRounding { // the other node's copy was not sent later
+			anchorEnd[r.ClientKey()] = i + 1
 		}
 	}
 	for i, r := range list {
-		if done(r) || r.Arrived.Before(barrier) || i < settledUpTo[r.ClientKey()] && r.Arrived.Before(lostBefore.Add(maxLag)) {
+		if hasOutcome(r) || r.Arrived.Before(barrier) || i < anchorEnd[r.ClientKey()] && r.Arrived.Before(lostBefore.Add(maxLag)) {
 			settled = append(settled, r)
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"holdfast/resp"
 )
 
-// What is an error, and under which setting. The integration tests have the rest of the grammar, on the wire.
-func TestParsePayloadFoldsCase(t *testing.T) {
+// CaseError is the error while verbs and options are case sensitive, and Error while they are not. If both are the same, only Error is set. The
+// integration tests cover the rest of the grammar.
+func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 	for _, test := range []struct {
 		arguments        []string
 		kind             fsm.Kind

@@ -16,9 +16,10 @@ import (
 
 // Conditions are what a judge has to know of a run.
 type Conditions struct {
-	// ClocksWild says that the clocks of a majority of the nodes were wrong.
+	// ClocksWild says that the clocks of a majority of the nodes may have been wrong.
 	ClocksWild bool
-	// QuotaTight reports whether a quota may have been used up for an operation; nil is never. WatchesTight says that of watches may.
+	// QuotaTight reports whether a quota may have been used up during an operation; nil is never. WatchesTight says that the quota of watches may be
+	// used up at any time.
 	QuotaTight   func(*Op) bool
 	WatchesTight bool
 	// Restricted is the prefix of clients that policy keeps from something at times; empty is none.
@@ -72,7 +73,7 @@ func (j *judge) violation(check, format string, args ...any) {
 	}
 }
 
-// Check holds what the clients saw against the promises. Nobody may add to the history meanwhile.
+// Check checks a history against docs/guarantees.md. The history must not change meanwhile.
 func Check(h *History, conditions Conditions) *Findings {
 	j := &judge{history: h, conditions: conditions, lastUse: make(map[hlc.Timestamp]time.Duration), count: make(map[string]int)}
 	for _, o := range h.Ops {
@@ -105,7 +106,8 @@ func Check(h *History, conditions Conditions) *Findings {
 	return &j.findings
 }
 
-// family returns what a key is used for.
+// family returns the first level of a key, by which the workload (test/workload/families.go) says what a key is used for: r for registers, p for what one
+// client pipelines, brief for keys that expire, and so on.
 func family(key string) string {
 	name, _, _ := strings.Cut(key, "/")
 	return name
@@ -140,7 +142,7 @@ func (j *judge) checkErrors() {
 	}
 	for _, o := range j.history.Ops {
 		if o.Known && o.Reply.Kind == resp.ReplyBulk {
-			if r := refused[string(o.Reply.Bulk)]; r != nil && r.Value != r.Client {
+			if r := refused[string(o.Reply.Bulk)]; r != nil && r.Value != r.Client { // a lock's value is its client's id, so it does not identify one SET
 				j.violation("effect after an error", "%s was seen by %s", r, o)
 			}
 		}
@@ -154,7 +156,7 @@ func (j *judge) checkErrors() {
 	}
 }
 
-// checkRepeats: whoever sends a write again gets the same reply.
+// checkRepeats: every copy of a write gets the same reply.
 func (j *judge) checkRepeats() {
 	for _, o := range j.history.Ops {
 		if o.Verb == Get || o.Anonymous || o.Late {

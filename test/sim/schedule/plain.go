@@ -13,7 +13,7 @@ func Start(Settings, []Switch) {}
 // Finish ends a run.
 func Finish() (Summary, int) { return Summary{}, 0 }
 
-// Calm ends stops, delays and demotions that are drawn. Without the overlay there are none.
+// Calm draws no more stops, delays and demotions. Without the overlay there are none.
 func Calm() {}
 
 // Enter puts the calling goroutine into a group. Without the overlay there are none.

@@ -27,7 +27,7 @@ func Finish() (summary Summary, recorded int) {
 	return summary, recorded
 }
 
-// Calm ends stops, delays and demotions that are drawn. Those that are under way go on.
+// Calm draws no more stops, delays and demotions. Those that are under way go on.
 func Calm() { simCalm() }
 
 // Enter puts the calling goroutine into a group, from 1 to MaxGroup, or 0 for none.
