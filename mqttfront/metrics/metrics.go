@@ -2,6 +2,7 @@
 package metrics
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,9 +20,10 @@ type Metrics struct {
 	Ingest  *ingest.Metrics
 	Publish *publish.Metrics
 
-	requests    *prometheus.CounterVec // command, outcome
-	Ignored     *prometheus.CounterVec // reason
-	stages      *prometheus.HistogramVec
+	requests    *prometheus.CounterVec                                 // command, outcome
+	answered    [commands][outcomes]atomic.Pointer[prometheus.Counter] // of requests: a look-up by labels costs more than all the rest
+	Ignored     *prometheus.CounterVec                                 // reason
+	stages      [stages]prometheus.Observer
 	Held        prometheus.Gauge
 	HeldDropped *prometheus.CounterVec // reason
 	Refused     *prometheus.CounterVec // reason
@@ -39,15 +41,14 @@ func New(registry prometheus.Registerer) *Metrics {
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	buckets := prometheus.ExponentialBuckets(0.00005, 2, 18)
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "holdfast_request_seconds", Help: "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
+		Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
+	}, []string{"stage"})
 	m := &Metrics{
-		Publish:  publish.NewMetrics(registry),
-		requests: vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
-		Ignored:  vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "holdfast_request_seconds", Help: "Time of requests by stage: queue (until taken up), commit (until the outcome is known), publish (until the broker has the reply).",
-			Buckets: buckets,
-		}, []string{"stage"}),
+		Publish:     publish.NewMetrics(registry),
+		requests:    vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
+		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
 		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
 		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
 		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), or their client has too many under way (client_share).", "reason"),
@@ -59,8 +60,11 @@ func New(registry prometheus.Registerer) *Metrics {
 	m.WithoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long or requests waited for room."})
 	m.Ingest = ingest.NewMetrics(registry, m.HeldDropped.WithLabelValues("stale"))
 	m.Disconnects = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
-	registry.MustRegister(m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, m.stages, m.Held, m.HeldDropped,
+	registry.MustRegister(m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
 		m.Kicked, m.Unreported, m.TakenUp, m.WithoutSession)
+	for stage, name := range [stages]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
+		m.stages[stage] = seconds.WithLabelValues(name)
+	}
 	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
 	for _, series := range []struct {
 		vector *prometheus.CounterVec
@@ -80,44 +84,88 @@ func New(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
+// Stage is a part of the time that a request takes.
+type Stage uint8
+
+// The stages of a request.
+const (
+	StageQueue   Stage = iota // until the leader takes it up
+	StageCommit               // until its outcome is known
+	StagePublish              // until the broker has the reply
+	stages
+)
+
+// Stage observes the time of one stage of a request.
+func (m *Metrics) Stage(stage Stage, took time.Duration) { m.stages[stage].Observe(took.Seconds()) }
+
 // Answered counts a request by its command and its outcome.
 func (m *Metrics) Answered(r *pending.Request, result *fsm.Result) {
-	m.requests.WithLabelValues(commandName(r.Command.Kind), outcomeName(result)).Inc()
+	command, outcome := commandOf(r.Command.Kind), outcomeOf(result)
+	known := &m.answered[command][outcome]
+	counter := known.Load()
+	if counter == nil {
+		made := m.requests.WithLabelValues(commandNames()[command], outcomeNames()[outcome])
+		counter = &made
+		known.Store(counter)
+	}
+	(*counter).Inc()
 }
 
-// Stage observes the time of one stage of a request: queue, commit or publish.
-func (m *Metrics) Stage(name string, took time.Duration) {
-	m.stages.WithLabelValues(name).Observe(took.Seconds())
+const (
+	commandInvalid = iota
+	commandSet
+	commandGet
+	commandDel
+	commandVDel
+	commandKeyNotify
+	commands
+)
+
+func commandNames() [commands]string {
+	return [commands]string{"invalid", "set", "get", "del", "vdel", "keynotify"}
 }
 
-func commandName(kind fsm.Kind) string {
+func commandOf(kind fsm.Kind) int {
 	switch kind {
 	case fsm.KindSet:
-		return "set"
+		return commandSet
 	case fsm.KindGet:
-		return "get"
+		return commandGet
 	case fsm.KindDel:
-		return "del"
+		return commandDel
 	case fsm.KindVDel:
-		return "vdel"
+		return commandVDel
 	case fsm.KindKeyNotify, fsm.KindKeyNotifyStop:
-		return "keynotify"
+		return commandKeyNotify
 	default:
-		return "invalid"
+		return commandInvalid
 	}
 }
 
-func outcomeName(result *fsm.Result) string {
+const (
+	outcomeError = iota
+	outcomeDone
+	outcomeNotApplied
+	outcomeMissing
+	outcomeDropped
+	outcomes
+)
+
+func outcomeNames() [outcomes]string {
+	return [outcomes]string{"error", "done", "not_applied", "missing", "dropped"}
+}
+
+func outcomeOf(result *fsm.Result) int {
 	switch result.Code {
 	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue:
-		return "done"
+		return outcomeDone
 	case fsm.CodeNotApplied:
-		return "not_applied"
+		return outcomeNotApplied
 	case fsm.CodeMissing, fsm.CodeNull:
-		return "missing"
+		return outcomeMissing
 	case fsm.CodeNoReply:
-		return "dropped"
+		return outcomeDropped
 	default:
-		return "error"
+		return outcomeError
 	}
 }

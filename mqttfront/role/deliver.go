@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
@@ -16,7 +17,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	}
 	l.pending.EndWrite(r)
 	r.MarkDelivering(index, time.Now())
-	l.metrics.Stage("commit", time.Since(r.Began))
+	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
 		l.endWorkLocked(r)
@@ -89,7 +90,7 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 	}
 	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
-		l.metrics.Stage("publish", now.Sub(o.Queued))
+		l.metrics.Stage(metrics.StagePublish, now.Sub(o.Queued))
 		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.reportLocked(r.Command.ID)

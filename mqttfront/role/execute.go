@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/metrics"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
@@ -22,7 +23,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
 	hasOutcome := r.State() == pending.StateDuplicate || r.Outcome() != 0
 	rejectOnly := r.IsDeduplicated() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
-	l.metrics.Stage("queue", now.Sub(r.Arrived))
+	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
 	overloaded := mayRefuse && !rejectOnly && l.overloadedLocked(r, now)
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
 		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
