@@ -120,8 +120,8 @@ func New(config Config, env Environment, l Leadership) *Proposer {
 	}
 }
 
-// Add queues a command. It returns false if the leadership has ended. Run is woken only when FurtherBatch commands are queued: the caller calls
-// Flush after the last Add.
+// Add queues a command. It returns false if the leadership has ended. Run is woken only when BatchCommands are queued: the caller calls Flush
+// after the last Add.
 func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	now := p.elapsed()
 	p.mu.Lock()
@@ -130,7 +130,7 @@ func (p *Proposer) Add(command fsm.Command, tag any) bool {
 		return false
 	}
 	p.queue.push(proposal{command, tag, now})
-	if p.queue.len() == p.config.FurtherBatch {
+	if p.queue.len() == p.config.BatchCommands { // not before: it would split what comes in one burst
 		p.poke()
 	}
 	return true

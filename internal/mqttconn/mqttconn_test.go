@@ -404,3 +404,29 @@ func TestPublisherNoticesSilence(t *testing.T) {
 		t.Errorf("%v", p.Err())
 	}
 }
+
+// Flush writes by itself, and so waits for a broker that does not read. Stop ends that, and each message is told of.
+func TestStopEndsAFlushThatWaits(t *testing.T) {
+	stuck := make(chan struct{})
+	network := fakeBroker(t, &packets.Properties{}, func(net.Conn, *bufio.Reader) { <-stuck })
+	p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c"}, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 1)
+	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(_ byte, err error) { told <- err }); err != nil {
+		t.Fatal(err)
+	}
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		p.Flush()
+	}()
+	p.Stop()
+	<-flushed
+	if err := <-told; !errors.Is(err, ErrClosed) {
+		t.Errorf("told %v", err)
+	}
+	<-p.Done()
+	close(stuck)
+}

@@ -71,15 +71,16 @@ type Publisher struct {
 	// starved has a value when Publish found no packet id: PUBACKs are read at once.
 	starved chan struct{}
 
-	mu     sync.Mutex
-	more   sync.Cond // the writer waits for bytes
-	room   sync.Cond // Publish waits for room
-	out    []byte
-	bounds []int // positions in out at which a new record begins
-	spare  []byte
-	flight []func(reason byte, err error) // by packet id
-	err    error
-	polite bool // send what is buffered before closing
+	mu      sync.Mutex
+	more    sync.Cond // the writer waits for bytes
+	room    sync.Cond // Publish waits for room
+	out     []byte
+	bounds  []int // positions in out at which a new record begins
+	spare   []byte
+	flight  []func(reason byte, err error) // by packet id
+	err     error
+	polite  bool // send what is buffered before closing
+	sending bool // one goroutine writes to the network
 
 	down    chan struct{} // closed when it begins to end
 	ended   chan struct{} // closed when it has ended
@@ -205,11 +206,17 @@ func (p *Publisher) StartRecord() {
 	}
 }
 
-// Flush sends what was published. Without it that is sent when there is much of it.
+// Flush sends what was published. Without it that is sent when there is much of it. Flush itself writes, if nobody else does: to wake another
+// goroutine for that costs more. So it blocks while the broker does not read. Stop ends that.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.more.Signal()
+	if p.sending || p.err != nil || len(p.out) == 0 {
+		return // who sends goes on while there is something
+	}
+	if p.sendLocked(); len(p.out) > 0 || p.err != nil {
+		p.more.Signal()
+	}
 }
 
 // RemoteAddr returns the broker's address.
@@ -234,9 +241,12 @@ func (p *Publisher) Close() {
 
 // Abort ends the connection at once; what is buffered is not sent. It waits for the end.
 func (p *Publisher) Abort() {
-	p.fail(ErrClosed, false)
+	p.Stop()
 	<-p.ended
 }
+
+// Stop is Abort without the wait.
+func (p *Publisher) Stop() { p.fail(ErrClosed, false) }
 
 // finish tells those in flight that the connection has ended.
 func (p *Publisher) finish() {
@@ -266,34 +276,37 @@ func (p *Publisher) fail(err error, polite bool) {
 	p.room.Broadcast()
 }
 
-// write sends what has gathered, in one call.
+// write sends what has gathered and what nobody flushes, until the connection ends.
 func (p *Publisher) write() {
 	defer func() { _ = p.conn.Close() }() // ends the reader, too
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		for len(p.out) == 0 && p.err == nil {
+		for p.sending || len(p.out) == 0 && p.err == nil {
 			p.more.Wait()
 		}
-		if p.err != nil && (!p.polite || len(p.out) == 0) {
+		if p.err != nil && (!p.polite || len(p.out) == 0) || !p.sendLocked() {
 			return
-		}
-		sending, bounds := p.out, p.bounds
-		p.out, p.spare, p.bounds = p.spare[:0], nil, nil
-		p.room.Broadcast()
-		p.mu.Unlock()
-		err := p.writeRecords(sending, bounds)
-		if err != nil {
-			p.fail(err, false)
-		}
-		p.mu.Lock()
-		if err != nil {
-			return
-		}
-		if cap(sending) <= 2*maxBuffered {
-			p.spare = sending
 		}
 	}
+}
+
+// sendLocked sends what has gathered, in one write for each record, and reports whether the connection is good. p.mu is not held meanwhile.
+func (p *Publisher) sendLocked() bool {
+	sending, bounds := p.out, p.bounds
+	p.out, p.spare, p.bounds, p.sending = p.spare[:0], nil, nil, true
+	p.room.Broadcast()
+	p.mu.Unlock()
+	err := p.writeRecords(sending, bounds)
+	if err != nil {
+		p.fail(err, false)
+	}
+	p.mu.Lock()
+	p.sending = false
+	if err == nil && cap(sending) <= 2*maxBuffered {
+		p.spare = sending
+	}
+	return err == nil
 }
 
 // writeRecords writes bytes in one call for each part between bounds.

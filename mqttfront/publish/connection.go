@@ -128,6 +128,7 @@ func (c *connection) requeue(blamed bool) bool {
 
 // pump publishes over one network connection until that or the context ends.
 func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
+	defer context.AfterFunc(ctx, publisher.Stop)() // Flush may wait for the broker to read
 	for {
 		o, wait := c.queue.next()
 		if wait {
@@ -150,7 +151,8 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 
 // send publishes one output and reports whether the network connection is still good.
 func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o *Output) bool {
-	packet := o.Encode(time.Now())
+	o.Sent = time.Now()
+	packet := o.Encode(o.Sent)
 	if packet == nil {
 		c.env.Metrics.notifications.WithLabelValues("expired").Inc()
 		c.acknowledge(o)

@@ -48,7 +48,7 @@ func (q *Requests) addPendingLocked(r *pending.Request) bool {
 	}
 	q.pending.Add(r)
 	q.metrics.Held.Set(float64(q.pending.Len()))
-	if !q.onlyHolder() { // the only holder acknowledges after the reply, so that the broker delivers the request again after a crash
+	if !q.onlyHolderLocked(r.Arrived) { // the only holder acknowledges after the reply, so that the broker delivers the request again after a crash
 		r.Done()
 		r.Done = func() {}
 	}
@@ -58,7 +58,7 @@ func (q *Requests) addPendingLocked(r *pending.Request) bool {
 // resolveCopyLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
 // adds it.
 func (q *Requests) resolveCopyLocked(r *pending.Request) bool {
-	if q.onlyHolder() {
+	if q.onlyHolderLocked(r.Arrived) {
 		return true
 	}
 	if r.Command.ID.IsZero() {

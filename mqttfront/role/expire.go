@@ -12,7 +12,7 @@ func (q *Requests) giveUp(now time.Time) {
 	defer q.mu.Unlock()
 	q.pending.Hints.Forget(now)
 	// Without other nodes' requests beside them, expired requests say nothing of where these stand. And those with a client that waits need the room.
-	useless := q.onlyHolder() || q.pending.Crowded()
+	useless := q.onlyHolderLocked(now) || q.pending.Crowded()
 	for r := range q.pending.All() {
 		if r.State().IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {
 			q.forgetLocked(r)

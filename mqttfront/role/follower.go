@@ -13,7 +13,7 @@ type follower struct{ *Requests }
 func (follower) leads() bool { return false }
 
 func (f follower) hasRoom(r *pending.Request) bool {
-	return !f.onlyHolder() || !f.pending.Full(r)
+	return !f.onlyHolderLocked(r.Arrived) || !f.pending.Full(r)
 }
 
 func (f follower) admit(r *pending.Request, found dedupResult) {

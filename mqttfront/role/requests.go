@@ -28,12 +28,15 @@ type Requests struct {
 	termStart termStart    // of the leader in force
 	busy      int          // requests executing or answering
 	shares    clientShares // of the same, by client
-	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
+	// turnaround is what requests took lately from their arrival until their reply was sent: a moving average. It does not count the time until the
+	// PUBACK, for which no client waits.
 	turnaround time.Duration
 	limits     fsm.Limits
 	version    uint32        // of the log, in force
 	expiry     time.Duration // of notifications
 	stopped    bool
+	alone      bool      // what Store.Alone said
+	aloneAsked time.Time // when
 	// Requests that arrived in (staleFrom, staleTo] may be older than the dedup table remembers.
 	staleFrom, staleTo time.Time
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
@@ -100,8 +103,16 @@ func (q *Requests) Serving() bool {
 	return leads && l.serving
 }
 
-// onlyHolder reports whether only this node and the broker have the requests that come here.
-func (q *Requests) onlyHolder() bool { return q.mode.onlyHolder(q.store.Alone()) }
+// aloneValid is for how long an answer of Store.Alone counts: asking costs more than all the rest of admitting a request.
+const aloneValid = 10 * time.Millisecond
+
+// onlyHolderLocked reports whether only this node and the broker have the requests that come here, or did so up to aloneValid ago.
+func (q *Requests) onlyHolderLocked(now time.Time) bool {
+	if since := now.Sub(q.aloneAsked); since < 0 || since > aloneValid {
+		q.alone, q.aloneAsked = q.store.Alone(), now
+	}
+	return q.mode.onlyHolder(q.alone)
+}
 
 func (q *Requests) leads() bool {
 	q.mu.Lock()
