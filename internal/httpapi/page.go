@@ -19,17 +19,16 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// The status page is for people: one page with its script and its style, nothing from elsewhere, and nothing on it changes anything. A
-// stream of server-sent events brings it what there is to see.
+// The status page is read-only HTML with one script and one style sheet, all embedded. It gets its data as server-sent events.
 
 //go:embed ui
 var pages embed.FS
 
 const (
-	pictureInterval = 2 * time.Second
-	// pictureTimeout bounds the wait for the other members.
-	pictureTimeout = time.Second
-	// maxStreams bounds the pages that are open at a time, of one node.
+	pageInterval = 2 * time.Second
+	// pageTimeout bounds the wait for the other members.
+	pageTimeout = time.Second
+	// maxStreams bounds the status pages that are open at one node.
 	maxStreams = 16
 )
 
@@ -52,9 +51,9 @@ func (a *admin) addPage(mux *http.ServeMux) {
 	mux.HandleFunc("GET /ui/events", a.stream)
 }
 
-// Picture is what the status page shows at a moment.
-type Picture struct {
-	Node       string              `json:"node"`   // that was asked
+// PageData is one event of the status page's stream.
+type PageData struct {
+	Node       string              `json:"node"`   // the node that answers
 	Leader     string              `json:"leader"` // empty when none is known
 	Version    string              `json:"version"`
 	Time       time.Time           `json:"time"`
@@ -63,7 +62,7 @@ type Picture struct {
 	Overview   *Overview           `json:"overview"`   // null if no leader answered
 }
 
-// stream sends a picture now and every few seconds, until nobody looks any more or the server stops.
+// stream sends the page's data now and every pageInterval, until the client disconnects or the server stops.
 func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	if err := checkQuery(r, "prefix"); err != nil {
 		a.fail(w, err)
@@ -79,16 +78,16 @@ func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	control := http.NewResponseController(w)
-	ticker := time.NewTicker(pictureInterval)
+	ticker := time.NewTicker(pageInterval)
 	defer ticker.Stop()
 	for {
-		picture, err := json.Marshal(a.picture(r.Context(), r.URL.Query().Get("prefix")))
+		data, err := json.Marshal(a.pageData(r.Context(), r.URL.Query().Get("prefix")))
 		if err != nil {
-			a.Log.Error("the status page", "error", err)
+			a.Log.Error("the data of the status page could not be encoded, its stream is closed", "error", err)
 			return
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(5 * pictureInterval)) // where it cannot be set, the server's own holds
-		if _, err := fmt.Fprintf(w, "data: %s\n\n", picture); err != nil || control.Flush() != nil {
+		_ = control.SetWriteDeadline(time.Now().Add(5 * pageInterval)) // if it cannot be set, the server's WriteTimeout applies
+		if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil || control.Flush() != nil {
 			return
 		}
 		select {
@@ -101,12 +100,12 @@ func (a *admin) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// picture asks all members at once.
-func (a *admin) picture(ctx context.Context, prefix string) *Picture {
-	ctx, cancel := context.WithTimeout(ctx, pictureTimeout)
+// pageData asks all members concurrently, for at most pageTimeout.
+func (a *admin) pageData(ctx context.Context, prefix string) *PageData {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	status := a.Node.Status()
-	p := &Picture{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []membership.Member{}, Activities: []*Activity{}}
+	p := &PageData{Node: a.Name, Leader: peer.NodeName(status.LeaderID), Version: a.Version, Time: time.Now(), Members: []membership.Member{}, Activities: []*Activity{}}
 	activities := make([]*Activity, len(status.Servers))
 	var asking sync.WaitGroup
 	asking.Go(func() { p.Members = a.Node.Membership().ListAsKnown(ctx) })
@@ -122,7 +121,7 @@ func (a *admin) picture(ctx context.Context, prefix string) *Picture {
 			}
 		})
 		if server.ID == status.LeaderID {
-			asking.Go(func() { p.Overview = a.leadersOverview(ctx, server, server.ID == status.ID, prefix) })
+			asking.Go(func() { p.Overview = a.leaderOverview(ctx, server, server.ID == status.ID, prefix) })
 		}
 	}
 	asking.Wait()
@@ -134,8 +133,9 @@ func (a *admin) picture(ctx context.Context, prefix string) *Picture {
 	return p
 }
 
-func (a *admin) leadersOverview(ctx context.Context, leader raft.Server, here bool, prefix string) *Overview {
-	if here {
+// leaderOverview returns the leader's overview, or nil if it gives none. self says that this node is the leader.
+func (a *admin) leaderOverview(ctx context.Context, leader raft.Server, self bool, prefix string) *Overview {
+	if self {
 		if a.Node.Confirm(ctx) != nil {
 			return nil
 		}
@@ -148,7 +148,7 @@ func (a *admin) leadersOverview(ctx context.Context, leader raft.Server, here bo
 	return &overview
 }
 
-// ask gets an answer of another member's admin API.
+// ask sends a GET request to another member's admin API, and decodes the JSON answer.
 func (a *admin) ask(ctx context.Context, member raft.Server, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostName(member.ID)+path, http.NoBody)
 	if err != nil {
@@ -159,7 +159,7 @@ func (a *admin) ask(ctx context.Context, member raft.Server, path string, into a
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }() // it was read as far as it is of interest
+	defer func() { _ = response.Body.Close() }() // an error of Close changes nothing
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}

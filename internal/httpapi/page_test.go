@@ -34,7 +34,7 @@ func (a *api) stream(ctx context.Context, query string) *http.Response {
 }
 
 // next reads the next picture.
-func next(t *testing.T, stream *bufio.Reader) (p Picture) {
+func next(t *testing.T, stream *bufio.Reader) (p PageData) {
 	t.Helper()
 	for {
 		line, err := stream.ReadString('\n')
@@ -51,7 +51,7 @@ func next(t *testing.T, stream *bufio.Reader) (p Picture) {
 }
 
 // Any node shows all members, and what the leader knows of keys, locks and watches.
-func TestPictures(t *testing.T) {
+func TestAnyNodeShowsTheCluster(t *testing.T) {
 	leader, follower := startAPIs(t)
 	for _, command := range []fsm.Command{
 		{Kind: fsm.KindSet, Key: []byte("a/1"), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 1, NodeID: "c"}},
@@ -76,7 +76,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// So many pages may be open at a time; one that is closed makes room.
+// At most maxStreams pages may be open at a time. Closing one frees its slot.
 func TestStreamsAreBounded(t *testing.T) {
 	leader, _ := startAPIs(t)
 	ctx, closePages := context.WithCancel(t.Context())

@@ -13,17 +13,17 @@ import (
 	"holdfast/internal/ordered"
 )
 
-// acceptPause is how long nobody is let in after that has failed.
+// acceptPause is the delay before the next Accept after one failed.
 const acceptPause = 100 * time.Millisecond
 
-// listener accepts connections for mochi. Unlike mochi's own it bounds the wait for CONNECT and for a client that does not
-// read, and its Close ends connections that never said anything.
+// listener accepts connections for mochi. Unlike mochi's own it bounds the wait for CONNECT (connectTimeout) and for a write (writeTimeout), and its
+// Close also ends connections that sent no CONNECT.
 type listener struct {
 	config Config
-	ended  func(net.Conn)
+	ended  func(net.Conn) // called when mochi is done with a connection
 
 	network net.Listener
-	work    sync.WaitGroup
+	work    sync.WaitGroup // one for each connection
 
 	mu     sync.Mutex
 	closed bool
@@ -63,22 +63,23 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 			return
 		case err != nil: // no file descriptors are left, say
 			l.config.Log.Warn("a connection could not be accepted", "error", err)
-			time.Sleep(acceptPause) // an ended listener is noticed after it
+			time.Sleep(acceptPause) // if Close was called, the next Accept returns net.ErrClosed
 			continue
 		}
-		conn := &clientConn{Conn: accepted, beneath: accepted, timeout: writeTimeout}
+		conn := &clientConn{Conn: accepted, tcp: accepted, timeout: writeTimeout}
 		if l.config.TLS != nil {
 			conn.Conn = tls.Server(accepted, l.config.TLS)
 		}
 		_ = conn.Conn.SetReadDeadline(time.Now().Add(connectTimeout)) // mochi replaces it after CONNECT
-		if !l.run(conn, establish) {
+		if !l.serveConn(conn, establish) {
 			_ = accepted.Close()
 			return
 		}
 	}
 }
 
-func (l *listener) run(conn *clientConn, establish listeners.EstablishFn) bool {
+// serveConn serves a connection on a goroutine of its own. It returns false after Close.
+func (l *listener) serveConn(conn *clientConn, establish listeners.EstablishFn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -86,9 +87,9 @@ func (l *listener) run(conn *clientConn, establish listeners.EstablishFn) bool {
 	}
 	l.open.Add(conn)
 	l.work.Go(func() {
-		err := establish(l.ID(), conn) // returns when the connection has ended and OnDisconnect has run
+		err := establish(l.ID(), conn) // returns when the connection has ended, and OnDisconnect has run if the client was authenticated
 		l.ended(conn)
-		_ = conn.beneath.Close()
+		_ = conn.tcp.Close()
 		l.mu.Lock()
 		l.open.Delete(conn)
 		l.mu.Unlock()
@@ -106,27 +107,27 @@ func (l *listener) Close(closeClients listeners.CloseFn) {
 	}
 	l.closed = true
 	_ = l.network.Close()
-	for conn := range l.open.All() { // nobody holds up the end for longer than this
-		conn.shutDown(time.Second)
+	for conn := range l.open.All() { // a client that does not read delays Close by one second at most
+		conn.beginClose(time.Second)
 	}
 	l.mu.Unlock()
-	closeClients(l.ID()) // DISCONNECT to each
+	closeClients(l.ID()) // mochi sends DISCONNECT, if its queue is empty, and stops the client
 	l.mu.Lock()
 	for conn := range l.open.All() {
-		_ = conn.beneath.Close()
+		_ = conn.tcp.Close()
 	}
 	l.mu.Unlock()
 	l.work.Wait()
 }
 
-// clientConn is a connection as mochi needs it.
+// clientConn is a client's network connection. It bounds writes, and closes itself when a write fails.
 type clientConn struct {
-	net.Conn          // TLS over tcp, or tcp itself
-	beneath  net.Conn // the TCP connection under TLS
+	net.Conn // TLS over tcp, or tcp itself
+	tcp      net.Conn
 
-	mu       sync.Mutex
-	shutdown bool
-	timeout  time.Duration // for a write
+	mu      sync.Mutex
+	closing bool
+	timeout time.Duration // for a write
 }
 
 // setTimeout bounds the wait for a client that does not read.
@@ -136,27 +137,29 @@ func (c *clientConn) setTimeout(timeout time.Duration) {
 	c.timeout = timeout
 }
 
-func (c *clientConn) shutDown(grace time.Duration) {
+// beginClose bounds the writes from now on, together, by a grace time.
+func (c *clientConn) beginClose(grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.shutdown = true
-	_ = c.beneath.SetWriteDeadline(time.Now().Add(grace))
+	c.closing = true
+	_ = c.tcp.SetWriteDeadline(time.Now().Add(grace))
 }
 
-// SetDeadline is called by mochi before each read, with the keep-alive time. It is not meant for writes.
+// SetDeadline sets the read deadline only. mochi calls it after CONNECT and before each packet, with 1.5 times the keep-alive time. Write sets the
+// deadlines of writes.
 func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// Write bounds the wait for a client that does not read, and closes the connection on an error, which mochi ignores: a packet
-// that was written by half must not be followed by another.
+// Write bounds the wait for a client that does not read, and closes the connection on an error. mochi ignores write errors: without the close it
+// would write the next packet after a partial one.
 func (c *clientConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	if !c.shutdown {
+	if !c.closing {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.timeout))
 	}
 	c.mu.Unlock()
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		_ = c.beneath.Close()
+		_ = c.tcp.Close()
 	}
 	return n, err
 }

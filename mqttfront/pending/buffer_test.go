@@ -11,10 +11,11 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// naivePending is a list of requests; everything else is found by looking through it.
-type naivePending []*Request
+// modelBuffer is a list of requests, in which everything is found by a search. State and outcome are those of the requests themselves, which the buffer
+// sets.
+type modelBuffer []*Request
 
-func (n naivePending) of(id fsm.RequestID) *Request {
+func (n modelBuffer) byID(id fsm.RequestID) *Request {
 	i := slices.IndexFunc(n, func(r *Request) bool { return r.Command.ID == id })
 	if i < 0 || id.IsZero() {
 		return nil
@@ -22,15 +23,15 @@ func (n naivePending) of(id fsm.RequestID) *Request {
 	return n[i]
 }
 
-func (n naivePending) bytes() (bytes int) {
+func (n modelBuffer) bytes() (bytes int) {
 	for _, r := range n {
 		bytes += r.Size
 	}
 	return bytes
 }
 
-// writing counts the executing writes of a client, or of all clients if it has no name.
-func (n naivePending) writing(client string) (count int) {
+// executingWrites counts the executing writes of a client, or of all clients if client is empty.
+func (n modelBuffer) executingWrites(client string) (count int) {
 	for _, r := range n {
 		if r.state == StateExecuting && !r.Read && (client == "" || r.ClientKey() == client) {
 			count++
@@ -39,18 +40,18 @@ func (n naivePending) writing(client string) (count int) {
 	return count
 }
 
-// Requests of three clients come, are proposed, come back, get outcomes, are released and removed, in any order. Each id comes once at a time, as
-// at a follower.
-func TestPendingAgainstModel(t *testing.T) {
+// Random requests of three clients are added, executed, held again, answered, released and removed. At most one request has an id at a time, as at a
+// follower.
+func TestBufferMatchesModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		p, now := NewBuffer(12, 900), time.Unix(1_700_000_000, 0)
-		var model naivePending
+		var model modelBuffer
 		index, published := uint64(0), uint64(0)
 		remove := func(q *Request) {
 			p.EndWrite(q)
 			if !p.Remove(q) || p.Remove(q) {
-				t.Fatalf("seed %d: removed twice, or not at all", seed)
+				t.Fatalf("seed %d: Remove did not return true and then false", seed)
 			}
 			model = slices.DeleteFunc(model, func(m *Request) bool { return m == q })
 		}
@@ -68,7 +69,7 @@ func TestPendingAgainstModel(t *testing.T) {
 				if p.Full(q) != full {
 					t.Fatalf("seed %d: full %v with %d requests, %d bytes", seed, !full, len(model), model.bytes())
 				}
-				if !full && model.of(q.Command.ID) == nil {
+				if !full && model.byID(q.Command.ID) == nil {
 					p.Add(q)
 					model = append(model, q)
 				}
@@ -95,9 +96,9 @@ func TestPendingAgainstModel(t *testing.T) {
 					want = slices.DeleteFunc(want, func(m *Request) bool { return m == q })
 					remove(q)
 				}
-				for _, q := range want { // in the hands of the store when its outcome was published
+				for _, q := range want { // not held when Released passed its outcome: AddOutcome makes it releasable again
 					if p.AddOutcome(q); !slices.Contains(p.Released(published), q) {
-						t.Fatalf("seed %d: not released", seed)
+						t.Fatalf("seed %d: a held request with a published outcome is not released", seed)
 					}
 					remove(q)
 				}
@@ -107,27 +108,25 @@ func TestPendingAgainstModel(t *testing.T) {
 			if got := slices.Collect(p.All()); !slices.Equal(got, model) || p.Len() != len(model) || p.bytes != model.bytes() {
 				t.Fatalf("seed %d: %d requests, %d bytes; want %d, %d", seed, p.Len(), p.bytes, len(model), model.bytes())
 			}
-			for client, named := range map[string]bool{"a": true, "b": true, "c": true, "": false} {
+			for _, client := range []string{"a", "b", "c", ""} {
 				get := &Request{Request: wire.Request{Read: true}}
-				if named {
-					get.Command.Principal.ClientID = client
-				}
-				if free := p.NoConflictingWrite(get); free != (model.writing(client) == 0) {
-					t.Fatalf("seed %d: no write of %q under way: %v", seed, client, free)
+				get.Command.Principal.ClientID = client
+				if free := p.NoConflictingWrite(get); free != (model.executingWrites(client) == 0) {
+					t.Fatalf("seed %d: NoConflictingWrite(%q) = %v", seed, client, free)
 				}
 			}
-			if held := model.of(q.Command.ID); p.byID[q.Command.ID] != held {
-				t.Fatalf("seed %d: another request counts for the id", seed)
+			if want := model.byID(q.Command.ID); p.byID[q.Command.ID] != want {
+				t.Fatalf("seed %d: byID does not have the model's request", seed)
 			}
 		}
 	}
 }
 
-// Of two copies the first in the order stays, and stands for the other as well, whichever the store gives back first.
-func TestKeepFirst(t *testing.T) {
+// KeepFirst keeps the earlier copy and merges the later one into it, in whichever order the store returns them.
+func TestEarlierCopyIsKept(t *testing.T) {
 	for name, test := range map[string]struct {
-		given   []int // the copies, as they come back to be held; the second was taken in later
-		dropped []int // then, 0 for none
+		returned []int // the order in which the store returns copies 1 and 2; copy 2 was added later
+		dropped  []int // the copy that KeepFirst returns at each step, 0 for nil
 	}{
 		"the first comes back first":  {[]int{1, 2}, []int{0, 2}},
 		"the second comes back first": {[]int{2, 1}, []int{0, 2}},
@@ -141,7 +140,7 @@ func TestKeepFirst(t *testing.T) {
 				p.Add(r)
 				r.state = StateExecuting
 			}
-			for i, number := range test.given {
+			for i, number := range test.returned {
 				r := copies[number-1]
 				r.MarkHeld()
 				dropped := p.KeepFirst(r)
@@ -153,7 +152,7 @@ func TestKeepFirst(t *testing.T) {
 				}
 			}
 			if p.byID[id] != copies[0] || copies[0].Command.Lifetime != 2 || p.Len() != 1 {
-				t.Error("the first one does not stand for both")
+				t.Error("the earlier copy was not kept alone, with the longer lifetime")
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 func TestAttacksOnIdentity(t *testing.T) {
 	g := startGuarded(t)
 	s, audit := startGuardedServer(t, g)
-	victim, attacker := g.as(t, "press-1", "press"), g.as(t, "robot-1", "robot")
+	victim, attacker := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
 	victim.subscribe(notificationsOf("press-1"))
 	if reply := victim.call(request{payload: array("SET", "own/press-1", "mine"), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
 		t.Fatalf("the victim's own key: %q", reply.Payload)
@@ -72,18 +72,18 @@ func TestAttacksOnIdentity(t *testing.T) {
 	// A request with another client's response topic, or a node's own topic, is not answered, and its client sent away.
 	for _, topic := range []string{victim.topic, "clients/press-1/anything", "clients/press-1", goResponseOf("press-1"), "clients/robot-2/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response", strings.Repeat("l/", 200) + "l", "holdfast/holdfast/n1/probe", notificationsOf("press-1")[:60]} {
 		tried++
-		offender := g.as(t, "robot-2", "robot")
+		offender := g.connect(t, "robot-2", "robot")
 		offender.publish(request{payload: array("SET", "own/robot-2", "injected"), topic: topic, properties: []string{"__ts", now()}})
 		if reason := offender.end(); reason != 0x98 {
 			t.Errorf("response topic %s: ended with 0x%02X", topic, reason)
 		}
 	}
-	attacker = g.as(t, "robot-1", "robot") // of the same user, which was sent away
+	attacker = g.connect(t, "robot-1", "robot") // of the same user, which was sent away
 
 	// A will is no request, whatever it says.
 	for _, command := range []string{array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP")} {
 		tried++
-		g.die(t, command)
+		g.publishWill(t, command)
 	}
 
 	if reply := attacker.call(request{payload: array("GET", "own/robot-1")}); string(reply.Payload) != "$-1\r\n" {
@@ -127,7 +127,7 @@ func repeated(key, value string, count int) (properties []string) {
 func TestAttacksOnTopics(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
-	victim, attacker := g.as(t, "press-1", "press"), g.as(t, "robot-1", "robot")
+	victim, attacker := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
 	victim.subscribe(notificationsOf("press-1"))
 	tried := 0
 	for _, filter := range []string{
@@ -150,7 +150,7 @@ func TestAttacksOnTopics(t *testing.T) {
 		"holdfast/holdfast/node/presence": "1 2", "$CONTROL/dynamic-security/v1": `{"commands":[{"command":"disableClient","username":"press"}]}`,
 	} {
 		tried++
-		response, err := g.as(t, "robot-2", "robot").client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Payload: []byte(payload)})
+		response, err := g.connect(t, "robot-2", "robot").client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Payload: []byte(payload)})
 		if err == nil && (response == nil || response.ReasonCode < 0x80) {
 			t.Errorf("published on %s", topic)
 		}
@@ -189,7 +189,7 @@ func TestAttacksOnTopics(t *testing.T) {
 func TestSendAwayOnMosquitto(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
-	bystander, offender := g.as(t, "press-1", "press"), g.as(t, "robot-1", "robot")
+	bystander, offender := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
 	bystander.call(request{payload: array("GET", "own/press-1")}) // somebody leads
 	offender.publish(request{payload: array("GET", "k"), topic: invokeTopic, properties: []string{"__srcId", "press-1", "$holdfast-client-id", "press-1", "$holdfast-username", "press"}})
 	if reason := offender.end(); reason != 0x98 {
@@ -198,7 +198,7 @@ func TestSendAwayOnMosquitto(t *testing.T) {
 	if reply := bystander.call(request{payload: array("GET", "own/press-1")}); string(reply.Payload) != "$-1\r\n" {
 		t.Errorf("the bystander: %q", reply.Payload)
 	}
-	if reply := g.as(t, "robot-1", "robot").call(request{payload: array("GET", "own/robot-1")}); string(reply.Payload) != "$-1\r\n" {
+	if reply := g.connect(t, "robot-1", "robot").call(request{payload: array("GET", "own/robot-1")}); string(reply.Payload) != "$-1\r\n" {
 		t.Errorf("the offender, back again: %q", reply.Payload)
 	}
 	if users, err := os.ReadFile(g.users); err != nil || bytes.Contains(users, []byte(`"disabled"`)) {

@@ -17,34 +17,35 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// guarded is Mosquitto with the whole configuration that the documentation gives: TLS, the identity plugin, dynamic security, and the access
-// control list. Clients of the tests come by a second listener without TLS.
-type guarded struct {
+// securedMosquitto is a Mosquitto with the identity plugin and a TLS listener for the nodes. The clients of the tests use a second listener, without
+// TLS. startGuarded adds the documented dynamic security and access list.
+type securedMosquitto struct {
 	*mosquitto
 	secure      string // address of the listener with TLS
 	authorities *testcert.Authority
-	users       string // file of the dynamic security plugin
+	users       string // path of the dynamic security plugin's JSON file
 }
 
 const password = "secret"
 
-func startGuarded(t *testing.T, extra ...string) *guarded {
+// startGuarded starts Mosquitto with the documented production configuration and extra lines, and creates its users.
+func startGuarded(t *testing.T, extra ...string) *securedMosquitto {
 	t.Helper()
-	g := &guarded{authorities: testcert.NewAuthority(t)}
+	g := &securedMosquitto{authorities: testcert.NewAuthority(t)}
 	g.authorities.Issue("broker", "127.0.0.1")
 	folder := t.TempDir()
 	g.users = filepath.Join(folder, "dynamic-security.json")
 	if output, err := exec.CommandContext(t.Context(), need(t, "mosquitto_ctrl"), "dynsec", "init", g.users, "admin", password).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	// As docs/brokers/mosquitto.md says: else the plugin lets everybody receive everything, before the list is asked.
+	// As docs/brokers/mosquitto.md says: with true, the plugin allows every delivery, and Mosquitto never checks the access list.
 	users, err := os.ReadFile(g.users)
 	if err == nil {
-		closed := regexp.MustCompile(`"publishClientReceive":\s*true`).ReplaceAll(users, []byte(`"publishClientReceive": false`))
-		if bytes.Equal(closed, users) {
-			t.Fatal("the dynamic security plugin's file has another form")
+		restricted := regexp.MustCompile(`"publishClientReceive":\s*true`).ReplaceAll(users, []byte(`"publishClientReceive": false`))
+		if bytes.Equal(restricted, users) {
+			t.Fatal("publishClientReceive is not in the dynamic security plugin's file")
 		}
-		err = os.WriteFile(g.users, closed, 0o600)
+		err = os.WriteFile(g.users, restricted, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -68,13 +69,13 @@ func startGuarded(t *testing.T, extra ...string) *guarded {
 	}
 	g.start(t)
 	for _, user := range []string{"holdfast", "press", "robot"} {
-		g.control(t, "createClient", user, "-p", password)
+		g.dynsec(t, "createClient", user, "-p", password)
 	}
 	return g
 }
 
-// control runs a command of mosquitto_ctrl as the administrator.
-func (g *guarded) control(t *testing.T, arguments ...string) string {
+// dynsec runs a dynsec command of mosquitto_ctrl as the administrator.
+func (g *securedMosquitto) dynsec(t *testing.T, arguments ...string) string {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(g.address)
 	arguments = append([]string{"-h", "127.0.0.1", "-p", port, "-u", "admin", "-P", password, "dynsec"}, arguments...)
@@ -85,8 +86,8 @@ func (g *guarded) control(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// login connects a client of a user that has not subscribed to anything.
-func (g *guarded) login(t *testing.T, id, user string) *peer {
+// login connects a client as a user. It has no subscription.
+func (g *securedMosquitto) login(t *testing.T, id, user string) *peer {
 	t.Helper()
 	p, err := login(t, g.address, &paho.Connect{ClientID: id, CleanStart: true, KeepAlive: 30, Username: user, UsernameFlag: true, Password: []byte(password), PasswordFlag: true})
 	if err != nil {
@@ -95,17 +96,17 @@ func (g *guarded) login(t *testing.T, id, user string) *peer {
 	return p
 }
 
-// as connects a client of a user that receives what comes to its response topic.
-func (g *guarded) as(t *testing.T, id, user string) *peer {
+// connect is login, and subscribes to the client's response topic.
+func (g *securedMosquitto) connect(t *testing.T, id, user string) *peer {
 	t.Helper()
 	p := g.login(t, id, user)
 	p.subscribe(p.topic)
 	return p
 }
 
-// die lets a client with a will lose its connection, and waits until the broker has noticed. The properties of a will are those of a request
-// on another client's key. (paho.golang leaves the properties of wills out.)
-func (g *guarded) die(t *testing.T, payload string) {
+// publishWill connects robot-3 with a will and kills it, so that the broker publishes the will. The will looks like a request of press-1. It uses
+// mosquitto_sub, because paho.golang does not encode the properties of a will.
+func (g *securedMosquitto) publishWill(t *testing.T, payload string) {
 	t.Helper()
 	const id = "robot-3"
 	_, port, _ := net.SplitHostPort(g.address)
@@ -128,12 +129,11 @@ func (g *guarded) die(t *testing.T, payload string) {
 	p := start(t, need(t, "mosquitto_sub"), arguments...)
 	eventually(t, "the client is connected", func() bool { return count(connected) > before[0] })
 	p.kill()
-	eventually(t, "the broker notices its end", func() bool { return count(gone) > before[1] })
+	eventually(t, "the broker logs that the client is gone", func() bool { return count(gone) > before[1] })
 }
 
-// startGuardedServer starts a node behind the broker, with a policy that gives each client its own keys.
-// It returns where it writes its audit log, too.
-func startGuardedServer(t *testing.T, g *guarded) (s *server, audit string) {
+// startGuardedServer starts a node on the broker, with a policy that gives each client its own keys. audit is the path of its audit log.
+func startGuardedServer(t *testing.T, g *securedMosquitto) (s *server, audit string) {
 	t.Helper()
 	folder := t.TempDir()
 	policy, secret := filepath.Join(folder, "policy.yaml"), filepath.Join(folder, "password")
@@ -152,7 +152,7 @@ stateStoreResources:
 		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username",
 		"--audit.file", filepath.Join(folder, "audit.jsonl"))
 	s.waitReady(t)
-	eventually(t, "the node can send clients away", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
+	eventually(t, "the client-disconnect feed is up", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	return s, filepath.Join(folder, "audit.jsonl")
 }
 
@@ -192,7 +192,7 @@ func copyOf(t testing.TB, from string) string {
 }
 
 // startOpen starts Mosquitto with the identity plugin and allows anonymous clients. The access list allows every topic: only the plugin denies.
-func startOpen(t *testing.T) *guarded {
+func startOpen(t *testing.T) *securedMosquitto {
 	t.Helper()
 	folder := t.TempDir()
 	passwords, acl := filepath.Join(folder, "passwords"), filepath.Join(folder, "acl")
@@ -202,7 +202,7 @@ func startOpen(t *testing.T) *guarded {
 	if err := os.WriteFile(acl, []byte("topic readwrite #\ntopic read $SYS/#\nuser holdfast\ntopic readwrite #\ntopic read $SYS/#\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := &guarded{authorities: testcert.NewAuthority(t)}
+	g := &securedMosquitto{authorities: testcert.NewAuthority(t)}
 	g.authorities.Issue("broker", "127.0.0.1")
 	secure := freePort(t)
 	g.secure = fmt.Sprintf("127.0.0.1:%d", secure)
@@ -212,7 +212,7 @@ func startOpen(t *testing.T) *guarded {
 }
 
 // startMembersBehind starts a cluster of three nodes behind a broker with the plugin, which they reach by TLS.
-func startMembersBehind(t *testing.T, g *guarded) members {
+func startMembersBehind(t *testing.T, g *securedMosquitto) members {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {

@@ -225,13 +225,13 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	folder := t.TempDir()
 	g := startGuarded(t, "persistence true", "persistence_location "+folder+"/")
 	s, _ := startGuardedServer(t, g)
-	p := g.as(t, "press-1", "press")
+	p := g.connect(t, "press-1", "press")
 	p.call(request{payload: array("GET", "own/press-1")})
 	s.kill()
 	for i := range 3 {
 		p.publish(request{payload: array("SET", fmt.Sprintf("own/press-1/%d", i), "queued"), properties: []string{"__ts", now()}})
 	}
-	g.die(t, array("SET", "own/press-1", "forged"))
+	g.publishWill(t, array("SET", "own/press-1", "forged"))
 	if code, _ := g.stop(); code > 0 {
 		t.Fatalf("the broker: code %d", code)
 	}
@@ -256,7 +256,7 @@ func TestDeafClientIsBounded(t *testing.T) {
 	const allowed = (64 + 32) << 20 // max_queued_bytes and max_inflight_bytes
 	g := startGuarded(t)
 	s, _ := startGuardedServer(t, g)
-	other := g.as(t, "press-2", "press")
+	other := g.connect(t, "press-2", "press")
 	if reply := other.call(request{payload: array("SET", "user/press", strings.Repeat("x", 1<<20)), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
 		t.Fatalf("%q", reply.Payload)
 	}
@@ -328,7 +328,7 @@ func TestGoLibrary(t *testing.T) {
 			t.Errorf("%v:\n%s\n%s", err, failures(string(output)), tail(string(output), 2000))
 		}
 	}
-	production := func(g *guarded) []string {
+	production := func(g *securedMosquitto) []string {
 		return []string{
 			"HOLDFAST_BROKER=mqtts://" + g.secure, "HOLDFAST_CA=" + g.authorities.File("ca.crt"), "HOLDFAST_USERNAME=press", "HOLDFAST_PASSWORD=" + password,
 			"HOLDFAST_CLIENT_PREFIX=press-",
