@@ -149,7 +149,7 @@ type MemberHealth struct {
 	StableSince time.Time     `json:"stableSince"`
 	LastContact string        `json:"lastContact"`
 	LastIndex   uint64        `json:"lastIndex"`
-	// Version is what the member can apply, 0 when it is not known.
+	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`
 	BrokerConnected bool   `json:"brokerConnected"`
 	Pinned          bool   `json:"keptNonVoter"` // an operator has pinned it as a non-voter

@@ -19,7 +19,7 @@ func (t *Transport) receive(ctx context.Context, from <-chan raft.RPC) {
 			case *raft.InstallSnapshotRequest:
 				t.installSnapshot(ctx, rpc, request)
 			default:
-				t.pass(ctx, rpc)
+				t.forward(ctx, rpc)
 			}
 		case <-ctx.Done():
 			return
@@ -27,7 +27,7 @@ func (t *Transport) receive(ctx context.Context, from <-chan raft.RPC) {
 	}
 }
 
-func (t *Transport) pass(ctx context.Context, rpc raft.RPC) {
+func (t *Transport) forward(ctx context.Context, rpc raft.RPC) {
 	select {
 	case t.requests <- rpc:
 	case <-ctx.Done():
@@ -35,9 +35,9 @@ func (t *Transport) pass(ctx context.Context, rpc raft.RPC) {
 }
 
 // ask returns raft's answer to a request, and whether there is one: there is none when the context ends.
-func (t *Transport) ask(ctx context.Context, request *raft.AppendEntriesRequest) (answer raft.AppendEntriesResponse, failed error, ok bool) {
+func (t *Transport) ask(ctx context.Context, request *raft.AppendEntriesRequest) (answer raft.AppendEntriesResponse, err error, ok bool) {
 	answers := make(chan raft.RPCResponse, 1)
-	t.pass(ctx, raft.RPC{Command: request, RespChan: answers})
+	t.forward(ctx, raft.RPC{Command: request, RespChan: answers})
 	select {
 	case response := <-answers:
 		if appended, is := response.Response.(*raft.AppendEntriesResponse); is {
@@ -55,8 +55,8 @@ func (t *Transport) appendEntries(ctx context.Context, rpc raft.RPC, request *ra
 	request = capCommitIndex(request)
 	rpc.Command = request
 	index, term := t.FollowerSnapshot()
-	if !overlapsSnapshot(request, index, term) {
-		t.pass(ctx, rpc)
+	if !previousInSnapshot(request, index, term) {
+		t.forward(ctx, rpc)
 		return
 	}
 	answer, err, ok := t.ask(ctx, afterSnapshot(request, index, term))
@@ -72,7 +72,7 @@ func (t *Transport) appendEntries(ctx context.Context, rpc raft.RPC, request *ra
 
 // capCommitIndex returns the request with a commit index no higher than its last entry.
 func capCommitIndex(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
-	last := request.PrevLogEntry + uint64(len(request.Entries)) // they are consecutive
+	last := request.PrevLogEntry + uint64(len(request.Entries)) // the entries are consecutive
 	if request.LeaderCommitIndex <= last {
 		return request
 	}
@@ -81,10 +81,9 @@ func capCommitIndex(request *raft.AppendEntriesRequest) *raft.AppendEntriesReque
 	return &changed
 }
 
-// overlapsSnapshot reports whether the request starts at or below the snapshot's last index. It returns false if the
-// request has another term at that index: raft handles such a request unchanged. It also returns false for a heartbeat,
-// and if there is no snapshot.
-func overlapsSnapshot(request *raft.AppendEntriesRequest, index, term uint64) bool {
+// previousInSnapshot reports whether PrevLogEntry is at or below the snapshot's last index, and the terms at that index do not differ. It returns
+// false for a heartbeat, and if there is no snapshot. Raft handles these requests unchanged.
+func previousInSnapshot(request *raft.AppendEntriesRequest, index, term uint64) bool {
 	previous := request.PrevLogEntry
 	switch {
 	case index == 0 || previous > index || previous == 0 && len(request.Entries) == 0: // a heartbeat has neither PrevLogEntry nor entries
@@ -129,7 +128,7 @@ func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *
 		_, _ = io.Copy(io.Discard, rpc.Reader) // the sender reads the answer when it has written everything
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: answer.RPCHeader, Term: answer.Term, Success: true}, nil)
 	default:
-		t.pass(ctx, rpc)
+		t.forward(ctx, rpc)
 	}
 }
 

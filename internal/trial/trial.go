@@ -140,7 +140,7 @@ func (c *Cluster) checkFolder() error {
 		return err
 	}
 	if len(found) > 0 && len(found) != c.config.Nodes {
-		return fmt.Errorf("%w: the folder %s is of %d nodes, not of %d", ErrConfig, c.folder, len(found), c.config.Nodes)
+		return fmt.Errorf("%w: folder %s has the data of %d nodes, want %d", ErrConfig, c.folder, len(found), c.config.Nodes)
 	}
 	return nil
 }
