@@ -29,12 +29,12 @@ type leaderLoop struct {
 	clock     *clusterClock
 	// prepare has what must succeed, in order, before Observer.Serve is called. An error ends the leadership.
 	prepare []func(ctx context.Context) error
-	// duties run concurrently with Serve until the leadership ends. An error ends it.
+	// duties run from the start of the leadership to its end, also during prepare. An error ends the leadership; nil does not.
 	duties []func(ctx context.Context) error
 }
 
-// newLeadership returns the leadership of a term. startMonotonic and startClusterTime are the two clocks' readings when its
-// LeaderStart was applied.
+// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart. startMonotonic is read
+// shortly after that was applied, so cluster time may lag a little and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	return &leadership{
 		term: term,
@@ -61,11 +61,11 @@ func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	lastReason := "" // during a transfer every attempt fails alike: log a repeated reason once
+	lastReason := "" // of an attempt that did not begin to lead: during a transfer every attempt fails alike
 	for {
 		if l.self.raft.State() != raft.Leader {
 			lastReason = ""
-		} else if err := l.lead(ctx); err != nil && ctx.Err() == nil && err.Error() != lastReason {
+		} else if led, err := l.lead(ctx); err != nil && ctx.Err() == nil && (led || err.Error() != lastReason) {
 			lastReason = err.Error()
 			l.env.Log.Warn("leadership ended", "reason", err)
 		}
@@ -81,26 +81,26 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end.
-func (l *leaderLoop) lead(ctx context.Context) error {
+// lead runs one leadership from its LeaderStart to its end. began says that the LeaderStart was applied.
+func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
 	future := l.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &startEntry)}, 0)
 	if err := future.Error(); err != nil {
-		return fmt.Errorf("propose LeaderStart: %w", err)
+		return false, fmt.Errorf("propose LeaderStart: %w", err)
 	}
 	outcome, ok := future.Response().(*fsm.Outcome)
 	if !ok {
-		return fmt.Errorf("apply LeaderStart: %v", future.Response())
+		return false, fmt.Errorf("apply LeaderStart: %v", future.Response())
 	}
 	status := l.self.replica.Status()
 	if status.LeaderNonce != nonce {
-		return errLeadershipLost
+		return false, errLeadershipLost
 	}
-	began := l.env.Clock.Monotonic()
+	start := l.env.Clock.Monotonic()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	current := l.newLeadership(outcome.Term, began, status.Now)
+	current := l.newLeadership(outcome.Term, start, status.Now)
 	l.env.Log.Info("leading", "term", current.term)
 	l.env.Metrics.leading(true)
 	defer l.env.Metrics.leading(false)
@@ -122,7 +122,7 @@ func (l *leaderLoop) lead(ctx context.Context) error {
 		})
 	}
 	workers.Wait()
-	return context.Cause(ctx)
+	return true, context.Cause(ctx)
 }
 
 // serve lets the observer serve when everything is prepared.

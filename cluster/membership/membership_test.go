@@ -179,7 +179,7 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 			m.env.Statuses.Refresh(m.env.Statuses.Poll(t.Context(), time.Second))
 		}
 		refresh(10)
-		if err := m.Transfer(t.Context(), "n2"); err == nil || errors.Is(err, peer.ErrNotDone) {
+		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrOutcomeUnknown) {
 			t.Fatalf("the first: %v", err)
 		}
 		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) || len(asked) != 1 {
@@ -195,6 +195,24 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 			t.Errorf("when it has got more: %v asked", asked)
 		}
 	})
+}
+
+// A transfer that raft did not begin was not done. After any other error the member may have been asked to stand, and may win.
+func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
+	for name, test := range map[string]struct{ failed, want error }{
+		"another is under way":     {raft.ErrLeadershipTransferInProgress, peer.ErrNotDone},
+		"this node does not lead":  {raft.ErrNotLeader, peer.ErrNotDone},
+		"raft did not take it":     {raft.ErrEnqueueTimeout, peer.ErrNotDone},
+		"the member was not quick": {errors.New("leadership transfer timeout"), peer.ErrOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			f.transfer = func(raft.ServerID) error { return test.failed }
+			if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+	}
 }
 
 // A member that joins has to answer at its address under its own id, and to know the version in force; one that lost its disk takes the place of

@@ -47,13 +47,15 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err != nil {
-		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrEnqueueTimeout) {
-			m.noteFailed(term, target.ID)
-		}
-		return fmt.Errorf("transfer leadership: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
+		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
+	default: // the target may have been asked to stand, and may still win
+		m.noteFailed(term, target.ID)
+		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrOutcomeUnknown, err)
 	}
-	return nil
 }
 
 // successor returns who is to lead: the voter that is meant or, where none is, the one that is furthest, as far as this node knows.

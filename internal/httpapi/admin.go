@@ -112,8 +112,8 @@ func Admin(config AdminConfig) http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// Local refuses requests that name another host than this machine: a name of somebody else's that leads here would let a web page in, where
-// nothing but the loopback interface stands between it and the cluster.
+// Local prevents DNS rebinding: it refuses a Host header that is neither localhost nor an IP address. Otherwise a web page could reach the API through
+// a DNS name that resolves to this machine.
 func Local(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -128,7 +128,7 @@ func Local(handler http.Handler) http.Handler {
 	})
 }
 
-// checkQuery refuses parameters that would be passed over: an operation must not do more than what was asked for.
+// checkQuery refuses unknown and repeated parameters. An ignored filter would make a DELETE affect more than was asked for.
 func checkQuery(r *http.Request, allowed string) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -212,12 +212,14 @@ func (a *admin) fail(w http.ResponseWriter, err error) {
 		code = http.StatusBadRequest
 	case errors.Is(err, errNotFound):
 		code = http.StatusNotFound
-	case errors.Is(err, peer.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, peer.ErrOutcomeUnknown):
 		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
 	case errors.Is(err, peer.ErrRefused):
 		code = http.StatusConflict
 	case errors.Is(err, peer.ErrNotLeader), errors.Is(err, peer.ErrNotDone), errors.Is(err, peer.ErrUnreachable):
 		code = http.StatusServiceUnavailable
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // what was not done says so above
+		answer.Outcome, code = "unknown", http.StatusGatewayTimeout
 	}
 	writeError(w, code, answer)
 }
@@ -239,12 +241,18 @@ func writeJSON(w http.ResponseWriter, value any) error {
 // maxBody bounds a request that is no snapshot.
 const maxBody = 64 << 10
 
-// readJSON reads the body of a request, strictly.
+// readJSON decodes the body of a request. It refuses unknown fields and anything after the JSON value. An empty body leaves value as it is.
 func readJSON(w http.ResponseWriter, r *http.Request, value any) error {
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(value); err != nil && !errors.Is(err, io.EOF) {
+	switch err := decoder.Decode(value); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
 		return badRequest{fmt.Errorf("the body: %w", err)}
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return badRequest{errors.New("the body: there is more after the JSON value")}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -301,5 +302,41 @@ func TestOtherSitesAreRefused(t *testing.T) {
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusForbidden {
 		t.Error(response.Status)
+	}
+}
+
+// An answer says that nothing was done only if that is known.
+func TestOutcomeOfAnError(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"it waited for its turn":             {fmt.Errorf("%w: another change is under way: %w", peer.ErrNotDone, context.DeadlineExceeded), "not done"},
+		"the time was over":                  {context.DeadlineExceeded, "unknown"},
+		"the client has gone":                {context.Canceled, "unknown"},
+		"a transfer that may still happen":   {fmt.Errorf("transfer: %w: %w", peer.ErrOutcomeUnknown, errors.New("timeout")), "unknown"},
+		"refused, although it took too long": {fmt.Errorf("%w: %w", peer.ErrRefused, context.DeadlineExceeded), "not done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := httptest.NewRecorder()
+			(&admin{}).fail(recorder, test.err)
+			var answer Error
+			if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || answer.Outcome != test.want {
+				t.Errorf("%s, %v", recorder.Body, err)
+			}
+		})
+	}
+}
+
+// A body is one JSON value, or empty.
+func TestBodyIsOneValue(t *testing.T) {
+	for body, ok := range map[string]bool{"": true, `{"to":"a"}`: true, "{\"to\":\"a\"} \n": true, `{"to":"a"}{"to":"b"}`: false, `{"other":1}`: false, `{`: false} {
+		var value struct {
+			To string `json:"to"`
+		}
+		err := readJSON(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &value)
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", body, err)
+		}
 	}
 }

@@ -51,8 +51,8 @@ const (
 	maxIncoming = 64 << 10
 	// flushAt is how many buffered bytes wake the writer without a Flush.
 	flushAt = 64 << 10
-	// ackDelay is the coalescing delay for PUBACKs: brokers write each by itself, and one read for each is what costs most. It delays the callbacks of
-	// PUBACKs, and no message that has a packet id.
+	// ackDelay is the coalescing delay for PUBACKs: brokers write each by itself, and one read for each is what costs most. It delays the done
+	// callbacks only. A Publish that finds no free packet id ends the delay.
 	ackDelay = 5 * time.Millisecond
 )
 
@@ -61,11 +61,11 @@ const (
 type Publisher struct {
 	conn      net.Conn
 	coalesce  *coalescer
-	waitsNext bool // before the next read, for PUBACKs to gather: owned by the goroutine that reads
+	waitsNext bool // the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
 	reader    *bufio.Reader
 	maxPacket int
 	records   bool        // the connection is TLS: each write begins a record
-	ids       chan uint16 // free packet ids: one in hand is a place in the broker's Receive Maximum
+	ids       chan uint16 // free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
 	received  atomic.Uint64
 	expedited atomic.Bool // PUBACKs do not gather
 	// starved has a value when Publish found no packet id: PUBACKs are read at once.
@@ -144,6 +144,9 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 	}
 	window = min(window, math.MaxUint16)
 	if properties.ReceiveMaximum != nil {
+		if *properties.ReceiveMaximum == 0 {
+			return 0, errors.New("mqtt: CONNACK with Receive Maximum 0")
+		}
 		window = min(window, int(*properties.ReceiveMaximum))
 	}
 	p.ids, p.flight = make(chan uint16, window), make([]func(byte, error), window+1)
@@ -155,7 +158,8 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 
 // Publish puts a message on the wire, with the next Flush at the latest; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
 // done is called exactly once, with the PUBACK's reason, or with an error when the connection ended before one came: then the
-// message may or may not have been published. done must not block.
+// message may or may not have been published. done must not block. The context bounds only the wait for a packet id: while the broker does
+// not read, Publish blocks until Stop.
 func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done func(reason byte, err error)) error {
 	message.QoS = 1
 	if size, ok := PublishSize(message); !ok || size > p.maxPacket {
@@ -178,7 +182,7 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.out) > maxBuffered && p.err == nil { // ends when the broker reads, or is found silent
+	for len(p.out) > maxBuffered && p.err == nil { // ends when the broker reads, a ping times out (not with keep-alive 0), or Stop is called
 		p.more.Signal()
 		p.room.Wait()
 	}
@@ -193,7 +197,7 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	return nil
 }
 
-// Expedite turns the coalescing delay for PUBACKs off or on. Off is for a caller that waits for the PUBACK of each message.
+// Expedite(true) turns the coalescing delay for PUBACKs off, for a caller that waits for each PUBACK. Expedite(false) turns it on again.
 func (p *Publisher) Expedite(yes bool) { p.expedited.Store(yes) }
 
 // StartRecord makes what is published next begin a TLS record of its own. A broker may handle all messages of one record before it does anything

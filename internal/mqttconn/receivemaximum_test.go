@@ -1,6 +1,7 @@
 package mqttconn
 
 import (
+	"bufio"
 	"net"
 	"sync"
 	"testing"
@@ -61,4 +62,14 @@ func TestSmallReceiveMaximumDoesNotWaitForPubacksToGather(t *testing.T) {
 		_ = far.Close()
 		broker.Wait()
 	})
+}
+
+// A broker must not announce a Receive Maximum of 0: nothing could ever be published.
+func TestReceiveMaximumOfZeroIsRefused(t *testing.T) {
+	zero := uint16(0)
+	network := fakeBroker(t, &packets.Properties{ReceiveMaximum: &zero}, func(net.Conn, *bufio.Reader) {})
+	if p, err := NewPublisher(t.Context(), network, &packets.Connect{ClientID: "c"}, 80); err == nil {
+		p.Abort()
+		t.Error("accepted")
+	}
 }

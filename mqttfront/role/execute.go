@@ -9,8 +9,9 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// executeLocked gives a request to the store, or answers it where the store is not needed. A request that waited too long for a leader that
-// was there all the time is refused; one that waited for an election is not.
+// executeLocked executes a request: it gives it to the store, or answers it directly. mayRefuse is true for a request that arrives while this node
+// serves: if it waited too long, or its client has too many under way, it is refused. It is false for requests that were held here or by
+// peers.
 func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	now := time.Now()
 	if r.Expired(now) {
@@ -24,7 +25,11 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	hasOutcome := r.State() == pending.StateDuplicate || r.Outcome() != 0
 	rejectOnly := r.IsDeduplicated() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
-	overloaded := mayRefuse && !rejectOnly && l.overloadedLocked(r, now)
+	overload := ""
+	if mayRefuse && !rejectOnly && !r.AnswerKnown() {
+		overload = l.overloadLocked(r, now)
+	}
+	overloaded := overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
 		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
 		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
@@ -35,6 +40,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	case rejectOnly:
 		r.MarkRejecting(now)
 	case overloaded:
+		l.metrics.Refused.WithLabelValues(overload).Inc()
 		r.MarkShedding(now)
 	default:
 		r.MarkExecuting(now)
@@ -58,7 +64,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			l.requeueLocked(r)
 		}
 		return
-	default:
+	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		l.stripOversize(&command)
 	}
 	l.pending.BeginWrite(r)
@@ -78,9 +84,9 @@ func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool 
 	return r.Expired(now) || q.wasShedLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
-// answersRejectedLocked handles the result of a request that must not be executed. It reports whether the client is to be
-// answered, which is so if the request had an outcome before. Otherwise the request ends here.
-func (l *Leader) answersRejectedLocked(r *pending.Request, result *fsm.Result) bool {
+// resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client is to be answered: the dedup table had an outcome with
+// a reply, and the request has not expired. Otherwise it ends the request without a reply, and sets silent.
+func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeNoReply && !r.Expired(time.Now()) {
 		return true
 	}
@@ -93,17 +99,17 @@ func (l *Leader) answersRejectedLocked(r *pending.Request, result *fsm.Result) b
 	return false
 }
 
-// overloadedLocked reports whether a request is refused: it waited for too long, or its client has too much under way.
-func (q *Requests) overloadedLocked(r *pending.Request, now time.Time) bool {
+// overloadLocked returns why a request is refused, as the metric of refusals names it: it waited for too long, or its client has too much under way. It
+// is empty if the request is not refused.
+func (q *Requests) overloadLocked(r *pending.Request, now time.Time) string {
 	switch {
 	case now.Sub(r.Arrived) > q.config.OverloadAge:
-		q.metrics.Refused.WithLabelValues("age").Inc()
+		return "age"
 	case q.shares.full(r.ClientKey(), r.Size):
-		q.metrics.Refused.WithLabelValues("client_share").Inc()
+		return "client_share"
 	default:
-		return false
+		return ""
 	}
-	return true
 }
 
 // stripOversize clears the key and the values of a command that exceeds a limit, and sets Oversize. The entry then carries only

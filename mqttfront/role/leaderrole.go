@@ -48,7 +48,7 @@ func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
 	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateShedding || r.State() == pending.StateShedding && time.Since(r.Began) > l.config.ProposalAge
 	rejected := late || r.State() == pending.StateRejecting || r.State() == pending.StateRetrieving
-	if !rejected || l.answersRejectedLocked(r, &outcome.Results[i]) {
+	if !rejected || l.resolveRejectedLocked(r, &outcome.Results[i]) {
 		l.answerLocked(r, outcome.Index, &outcome.Results[i])
 	}
 }

@@ -229,7 +229,7 @@ func takeover() []Mutant {
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
 		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/publish/connection.go",
-			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", ""),
+			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
 		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
