@@ -95,10 +95,10 @@ type Command struct {
 	// Rejected lists the requests of a Reject.
 	Rejected []Rejection
 
-	// NotificationIndex and PublishedAt belong to a WatchEnd: which change found no subscriber, and the cluster time at which
-	// its notification was published.
+	// NotificationIndex and ChangedAt belong to a WatchEnd: which change found no subscriber, and the cluster time of that
+	// change.
 	NotificationIndex uint64
-	PublishedAt       int64
+	ChangedAt         int64
 
 	// Offset belongs to a Stage: where in the snapshot its value is.
 	Offset uint64

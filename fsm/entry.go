@@ -150,7 +150,7 @@ func appendCommand(b []byte, c *Command) []byte {
 		b = appendMessage(b, 22, func(b []byte) []byte { return appendRejection(b, &c.Rejected[i]) })
 	}
 	b = appendUint(b, 23, c.NotificationIndex)
-	b = appendUint(b, 24, uint64(c.PublishedAt))
+	b = appendUint(b, 24, uint64(c.ChangedAt))
 	b = appendUint(b, 25, c.Nonce)
 	b = appendUint(b, 26, uint64(c.Version))
 	if c.Settings != nil {
@@ -191,7 +191,7 @@ func readCommand(r *reader, c *Command) {
 		case 23:
 			c.NotificationIndex = r.uint()
 		case 24:
-			c.PublishedAt = r.int()
+			c.ChangedAt = r.int()
 		case 25:
 			c.Nonce = r.uint()
 		case 26:

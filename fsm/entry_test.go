@@ -40,7 +40,7 @@ func fullEntry(t testing.TB) *Entry {
 				Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"}, Token: hlc.Timestamp{Wall: 9, Counter: 10, NodeID: "m"}, Lifetime: 11,
 				CaseError: ErrorSyntax, Error: ErrorArguments, LateError: ErrorMissingTimestamp, Oversize: true, Unidentified: true,
 				BrokerTime: -12, Everyone: true, Rejected: []Rejection{{ID: RequestID{4}, ClientID: "r", Lifetime: 13, Dialect: SDK, Silent: true}},
-				NotificationIndex: 14, PublishedAt: 15, Nonce: 16, Version: Version, Settings: &settings, KeepPolicy: true, Offset: 22,
+				NotificationIndex: 14, ChangedAt: 15, Nonce: 16, Version: Version, Settings: &settings, KeepPolicy: true, Offset: 22,
 				Floor: Floor{Clock: hlc.Clock{Wall: 18, Counter: 19}, Now: 20, Wall: 21},
 			},
 			{Kind: KindDel},

@@ -112,7 +112,7 @@ func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 	return earlier.result(), earlier.index, ok
 }
 
-// RemembersFor reports whether the outcome of a request will be remembered for another while of cluster time, in milliseconds.
+// RemembersFor reports whether the outcome of a request is remembered for at least while more milliseconds of cluster time.
 func (m *Machine) RemembersFor(id RequestID, while int64) bool {
 	earlier, ok := m.dedup.find(id)
 	return ok && earlier.expires >= m.now+while
@@ -248,7 +248,7 @@ func (m *Machine) token(command *Command, found *record, present bool) *hlc.Time
 	return &token
 }
 
-// exceedsQuota reports whether a SET has to be refused for making the counted bytes, or the number of keys, grow too far.
+// exceedsQuota reports whether a SET must be refused: it adds a key or bytes, and a limit would be exceeded or a member's disk is nearly full.
 func (m *Machine) exceedsQuota(command *Command, found *record, present, storageLow bool) bool {
 	limits := &m.settings.Limits
 	growth := int64(len(command.Key) + len(command.Value))
@@ -323,13 +323,13 @@ func (m *Machine) clientGone(command *Command) {
 	}
 }
 
-// watchGrace is how old a watch must be, in milliseconds, before a notification without a subscriber ends it: a client may
-// watch first and subscribe then.
+// watchGrace is how long before a change, in milliseconds, a watch must have been made or renewed so that a notification without a
+// subscriber ends it: a client may watch first and subscribe then.
 const watchGrace = 5_000
 
 func (m *Machine) watchEnd(command *Command) {
 	found, ok := m.watches.find(command.Key, command.Principal.ClientID)
-	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.PublishedAt {
+	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.ChangedAt {
 		m.endWatch(found)
 	}
 }

@@ -137,7 +137,7 @@ func (m *Machine) Watches(clientID string) (watches bool) {
 
 // EndWatch returns the command that ends a watch, whatever its age.
 func EndWatch(key, clientID string) Command {
-	command := Command{Kind: KindWatchEnd, Key: []byte(key), NotificationIndex: math.MaxUint64, PublishedAt: math.MaxInt64}
+	command := Command{Kind: KindWatchEnd, Key: []byte(key), NotificationIndex: math.MaxUint64, ChangedAt: math.MaxInt64}
 	command.Principal.ClientID = clientID
 	return command
 }

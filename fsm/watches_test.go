@@ -66,13 +66,13 @@ func TestWatchEnd(t *testing.T) {
 	l := newLeader(t)
 	l.do(watching("a", "k"))
 	changed := l.apply(l.set("k", "1")).Index
-	end := Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("k"), NotificationIndex: changed, PublishedAt: 4_999}
+	end := Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("k"), NotificationIndex: changed, ChangedAt: 4_999}
 	if l.do(end); l.m.Status().Watches != 1 {
 		t.Fatal("ended within its grace")
 	}
 	l.pass(6_000)
 	l.do(watching("a", "k"))
-	end.PublishedAt = 60_000
+	end.ChangedAt = 60_000
 	if l.do(end); l.m.Status().Watches != 1 {
 		t.Fatal("a watch that was renewed after the change ended")
 	}

@@ -21,7 +21,8 @@ type Environment struct {
 	CommitIndex func() uint64
 	// Confirm returns nil when this node led, in the term of the leadership, at some moment after the call.
 	Confirm func(ctx context.Context) error
-	// LastCommand returns the index of the last command in the log up to commit, or applied where there is none behind it.
+	// LastCommand returns the index of the last command in the log up to commit. If it knows none after applied, the result is at most applied.
+	// The state machine never sees no-ops and configurations, so a read must not wait for commit itself.
 	LastCommand func(commit, applied uint64) uint64
 	// State returns the state's status, and a channel that is closed when it changes.
 	State func() (fsm.Status, <-chan struct{})
@@ -60,7 +61,7 @@ func (r *Reader) Add(command *fsm.Command, tag any) bool {
 	return true
 }
 
-// Flush has what is queued read.
+// Flush wakes Run, which answers the queued reads.
 func (r *Reader) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

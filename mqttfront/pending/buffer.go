@@ -115,10 +115,10 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, heldOutcome{r, index})
 	}
-	if early := expected && !held; early || end == EndShed {
+	if early := expected && !held; early || end == EndNoReply {
 		p.Hints.Ended(id, end, index, early, now)
 	} else {
-		p.Hints.executed(id)
+		p.Hints.outcomeLogged(id)
 	}
 }
 

@@ -11,12 +11,13 @@ const (
 	AnsweredMemory = 10 * time.Second
 	// endedMemory is how long it is remembered that a request was shed, or expired.
 	endedMemory = 10 * time.Minute
-	// maxHints bounds how many are remembered of each; beyond it the oldest are forgotten. A request that was answered is then held until it
-	// expires, and one that ended without an effect may be executed from another node's copy.
+	// maxHints bounds the notes in each queue of Hints.order; beyond it the oldest hints are forgotten. A request that was answered is then held
+	// until it expires, and one that ended without an effect may be executed from another node's copy.
 	maxHints = 1 << 17
 )
 
-// Hints says, of requests that the node does not hold, how each of them ended last. It has no lock and no clock.
+// Hints records how requests ended: answered ones whose copy has not arrived here yet, and shed or expired ones whether or not the node holds a copy. It
+// has no lock and no clock.
 type Hints struct {
 	byID map[fsm.RequestID]hint
 	// order has a queue of notes for what is remembered for a short time, and one for what is remembered for long. Notes that were replaced
@@ -27,7 +28,7 @@ type Hints struct {
 type hint struct {
 	end      End
 	index    uint64 // of the entry in which it ended last; 0 for what was answered outside of the log
-	arrivals int    // how many copies are expected within AnsweredMemory that ended before they arrived
+	arrivals int    // copies that ended before they arrived here and are still expected; valid for AnsweredMemory after when
 	when     time.Time
 }
 
@@ -40,9 +41,11 @@ type hintNote struct {
 type End uint8
 
 const (
-	EndAnswered End = iota // its outcome is in the log, or the leader answered it outside of the log
-	EndShed                // the log says that there was no room to remember even a refusal: it had no effect
-	EndExpired             // nobody waited for it any more, and it was not executed here
+	EndAnswered End = iota // its outcome is in the log, or the leader reported it
+	// EndNoReply: the log has a refusal without a reply (CodeNoReply), silent or without room to remember it. That entry had no effect. With
+	// a silent refusal an earlier entry may have had one.
+	EndNoReply
+	EndExpired // no client waited for it any more, and it was not executed here
 )
 
 // queue returns the index in Hints.order of the notes of such an end.
@@ -71,17 +74,16 @@ func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, early bool, now t
 	h.Forget(now)
 }
 
-// Answered notes that a copy is expected that the leader answered outside of the log, unless the request was shed or has expired: then it was not
-// executed, which says more.
+// Answered notes a leader's report of a request that this node does not hold; a copy may still arrive. It keeps a hint that the request ended without a
+// reply or expired, which is needed to reject other copies.
 func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
 	if known, ok := h.byID[id]; !ok || known.end == EndAnswered {
 		h.Ended(id, EndAnswered, 0, true, now)
 	}
 }
 
-// Take returns the index of an outcome that was applied before this copy of the request arrived, if there is one, and
-// consumes one expected arrival. Each end is for one arrival: a copy that a client
-// sends later is a request of its own.
+// Take consumes one expected arrival. early is false if none was expected. index is that of the log entry in which the request ended, 0 if it was
+// answered outside of the log. A copy that the client sends later is a request of its own.
 func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, early bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
@@ -103,8 +105,8 @@ func (h *Hints) EndedAt(id fsm.RequestID, end End) (when time.Time) {
 	return when
 }
 
-// executed forgets that a request was shed or has expired: it has an outcome now, because its client sent it again.
-func (h *Hints) executed(id fsm.RequestID) {
+// outcomeLogged removes a hint that a request ended without a reply or expired: the log now has an outcome of it.
+func (h *Hints) outcomeLogged(id fsm.RequestID) {
 	if known, ok := h.byID[id]; ok && known.end != EndAnswered {
 		delete(h.byID, id)
 	}

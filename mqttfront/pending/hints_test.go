@@ -18,7 +18,7 @@ type naiveHint struct {
 }
 
 func (n *naiveHint) forget(now time.Time) {
-	memory := map[End]time.Duration{EndAnswered: AnsweredMemory, EndShed: endedMemory, EndExpired: endedMemory}[n.end]
+	memory := map[End]time.Duration{EndAnswered: AnsweredMemory, EndNoReply: endedMemory, EndExpired: endedMemory}[n.end]
 	if n.known && now.Sub(n.when) > memory {
 		*n = naiveHint{}
 	}
@@ -60,7 +60,7 @@ func TestHintsAgainstModel(t *testing.T) {
 					*n = naiveHint{}
 				}
 			case choice < 15:
-				h.executed(id)
+				h.outcomeLogged(id)
 				if n.end != EndAnswered {
 					*n = naiveHint{}
 				}
@@ -79,7 +79,7 @@ func TestHintsAgainstModel(t *testing.T) {
 				h.Forget(now)
 				n.forget(now)
 			}
-			for _, end := range []End{EndShed, EndExpired} {
+			for _, end := range []End{EndNoReply, EndExpired} {
 				var want time.Time
 				if n.known && n.end == end {
 					want = n.when
@@ -99,7 +99,7 @@ func TestHintsAreBounded(t *testing.T) {
 		id := fsm.RequestID{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		h.Ended(id, EndAnswered, 1, true, now)
 		id[3] = 2
-		h.Ended(id, EndShed, 1, false, now)
+		h.Ended(id, EndNoReply, 1, false, now)
 	}
 	if len(h.byID) != 2*maxHints || len(h.order[0]) != maxHints || len(h.order[1]) != maxHints {
 		t.Errorf("%d hints, %d and %d notes", len(h.byID), len(h.order[0]), len(h.order[1]))

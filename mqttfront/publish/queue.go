@@ -7,8 +7,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// How often an output may be in flight when the broker ends the connection and is there itself: at aloneAt losses it is sent alone, and at
-// abandonedAt it counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
+// Losses of an output are connections that ended while it was in flight, although the broker was reachable. After aloneAt losses it is sent alone. After
+// abandonedAt losses it is dropped, and counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
 // a single output: something between node and broker may have ended the connection.
 const (
 	aloneAt     = 1
@@ -68,7 +68,8 @@ func (q *queue) signal() {
 	}
 }
 
-// next takes the next output to send, or says to wait: for one, or until one that was lost too often may go alone. The output is in flight then.
+// next takes the next output and puts it in flight. wait says that there is none to send now: the queue is empty, or the next or the last output in flight
+// has at least aloneAt losses, so it must be in flight alone.
 func (q *queue) next() (o *Output, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -113,8 +114,8 @@ func (q *queue) lose(o *Output) {
 	o.lost = true
 }
 
-// requeue puts what was in flight on a connection that has ended before the rest of the queue, in order. When the connection's end is blamed on
-// what was in flight, it removes each output that was lost too often, and all replies to the same culprit. It returns what it removed.
+// requeue moves the outputs in flight on the ended connection back to the front of the queue, in order. When the connection's end is blamed on
+// what was in flight, it removes each output with abandonedAt losses, and all replies to the same culprit. It returns what it removed.
 func (q *queue) requeue(blamed bool) (abandoned []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// A request may come several times, and what a node holds may have had its effect, or been shed, without the node having been told.
-// What is here keeps copies from being executed again, or in another place.
+// A request may arrive several times. A node may hold a request that was already executed or shed, and not know it. The functions of this file prevent
+// that a copy is executed twice, or out of its client's order.
 
 // dedupLookup marks a request that has just come as a duplicate if the state has its outcome. A node that missed log entries learns that only from the state.
 // A leader skips the lookup: the state machine deduplicates when it applies.
@@ -56,15 +56,15 @@ func (q *Requests) recheckPending() {
 	})
 }
 
-// wasShedLocked reports whether a request was shed after this copy of it had come.
-func (q *Requests) wasShedLocked(r *pending.Request) bool {
-	const imprecise = 10 * time.Millisecond // nodes tell each other whole milliseconds, and how long ago
-	return q.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).After(r.Arrived.Add(-imprecise))
+// refusedWithoutReplyLocked reports whether the log refused a request without a reply after this copy of it had arrived.
+func (q *Requests) refusedWithoutReplyLocked(r *pending.Request) bool {
+	const imprecise = 10 * time.Millisecond // a peer sends an arrival time as an age in whole milliseconds
+	return q.pending.Hints.EndedAt(r.Command.ID, pending.EndNoReply).After(r.Arrived.Add(-imprecise))
 }
 
-// rejectRedeliveryLocked reports whether this node must not execute a request that the broker delivers again. The request expired here, or was shed, and
-// later requests of its client may have been executed since. Or it has no identity and only the broker keeps requests: an earlier leader may
-// have executed it, and no node could recognise it.
+// rejectRedeliveryLocked reports whether this node must not execute a redelivery. The request expired here; or, with cluster.ingest: leader, it was
+// refused without a reply. Then later requests of its client may have been executed since. Or it has no identity, with cluster.ingest: leader:
+// an earlier leader may have executed it, and no node could recognise it.
 func (q *Requests) rejectRedeliveryLocked(r *pending.Request) bool {
 	id := r.Command.ID
 	switch {
@@ -76,13 +76,14 @@ func (q *Requests) rejectRedeliveryLocked(r *pending.Request) bool {
 		if earlier := q.pending.Get(id); earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived) {
 			return true
 		}
-		return !q.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !q.mode.followersHold() && !q.pending.Hints.EndedAt(id, pending.EndShed).IsZero()
+		return !q.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !q.mode.followersHold() && !q.pending.Hints.EndedAt(id, pending.EndNoReply).IsZero()
 	}
 }
 
 // isOfUnknownAgeLocked reports whether nothing tells the age of a write that the broker delivers again in the leader's session: deduplication may have
-// forgotten it. It was in flight to an earlier connection for an unknown time, and no probe comes before it. Its message expiry tells its age, except that brokers deliver an
-// expired message with one second left. Such a write is answered if its outcome is known, and is not executed otherwise.
+// forgotten it. The broker redelivers in-flight messages before queued ones, so no probe precedes the message and bounds its age. A remaining
+// message expiry above one second shows that it is young enough; brokers also deliver expired messages, with one second left. Such a write is
+// answered if its outcome is known, and is not executed otherwise.
 func (q *Requests) isOfUnknownAgeLocked(r *pending.Request) bool {
 	const least = time.Second
 	if !r.Redelivered || q.mode.followersHold() || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > least {

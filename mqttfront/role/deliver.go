@@ -65,7 +65,7 @@ func (l *Leader) Published(o *publish.Output) {
 func (l *Leader) NoSubscriber(o *publish.Output) {
 	end := fsm.Command{
 		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
-		NotificationIndex: o.Event.Index, PublishedAt: o.Event.At,
+		NotificationIndex: o.Event.Index, ChangedAt: o.Event.At,
 	}
 	if !l.clients.subscribe(o.Receiver.ClientID, &end) {
 		l.clients.propose(end)

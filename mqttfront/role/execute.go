@@ -81,7 +81,7 @@ func (q *Requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool
 // mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log. It expired, it was shed,
 // or it came from a peer and its copy here expired: then later requests of its client may have been executed.
 func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
-	return r.Expired(now) || q.wasShedLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
+	return r.Expired(now) || q.refusedWithoutReplyLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client is to be answered: the dedup table had an outcome with

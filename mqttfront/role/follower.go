@@ -30,7 +30,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
 	published := found.index != 0 && found.index <= f.published && !f.termStart.mayBeUnanswered(found.index)
-	ended := r.Backlog && (published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndShed).IsZero())
+	ended := r.Backlog && (published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndNoReply).IsZero())
 	if ended || !f.resolveCopyLocked(r) {
 		r.Done()
 		return

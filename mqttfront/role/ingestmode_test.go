@@ -86,7 +86,7 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndShed, 1, false, time.Now())
+	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
 	if f.receiver.decodeAndAdmit(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}

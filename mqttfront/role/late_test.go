@@ -47,7 +47,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	command := probe.first().Command
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
 	f.HandleBroadcast(command.ID[:])
-	if f.pending.Hints.EndedAt(command.ID, pending.EndShed).IsZero() {
+	if f.pending.Hints.EndedAt(command.ID, pending.EndNoReply).IsZero() {
 		t.Error("nobody knows any more that it was shed")
 	}
 }

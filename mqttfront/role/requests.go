@@ -226,7 +226,7 @@ func (q *Requests) learnAllLocked(outcome *fsm.Outcome, i int) {
 	command, end := &outcome.Commands[i], pending.EndAnswered
 	expected, now := q.role.expects(), time.Now()
 	if outcome.Results[i].Code == fsm.CodeNoReply {
-		end = pending.EndShed
+		end = pending.EndNoReply
 	}
 	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
 		q.pending.Learn(command.ID, end, outcome.Index, expected, now)

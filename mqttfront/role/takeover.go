@@ -245,7 +245,7 @@ func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, 
 		return true
 	}
 	_, index, known := m.Remembered(r.Command.ID)
-	if !known && (r.IsDuplicate() && !r.Read || l.wasShedLocked(r)) { // its outcome is forgotten, or the peer has not applied the refusal yet
+	if !known && (r.IsDuplicate() && !r.Read || l.refusedWithoutReplyLocked(r)) { // its outcome is forgotten, or the peer has not applied the refusal yet
 		return report(r.Command.ID)
 	}
 	answered, answering := l.earlier[r.Command.ID]

@@ -15,7 +15,7 @@ import (
 // brokerOptions are what brokers do differently.
 type brokerOptions struct {
 	tellsNoSubscriber bool   // PUBACK 0x10
-	silentTakeOver    bool   // closes the connection without a DISCONNECT
+	sendsNoDisconnect bool   // closes the connection without a DISCONNECT
 	receiveMaximum    uint16 // that it grants to publishers
 	inFlight          int    // to one client
 }
@@ -34,7 +34,7 @@ type broker struct {
 	up       bool
 	sessions map[string]*session
 	stalled  string        // the client that gets nothing for now
-	losses   []sessionLoss // of sessions that had something to deliver, or were subscribed
+	losses   []sessionLoss // of sessions that had a subscription
 	port     *port
 	work     sync.WaitGroup
 }

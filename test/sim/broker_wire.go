@@ -117,7 +117,7 @@ func (b *broker) send(c *conn, a *attachment) {
 	for {
 		select {
 		case <-a.gone:
-			if a.reason != 0 && !b.options.silentTakeOver {
+			if a.reason != 0 && !b.options.sendsNoDisconnect {
 				_, _ = c.Write([]byte{packets.DISCONNECT << 4, 1, a.reason}) // the connection ends either way
 			}
 			_ = c.Close() // the reader sees the end

@@ -56,7 +56,7 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 		c.SnapshotBytes, c.TrailingEntries, c.Proposals.BatchCommands, c.Proposals.InFlight, c.CacheBytes = snapshotBytes, trailing, batch, inFlight, cache
 	}
 	t.broker = brokerOptions{
-		tellsNoSubscriber: r.IntN(2) == 0, silentTakeOver: r.IntN(2) == 0,
+		tellsNoSubscriber: r.IntN(2) == 0, sendsNoDisconnect: r.IntN(2) == 0,
 		receiveMaximum: pick(r, uint16(1), 20, 65535), inFlight: pick(r, 1, 20, 65535),
 	}
 	t.drawFront(r)
