@@ -28,9 +28,11 @@ type session struct {
 	cancel    context.CancelFunc
 	sending   sync.WaitGroup
 
-	ids   chan uint16   // free packet ids: one in hand is a place in the broker's Receive Maximum
-	queue []*call       // to be sent, in order; guarded by Client.mu
-	wake  chan struct{} // has room for one
+	ids   chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
+	queue []*call     // to be sent, in order; guarded by Client.mu
+	// watching counts the goroutines of watchAgainLocked, by key; guarded by Client.mu.
+	watching map[string]int
+	wake     chan struct{} // has room for one
 
 	encoded []byte // of the request that is being sent: sendAll's own
 
@@ -53,7 +55,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		client: c, maxPacket: math.MaxInt,
-		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1),
+		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[string]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
@@ -85,7 +87,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		window = min(window, *limit)
 	}
 	s.ids, s.flight = make(chan uint16, window), make([]*call, window+1)
-	for id := uint16(1); id <= window; id++ { // the subscriptions below are over before one is used
+	for id := uint16(1); id <= window; id++ { // no collision with the packet id of the SUBSCRIBE below: that is acknowledged before sendAll starts
 		s.ids <- id
 	}
 	err = mqttconn.Subscribe(ctx, s.mqtt,
@@ -106,7 +108,7 @@ func (c *Client) coalescingDelay() time.Duration {
 	const (
 		many  = 16
 		most  = 5 * time.Millisecond
-		share = 8 // of the time that a request takes as it is
+		share = 8 // the delay is at most 1/share of the average turnaround
 	)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +195,8 @@ func (s *session) resume() {
 	}
 }
 
-// remembered is how long, at least, the store remembers a request with the longest message expiry: 10 min, and a margin of 2 min.
+// remembered bounds for how long a call is sent again. The store deduplicates a request for its message expiry, of which it counts at most
+// 10 min, and at least 2 min more. A call ends with its message expiry, so only calls that wait for more than 10 min reach this bound.
 const remembered = 12 * time.Minute
 
 // renewWatches sends KEYNOTIFY for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
@@ -209,7 +212,9 @@ func (s *session) renewWatches() {
 		s.client.mu.Lock()
 		if s.client.session == s {
 			for key := range s.client.watchers {
-				s.client.watchAgainLocked(key, nil)
+				if s.watching[key] == 0 { // else that one still tries
+					s.client.watchAgainLocked(key, nil)
+				}
 			}
 		}
 		s.client.mu.Unlock()

@@ -63,7 +63,10 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.dropLocked(w)
+		var refused *ServerError
+		if c.dropLocked(w) && !errors.As(err, &refused) {
+			c.watchAgainLocked(key, nil) // the store may have the watch: without a watcher this ends it
+		}
 		w.endLocked(err)
 		return nil, err
 	}
@@ -161,14 +164,17 @@ func (w *Watcher) gapLocked() {
 }
 
 // watchAgainLocked sends KEYNOTIFY for a key, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
-// a newer watch. It tries until the store answers or the session ends. Then it queues an EventGap for the watchers in missed. If the store
-// refuses, it ends all watchers of the key. Client.mu must be held.
+// a newer watch. It tries until the store answers or the session ends. Then it queues an EventGap for the watchers in missed, and for all
+// if an attempt failed: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. Client.mu must
+// be held.
 func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {
 		return // the next session watches all keys again
 	}
+	session.watching[key]++
 	go func() { // ends with the session at the latest
+		defer c.endWatchAgain(session, key)
 		const retry = 500 * time.Millisecond
 		for c.isWatched(key) {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
@@ -180,6 +186,7 @@ func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 			if c.watchedAgain(key, missed, err) {
 				break
 			}
+			missed = c.established(key)
 			if !pause(session.ctx, retry) {
 				return
 			}
@@ -190,6 +197,27 @@ func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 			_ = c.stopWatching(ctx, key) // an error means that the session has ended, or that the watch stays until it does
 		}
 	}()
+}
+
+// endWatchAgain counts the end of a goroutine of watchAgainLocked.
+func (c *Client) endWatchAgain(s *session, key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.watching[key]--; s.watching[key] == 0 {
+		delete(s.watching, key)
+	}
+}
+
+// established returns the watchers of a key whose watch the store has confirmed.
+func (c *Client) established(key string) (watchers []*Watcher) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.watchers[key] {
+		if w.established {
+			watchers = append(watchers, w)
+		}
+	}
+	return watchers
 }
 
 // isWatched reports whether a key has watchers.

@@ -96,7 +96,9 @@ func (l *testLeader) get(key string) Result {
 func (l *testLeader) snapshot() []byte {
 	l.t.Helper()
 	var buffer bytes.Buffer
-	if err := l.m.Snapshot().Write(&buffer); err != nil {
+	taken := l.m.Snapshot()
+	defer taken.Release()
+	if err := taken.Write(&buffer); err != nil {
 		l.t.Fatal(err)
 	}
 	return buffer.Bytes()

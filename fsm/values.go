@@ -13,7 +13,7 @@ import (
 )
 
 // record is a key with its value. While a snapshot that is not yet written has it, it is immutable. Key and value share one
-// allocation: at a million small keys that is what the memory goes to.
+// allocation, because with many small keys the overhead of each allocation dominates.
 type record struct {
 	data     string // key, then value
 	wall     int64  // version
@@ -54,7 +54,8 @@ type values struct {
 	// index finds a record in one step, where byKey needs one for each level of the tree. It has one record of each hash.
 	index    keyIndex
 	hashMask uint64 // all ones; a test makes hashes collide
-	// unindexed counts the records whose hash another record has in the index. Only byKey finds them.
+	// unindexed counts the records that are not in index, because another record with the same hash was there when they were added. Only byKey finds
+	// them.
 	unindexed int
 	// captures counts the snapshots that are not yet written. While there are any, no record is changed.
 	captures *atomic.Int64
@@ -68,7 +69,7 @@ func newKeyIndex() keyIndex {
 	return keyIndex{smaller: make(map[uint64]*record), larger: make(map[uint64]*record)}
 }
 
-// part returns the part for a hash. The larger one has the square root of two times as many.
+// part returns the part for a hash. The larger part gets about 1.41 (√2) times as many keys as the smaller one.
 func (x *keyIndex) part(hash uint64) map[uint64]*record {
 	const share = math.MaxUint64 / 1000 * 414
 	if hash < share {
@@ -160,7 +161,7 @@ func (v *values) delete(r *record) {
 	}
 }
 
-// forget takes a record out of the sum and of the order of deadlines.
+// forget subtracts a record from bytes and removes it from byDeadline. byKey and index are the caller's.
 func (v *values) forget(old *record) {
 	v.bytes -= int64(len(old.data))
 	if old.deadline != noDeadline {

@@ -81,26 +81,36 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	if _, member := peer.Find(m.env.Servers(), request.ID); status.HasState && !member {
 		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
-	for _, server := range m.env.Servers() {
-		switch {
-		case server.ID == request.ID && server.Address == request.Address:
+	if err := m.replaceOthers(ctx, request); err != nil {
+		return err
+	}
+	if server, member := peer.Find(m.env.Servers(), request.ID); member {
+		if server.Address == request.Address {
 			return nil
-		case server.ID == request.ID:
-			return m.move(ctx, server, request.Address)
-		case server.Address == request.Address || peer.NodeName(server.ID) == peer.NodeName(request.ID):
-			pinned := m.env.Pinned(server.ID)
-			if err := m.replace(ctx, server); err != nil {
-				return err
-			}
-			if pinned { // so is its successor
-				if err := m.pin(ctx, request.ID, true); err != nil {
-					return err
-				}
-			}
 		}
+		return m.move(ctx, server, request.Address)
 	}
 	m.env.Log.Info("adding a member", "id", request.ID, "address", request.Address)
 	return m.changed(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
+}
+
+// replaceOthers removes the other members that have the name or the address of a joining node. If an operator has pinned one of them, the joining
+// node is pinned first: an attempt that is interrupted must not lose that.
+func (m *Membership) replaceOthers(ctx context.Context, request JoinRequest) error {
+	for _, server := range m.env.Servers() {
+		if server.ID == request.ID || server.Address != request.Address && peer.NodeName(server.ID) != peer.NodeName(request.ID) {
+			continue
+		}
+		if m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
+			if err := m.pin(ctx, request.ID, true); err != nil {
+				return err
+			}
+		}
+		if err := m.replace(ctx, server); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // move gives a member another address.
@@ -127,8 +137,8 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 	}
 }
 
-// replace removes the member whose name or address a joining node has: two ids of one name must not both be members, and raft
-// refuses two ids at one address. It does so only if quorum stays, and never removes a member that answers.
+// replace removes the member that has the name or the address of a joining node. Two ids must not share a name, and raft refuses two ids at one address.
+// It fails if the member answers, or if the remaining voters would have no live majority.
 func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)

@@ -76,7 +76,7 @@ func (f *fake) LeadershipTransferToServer(id raft.ServerID, _ raft.ServerAddress
 func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _ []byte) ([]byte, error) {
 	status, ok := f.statuses[member.Address]
 	switch {
-	case !ok:
+	case !ok || member.ID != "" && member.ID != status.ID: // a listener refuses a connection that means another id
 		return nil, peer.ErrUnreachable
 	case method == peer.MethodTerm:
 		return peer.EncodeTerm(3, 0), nil
@@ -238,6 +238,9 @@ func TestJoin(t *testing.T) {
 		"without its disk": {
 			&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, true, []string{"remove n2.1", "add non-voter n2.2"},
 		},
+		"a member that moved to where a dead one was": {
+			&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "n3", Version: fsm.Version}, false, []string{"remove n3.1", "add voter n2.1"},
+		},
 		"beside one of its name": {&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,5 +308,24 @@ func TestListWithoutMembersIsEmpty(t *testing.T) {
 	f.members = nil
 	if list := m.ListAsKnown(t.Context()); list == nil || len(list) != 0 {
 		t.Errorf("%#v", list)
+	}
+}
+
+// † An operator's pin passes to a node that takes the place of a pinned member before that is removed: an attempt that ends in between loses nothing.
+func TestPinPassesToTheSuccessorFirst(t *testing.T) {
+	f, m := newFake(t)
+	f.pinned["n2.1"] = true
+	f.statuses["other"] = peer.Status{ID: "n2.2"}
+	delete(f.statuses, "n2")
+	f.change = func(string, raft.ServerID) error { return errors.New("the leadership was lost") }
+	body, err := json.Marshal(JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.HandleJoin(t.Context(), peer.Caller{Certified: func(...string) bool { return true }}, body); err == nil {
+		t.Error("it joined")
+	}
+	if len(f.executed) == 0 || f.executed[0].Kind != fsm.KindPinNonVoter || string(f.executed[0].Key) != "n2.2" {
+		t.Errorf("executed %+v", f.executed)
 	}
 }

@@ -167,11 +167,11 @@ func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done 
 	}
 	var id uint16
 	if len(p.ids) == 0 {
-		p.Flush() // else those in flight never come back
 		select {
 		case p.starved <- struct{}{}:
 		default:
 		}
+		p.Flush() // else those in flight never come back
 	}
 	select {
 	case id = <-p.ids:

@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -29,17 +30,23 @@ func (s *Settings) Validate() error {
 
 func (s *Settings) validateNames() error {
 	for _, name := range []struct{ path, value string }{{"node.id", s.Node.ID}, {"cluster.name", s.Cluster.Name}} {
-		if name.value == "" || strings.ContainsAny(name.value, "/+#=,@") || strings.ContainsFunc(name.value, unreadable) {
+		if !validName(name.value) {
 			return &Error{name.path, name.value, "must not be empty, nor hold white space, control characters or any of / + # = , @"}
 		}
 	}
-	for _, property := range append([]string{s.Identity.ClientIDProperty, s.Identity.UsernameProperty}, s.Identity.AttributeProperties...) {
-		if strings.HasPrefix(property, "__") {
-			return &Error{"identity", property, "is a property of the protocol, which clients set themselves"}
+	properties := map[string][]string{
+		"identity.clientIdProperty": {s.Identity.ClientIDProperty}, "identity.usernameProperty": {s.Identity.UsernameProperty},
+		"identity.attributeProperties": s.Identity.AttributeProperties,
+	}
+	for _, path := range slices.Sorted(maps.Keys(properties)) {
+		for _, property := range properties[path] {
+			if strings.HasPrefix(property, "__") {
+				return &Error{path, property, "is a property of the protocol, which clients set themselves"}
+			}
 		}
 	}
 	if s.Broker.Driver == "mosquitto" && len(s.Identity.AttributeProperties) > 0 {
-		return &Error{"identity.attributeProperties", strings.Join(s.Identity.AttributeProperties, ","), "with Mosquitto nobody stamps attributes: they would be the clients' own word"}
+		return &Error{"identity.attributeProperties", strings.Join(s.Identity.AttributeProperties, ","), "Mosquitto does not stamp attributes: clients could set these properties themselves"}
 	}
 	const leastAudit = 64 << 10
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
@@ -51,7 +58,11 @@ func (s *Settings) validateNames() error {
 	return nil
 }
 
-func unreadable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+// validName reports whether a node or a cluster may have a name.
+func validName(name string) bool {
+	unreadable := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+	return name != "" && !strings.ContainsAny(name, "/+#=,@") && !strings.ContainsFunc(name, unreadable)
+}
 
 func (s *Settings) validateChoices() error {
 	for _, choice := range []struct {
@@ -121,7 +132,7 @@ func ParsePeers(peers []string) ([]Peer, error) {
 	var parsed []Peer
 	for _, peer := range peers {
 		id, address, ok := strings.Cut(peer, "=")
-		if !ok || id == "" || strings.ContainsAny(id, "/+#, \t\n\x00") || !reachable(address) {
+		if !ok || !validName(id) || !reachable(address) {
 			return nil, errors.New("want id=host:port")
 		}
 		for _, other := range parsed {
@@ -257,6 +268,9 @@ func (s *Settings) validateEndpoints() error {
 	if s.Health.Listen != "" && !validAddress(s.Health.Listen) {
 		return &Error{"health.listen", s.Health.Listen, "want host:port, or nothing"}
 	}
+	if s.Cluster.Listens() && collide(s.Health.Listen, s.Cluster.Listen) {
+		return &Error{"health.listen", s.Health.Listen, "is cluster.listen, too"}
+	}
 	if s.Admin.Listen == "" {
 		return nil
 	}
@@ -302,17 +316,17 @@ func validAddress(address string) bool {
 	if err != nil {
 		return false
 	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && number <= 65535
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 func (s *Settings) validateLimits() error {
 	const mostBytes = 8 << 20 // a command has to fit into a message
 	for _, limit := range []struct {
-		path       string
-		value      int64
-		text       string
-		least, end int64
+		path        string
+		value       int64
+		text        string
+		least, most int64
 	}{
 		{"limits.keyBytes", int64(s.Limits.KeyBytes), s.Limits.KeyBytes.String(), 1, mostBytes},
 		{"limits.valueBytes", int64(s.Limits.ValueBytes), s.Limits.ValueBytes.String(), 0, mostBytes},
@@ -323,8 +337,8 @@ func (s *Settings) validateLimits() error {
 		{"limits.requestsPerClient", s.Limits.RequestsPerClient, strconv.FormatInt(s.Limits.RequestsPerClient, 10), 1, 1 << 20},
 		{"node.minFreeDisk", int64(s.Node.MinFreeDisk), s.Node.MinFreeDisk.String(), 0, 1 << 60},
 	} {
-		if limit.value < limit.least || limit.value > limit.end {
-			return &Error{limit.path, limit.text, "must be between " + strconv.FormatInt(limit.least, 10) + " and " + strconv.FormatInt(limit.end, 10)}
+		if limit.value < limit.least || limit.value > limit.most {
+			return &Error{limit.path, limit.text, "must be between " + strconv.FormatInt(limit.least, 10) + " and " + strconv.FormatInt(limit.most, 10)}
 		}
 	}
 	const longest = 100 * 365 * 24 * time.Hour // MQTT counts seconds in 32 bits

@@ -22,7 +22,7 @@ type Request struct {
 	// Relayed is set if that node had itself taken it from another node: its position there is no evidence of the order.
 	Relayed bool
 
-	copied time.Time // when the last copy that it absorbed arrived; zero if there is none
+	copied time.Time // when the last copy arrived, here or at another node, as far as this node knows; zero if there is none
 	// The fields below are guarded by the lock of the Buffer's caller.
 	state    State
 	element  *list.Element // in Buffer.order
@@ -36,12 +36,19 @@ type Request struct {
 	awaitsReport bool
 }
 
-// LastArrival returns when the request, or the last copy that it absorbed, arrived at this node.
+// LastArrival returns when the request, or its last copy that this node knows of, arrived.
 func (r *Request) LastArrival() time.Time {
 	if r.copied.After(r.Arrived) {
 		return r.copied
 	}
 	return r.Arrived
+}
+
+// CopyArrived notes that another node may have received a copy of the request at a moment.
+func (r *Request) CopyArrived(at time.Time) {
+	if at.After(r.LastArrival()) {
+		r.copied = at
+	}
 }
 
 // Expired reports whether the client does not wait for the answer any more.
@@ -87,9 +94,7 @@ func (r *Request) Absorb(other *Request) {
 		r.HoldUntil = other.HoldUntil
 	}
 	r.Command.Lifetime = max(r.Command.Lifetime, other.Command.Lifetime)
-	if last := other.LastArrival(); last.After(r.LastArrival()) {
-		r.copied = last
-	}
+	r.CopyArrived(other.LastArrival())
 	if other.IsDuplicate() {
 		r.MarkDuplicate()
 	}

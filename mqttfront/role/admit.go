@@ -15,6 +15,7 @@ func (q *Requests) admit(ctx context.Context, r *pending.Request) {
 	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
 	for !q.stopped && !q.role.hasRoom(r) {
 		q.blocked.Store(true)
+		q.aloneAsked = time.Time{} // the wait may take long
 		q.store.Flush()
 		q.room.Wait()
 	}

@@ -258,3 +258,23 @@ func TestCopyProlongsItsOutcomeAtATakeover(t *testing.T) {
 		})
 	}
 }
+
+// † The same holds for a copy that only another node received: this node has the request from before.
+func TestCopyOfAnotherNodeProlongsTheOutcomeAtATakeover(t *testing.T) {
+	const later = 30 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		other, theirs := newNode(t)
+		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+		w := f.first().Command
+		commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+		commit(t, theirs, fsm.Entry{Commands: []fsm.Command{w}})
+		time.Sleep(later)
+		commit(t, s, fsm.Entry{Elapsed: later.Milliseconds()})
+		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+		serveWith(f, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}})
+		if len(s.proposed) != 1 || f.sent() != 0 {
+			t.Errorf("%d proposed, %d answered at once", len(s.proposed), f.sent())
+		}
+	})
+}

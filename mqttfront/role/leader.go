@@ -28,7 +28,7 @@ type Leader struct {
 	silent          bool            // the entry that is being applied has an outcome that no client is told
 	toRelease       []fsm.RequestID // requests that peers need not hold; not yet broadcast
 	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published. What this leader
-	// executes is never in it, so it has at most what the nodes held when the leadership began.
+	// executes is never in it, so it does not grow with the leadership.
 	earlier map[fsm.RequestID]bool
 }
 

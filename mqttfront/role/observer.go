@@ -38,7 +38,11 @@ func (q *Requests) Restored(status fsm.Status) {
 	defer q.mu.Unlock()
 	q.pending.NeedsLookup = true
 	q.pending.AwaitReports()
-	if q.termStart.term != 0 && q.termStart.term != status.LeaderTerm {
+	switch q.termStart.term {
+	case status.LeaderTerm:
+	case 0: // the process has just begun, and has applied no entry
+		q.termStart.term = status.LeaderTerm
+	default:
 		q.termStart = termStart{term: status.LeaderTerm, published: q.published, index: status.Index}
 	}
 }

@@ -22,12 +22,12 @@ type Requests struct {
 
 	mu        sync.Mutex // guards all fields below
 	role      role
-	room      sync.Cond // somebody waits to hand a request to the store
+	room      sync.Cond // admit waits on it until role.hasRoom; signalled when a request ends
 	pending   pending.Buffer
 	published uint64       // delivery watermark from the last applied entry
-	termStart termStart    // of the leader in force
-	busy      int          // requests executing or answering
-	shares    clientShares // of the same, by client
+	termStart termStart    // where the log was when the current leader began to serve
+	busy      int          // requests that the store has, or whose replies are being delivered
+	shares    clientShares // the same, by client
 	// turnaround is what requests took lately from their arrival until their reply was sent: a moving average. It does not count the time until the
 	// PUBACK, for which no client waits.
 	turnaround time.Duration
@@ -35,13 +35,13 @@ type Requests struct {
 	version    uint32        // of the log, in force
 	expiry     time.Duration // of notifications
 	stopped    bool
-	alone      bool      // what Store.Alone said
-	aloneAsked time.Time // when
+	alone      bool      // the last result of Store.Alone: this node is the only member
+	aloneAsked time.Time // when Store.Alone was called last
 	// Requests that arrived in (staleFrom, staleTo] may be older than the dedup table remembers.
 	staleFrom, staleTo time.Time
 	fullAt             time.Time // when a request was last dropped because there was no room to hold it
 
-	blocked atomic.Bool // a request waits for room, and whatever comes from the broker behind it
+	blocked atomic.Bool // admit waits for room; meanwhile nothing is read from the broker
 }
 
 // New returns the requests of a node that follows. SetStore gives them their store.
@@ -92,7 +92,7 @@ func (q *Requests) Busy() int {
 	return q.busy
 }
 
-// Blocked reports whether a request waits for room, and whatever comes from the broker behind it.
+// Blocked reports whether admit waits for room. Meanwhile nothing is read from the broker.
 func (q *Requests) Blocked() bool { return q.blocked.Load() }
 
 // Serving reports whether Leader.Begin has finished: new requests are proposed on arrival.
@@ -120,7 +120,7 @@ func (q *Requests) leads() bool {
 	return q.role.leads()
 }
 
-// endLocked removes a request.
+// endLocked removes a request from the buffer, and acknowledges it to the broker if admit has not done so. releaseLocked leaves it to the broker.
 func (q *Requests) endLocked(r *pending.Request) {
 	if !q.pending.Remove(r) {
 		return
@@ -228,7 +228,7 @@ func (q *Requests) learnAllLocked(outcome *fsm.Outcome, i int) {
 	if outcome.Results[i].Code == fsm.CodeNoReply {
 		end = pending.EndNoReply
 	}
-	if command.Kind != fsm.KindGet { // of which the leader reports that it is answered
+	if command.Kind != fsm.KindGet { // the leader reports an answered GET, even if it was in the log
 		q.pending.Learn(command.ID, end, outcome.Index, expected, now)
 	}
 	for j := range command.Rejected {

@@ -71,7 +71,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		switch {
 		case !ok:
 		case !m.RemembersFor(r.Command.ID, stillToRemember(r).Milliseconds()):
-			r.MarkDuplicate() // refused in the log, which prolongs its dedup entry: the client may send it again, and another node receive it later
+			r.MarkDuplicate() // its dedup entry ends too soon. Begin proposes a refusal, which extends it: another node may still receive a copy
 		default:
 			outputs = append(outputs, output{index, func() { l.answerLocked(r, index, &result) }})
 		}
@@ -83,8 +83,8 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	l.pending.ForgetOutcomes()
 }
 
-// stillToRemember returns for how long the outcome of a held request must be remembered: for its lifetime from its last arrival. Of a
-// request that another node received only that node knows when its last copy arrived.
+// stillToRemember returns for how long the dedup entry of a held request must still exist: for its lifetime, counted from its last arrival. For a
+// peer's request the last arrival is not known here, so its full lifetime counts.
 func stillToRemember(r *pending.Request) time.Duration {
 	lifetime := time.Duration(r.Command.Lifetime) * time.Millisecond
 	if r.FromPeer {
@@ -127,7 +127,7 @@ func (l *Leader) dropUnsettledLocked(m *fsm.Machine, byNode map[string][]*pendin
 		lostBefore = l.fullAt // requests dropped for lack of room are lost, too
 	}
 	if barrier.IsZero() {
-		lostBefore = time.Now() // no probe has returned: every earlier request may be lost
+		lostBefore = time.Now() // no probe of this process has returned: every earlier request may be lost
 	}
 	markDuplicates(byNode)
 	for node, requests := range byNode {
@@ -174,7 +174,8 @@ func mustMerge(r *pending.Request, now time.Time) bool {
 	return !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()
 }
 
-// extendExpiredCopies gives each expired copy the later deadline of a live copy on another node: a client waits for that one.
+// extendExpiredCopies makes each expired copy absorb a copy on another node that has not expired, so that the request can be executed at the expired
+// copy's position.
 func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 	live := make(map[fsm.RequestID]*pending.Request)
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
@@ -199,7 +200,7 @@ func extendExpiredCopies(byNode map[string][]*pending.Request, now time.Time) {
 // same client.
 func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
 	now := time.Now()
-	reported := make(map[fsm.RequestID]bool) // once: another report would announce a copy that is still to arrive
+	reported := make(map[fsm.RequestID]bool) // a peer that no longer holds a request takes a second report as a hint about a copy that has not arrived yet
 	report := func(id fsm.RequestID) bool {
 		if !reported[id] {
 			reported[id] = true
@@ -215,6 +216,7 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 			if here := l.pending.Get(r.Command.ID); here != nil {
 				if r.IsDuplicate() && here.State().IsHeld() {
 					here.MarkDuplicate()
+					here.CopyArrived(now) // the peer's may be a later copy
 				}
 				return false
 			}
@@ -253,10 +255,14 @@ func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, 
 		if answered {
 			return report(r.Command.ID)
 		}
-		r.MarkDuplicate() // no node told this leader of the request when it began: nobody may have published the reply
-		return answering
+		if answering { // by this leader's own copy
+			return true
+		}
+		r.MarkDuplicate() // this leader lacked the request when it began, so the watermark may have passed its outcome without a reply
+		return false
 	}
-	// A leader that retrieved an outcome may not have published it: the peer knows a greater index of that.
+	// An earlier leader may have proposed a refusal to retrieve the outcome. The peer then has the greater index of that entry. The reply counts as
+	// published only if the watermark has passed both.
 	published := m.Status().Published
 	if known && !r.IsDuplicate() && (answered || index <= published && r.Outcome() <= published) {
 		return report(r.Command.ID) // the peer has only not learnt of it yet

@@ -3,7 +3,7 @@ package role
 // termStart is where the log was when a leader began to serve. If the node was caught up by a snapshot, the index is that of the snapshot, which the
 // leader began before.
 type termStart struct {
-	term      uint64 // raft's; 0 until a LeaderStart was applied
+	term      uint64 // raft's; 0 until a LeaderStart was applied or a snapshot restored
 	published uint64 // delivery watermark
 	index     uint64
 }

@@ -149,18 +149,25 @@ func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
 	arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 	w := other.first().Command
 	for name, test := range map[string]struct {
-		leader uint64 // in the snapshot
-		held   int
+		restarted bool   // this node began with a snapshot of the earlier leader
+		leader    uint64 // in the snapshot that it is sent
+		held      int
 	}{
-		"of another leader":  {4, 1},
-		"of the same leader": {3, 0},
+		"of another leader":                  {false, 4, 1},
+		"of the same leader":                 {false, 3, 0},
+		"of another leader, after a restart": {true, 4, 1},
+		"of the same one, after a restart":   {true, 3, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, _ := newNode(t)
 			outcome := func(index, term, published uint64, c fsm.Command) {
 				f.Applied(&fsm.Outcome{Index: index, Term: term, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 			}
-			outcome(5, 3, 0, fsm.Command{Kind: fsm.KindLeaderStart})
+			if test.restarted {
+				f.Restored(fsm.Status{LeaderTerm: 3, Index: 6})
+			} else {
+				outcome(5, 3, 0, fsm.Command{Kind: fsm.KindLeaderStart})
+			}
 			outcome(7, 3, 5, w)
 			f.Restored(fsm.Status{LeaderTerm: test.leader, Index: 20})
 			outcome(21, test.leader, 12, fsm.Command{Kind: fsm.KindConfigure, Settings: &fsm.Settings{}})

@@ -27,7 +27,12 @@ type Mutant struct {
 }
 
 // Checks returns the checks that can catch the mutant.
-func (m Mutant) Checks() []string { return strings.Split(m.Check, ", ") }
+func (m Mutant) Checks() []string {
+	if m.Check == "" {
+		return nil
+	}
+	return strings.Split(m.Check, ", ")
+}
 
 // shownBy returns the mutant with the kinds of faults that show it soon.
 func (m Mutant) shownBy(faults ...string) Mutant {
