@@ -73,7 +73,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	})
 	if err != nil {
 		s.cancel()
-		_ = s.conn.Close() // the error that counts is the other
+		_ = s.conn.Close() // the earlier error is returned
 		if connack != nil {
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
 		}

@@ -26,9 +26,9 @@ type dedupEntry struct {
 }
 
 const (
-	memoryHasTime uint8 = 1 << iota
-	memoryReserve       // counts against the reserve
-	memoryFlags         // the end of the known flags
+	dedupHasTime  uint8 = 1 << iota
+	dedupReserve        // counts against the reserve
+	dedupFlagsEnd       // the end of the known flags
 )
 
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
@@ -36,6 +36,8 @@ const (
 //
 // Outcomes lie in chunks, in lists by when they are due. What is in a chunk never changes, so a snapshot needs no copy. A map
 // has the place of each outcome. To prolong an outcome is to store it again: its old place is stale.
+//
+// A tenth of limits.dedupEntries is the reserve. Only refusals use it (reserveRoom); all other outcomes share the rest (room).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
@@ -77,7 +79,7 @@ func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
 
 // put remembers an outcome that is not remembered yet.
 func (d *dedup) put(m dedupEntry) {
-	if m.flags&memoryReserve != 0 {
+	if m.flags&dedupReserve != 0 {
 		d.reserve++
 	}
 	d.clients[m.client]++
@@ -120,7 +122,8 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// forget removes the outcomes that have expired at now, the oldest first, at most maxForgotten. All replicas remove the same outcomes, whether they
+// forget removes the groups of outcomes that have expired at now, the oldest first, and at most maxForgotten outcomes. An outcome may stay up to 2 s
+// longer than its lifetime, because expiryKey rounds up. All replicas remove the same outcomes, whether they
 // applied the log or were restored from a snapshot.
 func (d *dedup) forget(now int64) {
 	for left := maxForgotten; left > 0; {
@@ -170,7 +173,7 @@ func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
 
 func (d *dedup) drop(gone *dedupEntry) {
 	delete(d.places, gone.id)
-	if gone.flags&memoryReserve != 0 {
+	if gone.flags&dedupReserve != 0 {
 		d.reserve--
 	}
 	if d.clients[gone.client]--; d.clients[gone.client] == 0 {
@@ -203,7 +206,7 @@ func remembered(id RequestID, index uint64, expires int64, client uint64, result
 		code: result.Code, err: result.Error, dialect: result.Dialect,
 	}
 	if result.hasTime {
-		m.flags |= memoryHasTime
+		m.flags |= dedupHasTime
 	}
 	return m
 }
@@ -212,7 +215,7 @@ func remembered(id RequestID, index uint64, expires int64, client uint64, result
 func (m *dedupEntry) result() Result {
 	return Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
-		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&memoryHasTime != 0,
+		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&dedupHasTime != 0,
 	}
 }
 

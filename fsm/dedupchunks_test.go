@@ -33,7 +33,7 @@ func TestDedupAgainstModel(t *testing.T) {
 			case choice < 10:
 				m := dedupEntry{id: id, expires: now + random.Int64N(8000), client: random.Uint64N(3), index: random.Uint64()}
 				if random.IntN(5) == 0 {
-					m.flags = memoryReserve
+					m.flags = dedupReserve
 				}
 				if _, known := d.find(id); !known {
 					d.put(m)
@@ -70,7 +70,7 @@ func TestDedupAgainstModel(t *testing.T) {
 		}
 		clients, reserve := make(map[uint64]int64), int64(0)
 		for m := range d.all() {
-			if clients[m.client]++; m.flags&memoryReserve != 0 {
+			if clients[m.client]++; m.flags&dedupReserve != 0 {
 				reserve++
 			}
 		}

@@ -74,7 +74,7 @@ func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Res
 		return Result{Code: CodeNoReply}
 	}
 	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
-	refusal.flags |= memoryReserve
+	refusal.flags |= dedupReserve
 	m.dedup.put(refusal)
 	return result
 }

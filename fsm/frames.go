@@ -211,7 +211,7 @@ func (m *Machine) readMemory(r *reader) {
 		case 9:
 			kept.dialect = Dialect(r.small(uint64(SDK) + 1))
 		case 10:
-			kept.flags = r.small(uint64(memoryFlags))
+			kept.flags = r.small(uint64(dedupFlagsEnd))
 		default:
 			r.unknown("Memory")
 		}

@@ -29,7 +29,7 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	}
 	if err := m.add(ctx, JoinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
 		if _, member := peer.Find(m.env.Servers(), there.ID); !voter && !member {
-			_ = m.pin(ctx, there.ID, false) // the error that counts is the other
+			_ = m.pin(ctx, there.ID, false) // the earlier error is returned
 		}
 		return err
 	}

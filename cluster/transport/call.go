@@ -14,16 +14,16 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// callers are the connections for calls, one to each member that was ever called.
-type callers struct {
+// callClients are the connections for calls, one to each member that was ever called.
+type callClients struct {
 	transport *Transport
 
 	mu     sync.Mutex
-	byPeer map[raft.ServerAddress]*caller
+	byPeer map[raft.ServerAddress]*callClient
 	closed bool
 }
 
-func (c *callers) get(id raft.ServerID, address string) (*caller, error) {
+func (c *callClients) get(id raft.ServerID, address string) (*callClient, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -32,35 +32,35 @@ func (c *callers) get(id raft.ServerID, address string) (*caller, error) {
 	key := target(id, raft.ServerAddress(address))
 	found := c.byPeer[key]
 	if found == nil {
-		found = &caller{transport: c.transport, id: id, address: address}
+		found = &callClient{transport: c.transport, id: id, address: address}
 		if c.byPeer == nil {
-			c.byPeer = make(map[raft.ServerAddress]*caller)
+			c.byPeer = make(map[raft.ServerAddress]*callClient)
 		}
 		c.byPeer[key] = found
 	}
 	return found, nil
 }
 
-func (c *callers) close() {
+func (c *callClients) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	for _, caller := range c.byPeer {
-		caller.close()
+	for _, client := range c.byPeer {
+		client.close()
 	}
 }
 
 // Call implements peer.Client. If the member has no id, Call reaches the process that listens at the address.
 func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Method, request []byte) ([]byte, error) {
-	caller, err := t.calls.get(member.ID, string(member.Address))
+	client, err := t.calls.get(member.ID, string(member.Address))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
-	return caller.call(ctx, method, request)
+	return client.call(ctx, method, request)
 }
 
-// caller calls one member over one connection, which it opens when there is none.
-type caller struct {
+// callClient calls one member over one connection, which it opens when there is none.
+type callClient struct {
 	transport *Transport
 	id        raft.ServerID
 	address   string
@@ -74,7 +74,7 @@ type caller struct {
 	closed  bool
 }
 
-// After an attempt that failed, the next is made after at least this, and longer with each that fails.
+// The delay after a failed attempt to connect starts at retryMin, and doubles with each failure up to retryMax.
 const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 500 * time.Millisecond
@@ -89,7 +89,7 @@ type connection struct {
 	next    uint64
 	waiting map[uint64]chan answer
 	heard   time.Time // when the last frame arrived
-	silent  time.Time // when the first call was sent that was given up since
+	silent  time.Time // send time of the first call that was given up after the last frame arrived
 	ended   error
 }
 
@@ -99,7 +99,7 @@ type answer struct {
 }
 
 // connect returns the connection, and opens it where there is none. All who wait share one attempt.
-func (c *caller) connect(ctx context.Context) (*connection, error) {
+func (c *callClient) connect(ctx context.Context) (*connection, error) {
 	c.mu.Lock()
 	for c.current == nil {
 		if c.closed {
@@ -135,7 +135,7 @@ func (c *caller) connect(ctx context.Context) (*connection, error) {
 }
 
 // dial opens a connection and reads it to its end.
-func (c *caller) dial() {
+func (c *callClient) dial() {
 	conn, _, err := c.transport.dial(c.transport.ctx, kindCall, c.id, c.address)
 	c.mu.Lock()
 	close(c.dialing)
@@ -159,7 +159,7 @@ func (c *caller) dial() {
 }
 
 // drop ends a connection: the next call opens another.
-func (c *caller) drop(gone *connection, err error) {
+func (c *callClient) drop(gone *connection, err error) {
 	c.mu.Lock()
 	if c.current == gone {
 		c.current = nil
@@ -168,7 +168,7 @@ func (c *caller) drop(gone *connection, err error) {
 	gone.end(err)
 }
 
-func (c *caller) close() {
+func (c *callClient) close() {
 	c.mu.Lock()
 	c.closed = true
 	current := c.current
@@ -178,7 +178,7 @@ func (c *caller) close() {
 	}
 }
 
-func (c *caller) call(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
+func (c *callClient) call(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
 	if len(request)+frameHeader > maxFrame {
 		return nil, errTooLarge
 	}
@@ -202,8 +202,8 @@ func (c *caller) call(ctx context.Context, method peer.Method, request []byte) (
 		patience := max(c.transport.config.Patience, minPatience)
 		if connection.forget(number, asked, patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			peer := target(c.id, raft.ServerAddress(c.address))
-			c.transport.closeOutbound(func(o *outbound) bool { return o.silentTo(peer, patience) })
+			member := target(c.id, raft.ServerAddress(c.address))
+			c.transport.closeOutbound(func(o *outbound) bool { return o.silentTo(member, patience) })
 		}
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}
@@ -233,8 +233,8 @@ func (c *connection) send(method peer.Method, request []byte) (uint64, <-chan an
 // minPatience is the least that a member is waited for before its connections are given up.
 const minPatience = 900 * time.Millisecond
 
-// forget gives up a call, and reports whether the connection should be given up, too: so long without a word since the oldest of
-// the calls that were given up was sent.
+// forget removes a call whose context has ended. It reports whether to close the connection: no frame has arrived since silent, and that is longer ago
+// than patience.
 func (c *connection) forget(number uint64, asked time.Time, patience time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,7 +269,7 @@ func (c *connection) read() error {
 
 // end closes the connection and fails who waits.
 func (c *connection) end(err error) {
-	_ = c.conn.Close() // the error that counts is the other
+	_ = c.conn.Close() // err says why the connection ends
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended == nil {

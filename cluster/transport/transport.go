@@ -68,7 +68,7 @@ type Transport struct {
 	handler  atomic.Pointer[handlerBox]
 	raft     *streams // accepted connections of raft
 	http     *streams // accepted connections of forwarded HTTP
-	calls    callers
+	calls    callClients
 
 	stop    context.CancelFunc
 	ctx     context.Context //nolint:containedctx // ends what the transport's own goroutines do
@@ -254,7 +254,7 @@ func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address 
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = conn.Close() // the error that counts is the other
+		_ = conn.Close() // the earlier error is returned
 		if !errors.Is(err, peer.ErrUnreachable) {
 			err = fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 		}

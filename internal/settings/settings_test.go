@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 		"broker: {addresses: ['ftp://x']}":        {"broker.addresses", "ftp://x"},
 		"broker: {addresses: ['mqtt://h:99999']}": {"broker.addresses", "99999"},
 		"broker: {driver: embedded}":              {"broker.driver", "embedded", "holdfast dev"},
-		"broker: {api: {url: http://e:18083}}":    {"broker.api.url", "http://e:18083", "goes with broker.driver emqx"},
+		"broker: {api: {url: http://e:18083}}":    {"broker.api.url", "http://e:18083", "requires broker.driver emqx"},
 		"broker: {driver: emqx, api: {url: e}}":   {"broker.api.url", "e", "want http"},
 		"broker: {tls: {certFile: x}}":            {"broker.tls.certFile", "x", "keyFile"},
 		"admin: {listen: '0.0.0.0:1'}":            {"admin.listen", "0.0.0.0:1", "loopback"},

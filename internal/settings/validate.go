@@ -93,7 +93,7 @@ func (s *Settings) validateChoices() error {
 func (s *Settings) validateCluster() error {
 	c := &s.Cluster
 	if c.PeersFile != "" && len(c.Peers) > 0 {
-		return &Error{"cluster.peersFile", c.PeersFile, "goes without cluster.peers"}
+		return &Error{"cluster.peersFile", c.PeersFile, "cannot be combined with cluster.peers"}
 	}
 	if _, err := ParsePeers(c.Peers); err != nil {
 		return &Error{"cluster.peers", strings.Join(c.Peers, ","), err.Error()}
@@ -116,9 +116,9 @@ func (s *Settings) validateCluster() error {
 	files := c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.CAFile != ""
 	switch {
 	case files && c.TLS.Insecure:
-		return &Error{"cluster.tls.insecure", "true", "goes without cluster.tls.certFile and its like"}
+		return &Error{"cluster.tls.insecure", "true", "cannot be combined with cluster.tls.certFile, keyFile or caFile"}
 	case files && (c.TLS.CertFile == "" || c.TLS.KeyFile == "" || c.TLS.CAFile == ""):
-		return &Error{"cluster.tls.certFile", c.TLS.CertFile, "goes together with cluster.tls.keyFile and cluster.tls.caFile"}
+		return &Error{"cluster.tls.certFile", c.TLS.CertFile, "requires cluster.tls.keyFile and cluster.tls.caFile"}
 	case files || c.TLS.Insecure:
 		return nil
 	case c.PeersFile != "" || len(c.Peers) > 1:
@@ -201,7 +201,7 @@ func (s *Settings) ownPeer() string {
 	return ""
 }
 
-// InitialPeers returns the initial members, from the list or the file. None is a cluster of one.
+// InitialPeers returns the initial members, from the list or the file. An empty list means a cluster of one.
 func (s *Settings) InitialPeers() ([]Peer, error) {
 	list := s.Cluster.Peers
 	if s.Cluster.PeersFile != "" {
@@ -223,7 +223,7 @@ func (s *Settings) InitialPeers() ([]Peer, error) {
 
 func (t *TLS) validate(path string) error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		return &Error{path + ".certFile", t.CertFile, "goes together with " + path + ".keyFile"}
+		return &Error{path + ".certFile", t.CertFile, "must be set together with " + path + ".keyFile"}
 	}
 	return nil
 }
@@ -252,14 +252,14 @@ func (s *Settings) validateAPI() error {
 	case api == API{}:
 		return nil
 	case s.Broker.Driver != "emqx":
-		return &Error{"broker.api.url", api.URL, "goes with broker.driver emqx"}
+		return &Error{"broker.api.url", api.URL, "requires broker.driver emqx"}
 	}
 	address, err := url.Parse(api.URL)
 	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" || address.User != nil {
 		return &Error{"broker.api.url", api.URL, "want http://host:port or https://host:port, without a login"}
 	}
 	if api.KeyFile == "" {
-		return &Error{"broker.api.keyFile", "", "goes together with broker.api.url"}
+		return &Error{"broker.api.keyFile", "", "is required with broker.api.url"}
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (s *Settings) validateEndpoints() error {
 	}
 	if tls := s.Admin.TLS; tls != (TLS{}) {
 		if tls.CertFile == "" || tls.KeyFile == "" || tls.CAFile == "" {
-			return &Error{"admin.tls.certFile", tls.CertFile, "goes together with admin.tls.keyFile and admin.tls.caFile"}
+			return &Error{"admin.tls.certFile", tls.CertFile, "requires admin.tls.keyFile and admin.tls.caFile"}
 		}
 		return nil
 	}

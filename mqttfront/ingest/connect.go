@@ -46,7 +46,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	c.stale.Store(!resume) // until it is known that the broker has nothing of an old session
 	connack, err := c.client.Connect(dialing, s.packet(resume))
 	if err != nil {
-		_ = c.conn.Close() // the error that counts is the other
+		_ = c.conn.Close() // the earlier error is returned
 		if connack != nil {
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
 		}

@@ -14,9 +14,9 @@ import (
 // errStale says that the broker's queue for this node is older than its session may be.
 var errStale = errors.New("the session's queue is too old: starting a clean one")
 
-// prober sends the node messages through the broker. What follows a probe in the session's queue was received by the broker
-// after it, so a probe that was sent long ago says that the requests behind it are copies that deduplication may have
-// forgotten: they are dropped, and the session starts clean. The round trip is also the sign that the broker is alive.
+// prober sends probes to this node through the broker. The broker received what follows a probe in the session's queue after that probe. So requests
+// behind an old probe may be older than deduplication remembers, and are not executed. A node's own session then ends and starts clean. The
+// leader's session goes on, and executes again when a fresh probe returns. A probe that returns also shows that the broker is alive.
 type prober struct {
 	config  *Config
 	env     *Environment
@@ -29,19 +29,21 @@ type prober struct {
 	boot            uint64       // tells probes of this process from those of an earlier one
 	start           time.Time
 	returned        atomic.Bool // a probe has returned in this process: the broker lets them through
-	backlog         atomic.Bool // what comes now is no news to other nodes
+	// backlog: the last probe took longer than backlogAge. The session is behind the broker, and other nodes have probably handled what it delivers.
+	backlog atomic.Bool
+	nagle   nagle // used by the receiving goroutine only
 
 	mu      sync.Mutex
 	reached bool      // the broker, at least once in this process
 	last    time.Time // of the last contact
-	since   time.Time // the broker received what it has for the session after this moment; zero where only Contact knows
-	clean   bool      // the next session starts clean
+	since   time.Time // the broker received all that is still queued after this time; zero in a new process until a probe returns or a session starts clean (then Contact has the time)
+	clean   bool      // the node's own session starts clean next time; without effect on the leader's session
 	saved   time.Time
 	fresh   time.Time // when the last fresh probe came
-	nagle   nagle
 }
 
-// connected notes that a session has begun: resumed, or clean, as one that is too old has to.
+// connected notes that a connection began. If it does not resume a session, nothing old is queued: the session counts as delivered up to now, and clean
+// is reset.
 func (p *prober) connected(resumed bool) {
 	if !resumed {
 		p.mu.Lock()
@@ -51,7 +53,7 @@ func (p *prober) connected(resumed bool) {
 	}
 }
 
-// backlogAge is how old a probe has to be for what follows it to be no news to the other nodes.
+// backlogAge: a session whose last probe took longer than this is in a backlog.
 const backlogAge = 5 * time.Second
 
 // contact notes that the broker was just heard of.
@@ -61,17 +63,18 @@ func (p *prober) contact() {
 	p.reached, p.last = true, time.Now()
 }
 
-// contactSaveInterval is how often it is written down how far the session has come.
+// contactSaveInterval is how often, at most, passed saves to the ContactStore.
 const contactSaveInterval = 5 * time.Second
 
-// passed notes that everything has come by the session that the broker received before a moment.
+// passed notes that the session has delivered everything that the broker received before a moment. Every contactSaveInterval it saves the moment for a
+// restart, unless the session is to start clean.
 func (p *prober) passed(moment time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.since = moment
 	now := time.Now()
 	if p.clean || now.Sub(p.saved) < contactSaveInterval {
-		return // no restart resumes a session that is too old
+		return
 	}
 	p.saved = now
 	if err := p.env.Contact.Save(p.env.Wall() - now.Sub(moment).Milliseconds()); err != nil {
@@ -102,7 +105,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	}
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
-		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1))
+		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1)) // a stale probe has to return to show that the queue is stale
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
@@ -120,13 +123,13 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 	}
 }
 
-// handle handles a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. What is
-// no probe of a node's says nothing of that.
+// handle handles a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. If the payload is not
+// a probe, isProbe is false and the other results are meaningless.
 func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	var boot uint64
 	var at, wall int64
 	if _, err := fmt.Sscanf(string(payload), "%d %d %d", &boot, &at, &wall); err != nil {
-		return sent, false, false // who may publish here is the business of the broker's access control
+		return sent, false, false // not a probe: some client may publish to this topic
 	}
 	now := time.Now()
 	age := time.Duration(p.wall()-wall) * time.Millisecond
@@ -150,15 +153,15 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	}
 	p.contact()
 	p.passed(sent)
-	if boot == p.boot { // the age of another one is as right as the wall clock
+	if boot == p.boot { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
 		p.barrier.Pass(sent)
 	}
 	p.setFresh()
 	return sent, true, true
 }
 
-// setStale notes that the session delivers requests that are older than Config.SessionAge. The next session starts clean, also after a restart of the
-// node.
+// setStale notes that the session delivers requests older than Config.SessionAge, and drops those that arrived since the last fresh probe. A node's own
+// session starts clean next time, also after a restart.
 func (p *prober) setStale() {
 	p.drop(p.lastFresh())
 	p.mu.Lock()
@@ -185,7 +188,7 @@ func (p *prober) resumable() (since, contact time.Time, ok bool) {
 		since = time.Now().Add(-age)
 	}
 	contact = since
-	if p.reached && !p.returned.Load() { // no probe says more
+	if p.reached && !p.returned.Load() { // no probe has returned in this process: the last successful subscription is the contact
 		contact = p.last
 	}
 	return since, contact, p.mayResume(contact)

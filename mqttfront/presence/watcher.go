@@ -97,7 +97,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 	began := w.now()
 	connack, err := s.client.Connect(dialing, s.connect())
 	if err != nil {
-		_ = s.conn.Close() // the error that counts is the other
+		_ = s.conn.Close() // the earlier error is returned
 		w.config.Dialer.Next()
 		if connack != nil {
 			err = &mqttconn.Refusal{Reason: connack.ReasonCode}

@@ -72,7 +72,7 @@ func (s *simulation) inject(f *fault) bool {
 		return s.injectProcessFault(f, victims)
 	case partition, slowLinks, resetLinks, brokerCut:
 		return s.injectLinkFault(f, victims)
-	case brokerRestart, brokerAmnesia, brokerSilent, takeIngest, takeLane:
+	case brokerRestart, brokerAmnesia, brokerSilent, takeIngest, takePublishing:
 		return s.injectBrokerFault(f, victims[0])
 	case diskSlow, diskHangs, diskFails, diskLow:
 		return s.injectDiskFault(f, victims[0].disk)
@@ -327,12 +327,12 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 		s.network.host("broker").close()
 		s.sleep(f.lasts)
 		s.network.host("broker").open()
-	case takeIngest, takeLane:
+	case takeIngest, takePublishing:
 		id := ingestSession(victim)
 		if s.tunables.front.FollowLeader {
 			id = clusterName + "-ingest"
 		}
-		if f.kind == takeLane {
+		if f.kind == takePublishing {
 			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Publishers)
 		}
 		a, _, err := s.broker.attach(id, f.variant%2 == 0, time.Minute, 100)

@@ -25,7 +25,7 @@ const (
 	brokerSilent        kind = "broker silent"
 	brokerCut           kind = "broker cut off"
 	takeIngest          kind = "ingest session taken over"
-	takeLane            kind = "publishing connection taken over"
+	takePublishing      kind = "publishing connection taken over"
 	diskSlow            kind = "slow disk"
 	diskHangs           kind = "hanging disk"
 	diskFails           kind = "failing disk"
@@ -135,7 +135,7 @@ func weights() []weight {
 		{brokerSilent, 3},
 		{brokerCut, 7},
 		{takeIngest, 2},
-		{takeLane, 3},
+		{takePublishing, 3},
 		{diskSlow, 4},
 		{diskHangs, 2},
 		{diskFails, 3},
