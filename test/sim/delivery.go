@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"hash/fnv"
 	"slices"
 	"sort"
 	"strings"
@@ -18,7 +19,6 @@ type deliveries struct {
 	mu      schedule.Mutex
 	applied map[string]uint64        // index of the entry, by the value that was set
 	replied map[string]time.Duration // when the broker had the first reply, by correlation data
-	replies []time.Duration          // when the broker had any reply, ascending
 	marks   []watermark              // ascending
 	ended   []ending                 // of processes
 }
@@ -76,7 +76,6 @@ func (d *deliveries) publish(topic string, correlation []byte, now time.Duration
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.replies = append(d.replies, now)
 	if _, known := d.replied[string(correlation)]; !known {
 		d.replied[string(correlation)] = now
 	}
@@ -97,22 +96,27 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
-// served reports whether replies reached the broker for a time without a pause, between two moments.
-func (d *deliveries) served(atLeast, from, to time.Duration) bool {
-	const pause = 500 * time.Millisecond // that the clients may make
-	began, last := from, from-pause-1
-	for _, at := range d.replies[sort.Search(len(d.replies), func(i int) bool { return d.replies[i] >= from }):] {
-		if at > to {
-			break
+// served reports whether the service answered at least some requests that were sent at a moment or later before another moment, by the publishing
+// connection by which a client receives everything. Replies leave it in order, so an earlier one was not just late.
+func (d *deliveries) served(ops []*history.Op, client string, publishers int, from, to time.Duration) bool {
+	const some = 3
+	answered := 0
+	for _, o := range ops {
+		if o.Call < from || shard(o.Client, publishers) != shard(client, publishers) {
+			continue
 		}
-		if at-last > pause {
-			began = at
-		}
-		if last = at; last-began >= atLeast {
-			return true
+		if replied, ever := d.replied[o.Correlation()]; ever && replied <= to {
+			answered++
 		}
 	}
-	return false
+	return answered >= some
+}
+
+// shard returns the number of the publishing connection of a client (publish.Connections).
+func shard(client string, publishers int) uint32 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(client)) // never fails
+	return hash.Sum32() % uint32(publishers)
 }
 
 // endedHosts returns how many nodes ended in a time.
@@ -133,7 +137,7 @@ func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 
 // checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered once the
 // delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered after
-// that, so a leader must have answered others for some time. Copies count: each is answered.
+// that, so others must have been answered that were sent then. Copies count: each is answered.
 func (s *simulation) checkDelivered() {
 	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
@@ -148,7 +152,7 @@ func (s *simulation) checkDelivered() {
 		at, passed := d.passed(index)
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || !passed || ever && replied <= to || !d.served(late, at, to) {
+		if !applied || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
 			continue
 		}
 		sessions := nodeSessions(o.Copies[0].Receivers)

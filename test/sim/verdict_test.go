@@ -62,33 +62,37 @@ func TestDamageNeedsVotersThatAllKnow(t *testing.T) {
 	}
 }
 
-// A request that an earlier leader executed counts as unanswered if the service has answered others for a time without a pause.
-func TestUnansweredNeedsTimeInWhichOthersAreAnswered(t *testing.T) {
-	const ms = time.Millisecond
-	stretch := func(from, to time.Duration) (replies []time.Duration) {
-		for at := from; at <= to; at += 100 * ms {
-			replies = append(replies, at)
-		}
-		return replies
+// A request that an earlier leader executed counts as unanswered if others that were sent later were answered by the same publishing connection: then it
+// is not just late, as where the way to the broker is slow.
+func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
+	const publishers = 2
+	same, other := "c", "d"
+	for shard(same, publishers) == shard(other, publishers) {
+		other += "d"
 	}
 	for name, test := range map[string]struct {
-		replies []time.Duration
-		want    bool
+		client        string
+		call, replied time.Duration
+		want          bool
 	}{
-		"no replies":              {nil, false},
-		"all the time":            {stretch(0, 10*time.Second), true},
-		"just long enough":        {stretch(2000*ms, 4000*ms), true},
-		"two times, too short":    {append(stretch(1000*ms, 2500*ms), stretch(3500*ms, 5000*ms)...), false},
-		"mostly before the range": {stretch(0, 2500*ms), false},
-		"mostly after the range":  {stretch(4500*ms, 9*time.Second), false},
+		"sent later, and answered":         {same, 2 * time.Second, 3 * time.Second, true},
+		"sent before":                      {same, time.Second / 2, 3 * time.Second, false},
+		"answered too late":                {same, 2 * time.Second, 7 * time.Second, false},
+		"by another publishing connection": {other, 2 * time.Second, 3 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDeliveries()
-			for _, at := range test.replies {
-				d.publish("clients/c/services/statestore/_any_/command/invoke/response", []byte{byte(at)}, at)
+			var ops []*history.Op
+			for i := range 3 {
+				o := &history.Op{Number: i + 1, Client: test.client, Call: test.call}
+				ops = append(ops, o)
+				d.publish("clients/c/services/statestore/_any_/command/invoke/response", []byte(o.Correlation()), test.replied)
 			}
-			if got := d.served(2*time.Second, time.Second, 6*time.Second); got != test.want {
+			if got := d.served(ops, same, publishers, time.Second, 6*time.Second); got != test.want {
 				t.Errorf("served: %t", got)
+			}
+			if d.served(ops[:2], same, publishers, time.Second, 6*time.Second) {
+				t.Error("two are enough")
 			}
 		})
 	}
