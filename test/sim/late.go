@@ -70,6 +70,42 @@ func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, 
 	return led
 }
 
+// expireWithoutLeader lets what clients send expire, and be forgotten, at all nodes while none of them leads. One node is stopped meanwhile: it reads
+// its copies from its socket when the next leader has executed later requests of the same clients. It reports whether the stopped node takes such
+// copies at all.
+func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
+	stopped := f.lasts + f.delay
+	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionAge-time.Second {
+		return false
+	}
+	var links []link
+	alone := 0
+	for _, h := range s.hosts {
+		if h == late || alone == (len(s.hosts)-1)/2 { // those that are left are no majority
+			continue
+		}
+		alone++
+		cut := *f
+		cut.shape, cut.classes = isolated, []class{classRaft, classCall}
+		links = append(links, s.links(&cut, []*host{h})...)
+	}
+	for _, l := range links {
+		s.network.link(l).gate.close()
+	}
+	late.setAsleep(true)
+	schedule.Stop(late.group, stopped)
+	late.disk.locked(func(d *disk) { d.trouble = time.Now() })
+	s.sleep(f.lasts)
+	for _, l := range links {
+		s.network.link(l).gate.open()
+	}
+	late.disk.locked(func(d *disk) { d.trouble = time.Now() })
+	s.sleep(f.delay)
+	late.setAsleep(false)
+	s.sleep(2 * time.Second) // the leader asks for them each second
+	return true
+}
+
 // ingestSession returns the client id of the session by which a host's node receives requests, where each node has one.
 func ingestSession(h *host) string { return clusterName + "-" + h.name + "-in" }
 

@@ -49,6 +49,8 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 			victim = s.hosts[(slices.Index(s.hosts, leader)+1)%len(s.hosts)]
 		}
 		return s.comeBackToLead(ctx, f, victim)
+	case expireUnled:
+		return s.expireWithoutLeader(f, victim)
 	case rollIdentity:
 		s.rollIdentity(f)
 	case demoteAndJump:

@@ -42,6 +42,7 @@ const (
 	cutLeaders          kind = "leaders cut off one after the other"
 	sleepsThrough       kind = "stopped until outcomes are forgotten"
 	lateNode            kind = "late node that comes to lead"
+	expireUnled         kind = "requests that expire while there is no leader"
 	rollIdentity        kind = "identity settings rolled"
 	demoteAndJump       kind = "members demoted while a clock is wrong"
 	laggingBroker       kind = "leaders that change while the broker lags"
@@ -153,6 +154,7 @@ func weights() []weight {
 		{cutLeaders, 6},
 		{sleepsThrough, 3},
 		{lateNode, 5},
+		{expireUnled, 3},
 		{rollIdentity, 3},
 		{demoteAndJump, 3},
 		{stoppedWhenElected, 7},
@@ -250,6 +252,9 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 		f.leader, f.lasts = false, t.remembered()+between(r, time.Second, 4*time.Second)
 	case lateNode:
 		f.leader, f.lasts = false, t.front.SessionAge*time.Duration(30+r.IntN(60))/100
+	case expireUnled:
+		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the next leader to the copies of the stopped node
+		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the others have forgotten what expired
 	case demoteAndJump:
 		f.offset = time.Duration(1-2*r.IntN(2)) * between(r, 61*time.Second, 2*time.Minute)
 		f.delay, f.others = pick(r, 0, 200*time.Millisecond, 2*time.Second), 1+r.IntN(max(1, t.nodes-2))

@@ -67,6 +67,9 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 func (t *tunables) drawFront(r *rand.Rand) {
 	f := &t.front
 	f.SessionAge = time.Duration(2+r.IntN(6)) * time.Second
+	if r.IntN(6) == 0 { // long enough for requests to expire, and to be forgotten, while a node is stopped
+		f.SessionAge, t.expiry = 18*time.Second, 4
+	}
 	f.DedupMargin = f.SessionAge // for so long clients send copies
 	f.DefaultExpiry, f.MaxExpiry = 10*time.Second, 20*time.Second
 	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
