@@ -158,7 +158,7 @@ func frontEnd() []Mutant {
 		one("mark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
-			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)"),
+			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)").shownBy("kill -9"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
 		{
