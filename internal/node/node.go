@@ -197,7 +197,7 @@ func (n *Node) Notes() (notes []string) {
 		notes = append(notes, forgeable)
 	}
 	if free, low := n.space.get(); low {
-		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: nothing may grow", free))
+		notes = append(notes, fmt.Sprintf("only %d bytes of disk space are free: SETs that need more space are refused", free))
 	}
 	if err := n.Front.DisconnectFeedErr(); err != nil {
 		notes = append(notes, err.Error())

@@ -34,7 +34,7 @@ func (s *Settings) Fields() []Field {
 	fields := []Field{
 		{Path: "node.id", Value: (*text)(&s.Node.ID), Help: "name of this node, unique in the cluster"},
 		{Path: "node.dataDir", Value: (*text)(&s.Node.DataDir), Help: "folder for the log and the snapshots"},
-		{Path: "node.minFreeDisk", Value: &s.Node.MinFreeDisk, Help: "free disk space below which nothing may grow"},
+		{Path: "node.minFreeDisk", Value: &s.Node.MinFreeDisk, Help: "free disk space below which SETs that need more space are refused"},
 		{Path: "cluster.name", Value: (*text)(&s.Cluster.Name), Help: "name of the cluster, prefix of its MQTT client ids"},
 		{Path: "cluster.listen", Value: (*text)(&s.Cluster.Listen), Help: "address for the other members"},
 		{Path: "cluster.advertise", Value: (*text)(&s.Cluster.Advertise), Help: "address under which the other members reach this one (default: the node's id and the port of cluster.listen)"},
