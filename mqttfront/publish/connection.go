@@ -151,8 +151,7 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 
 // send publishes one output and reports whether the network connection is still good.
 func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o *Output) bool {
-	o.Sent = time.Now()
-	packet := o.Encode(o.Sent)
+	packet := o.Encode(time.Now())
 	if packet == nil {
 		c.env.Metrics.notifications.WithLabelValues("expired").Inc()
 		c.acknowledge(o)

@@ -11,8 +11,7 @@ import (
 
 // Output is a reply or a notification on its way to the broker: a reply if Request is set, and a notification if Event is.
 type Output struct {
-	Index  uint64    // of its log entry; 0 for what is not in the log
-	Sent   time.Time // when it was last given to the publishing connection; zero before
+	Index  uint64 // of its log entry; 0 for what is not in the log
 	Queued time.Time
 
 	Request  *wire.Request // a reply

@@ -91,9 +91,7 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
 		l.metrics.Stage(metrics.StagePublish, now.Sub(o.Queued))
-		if !o.Sent.IsZero() {
-			l.turnaround += (o.Sent.Sub(r.Arrived) - l.turnaround) / 64
-		}
+		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.reportLocked(r.Command.ID)
 		}

@@ -28,8 +28,7 @@ type Requests struct {
 	termStart termStart    // where the log was when the current leader began to serve
 	busy      int          // requests that the store has, or whose replies are being delivered
 	shares    clientShares // the same, by client
-	// turnaround is what requests took lately from their arrival until their reply was sent: a moving average. It does not count the time until the
-	// PUBACK, for which no client waits.
+	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround time.Duration
 	limits     fsm.Limits
 	version    uint32        // of the log, in force
