@@ -133,7 +133,7 @@ func (p *path) run() {
 }
 
 // allocationsPerSet is what a SET may allocate on the leader, from the connection to its reply. It is to shrink.
-const allocationsPerSet = 15
+const allocationsPerSet = 12
 
 func TestAllocationsPerSet(t *testing.T) {
 	if os.Getenv("HOLDFAST_ALLOCATIONS") == "" {
