@@ -114,10 +114,7 @@ func (v *values) put(r *record) {
 	if replaced {
 		v.forget(old)
 	}
-	v.bytes += int64(len(r.data))
-	if r.deadline != noDeadline {
-		v.byDeadline.Set(r)
-	}
+	v.count(r)
 	hash := xxhash.Sum64String(r.key()) & v.hashMask
 	part := v.index.part(hash)
 	switch indexed, taken := part[hash]; {
@@ -137,13 +134,10 @@ func (v *values) set(found *record, key, value []byte, version hlc.Clock, deadli
 		return added
 	}
 	v.forget(found)
-	*found = record{
+	*found = record{ // newRecord would allocate another
 		data: join(key, value), keySize: found.keySize, wall: version.Wall, counter: uint32(version.Counter), deadline: deadline, token: token,
 	}
-	v.bytes += int64(len(found.data))
-	if deadline != noDeadline {
-		v.byDeadline.Set(found)
-	}
+	v.count(found)
 	return found
 }
 
@@ -158,6 +152,14 @@ func (v *values) delete(r *record) {
 		delete(part, hash)
 	} else {
 		v.unindexed--
+	}
+}
+
+// count adds a record to bytes and to byDeadline. byKey and index are the caller's.
+func (v *values) count(r *record) {
+	v.bytes += int64(len(r.data))
+	if r.deadline != noDeadline {
+		v.byDeadline.Set(r)
 	}
 }
 

@@ -210,8 +210,8 @@ func (p *Publisher) StartRecord() {
 	}
 }
 
-// Flush sends what was published. Without it that is sent when there is much of it. Flush itself writes, if nobody else does: to wake another
-// goroutine for that costs more. So it blocks while the broker does not read. Stop ends that.
+// Flush sends what was published. Without it that is sent when there is much of it. Flush itself writes, unless another
+// goroutine is writing: waking one costs more. So Flush blocks while the broker does not read, until Stop.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -280,7 +280,7 @@ func (p *Publisher) fail(err error, polite bool) {
 	p.room.Broadcast()
 }
 
-// write sends what has gathered and what nobody flushes, until the connection ends.
+// write sends what Flush has left, until the connection ends.
 func (p *Publisher) write() {
 	defer func() { _ = p.conn.Close() }() // ends the reader, too
 	p.mu.Lock()
