@@ -18,18 +18,14 @@ const (
 
 // sessionAwaiter makes publishing wait for the node's own session.
 type sessionAwaiter struct {
-	followersHold bool // otherwise the broker alone keeps requests, no other node drops any, and nothing is waited for
-	barrier       *ingest.Barrier
-	blocked       func() bool // whether a request waits for room; then no probe is read, and room comes from publishing alone
-	without       func()      // counts that publishing goes on without the session
-	log           *slog.Logger
+	barrier *ingest.Barrier
+	blocked func() bool // whether a request waits for room; then no probe is read, and room comes from publishing alone
+	without func()      // counts that publishing goes on without the session
+	log     *slog.Logger
 }
 
 // await waits until a probe that was sent after the moment has returned, for sessionWait at most.
 func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
-	if !a.followersHold {
-		return
-	}
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()
 	for !a.barrier.Passed(moment) && waiting.Err() == nil && !a.blocked() {

@@ -25,10 +25,9 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 			},
 			waits: probe,
 		},
-		"no longer than it may":               {prepare: func(*sessionAwaiter, *atomic.Bool) {}, waits: sessionWait, without: 1},
-		"not while requests wait for room":    {prepare: func(_ *sessionAwaiter, blocked *atomic.Bool) { blocked.Store(true) }, without: 1},
-		"not when the probe has returned":     {prepare: func(a *sessionAwaiter, _ *atomic.Bool) { a.barrier.Pass(time.Now()) }},
-		"not where the broker keeps requests": {prepare: func(a *sessionAwaiter, _ *atomic.Bool) { a.followersHold = false }},
+		"no longer than it may":            {prepare: func(*sessionAwaiter, *atomic.Bool) {}, waits: sessionWait, without: 1},
+		"not while requests wait for room": {prepare: func(_ *sessionAwaiter, blocked *atomic.Bool) { blocked.Store(true) }, without: 1},
+		"not when the probe has returned":  {prepare: func(a *sessionAwaiter, _ *atomic.Bool) { a.barrier.Pass(time.Now()) }},
 		"no longer when requests wait for room": {
 			prepare: func(_ *sessionAwaiter, blocked *atomic.Bool) { time.AfterFunc(probe-1, func() { blocked.Store(true) }) },
 			waits:   probe, without: 1,
@@ -39,7 +38,7 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 				var blocked atomic.Bool
 				without, began := 0, time.Now()
 				a := &sessionAwaiter{
-					followersHold: true, barrier: ingest.NewBarrier(), blocked: blocked.Load, without: func() { without++ }, log: slog.New(slog.DiscardHandler),
+					barrier: ingest.NewBarrier(), blocked: blocked.Load, without: func() { without++ }, log: slog.New(slog.DiscardHandler),
 				}
 				test.prepare(a, &blocked)
 				a.await(t.Context(), began)

@@ -81,21 +81,21 @@ func (f *Front) newSessionsAndOutbox(env Environment) {
 	outside := ingest.Environment{
 		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
-	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, f.requests.FollowersHold())
+	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.requests.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
+	awaitSession := awaiting.await
 	if config.FollowLeader {
 		f.newLeaderSession = func() *ingest.LeaderSession {
 			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.Wall, f.store.Confirm)
 		}
+		awaitSession = func(context.Context, time.Time) {} // the broker alone keeps requests, and no node drops any
 	}
-	awaiting := &sessionAwaiter{
-		followersHold: f.requests.FollowersHold(), barrier: f.barrier, blocked: f.requests.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log,
-	}
+	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.FollowLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
-		SessionUpSince: f.session.UpSince, AwaitSession: awaiting.await, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
+		SessionUpSince: f.session.UpSince, AwaitSession: awaitSession, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
 }
 

@@ -28,7 +28,7 @@ func (q *Requests) admit(ctx context.Context, r *pending.Request) {
 
 // dropRedeliveredLocked drops a request that the broker delivers again and that this node must not execute, and reports whether it did.
 func (q *Requests) dropRedeliveredLocked(r *pending.Request) bool {
-	if !r.Redelivered || !q.rejectRedeliveryLocked(r) {
+	if !r.Redelivered || r.Read || !q.ingest.rejectsRedelivery(q, r) {
 		return false
 	}
 	q.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()

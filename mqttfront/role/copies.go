@@ -62,33 +62,9 @@ func (q *Requests) refusedWithoutReplyLocked(r *pending.Request) bool {
 	return q.pending.Hints.EndedAt(r.Command.ID, pending.EndNoReply).After(r.Arrived.Add(-imprecise))
 }
 
-// rejectRedeliveryLocked reports whether this node must not execute a redelivery. The request expired here; or, with cluster.ingest: leader, it was
-// refused without a reply. Then later requests of its client may have been executed since. Or it has no identity, with cluster.ingest: leader:
-// an earlier leader may have executed it, and no node could recognise it.
-func (q *Requests) rejectRedeliveryLocked(r *pending.Request) bool {
-	id := r.Command.ID
-	switch {
-	case r.Read:
-		return false
-	case id.IsZero():
-		return !q.mode.followersHold()
-	default:
-		if earlier := q.pending.Get(id); earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived) {
-			return true
-		}
-		return !q.pending.Hints.EndedAt(id, pending.EndExpired).IsZero() || !q.mode.followersHold() && !q.pending.Hints.EndedAt(id, pending.EndNoReply).IsZero()
-	}
-}
-
-// isOfUnknownAgeLocked reports whether nothing tells the age of a write that the broker delivers again in the leader's session: deduplication may have
-// forgotten it. The broker redelivers in-flight messages before queued ones, so no probe precedes the message and bounds its age. A remaining
-// message expiry above one second shows that it is young enough; brokers also deliver expired messages, with one second left. Such a write is
-// answered if its outcome is known, and is not executed otherwise.
-func (q *Requests) isOfUnknownAgeLocked(r *pending.Request) bool {
-	const least = time.Second
-	if !r.Redelivered || q.mode.followersHold() || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > least {
-		return false
-	}
-	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age
-	return earlier == nil || !earlier.IsOpen()
+// expiredHereLocked reports whether an earlier copy of a request expired before this node executed it.
+func (q *Requests) expiredHereLocked(r *pending.Request) bool {
+	earlier := q.pending.Get(r.Command.ID)
+	held := earlier != nil && earlier.State().IsHeld() && earlier.IsOpen() && earlier.Expired(r.Arrived)
+	return held || !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }

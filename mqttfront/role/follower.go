@@ -7,7 +7,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// follower is the role of a node that does not serve. It holds requests. If the node becomes the leader, the leader answers them.
+// follower is the role of a node that does not serve, where each node's own session brings requests. It holds them. If the node becomes the leader, the
+// leader answers them.
 type follower struct{ *Requests }
 
 func (follower) leads() bool { return false }
@@ -21,9 +22,6 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 	if f.isStaleLocked(r) {
 		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
-	}
-	if !f.mode.followersHold() {
-		return // not acknowledged: the broker still has it
 	}
 	if f.dropRedeliveredLocked(r) {
 		return
@@ -61,21 +59,17 @@ func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(
 
 func (f follower) requeued(r *pending.Request) {
 	f.pending.EndWrite(r)
-	switch {
-	case !f.mode.followersHold():
-		f.releaseLocked(r)
-	case f.dropStaleLocked(r): // a leader that was stopped had it
-	default:
+	if !f.dropStaleLocked(r) { // a leader that was stopped had it
 		f.keepFirstLocked(r)
 	}
 }
 
-func (f follower) expects() bool { return f.mode.followersHold() }
+func (follower) expects() bool { return true }
 
 func (f follower) reported(id fsm.RequestID, now time.Time) {
 	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
 		f.endLocked(r)
-	} else if f.mode.followersHold() {
+	} else {
 		f.pending.Hints.Answered(id, now)
 	}
 }

@@ -19,7 +19,7 @@ func (l *Leader) admit(r *pending.Request, _ dedupResult) {
 	if l.dropRedeliveredLocked(r) {
 		return
 	}
-	if l.isOfUnknownAgeLocked(r) {
+	if l.ingest.isOfUnknownAge(l.Requests, r) {
 		r.MarkLate()
 	}
 	if l.addPendingLocked(r) && l.serving {

@@ -17,7 +17,7 @@ type Requests struct {
 	config  *Config
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	mode    ingestMode
+	ingest  ingestStrategy
 	store   Store
 
 	mu        sync.Mutex // guards all fields below
@@ -48,14 +48,14 @@ func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
 	settings := fsm.DefaultSettings()
 	q := &Requests{
 		config: config, metrics: metrics, log: log,
-		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config),
+		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), ingest: ingestEverywhere{},
 	}
 	q.room.L = &q.mu
-	q.role = follower{q}
-	q.adoptLocked(&settings)
 	if config.FollowLeader {
-		q.mode = ingestAtLeader
+		q.ingest = ingestAtLeader{}
 	}
+	q.role = q.ingest.nonLeader(q)
+	q.adoptLocked(&settings)
 	return q
 }
 
@@ -80,9 +80,6 @@ func (q *Requests) Run(ctx context.Context) {
 	q.stopped = true
 	q.room.Broadcast()
 }
-
-// FollowersHold reports whether a node that does not lead holds requests. If not, the broker keeps them until they are answered.
-func (q *Requests) FollowersHold() bool { return q.mode.followersHold() }
 
 // Busy returns how many requests are executing or answering.
 func (q *Requests) Busy() int {
@@ -110,7 +107,7 @@ func (q *Requests) onlyHolderLocked(now time.Time) bool {
 	if since := now.Sub(q.aloneAsked); since < 0 || since > aloneValid {
 		q.alone, q.aloneAsked = q.store.Alone(), now
 	}
-	return q.mode.onlyHolder(q.alone)
+	return q.ingest.onlyHolder(q.alone)
 }
 
 func (q *Requests) leads() bool {

@@ -7,7 +7,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower otherwise. All methods
+// role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower or a standby otherwise. All methods
 // need Requests.mu.
 type role interface {
 	// leads reports whether this is the Leader role, which the node has from Leader.Begin until the leadership ends.

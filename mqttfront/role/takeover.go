@@ -93,23 +93,18 @@ func stillToRemember(r *pending.Request) time.Duration {
 	return lifetime - time.Since(r.LastArrival())
 }
 
-// stopServing switches the node to the follower role. It requeues the requests whose replies the broker has not acknowledged;
-// with cluster.ingest: leader it leaves them to the broker. It returns toRelease.
+// stopServing switches the node to the role of one that does not lead, and gives that role the requests whose replies the broker has not acknowledged.
+// It returns toRelease.
 func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.role, l.pending.NeedsLookup = follower{l.Requests}, true
+	l.role, l.pending.NeedsLookup = l.ingest.nonLeader(l.Requests), true
 	toRelease, l.toRelease = l.toRelease, nil
 	for _, r := range slices.Collect(l.pending.All()) {
 		if r.State() == pending.StateDelivering {
 			l.requeueMaybeAppliedLocked(r)
-		}
-		switch {
-		case !r.State().IsHeld():
-		case !l.mode.followersHold():
-			l.releaseLocked(r)
-		default:
-			l.keepFirstLocked(r)
+		} else if r.State().IsHeld() {
+			l.role.requeued(r)
 		}
 	}
 	l.pending.EndWrites()

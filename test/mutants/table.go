@@ -204,8 +204,8 @@ func frontEnd() []Mutant {
 			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0").shownBy("requests that expire while there is no leader"),
 		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/role/takeover.go",
 			"\treturn !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()\n", "\treturn !r.Expired(now)\n").shownBy("requests that expire while there is no leader"),
-		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/copies.go",
-			"\tif !r.Redelivered || q.mode.followersHold() || ", "\tif true || !r.Redelivered || q.mode.followersHold() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
+		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/ingestatleader.go",
+			"\tif !r.Redelivered || !r.IsDeduplicated() || ", "\tif true || !r.IsDeduplicated() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
 			Name: "merge_late_copies", What: "a request that another node holds goes behind the one before it there, also where that is a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
 				File: "mqttfront/pending/merge.go", Old: "\t\tp.arrange(append(here, added...), evidence(here, elsewhere), affected, open)\n",
@@ -217,8 +217,8 @@ func frontEnd() []Mutant {
 		},
 		one("unheard_released", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
 			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
-		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/awaitsession.go",
-			"\tif !a.followersHold {\n", "\tif true {\n").shownBy("broker restart"),
+		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
+			"\tif config.FollowLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.FollowLeader {\n").shownBy("broker restart"),
 	}
 }
 
