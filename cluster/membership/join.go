@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -138,12 +139,15 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 }
 
 // replace removes the member that has the name or the address of a joining node. Two ids must not share a name, and raft refuses two ids at one address.
-// It fails if the member answers, or if the remaining voters would have no live majority.
+// It fails if the member answers, be it with an error, or if the remaining voters would have no live majority.
 func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
 	cancel()
-	if err == nil {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if !errors.Is(err, peer.ErrUnreachable) {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
 	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address", predecessor.Address)

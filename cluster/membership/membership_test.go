@@ -19,6 +19,7 @@ import (
 type fake struct {
 	members    []raft.Server
 	statuses   map[raft.ServerAddress]peer.Status // of the members that answer
+	termErr    error                              // their answer to MethodTerm
 	pinned     map[raft.ServerID]bool
 	last       uint64 // index of the last entry in the log, which is committed
 	serving    bool
@@ -78,6 +79,8 @@ func (f *fake) Call(_ context.Context, member raft.Server, method peer.Method, _
 	switch {
 	case !ok || member.ID != "" && member.ID != status.ID: // a listener refuses a connection that means another id
 		return nil, peer.ErrUnreachable
+	case method == peer.MethodTerm && f.termErr != nil:
+		return nil, f.termErr
 	case method == peer.MethodTerm:
 		return peer.EncodeTerm(3, 0), nil
 	default:
@@ -222,29 +225,34 @@ func TestJoin(t *testing.T) {
 		there   *peer.Status // what answers at the address
 		request JoinRequest
 		away    bool // its predecessor is
+		termErr error
 		want    []string
 	}{
-		"a new node":       {&peer.Status{ID: "n4.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, []string{"add non-voter n4.1"}},
-		"nobody there":     {nil, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil},
-		"another is there": {&peer.Status{ID: "n5.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil},
-		"too old":          {&peer.Status{ID: "n4.1"}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version - 1}, false, nil},
+		"a new node":       {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, want: []string{"add non-voter n4.1"}},
+		"nobody there":     {request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
+		"another is there": {there: &peer.Status{ID: "n5.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
+		"too old":          {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version - 1}},
 		"of another cluster": {
-			&peer.Status{ID: "n4.1", HasState: true}, JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, false, nil,
+			there: &peer.Status{ID: "n4.1", HasState: true}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version},
 		},
-		"a member again": {&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "n2", Version: fsm.Version}, false, nil},
+		"a member again": {there: &peer.Status{ID: "n2.1", HasState: true}, request: JoinRequest{ID: "n2.1", Address: "n2", Version: fsm.Version}},
 		"a member that moved": {
-			&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "moved", Version: fsm.Version}, false, []string{"add voter n2.1"},
+			there: &peer.Status{ID: "n2.1", HasState: true}, request: JoinRequest{ID: "n2.1", Address: "moved", Version: fsm.Version}, want: []string{"add voter n2.1"},
 		},
 		"without its disk": {
-			&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, true, []string{"remove n2.1", "add non-voter n2.2"},
+			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, away: true, want: []string{"remove n2.1", "add non-voter n2.2"},
 		},
 		"a member that moved to where a dead one was": {
-			&peer.Status{ID: "n2.1", HasState: true}, JoinRequest{ID: "n2.1", Address: "n3", Version: fsm.Version}, false, []string{"remove n3.1", "add voter n2.1"},
+			there: &peer.Status{ID: "n2.1", HasState: true}, request: JoinRequest{ID: "n2.1", Address: "n3", Version: fsm.Version}, want: []string{"remove n3.1", "add voter n2.1"},
 		},
-		"beside one of its name": {&peer.Status{ID: "n2.2"}, JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, false, nil},
+		"beside one of its name": {there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}},
+		"beside one of its name that answers with an error": {
+			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: peer.ErrNotDone,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFake(t)
+			f.termErr = test.termErr
 			if test.there != nil {
 				f.statuses[test.request.Address] = *test.there
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// callClients are the connections for calls, one to each member that was ever called.
+// callClients are the connections for calls, one to each member.
 type callClients struct {
 	transport *Transport
 
@@ -32,13 +33,28 @@ func (c *callClients) get(id raft.ServerID, address string) (*callClient, error)
 	key := target(id, raft.ServerAddress(address))
 	found := c.byPeer[key]
 	if found == nil {
+		c.removeUnusedLocked()
 		found = &callClient{transport: c.transport, id: id, address: address}
 		if c.byPeer == nil {
 			c.byPeer = make(map[raft.ServerAddress]*callClient)
 		}
 		c.byPeer[key] = found
 	}
+	found.calls++
 	return found, nil
+}
+
+// release ends a use that get began.
+func (c *callClients) release(client *callClient) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	client.calls--
+}
+
+// removeUnusedLocked removes the clients without a connection that nobody uses: members that are gone, and addresses that joining nodes named.
+func (c *callClients) removeUnusedLocked() {
+	now := time.Now()
+	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress, client *callClient) bool { return client.calls == 0 && client.isIdle(now) })
 }
 
 func (c *callClients) close() {
@@ -56,6 +72,7 @@ func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Me
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
 	}
+	defer t.calls.release(client)
 	return client.call(ctx, method, request)
 }
 
@@ -64,6 +81,7 @@ type callClient struct {
 	transport *Transport
 	id        raft.ServerID
 	address   string
+	calls     int // under way; guarded by callClients.mu
 
 	mu      sync.Mutex
 	current *connection
@@ -83,7 +101,7 @@ const (
 // connection is one connection with the calls that wait for answers.
 type connection struct {
 	conn    net.Conn
-	writing sync.Mutex
+	writing chan struct{} // holds an element while a frame is written
 
 	mu      sync.Mutex
 	next    uint64
@@ -151,7 +169,7 @@ func (c *callClient) dial() {
 		return
 	}
 	c.delay = 0
-	opened := &connection{conn: conn, waiting: make(map[uint64]chan answer), heard: time.Now()}
+	opened := &connection{conn: conn, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer), heard: time.Now()}
 	c.current = opened
 	c.mu.Unlock()
 	err = opened.read()
@@ -166,6 +184,13 @@ func (c *callClient) drop(gone *connection, err error) {
 	}
 	c.mu.Unlock()
 	gone.end(err)
+}
+
+// isIdle reports whether there is no connection, no attempt to open one, and no delay before the next attempt.
+func (c *callClient) isIdle(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current == nil && c.dialing == nil && now.After(c.retry)
 }
 
 func (c *callClient) close() {
@@ -190,7 +215,10 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 		return nil, err
 	}
 	asked := time.Now()
-	number, answers, err := connection.send(method, request)
+	number, answers, err := connection.send(ctx, method, request)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) { // nothing was written
+		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
+	}
 	if err != nil {
 		c.drop(connection, err)
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
@@ -212,7 +240,18 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 // errSilent says that nothing came over a connection for too long.
 var errSilent = errors.New("the member is silent")
 
-func (c *connection) send(method peer.Method, request []byte) (uint64, <-chan answer, error) {
+// minWriteTime is how long a frame may be written at least, even if its call ends sooner. A frame that is not written whole ends the connection for all
+// calls, and a live connection takes a frame at once.
+const minWriteTime = 100 * time.Millisecond
+
+// send writes a request. Its error wraps that of the context if nothing was written because the context ended.
+func (c *connection) send(ctx context.Context, method peer.Method, request []byte) (uint64, <-chan answer, error) {
+	select {
+	case c.writing <- struct{}{}:
+	case <-ctx.Done():
+		return 0, nil, ctx.Err()
+	}
+	defer func() { <-c.writing }()
 	answers := make(chan answer, 1)
 	c.mu.Lock()
 	if c.ended != nil {
@@ -224,9 +263,15 @@ func (c *connection) send(method peer.Method, request []byte) (uint64, <-chan an
 	number := c.next
 	c.waiting[number] = answers
 	c.mu.Unlock()
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows at the write
+	now := time.Now()
+	deadline := now.Add(writeTimeout)
+	if ends, ok := ctx.Deadline(); ok && ends.Before(deadline) {
+		deadline = ends
+		if least := now.Add(minWriteTime); deadline.Before(least) {
+			deadline = least
+		}
+	}
+	_ = c.conn.SetWriteDeadline(deadline) // an error shows at the write
 	return number, answers, writeFrame(c.conn, byte(method), number, request)
 }
 

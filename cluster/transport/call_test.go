@@ -1,0 +1,73 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+)
+
+// A call ends with its context also while the member takes nothing from the connection, and so do the calls that wait to write.
+func TestSendIsBoundedByItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer here.Close()
+		defer there.Close()
+		c := &connection{conn: here, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer)}
+		began := time.Now()
+		for name, wait := range map[string]struct{ timeout, want time.Duration }{
+			"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime},
+			"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2},
+			"longer than the write limit":   {timeout: 2 * writeTimeout, want: writeTimeout},
+		} {
+			began = time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), wait.timeout)
+			_, _, err := c.send(ctx, peer.MethodTerm, nil)
+			cancel()
+			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != wait.want {
+				t.Errorf("%s: the send took %v, %v", name, took, err)
+			}
+		}
+		c.writing <- struct{}{} // another call writes
+		began = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := c.send(ctx, peer.MethodTerm, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("waited for %v, %v", time.Since(began), err)
+		}
+	})
+}
+
+// What joining nodes name as their addresses is forgotten again. A member that is down keeps its delay, and one that is connected its connection.
+func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
+	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
+	caller := listen(t, "n1.a", nil, members(peer.Known))
+	if err := call(t, caller, listener.server(), peer.MethodTerm); err != nil {
+		t.Fatal(err)
+	}
+	const many = 100
+	for i := range many {
+		client, err := caller.calls.get(raft.ServerID(fmt.Sprintf("n3.%d", i)), "127.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.retry = time.Now().Add(-time.Second)
+		if i > 0 {
+			caller.calls.release(client)
+		}
+	}
+	if _, err := caller.calls.get("n4.a", "127.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(caller.calls.byPeer); n != 3 { // the connected one, the one in use, and the last
+		t.Errorf("%d clients", n)
+	}
+}
