@@ -11,8 +11,8 @@ import (
 	"holdfast/fsm"
 )
 
-// CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It verifies the checksum of each command before
-// it stores it and after it reads it from the store, because the stores do not verify the entries that they read. A corrupt
+// CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It gives each entry a checksum. It verifies that before
+// it stores the entry and after it reads it from the store, because the stores do not verify the entries that they read. A corrupt
 // entry ends the process, so that it is not replicated. A write or deletion that fails ends the process, because raft goes on
 // after a failed StoreLogs; one that hangs ends it, too. CheckedLog caches the newest entries, up to a number of bytes. It
 // knows which of the stored indexes hold commands: a read waits for the last committed command, because the state machine does
@@ -43,16 +43,6 @@ func NewCheckedLog(store raft.LogStore, guard Guard, cacheLimit int) *CheckedLog
 	return &CheckedLog{LogStore: store, guard: guard, cacheLimit: cacheLimit, followerSnapshot: func() (index, term uint64) { return 0, 0 }}
 }
 
-func verifyLog(log *raft.Log) error {
-	if log.Type != raft.LogCommand {
-		return nil
-	}
-	if err := fsm.VerifyEntry(log.Data); err != nil {
-		return fmt.Errorf("raft log at index %d: %w", log.Index, err)
-	}
-	return nil
-}
-
 // IsMonotonic implements raft.MonotonicLogStore. Raft empties such a log when it installs a snapshot. Otherwise a
 // deposed leader's entries could stay below the snapshot, and this node would replicate them if it became the leader.
 func (l *CheckedLog) IsMonotonic() bool { return true }
@@ -70,6 +60,7 @@ func (l *CheckedLog) StoreLogs(logs []*raft.Log) error {
 			l.guard.Exit(err)
 			return err
 		}
+		addChecksum(log)
 	}
 	if err := l.clearBeforeGap(logs); err != nil {
 		return err
@@ -165,10 +156,14 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	if err := l.LogStore.GetLog(index, log); err != nil {
 		return err
 	}
-	if err := verifyLog(log); err != nil {
+	err := verifyLog(log)
+	if err == nil && log.Index != index {
+		err = fmt.Errorf("%w: the raft log has entry %d at the place of %d", fsm.ErrDamaged, log.Index, index)
+	}
+	if err != nil {
 		l.guard.Exit(err)
 		// Exit returned, so this is a test. The replica is halted. Return a no-op, because raft panics on an error.
-		*log = raft.Log{Index: log.Index, Term: log.Term, Type: raft.LogNoop}
+		*log = raft.Log{Index: index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil
 }

@@ -115,6 +115,9 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %s", ErrLocked, path), lock.Close())
 	}
 	meta := &metadb.BoltMetaDB{}
+	if err := mendWAL(path, meta); err != nil {
+		return nil, errors.Join(err, meta.Close(), lock.Close())
+	}
 	store, err := wal.Open(path, wal.WithLogger(Logger(log)), wal.WithMetaStore(meta))
 	if err != nil {
 		return nil, errors.Join(err, meta.Close(), lock.Close())

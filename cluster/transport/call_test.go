@@ -22,7 +22,7 @@ func TestSendIsBoundedByItsContext(t *testing.T) {
 		defer here.Close()
 		defer there.Close()
 		c := &connection{conn: here, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer)}
-		began := time.Now()
+		var began time.Time
 		for name, wait := range map[string]struct{ timeout, want time.Duration }{
 			"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime},
 			"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2},

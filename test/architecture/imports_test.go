@@ -238,6 +238,19 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// SECURITY.md says what of an old version of etcd is linked, which scanners of go.mod report.
+func TestOnlyFileHelpersOfEtcdAreLinked(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "holdfast/cmd/holdfast").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range strings.Fields(string(out)) {
+		if strings.HasPrefix(path, "github.com/coreos/etcd/") && path != "github.com/coreos/etcd/pkg/fileutil" {
+			t.Errorf("%s is linked", path)
+		}
+	}
+}
+
 // The check itself sees what it is for.
 func TestCheckSeesABrokenRule(t *testing.T) {
 	r := rule{path: "x", own: []string{"hlc"}, others: []string{"github.com/a/"}}

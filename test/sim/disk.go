@@ -101,7 +101,14 @@ func (d *disk) flip() string {
 	}
 	index := entries[d.random.IntN(len(entries))]
 	damaged := *d.logs[index]
-	damaged.Data = d.flipped(damaged.Data)
+	switch d.random.IntN(5) {
+	case 0:
+		damaged.Term ^= 1 << d.random.IntN(8)
+	case 1:
+		damaged.Type = raft.LogNoop // by one bit
+	default:
+		damaged.Data = d.flipped(damaged.Data)
+	}
 	d.logs[index] = &damaged
 	return fmt.Sprintf("the log entry at %d", index)
 }

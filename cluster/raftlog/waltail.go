@@ -1,0 +1,117 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// indexHeaderSize is the size in bytes of the header of the index that seals a segment. IndexStart points behind it.
+const indexHeaderSize = 8
+
+// mendWAL makes a WAL writable again that raft-wal v0.4.2 opens, and then refuses to append to (types.ErrSealed). Its newest segment has an index,
+// so it is sealed, and the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
+//
+//   - The segment was sealed, and the crash came before the metadata was written. mendWAL writes it, as raft-wal would have.
+//   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index. mendWAL erases the index.
+//
+// It is called before wal.Open. meta is not open yet, or open at the path.
+func mendWAL(path string, meta *metadb.BoltMetaDB) error {
+	if err := mendNewestSegment(path, meta); err != nil {
+		return fmt.Errorf("mend the end of the log: %w", err)
+	}
+	return nil
+}
+
+func mendNewestSegment(path string, meta *metadb.BoltMetaDB) error {
+	state, err := meta.Load(path)
+	if err != nil || len(state.Segments) == 0 {
+		return err
+	}
+	newest := &state.Segments[len(state.Segments)-1]
+	if !newest.SealTime.IsZero() {
+		return nil
+	}
+	last, indexStart, err := endOfSegment(path, *newest, 0)
+	if errors.Is(err, fs.ErrNotExist) { // raft-wal creates it
+		return nil
+	}
+	if err != nil || indexStart == 0 {
+		return err
+	}
+	before, _, err := endOfSegment(path, *newest, indexStart)
+	if err != nil {
+		return err
+	}
+	if last == before {
+		return eraseIndex(filepath.Join(path, segment.FileName(*newest)), indexStart)
+	}
+	newest.SealTime, newest.MaxIndex, newest.IndexStart = time.Now(), last, indexStart
+	next := types.SegmentInfo{
+		ID: state.NextSegmentID, BaseIndex: last + 1, MinIndex: last + 1, SizeLimit: newest.SizeLimit, Codec: newest.Codec, CreateTime: time.Now(),
+	}
+	state.NextSegmentID++
+	state.Segments = append(state.Segments, next)
+	return meta.CommitState(state)
+}
+
+// endOfSegment returns the last entry that raft-wal finds in a segment that is not sealed, and where its index begins, 0 without one. It ignores the
+// index that begins at without, and what was written with it, unless without is 0.
+func endOfSegment(path string, info types.SegmentInfo, without uint64) (last, indexStart uint64, err error) {
+	tail, err := segment.NewFiler(path, maskedFiles{walfs.New(), without}).RecoverTail(info)
+	if err != nil {
+		return 0, 0, err
+	}
+	_, indexStart, err = tail.Sealed()
+	return tail.LastIndex(), indexStart, errors.Join(err, tail.Close())
+}
+
+// eraseIndex erases the header of an index. What follows it is ignored then.
+func eraseIndex(path string, indexStart uint64) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteAt(make([]byte, indexHeaderSize), int64(indexStart)-indexHeaderSize)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// maskedFiles shows files without the header of an index, unless indexStart is 0.
+type maskedFiles struct {
+	types.VFS
+	indexStart uint64
+}
+
+// OpenWriter implements types.VFS.
+func (f maskedFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	file, err := f.VFS.OpenWriter(dir, name)
+	if err != nil || f.indexStart == 0 {
+		return file, err
+	}
+	return maskedFile{file, int64(f.indexStart) - indexHeaderSize}, nil
+}
+
+type maskedFile struct {
+	types.WritableFile
+	header int64
+}
+
+// ReadAt implements io.ReaderAt.
+func (f maskedFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.WritableFile.ReadAt(p, offset)
+	for i := max(f.header-offset, 0); i < min(f.header+indexHeaderSize-offset, int64(n)); i++ {
+		p[i] = 0
+	}
+	return n, err
+}

@@ -1,0 +1,110 @@
+package raftlog
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	segmentSize = 64 << 20
+	entrySize   = 4 << 20
+)
+
+// bigEntry returns an entry of which a few fill a segment.
+func bigEntry(index uint64) []*raft.Log {
+	return []*raft.Log{{Index: index, Term: 7, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte{byte(index)}, entrySize)}}
+}
+
+// sealedWAL returns the files of a WAL before the last write to its first segment, and after it, when the metadata does not say yet that the segment is
+// sealed. last is the entry of that write.
+func sealedWAL(t *testing.T) (before, after map[string][]byte, last uint64) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	defer func() {
+		if err := stores.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for last = 1; last*entrySize < segmentSize; last++ {
+		if err := stores.Log.StoreLogs(bigEntry(last)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before = readTree(t, dir)
+	for index := last; index < last+2; index++ { // the second waits until the segments have changed
+		if err := stores.Log.StoreLogs(bigEntry(index)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after = make(map[string][]byte)
+	for name, data := range before {
+		if after[name] = data; filepath.Ext(name) == ".wal" {
+			var err error
+			if after[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return before, after, last
+}
+
+// † A node goes on with its log after each crash at the end of a segment, with all entries that were acknowledged. raft-wal v0.4.2 by itself takes no
+// more entries then.
+func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
+	before, after, last := sealedWAL(t)
+	segment := ""
+	for name := range after {
+		if filepath.Ext(name) == ".wal" {
+			segment = name
+		}
+	}
+	end := len(bytes.TrimRight(after[segment], "\x00")) // of the commit frame
+	const commitFrame = 8
+	for name, test := range map[string]struct {
+		lost func(written []byte) // what of the last write is not on the disk
+		last uint64
+	}{
+		"the metadata":             {func([]byte) {}, last},
+		"the commit":               {func(b []byte) { clear(b[end-commitFrame : end]) }, last - 1},
+		"a page of the entry":      {func(b []byte) { clear(b[end-2<<20 : end-2<<20+4096]) }, last - 1},
+		"the end of the index":     {func(b []byte) { clear(b[end-commitFrame-8 : end]) }, last - 1},
+		"all but the index":        {func(b []byte) { clear(b[end-commitFrame : end]); clear(b[end-3<<20 : end-4096]) }, last - 1},
+		"all of the write":         {func(b []byte) { copy(b, before[segment]) }, last - 1},
+		"all behind the beginning": {func(b []byte) { clear(b[end-2<<20 : end]) }, last - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, files := t.TempDir(), map[string][]byte{}
+			for name, data := range after {
+				files[name] = bytes.Clone(data)
+			}
+			test.lost(files[segment])
+			writeTree(t, dir, files)
+			for next := test.last + 1; next < test.last+3; next++ { // goes on, and does so again after a restart
+				stores := openStores(t, dir, WAL)
+				has, err := stores.Log.LastIndex()
+				if err != nil || has != next-1 {
+					t.Fatalf("the log ends at %d, want %d: %v", has, next-1, err)
+				}
+				ended := func(err error) { t.Error(err) }
+				log := NewCheckedLog(stores.Log, Guard{Deadline: time.Minute, Exit: ended}, 1)
+				if err := log.StoreLogs(bigEntry(next)); err != nil {
+					t.Fatal(err)
+				}
+				for index := uint64(1); index <= next; index++ {
+					var got raft.Log
+					if err := log.GetLog(index, &got); err != nil || !bytes.Equal(got.Data, bigEntry(index)[0].Data) {
+						t.Fatalf("entry %d, after %d: %v", index, next, err)
+					}
+				}
+				if err := stores.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
