@@ -38,9 +38,9 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 // take-over.
 const collectGrace = 50 * time.Millisecond
 
-// collectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
-// member's in its order and from a goroutine of its own. It returns when all have given everything, a little after a majority
-// has, or when the context ends.
+// collectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
+// from one goroutine per member. It returns when each member has given everything or failed, a little after a majority has given everything, or when the
+// context ends.
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -79,7 +79,10 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
 		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
-		if err != nil || len(body) < 8 {
+		if err == nil && len(body) < 8 {
+			err = fmt.Errorf("a page of %d bytes", len(body))
+		}
+		if err != nil {
 			b.log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
 			return false
 		}
@@ -93,8 +96,9 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 // handleHeld answers with a page of what this node's observer holds.
 func (b *broadcaster) handleHeld(request []byte) ([]byte, error) {
 	if len(request) != 16 {
-		return nil, fmt.Errorf("%w: malformed cursor", peer.ErrRefused)
+		return nil, fmt.Errorf("%w: malformed request for held requests", peer.ErrRefused)
 	}
+	// The bound keeps the duration from an overflow.
 	age := time.Duration(min(binary.BigEndian.Uint64(request[8:]), 1<<32)) * time.Millisecond
 	page, next := b.observer.Held(binary.BigEndian.Uint64(request), age)
 	return append(binary.BigEndian.AppendUint64(nil, next), page...), nil

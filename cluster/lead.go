@@ -44,7 +44,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 		}, propose.Leadership{Term: term, Began: startMonotonic, Start: startClusterTime}),
 		reader: readindex.New(readindex.Environment{
 			CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
-			State: l.self.replica.State, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+			State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
 			Confirmed: l.env.Metrics.confirmed,
 		}),
 	}

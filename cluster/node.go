@@ -93,9 +93,9 @@ func (n *Node) Alone() bool { return n.self.alone() }
 // the context ends: what gets lost is lost.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld hands what the observers of the other members hold, and have held for as long as age, to take, page by page, each
-// member's in its order and from a goroutine of its own. It returns when all have given everything, a little after a majority
-// has, or when the context ends.
+// CollectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
+// from one goroutine per member. It returns when each member has given everything or failed, a little after a majority has given everything, or when the
+// context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
 	n.broadcaster.collectHeld(ctx, age, take)
 }

@@ -57,7 +57,7 @@ func TestThreeNodesAgree(t *testing.T) {
 	want := n.replica.Status()
 	for _, m := range members {
 		for m.replica.Status().Index < want.Index {
-			_, changed := m.replica.State()
+			_, changed := m.replica.StatusAndChange()
 			<-changed
 		}
 		m.recorder.mu.Lock()
@@ -160,7 +160,7 @@ func TestTickExpires(t *testing.T) {
 	start := time.Now()
 	n.must(t, command)
 	for {
-		status, changed := n.replica.State()
+		status, changed := n.replica.StatusAndChange()
 		if status.Keys == 0 {
 			break
 		}
@@ -388,7 +388,7 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	offer.Settings.Limits.Keys = 9
 	n.SetOffer(offer)
 	for inForce(n) != 9 {
-		_, changed := n.replica.State()
+		_, changed := n.replica.StatusAndChange()
 		if inForce(n) == 9 {
 			break
 		}

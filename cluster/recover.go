@@ -52,7 +52,7 @@ func (r *replay) Snapshot() (raft.FSMSnapshot, error) {
 	if r.fault != nil {
 		return nil, r.fault
 	}
-	return replica.PersistedSnapshot(r.machine.Snapshot(), func() {}), nil
+	return replica.RaftSnapshot(r.machine.Snapshot(), func() {}), nil
 }
 
 // Restore implements raft.FSM.

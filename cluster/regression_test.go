@@ -76,7 +76,7 @@ func TestTicksAfterAdvance(t *testing.T) {
 	start := time.Now()
 	n.must(t, command)
 	for {
-		status, changed := n.replica.State()
+		status, changed := n.replica.StatusAndChange()
 		if status.Keys == 0 {
 			break
 		}

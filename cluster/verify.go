@@ -89,7 +89,7 @@ func (v *verifier) handleHash(ctx context.Context, request []byte) ([]byte, erro
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		status, changed := v.self.replica.State()
+		status, changed := v.self.replica.StatusAndChange()
 		if status.Index >= index {
 			break
 		}

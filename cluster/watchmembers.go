@@ -92,7 +92,7 @@ func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() 
 
 // noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
 func (w *memberWatch) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
-	before, first = w.peers.Refresh(answered)
+	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.self.servers(), w.self.ID)
 	return before, first
 }

@@ -18,7 +18,7 @@ const (
 	KindKeyNotifyStop  Kind = 5
 	KindGet            Kind = 6
 	KindInvalid        Kind = 7  // a request that is an error, but which one depends on the settings in force
-	KindReject         Kind = 8  // the leader was too busy for these requests: they get the overload error for good
+	KindReject         Kind = 8  // the leader refused these requests: as overload, or silently (Rejection.Silent)
 	KindClientGone     Kind = 9  // a client disconnected: its watches end
 	KindWatchEnd       Kind = 10 // a notification found no subscriber: the watch ends
 	KindLeaderStart    Kind = 11 // a leader begins to serve; always alone in its entry
@@ -26,7 +26,7 @@ const (
 	KindAdvance        Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
 	KindPinNonVoter    Kind = 14 // the member whose raft id is the key stays a non-voter
 	KindAllowPromotion Kind = 15 // the member whose raft id is the key may become a voter again
-	KindStage          Kind = 16 // a part of a snapshot that is to be restored: the value, at the offset, of the restore with the nonce
+	KindStage          Kind = 16 // one part of a snapshot to restore: Value at Offset; Nonce names the restore
 	KindRestore        Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 )
 
@@ -47,7 +47,7 @@ const (
 	IfAbsentOrEqual Condition = 2 // NEX: absent, or equal to Expected
 )
 
-// Dialect is how a client expects to read what the protocol page and the libraries in the field write differently.
+// Dialect is the syntax of replies and notifications that a client expects, where the documented protocol and the client libraries differ.
 type Dialect uint8
 
 // The dialects.
@@ -81,9 +81,9 @@ type Command struct {
 	Error     ErrorCode
 	LateError ErrorCode
 
-	// Oversize says that a key or value was over the limit and left out: whatever the limits are by now, the quota answers.
+	// Oversize says that a key or value was over the limit and left out. The request fails by the quota, even if the limits have been raised since.
 	Oversize bool
-	// Unidentified says that the request lacks the identity that the node was told to require.
+	// Unidentified says that the broker did not vouch for the client id, and the node's settings require that.
 	Unidentified bool
 
 	// BrokerTime orders events of one client by its broker's own reckoning: for a KEYNOTIFY when it was published, for a
@@ -103,8 +103,8 @@ type Command struct {
 	// Offset belongs to a Stage: where in the snapshot its value is.
 	Offset uint64
 
-	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to that and to an Advance: what every
-	// member can apply.
+	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to a LeaderStart and an Advance: the version of
+	// the log that every member can apply.
 	Nonce   uint64
 	Version uint32
 
@@ -128,8 +128,8 @@ func (c *Command) Refusal(silent bool) Command {
 	}}}
 }
 
-// Rejection is a request that the leader refused. The leader was too busy; or, with Silent, the request came too late. A request that came too late
-// may have had an effect whose outcome is forgotten, so the store answers no copy of it.
+// Rejection is a request that the leader refused. Without Silent the leader was too busy. With Silent the request came too late, or has an outcome that
+// may be forgotten: it may have had an effect, so the store answers no copy of it.
 type Rejection struct {
 	ID       RequestID
 	ClientID string

@@ -67,13 +67,13 @@ func TestCopyProlongsItsOutcome(t *testing.T) {
 			t.Errorf("version %d: a member that was restored has another state", version)
 		}
 		if count := l.m.Status().Remembered; count != 0 || l.m.dedup.byExpiry.Len() != 0 {
-			t.Errorf("version %d: %d outcomes are left, %d units", version, count, l.m.dedup.byExpiry.Len())
+			t.Errorf("version %d: %d outcomes are left, in %d lists", version, count, l.m.dedup.byExpiry.Len())
 		}
 	}
 }
 
-// † An outcome leaves the table by its lifetime only. When the table is full, further writes are refused, the refusal is an
-// outcome like others, and no client may fill more than half.
+// † An outcome leaves the table by its lifetime only. No client may fill more than half of it. When a client's share is full, its further writes are
+// refused, and the refusal is an outcome like others.
 func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.DedupEntries = 20 })
@@ -89,7 +89,7 @@ func TestDedupIsNotEvictedByCrowding(t *testing.T) {
 		}
 		results[r.Code]++
 	}
-	// Half of 20 for one client, one refusal of them; nothing for the rest.
+	// The share is 10: the early SET, 8 more, one refusal. The other 11 get no reply.
 	if results[CodeOK] != 8 || results[CodeError] != 1 || results[CodeNoReply] != 11 {
 		t.Errorf("results %v", results)
 	}
@@ -153,15 +153,15 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 
 // The state machine remembers a silent refusal as an outcome, and gives no answer to the request or to its copies.
 func TestSilentRefusal(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
 	first := l.do(done)
 	for range 2 {
 		if again := l.do(done.Refusal(true)); !again.Repeat || version(again) != version(first) {
-			t.Errorf("of a request that is done: %+v", again)
+			t.Errorf("silent refusal of a request that is done: %+v", again)
 		}
-		l.want("of one that is not", l.do(late.Refusal(true)), CodeNoReply, NoError)
-		l.want("a copy", l.do(late), CodeNoReply, NoError)
+		l.want("silent refusal of a request that is not done", l.do(late.Refusal(true)), CodeNoReply, NoError)
+		l.want("a copy of it", l.do(late), CodeNoReply, NoError)
 	}
 	if result, _, known := l.m.Remembered(late.ID); !known || result.Code != CodeNoReply || l.get("k").Value != "1" {
 		t.Errorf("%+v, %v, value %q", result, known, l.get("k").Value)
@@ -177,7 +177,7 @@ func TestSilentRefusal(t *testing.T) {
 	}
 }
 
-// A build that is older than the version in force stops, however the version comes to it.
+// A build that is older than the version in force cannot read the log or a snapshot.
 func TestNewerVersionIsUnknown(t *testing.T) {
 	for name, command := range map[string]Command{
 		"at the start of a leadership": {Kind: KindLeaderStart, Nonce: 1, Version: Version + 1},
@@ -196,7 +196,7 @@ func TestNewerVersionIsUnknown(t *testing.T) {
 	}
 }
 
-// Copies that prolong outcomes cost neither memory without bound nor much time when the outcomes are due.
+// Copies that prolong outcomes cost no memory without bound.
 func TestProlongedOutcomesAreBounded(t *testing.T) {
 	d, random := newDedup(), rand.New(rand.NewPCG(1, 1))
 	ids := make([]RequestID, 2000)

@@ -164,7 +164,7 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	case m.settings.Policy == nil:
 		return NoError
 	}
-	number := m.settings.Policy.Rule(&command.Principal, command.Kind.access(), command.Key)
+	number := m.settings.Policy.FirstRule(&command.Principal, command.Kind.access(), command.Key)
 	if number == 0 {
 		return ErrorNotAuthorized
 	}

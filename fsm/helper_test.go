@@ -11,13 +11,14 @@ import (
 
 // testLeader feeds a machine with entries as a leader would, and keeps the log.
 type testLeader struct {
-	t       testing.TB
+	t       fataler
 	m       *Machine
 	index   uint64
 	term    uint64
 	number  uint64
 	elapsed int64
 	wall    int64
+	version uint32 // of the log, in force with the next start
 	ids     uint64
 	log     []logged
 }
@@ -29,10 +30,21 @@ type logged struct {
 
 const startWall = 1_696_374_425_000
 
-func newLeader(t testing.TB) *testLeader {
-	l := &testLeader{t: t, m: New(), wall: startWall}
+// newLeader returns a leader of a new store in which version 1 of the log is in force.
+func newLeader(t testing.TB) *testLeader { return newLeaderOf(t, 1) }
+
+func newLeaderOf(t fataler, version uint32) *testLeader {
+	l := &testLeader{t: t, m: New(), wall: startWall, version: version}
 	l.start()
 	return l
+}
+
+// fataler is what a testing.TB and a rapid.T have in common here.
+type fataler interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
 }
 
 // start begins the next term.
@@ -40,7 +52,7 @@ func (l *testLeader) start() {
 	l.t.Helper()
 	l.term++
 	l.number, l.elapsed = 0, 0
-	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: 1}}})
+	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: l.version}}})
 }
 
 func (l *testLeader) append(entry *Entry) *Outcome {

@@ -13,13 +13,15 @@ import (
 )
 
 // model is the store as a reader of the protocol page would write it down: maps, scans, no cleverness. It shares no code with
-// the machine beyond the types of commands.
+// the machine beyond commands, timestamps and the texts of errors.
 type model struct {
-	now, wall, start int64
-	l, c             int64
-	keys             map[string]modelValue
-	watching         map[[2]string]bool // client, key
-	done             map[RequestID]modelDone
+	version        uint32 // of the log, in force
+	now, wall      int64
+	leaderStart    int64 // cluster time when the leader began
+	clock, counter int64 // of the last version
+	keys           map[string]modelValue
+	watching       map[[2]string]bool // client, key
+	done           map[RequestID]modelDone
 }
 
 type modelValue struct {
@@ -58,6 +60,7 @@ func (m *model) expire(told *[]string) {
 		m.tell(told, d.key, "gone", m.keys[d.key].version)
 		delete(m.keys, d.key)
 	}
+	// The machine forgets in steps of 1024 ms.
 	maps.DeleteFunc(m.done, func(_ RequestID, d modelDone) bool { return (d.until+1023)/1024*1024 <= m.now })
 }
 
@@ -76,6 +79,10 @@ func (m *model) tell(told *[]string, key, what, version string) {
 
 func (m *model) execute(c *Command, told *[]string) string {
 	if d, ok := m.done[c.ID]; ok && c.Kind != KindGet {
+		if m.version >= VersionProlong {
+			d.until = max(d.until, m.now+c.Lifetime)
+			m.done[c.ID] = d
+		}
 		return d.reply
 	}
 	reply := m.run(c, told)
@@ -105,7 +112,7 @@ func (m *model) run(c *Command, told *[]string) string {
 		delete(m.watching, w)
 		return "ok"
 	case KindSet:
-		if c.Timestamp.Wall > m.wall+60_000 && (c.Timestamp.Wall > m.l || c.Timestamp.Wall == m.l && int64(c.Timestamp.Counter) > m.c) {
+		if c.Timestamp.Wall > m.wall+60_000 && (c.Timestamp.Wall > m.clock || c.Timestamp.Wall == m.clock && int64(c.Timestamp.Counter) > m.counter) {
 			return "err " + ErrorTimestampSkew.Text()
 		}
 	}
@@ -134,7 +141,7 @@ func (m *model) run(c *Command, told *[]string) string {
 	if exists && (c.Condition == IfAbsent || c.Condition == IfAbsentOrEqual && v.value != string(c.Expected)) {
 		return "not applied " + v.version
 	}
-	next := modelValue{value: string(c.Value), version: m.version(c.Timestamp)}
+	next := modelValue{value: string(c.Value), version: m.nextVersion(c.Timestamp)}
 	if c.TTL > 0 {
 		next.deadline = m.now + c.TTL + 1
 	}
@@ -147,20 +154,20 @@ func (m *model) run(c *Command, told *[]string) string {
 	return "ok " + next.version
 }
 
-func (m *model) version(t hlc.Timestamp) string {
-	top := max(m.l, t.Wall, m.wall)
+func (m *model) nextVersion(t hlc.Timestamp) string {
+	top := max(m.clock, t.Wall, m.wall)
 	switch {
-	case top == m.l && top == t.Wall:
-		m.c = max(m.c, int64(t.Counter)) + 1
-	case top == m.l:
-		m.c++
+	case top == m.clock && top == t.Wall:
+		m.counter = max(m.counter, int64(t.Counter)) + 1
+	case top == m.clock:
+		m.counter++
 	case top == t.Wall:
-		m.c = int64(t.Counter) + 1
+		m.counter = int64(t.Counter) + 1
 	default:
-		m.c = 0
+		m.counter = 0
 	}
-	m.l = top
-	return fmt.Sprintf("%d:%d:StateStore", m.l, m.c)
+	m.clock = top
+	return fmt.Sprintf("%d:%d:StateStore", m.clock, m.counter)
 }
 
 func describe(r Result) string {
@@ -207,26 +214,26 @@ func drawCommand(t *rapid.T, wall int64) Command {
 			c.Expected = []byte(value.Draw(t, "expected"))
 		}
 		c.TTL = rapid.SampledFrom([]int64{0, 0, 1, 100, 3000}).Draw(t, "ttl")
-		c.Timestamp = hlc.Timestamp{Wall: moment.Draw(t, "ts"), Counter: rapid.Uint64Range(0, 3).Draw(t, "tc"), NodeID: "c"}
+		c.Timestamp = hlc.Timestamp{Wall: moment.Draw(t, "timestamp"), Counter: rapid.Uint64Range(0, 3).Draw(t, "counter"), NodeID: "c"}
 	}
 	if c.Kind != KindGet && c.Kind != KindKeyNotify && c.Kind != KindKeyNotifyStop && rapid.IntRange(0, 3).Draw(t, "fenced") == 0 {
-		c.Token = hlc.Timestamp{Wall: moment.Draw(t, "ft"), NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "fn")}
+		c.Token = hlc.Timestamp{Wall: moment.Draw(t, "token time"), NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "token node")}
 	}
 	return c
 }
 
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		l := newLeader(t)
-		m := &model{wall: 0, keys: map[string]modelValue{}, watching: map[[2]string]bool{}, done: map[RequestID]modelDone{}}
+		m := &model{version: drawVersion(rt), keys: map[string]modelValue{}, watching: map[[2]string]bool{}, done: map[RequestID]modelDone{}}
+		l := newLeaderOf(rt, m.version)
 		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
 			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {
-				m.start = m.now
+				m.leaderStart = m.now
 				l.start()
 			}
 			l.elapsed += rapid.SampledFrom([]int64{0, 0, 1, 99, 100, 1500, 5000}).Draw(rt, "elapsed")
 			l.wall += rapid.SampledFrom([]int64{0, 0, 1, 500, -300, 90_000}).Draw(rt, "wall")
-			m.now, m.wall = max(m.now, m.start+l.elapsed), max(m.wall, l.wall)
+			m.now, m.wall = max(m.now, m.leaderStart+l.elapsed), max(m.wall, l.wall)
 			commands := make([]Command, rapid.IntRange(0, 4).Draw(rt, "commands"))
 			var want, wantTold []string
 			m.expire(&wantTold)
@@ -253,23 +260,37 @@ func TestAgainstModel(t *testing.T) {
 			}
 		}
 		if len(m.keys) != l.m.Status().Keys || len(m.watching) != l.m.Status().Watches || len(m.done) != l.m.Status().Remembered {
-			rt.Fatalf("%+v against %d keys, %d watches, %d outcomes", l.m.Status(), len(m.keys), len(m.watching), len(m.done))
+			rt.Fatalf("the machine has %+v; the model has %d keys, %d watches, %d outcomes", l.m.Status(), len(m.keys), len(m.watching), len(m.done))
 		}
 	})
 }
 
-// drawLog draws a log as leaders that come and go would write it, with entries that are out of turn.
+// drawVersion draws the version of the log that is in force.
+func drawVersion(t *rapid.T) uint32 {
+	return rapid.SampledFrom([]uint32{1, Version}).Draw(t, "version")
+}
+
+// drawLog draws a log as leaders that come and go would write it. Some entries skip numbers, or repeat one, or are of an earlier leader: a machine
+// ignores them.
 func drawLog(t *rapid.T) []logged {
 	var log []logged
+	version := drawVersion(t)
 	term, number, elapsed, wall := uint64(0), uint64(0), int64(0), int64(startWall)
 	for i := range rapid.IntRange(1, 40).Draw(t, "length") {
 		entry := &Entry{Term: term, Number: number + 1, Elapsed: elapsed, Wall: wall, Published: rapid.Uint64Range(0, uint64(i)).Draw(t, "published")}
 		switch {
 		case i == 0 || rapid.IntRange(0, 9).Draw(t, "start") == 0:
 			term, number, elapsed = term+1, 0, 0
-			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term}}}
+			entry = &Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: term, Version: version}}}
 		case rapid.IntRange(0, 9).Draw(t, "out of turn") == 0:
-			entry.Number += rapid.Uint64Range(1, 2).Draw(t, "ahead")
+			switch rapid.IntRange(0, 2).Draw(t, "how") {
+			case 0:
+				entry.Number += rapid.Uint64Range(1, 2).Draw(t, "ahead")
+			case 1:
+				entry.Number = number
+			default:
+				entry.Term-- // 0 with the first leader
+			}
 		default:
 			number++
 		}

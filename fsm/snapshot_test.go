@@ -203,11 +203,6 @@ func TestDeterminismAtEveryIndex(t *testing.T) {
 	}
 }
 
-type fataler interface {
-	Helper()
-	Fatal(args ...any)
-}
-
 func snapshotOf(t fataler, m *Machine) []byte {
 	t.Helper()
 	var buffer bytes.Buffer

@@ -83,13 +83,13 @@ func (f *Front) newSessionsAndOutbox(env Environment) {
 	}
 	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.requests.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
-	if config.FollowLeader {
+	if config.IngestAtLeader {
 		f.newLeaderSession = func() *ingest.LeaderSession {
 			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.Wall, f.store.Confirm)
 		}
 		awaitSession = func(context.Context, time.Time) {} // the broker alone keeps requests, and no node drops any
 	}
-	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.FollowLeader)
+	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
 		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,

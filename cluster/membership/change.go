@@ -52,14 +52,17 @@ func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 
 // changeMember finds a member and changes it. It holds the lock, so no other change of the members runs meanwhile.
 func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
-	server, err := m.memberToChange(ctx, nameOrID)
-	if err != nil {
+	if _, err := m.memberToChange(ctx, nameOrID); err != nil {
 		return err
 	}
 	if err := m.Lock(ctx); err != nil {
 		return err
 	}
 	defer m.Unlock()
+	server, err := m.resolve(nameOrID) // it may have become a voter meanwhile
+	if err != nil {
+		return err
+	}
 	return change(ctx, server)
 }
 
@@ -110,10 +113,8 @@ func (m *Membership) pin(ctx context.Context, id raft.ServerID, yes bool) error 
 
 // remove takes a member out, if a majority of the voters that stay is alive.
 func (m *Membership) remove(ctx context.Context, server raft.Server) error {
-	if server.Suffrage == raft.Voter {
-		if err := m.quorumWithout(ctx, server.ID); err != nil {
-			return err
-		}
+	if err := m.quorumWithout(ctx, server.ID); err != nil { // also for a non-voter, which autopilot may promote meanwhile
+		return err
 	}
 	if err := m.changed(ctx, m.env.Raft.RemoveServer(server.ID, 0, ChangeTimeout)); err != nil {
 		return err

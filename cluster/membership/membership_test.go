@@ -179,7 +179,7 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 			status := f.statuses["n2"]
 			status.LastIndex = last
 			f.statuses["n2"] = status
-			m.env.Statuses.Refresh(m.env.Statuses.Poll(t.Context(), time.Second))
+			m.env.Statuses.Keep(m.env.Statuses.Poll(t.Context(), time.Second))
 		}
 		refresh(10)
 		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrOutcomeUnknown) {

@@ -8,10 +8,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// PollInterval is how often the members ask each other for their status.
+// PollInterval is how often the members ask each other for their status, and how long one question may take.
 const PollInterval = time.Second
 
-// Statuses is what a member knows of the others, from polling them every PollInterval. It is safe for concurrent use.
+// Statuses is what a member knows of the others from the last poll that its owner made. It is safe for concurrent use.
 type Statuses struct {
 	self      raft.ServerID
 	client    Client
@@ -21,9 +21,10 @@ type Statuses struct {
 	mu       sync.Mutex
 	answered map[raft.ServerID]Answer // in the last poll
 
-	polled  bool   // there was a poll
-	current bool   // at the last poll this member had applied what the leader had at the one before
-	applied uint64 // by the leader, at the last poll
+	polled     bool          // there was a poll
+	current    bool          // at the last comparison this member had applied what the leader had at the one before
+	applied    uint64        // by the leader, at the last comparison
+	comparedAt time.Duration // monotonic time of the last comparison
 }
 
 // Answer is what a member answered to a poll.
@@ -39,7 +40,7 @@ func NewStatuses(self raft.ServerID, client Client, servers func() []raft.Server
 	return &Statuses{self: self, client: client, servers: servers, monotonic: monotonic}
 }
 
-// Poll asks all other members at once, and returns the answers that arrived in time.
+// Poll asks all other members at once, and returns the answers that arrived in time. It does not keep them: that is Keep.
 func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.ServerID]Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -54,18 +55,18 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 				return
 			}
 			now := s.monotonic()
-			way := (now - asked) / 2 // of the answer, about
+			travel := (now - asked) / 2 // about how long the answer was under way: the member read its clock that long ago
 			mu.Lock()
 			defer mu.Unlock()
-			answered[server.ID] = Answer{status, status.Wall + (way - now).Milliseconds()}
+			answered[server.ID] = Answer{status, status.Wall + (travel - now).Milliseconds()}
 		})
 	}
 	asking.Wait()
 	return answered
 }
 
-// Refresh keeps the answers of a poll, and returns those of the poll before. first says that there was none.
-func (s *Statuses) Refresh(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
+// Keep keeps the answers of a poll, and returns those of the poll before. first says that there was none.
+func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, first = s.answered, !s.polled
@@ -74,7 +75,7 @@ func (s *Statuses) Refresh(answered map[raft.ServerID]Answer) (before map[raft.S
 }
 
 // CompareWithLeader notes whether this member, which has applied the log up to an index, has come to where the leader was at the
-// last comparison.
+// last comparison. A comparison that is more than maxCompared ago does not count: this member then has to come to where the leader is now.
 func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,14 +83,19 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	if !answered {
 		return // without the leader's answer there is nothing to compare with
 	}
-	if s.applied == 0 {
+	now := s.monotonic()
+	if s.applied == 0 || now-s.comparedAt > maxCompared {
 		s.applied = status.Applied
 	}
+	s.comparedAt = now
 	s.current = applied >= s.applied
 	s.applied = status.Applied
 }
 
-// IsBehind reports whether this member had not come so far at the last comparison, or was never compared.
+// maxCompared bounds the age of a comparison with the leader.
+const maxCompared = 5 * PollInterval
+
+// IsBehind reports whether this member, at the last comparison, had not applied what the leader had applied at the one before, or was never compared.
 func (s *Statuses) IsBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,18 +39,20 @@ func TestPollKeepsOnlyAnswersOfTheMemberThatWasAsked(t *testing.T) {
 	}
 }
 
-func TestRefreshReturnsThePollBefore(t *testing.T) {
+func TestKeepReturnsThePollBefore(t *testing.T) {
 	s := newStatuses(nil)
-	if _, first := s.Refresh(map[raft.ServerID]Answer{"n2": {Status: Status{DiskLow: true}}}); !first || s.Answering() != 2 || !s.AnyDiskLow() {
+	if _, first := s.Keep(map[raft.ServerID]Answer{"n2": {Status: Status{DiskLow: true}}}); !first || s.Answering() != 2 || !s.AnyDiskLow() {
 		t.Errorf("after the first poll: first %v, %d answer, disk low %v", first, s.Answering(), s.AnyDiskLow())
 	}
-	if before, first := s.Refresh(nil); first || len(before) != 1 || s.Answering() != 1 || s.AnyDiskLow() {
+	if before, first := s.Keep(nil); first || len(before) != 1 || s.Answering() != 1 || s.AnyDiskLow() {
 		t.Errorf("after the second poll: first %v, before %v, %d answer", first, before, s.Answering())
 	}
 }
 
 func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
-	s := newStatuses(nil)
+	const pause = "after an hour without a comparison, as much as the leader had before"
+	var now time.Duration
+	s := NewStatuses("n1", nil, members, func() time.Duration { return now })
 	steps := []struct {
 		name            string
 		leader, applied uint64 // 0 is a leader that does not answer
@@ -62,17 +64,22 @@ func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
 		{"as much as the leader had", 200, 120, false},
 		{"the leader is away", 0, 130, false},
 		{"less again", 300, 199, true},
+		{"as much again", 400, 300, false},
+		{pause, 9000, 450, true},
 	}
 	if !s.IsBehind() {
 		t.Error("a member that was never compared is not behind")
 	}
 	for _, step := range steps {
 		t.Run(step.name, func(t *testing.T) {
+			if now += PollInterval; step.name == pause {
+				now += time.Hour
+			}
 			answered := make(map[raft.ServerID]Answer)
 			if step.leader != 0 {
 				answered["n2"] = Answer{Status: Status{Applied: step.leader}}
 			}
-			s.Refresh(answered)
+			s.Keep(answered)
 			s.CompareWithLeader("n2", step.applied)
 			if s.IsBehind() != step.behind {
 				t.Errorf("behind is %v", s.IsBehind())
@@ -98,7 +105,7 @@ func TestAgreedVersionIsWhatEveryMemberCanApply(t *testing.T) {
 			for id, version := range test.answers {
 				answered[id] = Answer{Status: Status{Version: version}}
 			}
-			s.Refresh(answered)
+			s.Keep(answered)
 			if got := s.AgreedVersion(test.own, test.inForce); got != test.want {
 				t.Errorf("%d, not %d", got, test.want)
 			}

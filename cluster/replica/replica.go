@@ -16,33 +16,33 @@ import (
 
 // Environment is all that a Replica touches outside of its own memory.
 type Environment struct {
-	// Applied follows each entry, with the state locked.
+	// Applied is called after each entry, with the state locked.
 	Applied func(outcome *fsm.Outcome)
-	// Restored follows when a snapshot has replaced the state, with the new state's status and the state locked.
+	// Restored is called when a snapshot has replaced the state, with the new state's status and the state locked.
 	Restored func(status fsm.Status)
-	// Took follows each entry: how long it took to apply it.
+	// Took is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
 	Took func(outcome *fsm.Outcome, took time.Duration)
-	// WallAdvanced follows when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
+	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
 	// The state is locked.
 	WallAdvanced func(wall int64)
-	// Persisted follows when a snapshot was written.
+	// Persisted is called when a snapshot was written.
 	Persisted func()
 	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
 	Exit func(error)
 }
 
-// Replica is the state machine of one member. It is the one place that applies entries. Methods that raft calls need what raft promises for them; all
-// others are safe for concurrent use.
+// Replica is the state machine of one member. It is the one place that applies entries. Apply, ApplyBatch, Snapshot and Restore must not run at the same
+// time: raft calls them from one goroutine. All other methods are safe for concurrent use.
 type Replica struct {
 	env Environment
 
 	mu      sync.RWMutex
 	machine *fsm.Machine
 	wall    int64         // the state's, after the last entry or the restore
-	changed chan struct{} // closed and replaced after each entry
+	changed chan struct{} // closed and replaced after each entry and each restore
 
 	hashes hashes
-	halted atomic.Bool // an entry could not be applied: this replica stands still
+	halted atomic.Bool // the state or the disk cannot be trusted any more
 }
 
 // New returns a replica with the empty state.
@@ -53,7 +53,7 @@ func New(env Environment) *Replica {
 // Apply implements raft.FSM.
 func (r *Replica) Apply(log *raft.Log) any { return r.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.Outcome, or an error.
+// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.Outcome, an error, or nil for an entry that is no command.
 func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 	responses := make([]any, len(logs))
 	for i, log := range logs {
@@ -70,8 +70,8 @@ func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 	return responses
 }
 
-// ErrHalted says that this replica met an entry that it cannot apply.
-var ErrHalted = errors.New("this node has stopped: it met a log entry that it cannot apply")
+// ErrHalted says that this replica takes no more entries, because its state or its disk cannot be trusted.
+var ErrHalted = errors.New("this node has stopped: its state or its disk cannot be trusted any more")
 
 func (r *Replica) apply(log *raft.Log) (*fsm.Outcome, error) {
 	if r.halted.Load() {
@@ -106,14 +106,14 @@ func (r *Replica) View(f func(*fsm.Machine)) {
 	f(r.machine)
 }
 
-// Status returns the state's.
+// Status returns the status of the state.
 func (r *Replica) Status() (status fsm.Status) {
 	r.View(func(m *fsm.Machine) { status = m.Status() })
 	return status
 }
 
-// State returns the status, and a channel that is closed when it changes.
-func (r *Replica) State() (fsm.Status, <-chan struct{}) {
+// StatusAndChange returns the status, and a channel that is closed when it changes.
+func (r *Replica) StatusAndChange() (fsm.Status, <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.machine.Status(), r.changed
@@ -124,7 +124,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
-	return PersistedSnapshot(r.Capture(), r.env.Persisted), nil
+	return RaftSnapshot(r.Capture(), r.env.Persisted), nil
 }
 
 // Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
@@ -134,7 +134,7 @@ func (r *Replica) Capture() *fsm.Snapshot {
 	return r.machine.Snapshot()
 }
 
-// Halt makes the replica refuse all further entries and snapshots.
+// Halt makes the replica refuse all further entries, and take no more snapshots.
 func (r *Replica) Halt() { r.halted.Store(true) }
 
 // Hash returns the state's hash as it was after the entry at an index. Only the last entries are known.
@@ -162,8 +162,8 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	return nil
 }
 
-// PersistedSnapshot returns a captured state as raft writes it. done follows when it is written.
-func PersistedSnapshot(snapshot *fsm.Snapshot, done func()) raft.FSMSnapshot {
+// RaftSnapshot returns a captured state as raft writes it. done is called when it is written.
+func RaftSnapshot(snapshot *fsm.Snapshot, done func()) raft.FSMSnapshot {
 	return &persistedSnapshot{snapshot: snapshot, done: done}
 }
 

@@ -61,7 +61,7 @@ func TestReplicaHalts(t *testing.T) {
 func TestReplicaTellsOfEachEntry(t *testing.T) {
 	r := &recorder{}
 	replica := New(r.env())
-	_, changed := replica.State()
+	_, changed := replica.StatusAndChange()
 	replica.Apply(log(1, leaderStart()))
 	for i, wall := range []int64{1000, 2000, 1500} {
 		replica.Apply(log(uint64(i+2), fsm.Entry{Term: 1, Number: uint64(i + 1), Wall: wall}))

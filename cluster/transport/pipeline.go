@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// pipeline hands the answers on through a buffer. Raft v1.7.3 listens no more after an answer that ends its pipeline, a refusal
-// for instance, and may send again before it notices: its own pipeline has nowhere to put the next answer then, so the send after
-// that never returns. The follower would get nothing more from this leader, and Shutdown would not return either.
+// pipeline wraps raft's own pipeline with a buffer for answers. In raft v1.7.3 the reader of answers stops at a refusal, and the sender may send again
+// before it notices. Raft's own pipeline has no room for those answers. A later AppendEntries would then block for ever, and with it the replication to
+// this follower and raft's Shutdown.
 type pipeline struct {
 	raft.AppendPipeline
 	answers chan raft.AppendFuture
@@ -17,12 +17,12 @@ type pipeline struct {
 	passing sync.WaitGroup
 }
 
-// maxUnheard bounds the answers that raft has not read. Raft checks before every other message, on average, whether its pipeline has ended. The pipeline
-// sends nothing more when half of maxUnheard wait. The other half is room for answers to messages in flight.
-const maxUnheard = 64
+// maxUnread bounds the answers that raft has not read. After its reader has stopped, raft notices that with a probability of one half at each send. From
+// maxUnread/2 unread answers on, a send fails. The other half is room for answers to messages in flight.
+const maxUnread = 64
 
 func newPipeline(inner raft.AppendPipeline) *pipeline {
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture, maxUnheard), closed: make(chan struct{})}
+	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture, maxUnread), closed: make(chan struct{})}
 	p.passing.Go(p.pass)
 	return p
 }
@@ -44,7 +44,7 @@ func (p *pipeline) pass() {
 
 // AppendEntries implements raft.AppendPipeline. It fails when raft does not read the answers; raft then closes the pipeline.
 func (p *pipeline) AppendEntries(request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	if len(p.answers) >= maxUnheard/2 {
+	if len(p.answers) >= maxUnread/2 {
 		return nil, raft.ErrPipelineShutdown
 	}
 	return p.AppendPipeline.AppendEntries(request, response)

@@ -90,7 +90,7 @@ func TestSendIntoAPipelineThatNobodyListensToFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipeline(&answering{answers: make(chan raft.AppendFuture), closed: make(chan struct{})})
 		sent := 0
-		for ; sent < 2*maxUnheard; sent++ { // a send that does not return is a deadlock of the test
+		for ; sent < 2*maxUnread; sent++ { // a send that does not return is a deadlock of the test
 			if _, err := p.AppendEntries(nil, nil); err != nil {
 				if !errors.Is(err, raft.ErrPipelineShutdown) {
 					t.Error(err)
@@ -99,7 +99,7 @@ func TestSendIntoAPipelineThatNobodyListensToFails(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if sent == 2*maxUnheard || sent == 0 {
+		if sent == 2*maxUnread || sent == 0 {
 			t.Errorf("%d were sent", sent)
 		}
 		if err := p.Close(); err != nil {

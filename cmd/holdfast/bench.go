@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	mathrand "math/rand/v2"
 	"os"
 	"sync"
@@ -21,7 +22,7 @@ import (
 
 // benchOptions are the flags of `holdfast bench`.
 type benchOptions struct {
-	connection
+	connection  // the flags and the dialling that all client commands share
 	clients     int
 	outstanding int
 	ratio       string
@@ -53,7 +54,7 @@ whatever the answers do, at most --outstanding are under way, and the latency of
 omission). That finds what clients feel at that load.
 
 With --echo there is no store: clients of bench itself answer the requests at once, on a topic of their own, with replies like the
-store's. That is what the broker can do at most; with --subscribers 3 as one that delivers each request to three nodes.`,
+store's. That measures the limit of the broker alone. --subscribers 3 delivers each request three times, as to a cluster of three.`,
 		Example: `  holdfast bench --outstanding 64 --duration 10s
   holdfast bench --clients 8 --outstanding 256 --ratio 80:20 --fill --value-size 1000 -o json
   holdfast bench --rate 2000 --outstanding 256 --histogram latency.hgrm
@@ -68,7 +69,7 @@ store's. That is what the broker can do at most; with --subscribers 3 as one tha
 	flags.IntVar(&o.valueSize, "value-size", 100, "size of a value in `bytes`")
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
 	flags.BoolVar(&o.fill, "fill", false, "write each key once before measuring")
-	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop (default: a closed loop)")
+	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop; a store that is too slow takes longer than --duration (default: a closed loop)")
 	flags.DurationVar(&o.warmup, "warmup", 0, "how long to put on load before measuring")
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
 	flags.StringVar(&o.histogram, "histogram", "", "`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
@@ -86,10 +87,10 @@ func (o *benchOptions) validate() error {
 	const most = 1_000_000
 	if n, err := fmt.Sscanf(o.ratio, "%d:%d", &o.gets, &o.sets); n != 2 || err != nil || o.ratio != fmt.Sprintf("%d:%d", o.gets, o.sets) ||
 		o.gets < 0 || o.sets < 0 || o.gets+o.sets == 0 || max(o.gets, o.sets) > most {
-		return usagef("--ratio is %q: want GET:SET, such as 80:20", o.ratio)
+		return usagef("--ratio is %q: want GET:SET, such as 80:20, each at most %d", o.ratio, most)
 	}
-	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.warmup < 0 || o.keys < 1 || o.subscribers < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
-		return usagef("--clients, --outstanding, --keys, --subscribers and --duration must be positive, --rate and --warmup not negative, and --value-size from 0 to %d", maxValueSize)
+	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.rate > most || math.IsNaN(o.rate) || o.warmup < 0 || o.keys < 1 || o.subscribers < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
+		return usagef("--clients, --outstanding, --keys, --subscribers and --duration must be positive, --warmup not negative, --rate from 0 to %d, and --value-size from 0 to %d", most, maxValueSize)
 	}
 	if o.clientID != "" && o.clients > 1 {
 		return usagef("--client-id is for one connection: say --clients 1")
@@ -140,18 +141,14 @@ func (o *benchOptions) run(command *cobra.Command) (failure error) {
 	if err != nil {
 		return err
 	}
+	err = o.report(command.OutOrStdout(), result)
 	if o.histogram != "" {
-		if err := writeHistogram(o.histogram, result); err != nil {
-			return err
-		}
-	}
-	if err := o.report(command.OutOrStdout(), result); err != nil {
-		return err
+		err = errors.Join(err, writeHistogram(o.histogram, result))
 	}
 	if result.Requests == 0 && result.Last != nil {
-		return fmt.Errorf("nothing was answered: %w", result.Last)
+		err = errors.Join(err, fmt.Errorf("no request succeeded: %w", result.Last))
 	}
-	return nil
+	return err
 }
 
 // bench makes requests of the store.
@@ -172,8 +169,6 @@ func (b *bench) key(n int) string { return fmt.Sprintf("holdfast-bench/%0*d", b.
 
 // request makes one request.
 func (b *bench) request(ctx context.Context, worker int) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.options.timeout)
-	defer cancel()
 	c, key := b.clients[worker%len(b.clients)], b.key(mathrand.IntN(b.options.keys))
 	if mathrand.IntN(b.options.gets+b.options.sets) < b.options.gets {
 		if _, _, err = c.Get(ctx, key); errors.Is(err, client.ErrNotFound) {
@@ -192,10 +187,9 @@ func (b *bench) request(ctx context.Context, worker int) (err error) {
 func (b *bench) fill(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	const outstanding = 256
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for i := range outstanding {
+	for i := range b.options.outstanding {
 		workers.Go(func() {
 			for n := int(next.Add(1)) - 1; n < b.options.keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
 				if _, err := b.clients[i%len(b.clients)].Set(ctx, b.key(n), b.value); err != nil {
@@ -209,8 +203,8 @@ func (b *bench) fill(ctx context.Context) error {
 }
 
 func printProgress(w io.Writer, i load.Interval) {
-	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n", i.At.Seconds(), i.Rate, // who cannot read it need not
-		float64(i.P50.Microseconds())/1000, float64(i.P99.Microseconds())/1000, i.Errors)
+	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n", i.At.Seconds(), i.Rate, // a failed write loses a progress line only
+		ms(i.P50.Microseconds()), ms(i.P99.Microseconds()), i.Errors)
 }
 
 func writeHistogram(name string, result *load.Result) (err error) {
@@ -239,12 +233,12 @@ func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(table, "latency\tp50\tp90\tp99\tp99.9\tmax\t\nms\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max)) // Flush tells
+	_, _ = fmt.Fprintf(table, "latency\tp50\tp90\tp99\tp99.9\tmax\t\nms\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", ms(r.P50), ms(r.P90), ms(r.P99), ms(r.P999), ms(r.Max)) // Flush returns the error
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	if delayed(r.P50) {
-		_, err = fmt.Fprintln(w, "half of the requests take 40 to 48 ms: the broker seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with delayed acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
 	}
 	return err
 }

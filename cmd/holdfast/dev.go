@@ -44,7 +44,7 @@ removed at the end. It is for trying things out: one process is one point of fai
 	flags.StringVar(&o.admin, "admin.listen", "127.0.0.1:0", "`address` of the first node's admin API; port 0 is any free one")
 	flags.StringVar(&o.health, "health.listen", "127.0.0.1:0", "`address` of the first node's /livez, /readyz and /metrics")
 	flags.StringVar(&o.policyFile, "policyFile", "", "authorization policy `file`")
-	flags.StringVar(&o.dialect, "protocol.dialect", "auto", "auto, documented or sdk")
+	flags.StringVar(&o.dialect, "protocol.dialect", "auto", "syntax of replies: auto (as the client asks), documented or sdk")
 	flags.BoolVar(&o.foldCase, "protocol.caseInsensitive", false, "understand verbs and options in lower case")
 	flags.StringVar(&o.logLevel, "log.level", "warn", "debug, info, warn or error")
 	return command
@@ -74,16 +74,12 @@ func (o *devOptions) run(command *cobra.Command) error {
 		case err = <-running.Exits():
 		}
 	}
-	level.Set(max(level.Level(), slog.LevelError)) // that nodes lose each other while all of them stop is no news
+	level.Set(max(level.Level(), slog.LevelError)) // no warnings of lost members while all nodes stop
 	return errors.Join(err, running.Close())
 }
 
 func (o *devOptions) welcome(out io.Writer, running *trial.Cluster) {
 	address := running.Broker()
-	flag := ""
-	if address != "127.0.0.1:1883" {
-		flag = " --broker " + address
-	}
 	folder, temporary := running.Folder()
 	if temporary {
 		folder += " (temporary)"
@@ -104,9 +100,9 @@ func (o *devOptions) welcome(out io.Writer, running *trial.Cluster) {
 
 Try, in another terminal:
 
-  %s set%s greeting hello
-  %s get%s greeting
+  %s set --broker %s greeting hello
+  %s get --broker %s greeting
 
 Ctrl-C stops it.
-`, o.nodes, address, admin, metrics, folder, os.Args[0], flag, os.Args[0], flag) // nobody may be looking
+`, o.nodes, address, admin, metrics, folder, os.Args[0], address, os.Args[0], address) // nobody may be looking
 }

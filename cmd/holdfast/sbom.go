@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -45,31 +47,30 @@ func newSBOM() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sbom [FILE]",
 		Short: "Print what this binary was built from, as a CycloneDX document",
-		Long: `Prints the bill of materials of this binary, or of another one of Holdfast: the modules with their versions and checksums, as the Go
+		Long: `Prints the bill of materials of this binary, or of another Holdfast binary: the modules with their versions and checksums, as the Go
 linker has written them into it.`,
 		Example: "  holdfast sbom > holdfast.cdx.json",
 		Args:    positional(cobra.MaximumNArgs(1)),
 		RunE: func(command *cobra.Command, arguments []string) error {
-			name, err := os.Executable()
-			if err != nil {
-				return err
-			}
+			var name string
 			if len(arguments) > 0 {
 				name = arguments[0]
-			} else if product == "" {
-				product = version
+			} else {
+				var err error
+				if name, err = os.Executable(); err != nil {
+					return err
+				}
+				product = cmp.Or(product, version)
 			}
 			info, err := buildinfo.ReadFile(name)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			if product == "" {
-				product = info.Main.Version
-			}
+			product = cmp.Or(product, info.Main.Version)
 			return printJSON(command.OutOrStdout(), newBillOfMaterials(info, product))
 		},
 	}
-	command.Flags().StringVar(&product, "product-version", "", "`version` of Holdfast to name (default: this binary's, or what another one knows of itself)")
+	command.Flags().StringVar(&product, "product-version", "", "`version` of Holdfast to name (default: this binary's, or the one that is recorded in FILE)")
 	return command
 }
 
@@ -82,7 +83,7 @@ func newBillOfMaterials(info *debug.BuildInfo, product string) *billOfMaterials 
 		Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
 		Metadata: bomMetadata{component{
 			Type: "application", Ref: info.Main.Path, Name: info.Main.Path, Version: product,
-			PURL: fmt.Sprintf("pkg:golang/%s@%s?goos=%s&goarch=%s", info.Main.Path, product, target["GOOS"], target["GOARCH"]),
+			PURL: fmt.Sprintf("pkg:golang/%s@%s?goos=%s&goarch=%s", info.Main.Path, url.QueryEscape(product), target["GOOS"], target["GOARCH"]),
 		}},
 		Components: []component{{
 			Type: "library", Ref: "std", Name: "std", Version: info.GoVersion, PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),
@@ -92,7 +93,7 @@ func newBillOfMaterials(info *debug.BuildInfo, product string) *billOfMaterials 
 		if module.Replace != nil {
 			module = module.Replace
 		}
-		purl := "pkg:golang/" + module.Path + "@" + module.Version
+		purl := "pkg:golang/" + module.Path + "@" + url.QueryEscape(module.Version)
 		c := component{Type: "library", Ref: purl, Name: module.Path, Version: module.Version, PURL: purl}
 		// The checksum of a module is the SHA-256 of the list of its files' checksums: golang.org/x/mod/sumdb/dirhash.
 		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:")); err == nil && len(sum) > 0 {

@@ -10,24 +10,24 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// ErrMalformed says that a packet is not what MQTT 5 allows.
-var ErrMalformed = errors.New("mqtt: malformed packet")
+// errMalformed says that a packet is not what MQTT 5 allows, or not what was asked of the broker.
+var errMalformed = errors.New("mqtt: malformed packet")
 
-// maxPuback is as much of a PUBACK as is looked at: the rest is text.
+// maxPuback is as much of a PUBACK as is looked at. Its header, packet id and reason code have at most 8 bytes; properties follow.
 const maxPuback = 16
 
-// parsePuback reads the beginning of a PUBACK with its fixed header.
-func parsePuback(packet []byte, header int) (id uint16, reason byte, ok bool) {
-	if len(packet) < header+2 {
+// parsePuback reads the beginning of a PUBACK. The packet begins with its fixed header, of headerSize bytes.
+func parsePuback(packet []byte, headerSize int) (id uint16, reason byte, ok bool) {
+	if len(packet) < headerSize+2 {
 		return 0, 0, false
 	}
-	if len(packet) > header+2 {
-		reason = packet[header+2]
+	if len(packet) > headerSize+2 {
+		reason = packet[headerSize+2]
 	}
-	return binary.BigEndian.Uint16(packet[header:]), reason, true
+	return binary.BigEndian.Uint16(packet[headerSize:]), reason, true
 }
 
-// received is a message and all that it points to, in one piece.
+// received is a message with its parts of a fixed size, so that they are one allocation.
 type received struct {
 	publish    paho.Publish
 	properties paho.PublishProperties
@@ -36,26 +36,27 @@ type received struct {
 	user       [4]paho.UserProperty // as many as most requests have
 }
 
-// readPublish reads a PUBLISH, of which the sizes are known. It allocates the bytes, the text before the payload, and the message: paho's
+// readPublish reads a PUBLISH of size bytes, headerSize of which are its fixed header. It allocates the bytes, the text before the payload, and the message: paho's
 // own decoder makes an allocation for each field.
-func readPublish(r *bufio.Reader, header, size int) (Message, error) {
+func readPublish(r *bufio.Reader, headerSize, size int) (Message, error) {
 	packet := make([]byte, size)
 	if _, err := io.ReadFull(r, packet); err != nil {
 		return Message{}, err
 	}
-	return parsePublish(packet, header)
+	return parsePublish(packet, headerSize)
 }
 
-// parsePublish reads a PUBLISH with its fixed header. The message keeps the bytes.
-func parsePublish(packet []byte, header int) (Message, error) {
+// parsePublish reads a PUBLISH. The packet begins with its fixed header, of headerSize bytes. Payload and Correlation Data point into the packet, which
+// must not change any more.
+func parsePublish(packet []byte, headerSize int) (Message, error) {
 	message := &received{}
 	p := &message.publish
 	p.Properties = &message.properties
 	p.QoS, p.Retain = packet[0]>>1&3, packet[0]&1 == 1
 	if p.QoS > 1 {
-		return Message{}, ErrMalformed // nobody here subscribes at QoS 2
+		return Message{}, errMalformed // nobody here subscribes at QoS 2
 	}
-	body := packet[header:]
+	body := packet[headerSize:]
 	rest := cursor{body: body}
 	topic := rest.bytes()
 	if p.QoS == 1 {
@@ -63,7 +64,7 @@ func parsePublish(packet []byte, header int) (Message, error) {
 	}
 	properties := rest.next(rest.length())
 	if rest.bad || p.QoS == 1 && p.PacketID == 0 {
-		return Message{}, ErrMalformed
+		return Message{}, errMalformed
 	}
 	text := string(body[:rest.at]) // everything before the payload: the strings are parts of it
 	p.Topic = text[2 : 2+len(topic)]
@@ -71,13 +72,17 @@ func parsePublish(packet []byte, header int) (Message, error) {
 	inner := cursor{body: body[:rest.at], at: rest.at - len(properties)}
 	message.parseProperties(&inner, text)
 	if inner.bad {
-		return Message{}, ErrMalformed
+		return Message{}, errMalformed
 	}
 	return Message{Publish: p, Size: len(packet) + len(text), Redelivered: packet[0]&duplicate != 0}, nil
 }
 
 // duplicate is the DUP flag of a fixed header.
 const duplicate = 1 << 3
+
+// maxUserProperties bounds the user properties that are kept of a message, because each takes more memory than it takes in the packet. The last ones are
+// kept: what a broker stamps on a message comes last.
+const maxUserProperties = 1000
 
 // parseProperties reads the properties up to the end of the cursor's bytes, of which text is a copy.
 func (m *received) parseProperties(c *cursor, text string) {
@@ -102,11 +107,14 @@ func (m *received) parseProperties(c *cursor, text string) {
 		case packets.PropCorrelationData:
 			p.CorrelationData = c.bytes()
 		case packets.PropSubscriptionIdentifier:
-			c.length()
+			c.length() // it is not needed
 		case packets.PropUser:
-			key := stringAt()
-			p.User = append(p.User, paho.UserProperty{Key: key, Value: stringAt()})
-		default: // a topic alias, of which the broker was told none, or none of a PUBLISH
+			key, value := stringAt(), stringAt()
+			if len(p.User) == maxUserProperties {
+				p.User = p.User[1:]
+			}
+			p.User = append(p.User, paho.UserProperty{Key: key, Value: value})
+		default: // a topic alias, which this client does not allow, or a property that a PUBLISH cannot have
 			c.bad = true
 		}
 	}

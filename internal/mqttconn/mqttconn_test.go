@@ -9,6 +9,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -249,6 +250,27 @@ func TestParsePublish(t *testing.T) {
 			t.Fatalf("%+v\n%+v", got, read)
 		}
 	})
+}
+
+// A message with very many user properties keeps the last ones, among which is what a broker has stamped on it.
+func TestUserPropertiesAreBounded(t *testing.T) {
+	publish := &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Properties: &packets.Properties{}}
+	for i := range 3 * maxUserProperties {
+		publish.Properties.User = append(publish.Properties.User, packets.User{Key: "k", Value: strconv.Itoa(i)})
+	}
+	packet := AppendPublish(nil, publish)
+	header, size, err := peekHeader(bufio.NewReader(bytes.NewReader(packet)), 1<<20)
+	if err != nil || size != len(packet) {
+		t.Fatal(err, size)
+	}
+	got, err := parsePublish(packet, header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := got.Properties.User
+	if len(user) != maxUserProperties || cap(user) > 3*maxUserProperties || user[len(user)-1].Value != strconv.Itoa(3*maxUserProperties-1) {
+		t.Errorf("%d kept, room for %d, the last is %q", len(user), cap(user), user[len(user)-1].Value)
+	}
 }
 
 // FuzzParsePublish: no bytes make the decoder panic, and what it accepts it has understood to the last byte.

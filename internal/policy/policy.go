@@ -143,23 +143,18 @@ func exactKeys(resource Resource) (map[string]struct{}, error) {
 // Rules returns the rules that the policy was compiled from. The caller must not change them.
 func (p *Policy) Rules() []Rule { return p.rules }
 
-// Allows reports whether the principal may access the key.
-func (p *Policy) Allows(principal *Principal, access Access, key []byte) bool {
-	return p.Rule(principal, access, key) > 0
-}
-
-// Rule returns the number, from 1 on, of the first rule by which the principal may access the key, and 0 when none allows it.
-func (p *Policy) Rule(principal *Principal, access Access, key []byte) int {
+// FirstRule returns the number, from 1 on, of the first rule by which the principal may access the key, and 0 when none allows it.
+func (p *Policy) FirstRule(principal *Principal, access Access, key []byte) int {
 	for i := range p.compiled {
 		rule := &p.compiled[i]
-		if rule.means(principal) && rule.grants(principal, access, key) {
+		if rule.appliesTo(principal) && rule.grants(principal, access, key) {
 			return i + 1
 		}
 	}
 	return 0
 }
 
-func (r *compiledRule) means(principal *Principal) bool {
+func (r *compiledRule) appliesTo(principal *Principal) bool {
 	if principal.ClientID != "" && matchesAny(r.clientIDs, []byte(principal.ClientID), principal) {
 		return true
 	}

@@ -111,7 +111,7 @@ func TestAllows(t *testing.T) {
 		{Principal{Attributes: []Attribute{{"site", "a"}}}, Read, "s", false},
 		{Principal{Attributes: []Attribute{{"role", "op"}, {"site", "a"}}}, Read, "s", true},
 	} {
-		if got := policy.Allows(&test.principal, test.access, []byte(test.key)); got != test.want {
+		if got := policy.FirstRule(&test.principal, test.access, []byte(test.key)) != 0; got != test.want {
 			t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
 		}
 	}

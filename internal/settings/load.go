@@ -74,6 +74,9 @@ func loadFile(file string, byPath map[string]*Field) error {
 	if err := parsed.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, file, err)
 	}
+	if path := dottedKey(&first); path != "" {
+		return fmt.Errorf("%w: %s: write it as nested keys, without a dot", ErrInvalid, path)
+	}
 	for _, path := range parsed.Keys() {
 		value := parsed.Get(path)
 		field, known := byPath[path]
@@ -81,13 +84,27 @@ func loadFile(file string, byPath map[string]*Field) error {
 			if empty, isMap := value.(map[string]any); (value == nil || isMap && len(empty) == 0) && isSection(path, byPath) {
 				continue // a section with nothing in it
 			}
-			return &Error{Path: path, Value: fmt.Sprint(value), Reason: "there is no such setting" + suggestion(path, byPath)}
+			return fmt.Errorf("%w: %s: there is no such setting%s", ErrInvalid, path, suggestion(path, byPath)) // its value may be a password
 		}
 		if err := setFromFile(field, value); err != nil {
 			return &Error{Path: path, Value: fmt.Sprint(value), Reason: err.Error()}
 		}
 	}
 	return nil
+}
+
+// dottedKey returns a key with a dot of a document, or an empty string. Beside the same setting as nested keys it would be chance which one counts.
+func dottedKey(node *yaml3.Node) string {
+	for i, child := range node.Content {
+		isKey := node.Kind == yaml3.MappingNode && i%2 == 0
+		if isKey && strings.Contains(child.Value, ".") {
+			return child.Value
+		}
+		if found := dottedKey(child); found != "" {
+			return found
+		}
+	}
+	return ""
 }
 
 func setFromFile(field *Field, value any) error {
@@ -99,7 +116,11 @@ func setFromFile(field *Field, value any) error {
 	case isList && wantsList:
 		*target = nil
 		for _, element := range elements {
-			*target = append(*target, fmt.Sprint(element))
+			text, isString := element.(string)
+			if !isString {
+				return fmt.Errorf("want a list of texts: put %v in quotes", element)
+			}
+			*target = append(*target, text)
 		}
 		return nil
 	case isList:

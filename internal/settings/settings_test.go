@@ -38,7 +38,11 @@ func TestPrecedence(t *testing.T) {
 // An error names the field, the value and the reason.
 func TestErrors(t *testing.T) {
 	for text, want := range map[string][]string{
-		"node: {ID: x}":                           {"node.ID", "x", "node.id"},
+		"node: {ID: x}":                           {"node.ID", "node.id"},
+		"broker: {password: 'pw@1'}":              {"broker.password", "no such setting"},
+		"node.id: a":                              {"node.id", "nested"},
+		"identity: {attributeProperties: [~]}":    {"identity.attributeProperties", "quotes"},
+		"broker: {addresses: [{host: h}]}":        {"broker.addresses", "quotes"},
 		"nodes: {id: x}":                          {"nodes.id", "no such setting"},
 		"node: {id: a/b}":                         {"node.id", "a/b"},
 		"limits: {keyBytes: many}":                {"limits.keyBytes", "many", "64KiB"},

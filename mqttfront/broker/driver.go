@@ -8,15 +8,15 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// Driver provides what the MQTT standard does not: who published a request, which clients have disconnected, and a way to disconnect a client.
-// Its methods are safe for concurrent use.
+// Driver provides what the MQTT standard does not: when and with which QoS a request was published, which clients have disconnected, a way to disconnect
+// a client, and whether the identity in requests can be trusted. Its methods are safe for concurrent use.
 type Driver interface {
 	// Origin returns what the broker reports about a request beyond the MQTT standard.
 	Origin(request *paho.Publish) Origin
 	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected, until the context ends. It may report one
 	// disconnect several times. An error means that the broker cannot be watched now; the caller tries again.
 	WatchDisconnects(ctx context.Context, disconnected func(Disconnect)) error
-	// Kick disconnects a publisher. The error wraps ErrUnsupported if the broker has no way to do that.
+	// Kick disconnects a publisher, and with it all clients of its user name where the broker can do no less. The error wraps ErrUnsupported if the broker has no way to do that.
 	Kick(ctx context.Context, publisher Publisher) error
 	// TrustedIdentity reports whether the broker vouches for the identity in requests. If not, it is the client's own claim.
 	TrustedIdentity() bool
@@ -30,7 +30,7 @@ type NotificationSubscriber interface {
 	SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error)
 }
 
-// Publisher is the client that published a request. The broker vouches for it.
+// Publisher is the client that published a request. Its names are the client's own claim unless Driver.TrustedIdentity is true.
 type Publisher struct {
 	ClientID string
 	Username string // empty if the broker does not report it
@@ -38,9 +38,9 @@ type Publisher struct {
 
 // Origin is what a broker reports about a request.
 type Origin struct {
-	// Time orders the events of one client on the broker's own clock; 0 is unknown.
+	// Time orders the events of one client. It can be compared with Disconnect.Time of the same driver, and with nothing else. 0 is unknown.
 	Time int64
-	// QoS is the level with which the client published, if the broker reports it; 0 is the level of the delivery.
+	// QoS is the level with which the client published. 0 is unknown: the level of the delivery counts.
 	QoS byte
 }
 
@@ -48,7 +48,7 @@ type Origin struct {
 type Disconnect struct {
 	ClientID string
 	Everyone bool  // all clients, for instance because the broker restarted
-	Time     int64 // on the same clock as Origin.Time
+	Time     int64 // compares with Origin.Time
 }
 
 // ErrUnsupported is the error for what a broker has no way to do.

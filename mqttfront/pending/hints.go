@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// AnsweredMemory is how long it is remembered that a request was answered when the request itself has not come yet.
+	// AnsweredMemory is how long a node remembers that a request was answered before its copy arrived.
 	AnsweredMemory = 10 * time.Second
-	// endedMemory is how long it is remembered that a request was shed, or expired.
+	// endedMemory is how long a node remembers that a request was refused without a reply, or expired.
 	endedMemory = 10 * time.Minute
 	// maxHints bounds the notes in each queue of Hints.order; beyond it the oldest hints are forgotten. A request that was answered is then held
-	// until it expires, and one that ended without an effect may be executed from another node's copy.
+	// until it expires, and one that was refused without a reply, or expired, may be executed from another node's copy.
 	maxHints = 1 << 17
 )
 
-// Hints records how requests ended: answered ones whose copy has not arrived here yet, and shed or expired ones whether or not the node holds a copy. It
+// Hints records how requests ended: answered ones whose copy has not arrived here yet, and those that were refused without a reply or expired, whether or not the node holds a copy. It
 // has no lock and no clock.
 type Hints struct {
 	byID map[fsm.RequestID]hint
@@ -27,8 +27,8 @@ type Hints struct {
 
 type hint struct {
 	end      End
-	index    uint64 // of the entry in which it ended last; 0 for what was answered outside of the log
-	arrivals int    // copies that ended before they arrived here and are still expected; valid for AnsweredMemory after when
+	index    uint64 // of the entry in which it ended last; 0 if only a leader's report says so, or it expired
+	arrivals int    // copies still to arrive of a request that has ended; valid for AnsweredMemory after when
 	when     time.Time
 }
 
@@ -56,8 +56,8 @@ func (e End) queue() int {
 	return 1
 }
 
-// Ended notes how a request ended: in the log, at an index, or outside of the log, at 0. early says that a copy of it is expected.
-func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, early bool, now time.Time) {
+// Ended notes how a request ended: in the log at an index, or at 0 if only a leader's report says so or it expired.
+func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, copyExpected bool, now time.Time) {
 	if h.byID == nil {
 		h.byID = make(map[fsm.RequestID]hint)
 	}
@@ -66,7 +66,7 @@ func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, early bool, now t
 		known = hint{}
 	}
 	known.end, known.index, known.when = end, max(known.index, index), now
-	if early {
+	if copyExpected {
 		known.arrivals++
 	}
 	h.byID[id] = known
@@ -82,9 +82,9 @@ func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
 	}
 }
 
-// Take consumes one expected arrival. early is false if none was expected. index is that of the log entry in which the request ended, 0 if it was
-// answered outside of the log. A copy that the client sends later is a request of its own.
-func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, early bool) {
+// Take consumes one expected arrival. expected is false if there was none. index is that of the log entry in which the request ended, 0 if only a leader's
+// report says so. A copy that the client sends later is a request of its own.
+func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, expected bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
 		return 0, false
@@ -97,7 +97,7 @@ func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, early bool)
 	return known.index, true
 }
 
-// EndedAt returns when a request was shed, or expired, if that is how it ended last, and the zero time if not.
+// EndedAt returns when a request ended, if that is how it ended last, and the zero time if not.
 func (h *Hints) EndedAt(id fsm.RequestID, end End) (when time.Time) {
 	if known, ok := h.byID[id]; ok && known.end == end {
 		when = known.when

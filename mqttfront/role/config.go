@@ -4,9 +4,9 @@ import "time"
 
 // Config is what the roles need to know. DefaultConfig gives each field a value.
 type Config struct {
-	// FollowLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
+	// IngestAtLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
 	// cheaper, and rests on the broker's queue for what comes while nobody leads.
-	FollowLeader bool
+	IngestAtLeader bool
 
 	Executing    int // requests in the hands of the store at once
 	HoldBytes    int // requests kept until they are known to be answered

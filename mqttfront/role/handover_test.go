@@ -14,8 +14,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// follow makes a front end hold requests, each after a while, and returns it.
-func follow(t *testing.T, requests ...string) (*node, *fakeStore) {
+// nodeHolding returns a node that holds requests, which arrived one second apart, the last one a second ago. Their names are client:correlation.
+func nodeHolding(t *testing.T, requests ...string) (*node, *fakeStore) {
 	t.Helper()
 	f, s := newNode(t)
 	for i, name := range requests {
@@ -81,10 +81,10 @@ func TestTakeUpHeld(t *testing.T) {
 		"known here":              {[]string{"c:A", "c:B"}, map[string][]string{"n2": {"c:A", "c:B"}}, "A B"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, s := follow(t, test.here...)
+			f, s := nodeHolding(t, test.here...)
 			s.held = map[string][][]byte{}
 			for node, requests := range test.others {
-				other, _ := follow(t, requests...)
+				other, _ := nodeHolding(t, requests...)
 				s.held[node] = pages(other)
 			}
 			byNode := leading(f).collect(context.Background(), 0)
@@ -100,7 +100,7 @@ func TestTakeUpHeld(t *testing.T) {
 	}
 }
 
-// A request that is an error, or that cannot be read, does not hide those behind it.
+// A request whose answer is an error, or one that cannot be read, does not hide those behind it.
 func TestHandOverOfErrors(t *testing.T) {
 	other, _ := newNode(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
@@ -120,7 +120,7 @@ func TestHandOverOfErrors(t *testing.T) {
 		t.Errorf("%+v, %+v", first, last)
 	}
 	if !slices.Collect(f.pending.All())[2].Read {
-		t.Error("a GET is none any more")
+		t.Error("a GET is not marked as a read after the handover")
 	}
 }
 
@@ -174,7 +174,7 @@ func TestMergeIsQuick(t *testing.T) {
 	}
 }
 
-// What the leader answered outside of the log is let go when it says so, also when it says so first.
+// A request that the leader answered outside of the log is released by the leader's report, also when the report arrives before the request.
 func TestReportsReleaseReads(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
@@ -246,7 +246,8 @@ func TestLateDelivery(t *testing.T) {
 	}
 }
 
-// A client that asks again for what was published, but did not reach it, is held for anew.
+// A copy that arrives after the outcome was applied, but before it is known to be published, is held in place of the first: the reply may have been
+// lost.
 func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -275,7 +276,7 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 func TestSweep(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
-	other, _ := follow(t, "c:A")
+	other, _ := nodeHolding(t, "c:A")
 	s.held = map[string][][]byte{"n2": pages(other)}
 	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
@@ -367,10 +368,9 @@ func TestExpiredElsewhereSaysWhereTheRequestStands(t *testing.T) {
 	}
 }
 
-// † A request has expired at one node, and a third one read it late, so that it expires there later, or its client sent it again. The new leader does not
-// have it. The first node says where it stands. It is executed there for the client that waits, whatever the names of the nodes, and refused in the
-// log if it has expired everywhere.
-func TestRequestThatExpiresAtOneNodeStandsThereForAThird(t *testing.T) {
+// † b expired at one node. A third node read it late, or its client sent it again, so that copy has not expired. The leader lacks b. The live copy is executed
+// at the place of the expired one, whatever the names of the nodes. Without a live copy, b is refused in the log at that place.
+func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 	for _, test := range []struct {
 		here, first, third string // requests of the leader, and the names of the others
 		want               string // capital letters are refusals
@@ -464,8 +464,8 @@ func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 	}
 }
 
-// † What comes before a probe that was sent long ago is as old as that, whatever time it seems to have arrived: a node that was
-// stopped reads it from its socket when it goes on.
+// † A message that is delivered before a probe is at least as old as the probe, whatever arrival time this node noted: a node that was stopped reads it
+// from its socket when it goes on.
 func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -481,8 +481,8 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	}
 }
 
-// A copy that came here later than the request itself came to another node says nothing of where the others belong, nor of where it stands.
-func TestMergeBeforeWhatFollows(t *testing.T) {
+// This node's copy of the first request arrived later than the other node's original. Its position here orders neither itself nor the others.
+func TestLateCopyDoesNotDecideTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, _ := newNode(t)

@@ -14,11 +14,11 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-func followLeader(c *Config) { c.FollowLeader = true }
+func atLeader(c *Config) { c.IngestAtLeader = true }
 
-// With one session for the cluster the broker keeps what is not answered: it is acknowledged with the reply, and by nobody else.
-func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
-	f, s := newNode(t, followLeader)
+// With ingest at the leader the broker keeps a request until the leader acknowledges it, together with the reply. No other node acknowledges it.
+func TestIngestAtLeaderAcknowledgesWithTheReply(t *testing.T) {
+	f, s := newNode(t, atLeader)
 	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.Len() != 0 {
 		t.Error("a node that does not lead took a request")
 	}
@@ -37,8 +37,8 @@ func TestWhatFollowsTheLeaderIsAcknowledgedWithTheReply(t *testing.T) {
 	}
 }
 
-// A node that leads no longer lets go of everything, wherever it was, and acknowledges none of it: the next leader gets it.
-func TestWhatFollowedIsLetGo(t *testing.T) {
+// A node that has stopped leading drops all requests, whatever their state, and acknowledges none, so that the broker gives them to the next leader.
+func TestIngestAtLeaderReleasesAllWhenTheLeadershipEnds(t *testing.T) {
 	for name, end := range map[string]func(*node, *fakeStore){
 		"in the hands of the store": func(f *node, s *fakeStore) {
 			leading(f).stopServing()
@@ -58,7 +58,7 @@ func TestWhatFollowedIsLetGo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, s := newNode(t, followLeader)
+			f, s := newNode(t, atLeader)
 			serve(f)
 			acknowledged := arrive(f, del, "0123456789abcdef")
 			end(f, s)
@@ -69,9 +69,10 @@ func TestWhatFollowedIsLetGo(t *testing.T) {
 	}
 }
 
-// What the broker sends again, and nobody would know again, is not executed: an earlier leader may have done so.
-func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
-	f, s := newNode(t, followLeader)
+// A redelivered write without an identity cannot be recognised, so it is not executed: an earlier leader may have executed it. Nor is one that the log
+// refused without a reply.
+func TestRedeliveredWithoutIdentityOrReplyIsNotExecuted(t *testing.T) {
+	f, s := newNode(t, atLeader)
 	serve(f)
 	lasts := uint32(30)
 	message := func(correlation string, redelivered bool) mqttconn.Message {
@@ -92,8 +93,8 @@ func TestRedeliveredWithoutIdentityIsNotExecuted(t *testing.T) {
 	}
 }
 
-// † What was in flight to an earlier connection of the leader's session may be of any age, when its message expiry does not tell it: EMQX delivers an
-// expired message again with one second left. Deduplication may have forgotten its outcome.
+// † A redelivery may be of any age, so that deduplication may have forgotten its outcome, unless its message expiry shows that it is young. One second left
+// shows nothing: EMQX delivers an expired message again with one second left.
 func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 	for name, test := range map[string]struct {
 		left     uint32 // seconds; 0 is no message expiry
@@ -108,7 +109,7 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 		"this node knows its age":    {left: 1, again: true, pending: true, executed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, s := newNode(t, followLeader)
+			f, s := newNode(t, atLeader)
 			serve(f)
 			message := mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
@@ -130,7 +131,7 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 
 // A write of unknown age is answered if its outcome is known.
 func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
-	f, s := newNode(t, followLeader)
+	f, s := newNode(t, atLeader)
 	serve(f)
 	message := mqttconn.Message{Redelivered: true, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
@@ -145,10 +146,10 @@ func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 	}
 }
 
-// † What had expired before its turn came, because the leader had no room, is refused in the log before its client's later requests: no copy of
-// it is executed behind them, neither one that the broker sends again nor one of another node, which may expire up to a second later.
+// † A write that expired while it waited for room is refused in the log, before its client's later requests. So no copy of it is executed behind them:
+// neither a redelivery, nor another node's copy, whose deadline may be up to a second later.
 func TestExpiredIsRefusedInTheLog(t *testing.T) {
-	for name, configure := range map[string]func(*Config){"one session": followLeader, "a session each": func(*Config) {}} {
+	for name, configure := range map[string]func(*Config){"one session": atLeader, "a session each": func(*Config) {}} {
 		t.Run(name, func(t *testing.T) {
 			f, s := newNode(t, configure)
 			serve(f)
@@ -179,8 +180,9 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 	}
 }
 
-// † Remaining expiry comes in whole seconds, so that deadlines of copies differ by up to one from node to node. What this node gave up is not
-// executed from another node's copy, behind its client's later requests.
+// † Remaining expiry comes in whole seconds, so the deadlines of copies differ by up to a second from node to node. A write that this node gave up is not
+// executed from another node's copy behind its client's later requests. Once this node has forgotten the write, its place is lost, and it is refused
+// behind the later one.
 func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 	for name, test := range map[string]struct {
 		forgets bool

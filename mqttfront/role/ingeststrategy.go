@@ -2,7 +2,7 @@ package role
 
 import "holdfast/mqttfront/pending"
 
-// ingestStrategy is a way in which requests reach the nodes: ingestEverywhere or ingestAtLeader. New chooses it once, by Config.FollowLeader. All
+// ingestStrategy is a way in which requests reach the nodes: ingestEverywhere or ingestAtLeader. New chooses it once, by Config.IngestAtLeader. All
 // methods need Requests.mu.
 type ingestStrategy interface {
 	// nonLeader returns the role of a node that does not serve.

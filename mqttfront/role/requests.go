@@ -51,7 +51,7 @@ func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
 		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), ingest: ingestEverywhere{},
 	}
 	q.room.L = &q.mu
-	if config.FollowLeader {
+	if config.IngestAtLeader {
 		q.ingest = ingestAtLeader{}
 	}
 	q.role = q.ingest.nonLeader(q)

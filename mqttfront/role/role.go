@@ -7,7 +7,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// role is what a node does with requests, and with what the log says of them: it is a leader while it serves, and a follower or a standby otherwise. All methods
+// role is what a node does with requests, and with what the log says of them: it is the Leader from Leader.Begin until the leadership ends, and a follower or a standby otherwise. All methods
 // need Requests.mu.
 type role interface {
 	// leads reports whether this is the Leader role, which the node has from Leader.Begin until the leadership ends.
@@ -22,15 +22,15 @@ type role interface {
 	changed(event *fsm.Event)
 	// committed handles the outcome of a request that this node proposed: command i of an entry.
 	committed(r *pending.Request, outcome *fsm.Outcome, i int)
-	// applied follows when all of an entry is handled.
+	// applied is called after all commands of an entry were handled.
 	applied(outcome *fsm.Outcome)
 	// readDone handles the result of a GET.
 	readDone(r *pending.Request, result *fsm.Result)
-	// requeued decides what becomes of a held request that the store had.
+	// requeued decides what becomes of a request that is held again, or still held when a leadership ends.
 	requeued(r *pending.Request)
 	// expects reports whether requests whose outcomes the log shows are held here, or are still to come.
 	expects() bool
-	// reported handles a leader's report of a request that was answered outside of the log.
+	// reported handles a leader's report that a request is answered and need not be held.
 	reported(id fsm.RequestID, now time.Time)
 }
 

@@ -21,9 +21,8 @@ type result struct {
 	name, version string
 	conformance   string
 	attacks       string
-	plugin        bool             // it can run the plugin
 	modes         map[string]*mode // by ingest
-	watchEnds     time.Duration
+	watchEnds     string           // when the watches of a client that disconnects end
 	rates         []string
 	skipped       bool
 	problems      []error
@@ -34,17 +33,23 @@ type mode struct{ kill, stop, restart outage }
 
 // outage is what load felt of one failure.
 type outage struct {
-	gap    time.Duration
-	failed int
+	measured bool
+	gap      time.Duration
+	failed   int
 }
 
-func (o outage) String() string { return fmt.Sprintf("%.1f s, %d", o.gap.Seconds(), o.failed) }
+func (o outage) String() string {
+	if !o.measured {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f s, %d", o.gap.Seconds(), o.failed)
+}
 
 var ingests = []string{"everywhere", "leader"}
 
 func check(ctx context.Context, t *tools, b broker) *result {
 	began := time.Now()
-	r := &result{name: b.name, plugin: b.plugin, modes: map[string]*mode{}}
+	r := &result{name: b.name, modes: map[string]*mode{}}
 	problem := func(what string, err error) {
 		if err != nil {
 			r.problems = append(r.problems, fmt.Errorf("%s: %w", what, err))
@@ -77,6 +82,8 @@ func check(ctx context.Context, t *tools, b broker) *result {
 	}
 	if b.plugin && b.suite != thisMachine { // make test and make test-sdk run them with this machine's
 		problem("attacks", r.attack(ctx, t, i))
+	} else if b.plugin {
+		r.attacks = "by `make test`, `make test-sdk`"
 	}
 	problem("log", i.quiet())
 	fmt.Printf("%s: %s in %.0f s\n", b.name, i.version, time.Since(began).Seconds())
@@ -134,6 +141,7 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 			l.work.Wait()
 			return m, err
 		}
+		step.into.measured = true
 	}
 	if m.kill.failed+m.stop.failed+m.restart.failed > 0 {
 		err = fmt.Errorf("requests failed: %v", l.failed)
@@ -282,12 +290,13 @@ func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
 			return err
 		}
 		if count, err := c.watches(watchers); err == nil && count == 0 {
-			r.watchEnds = time.Since(left)
+			r.watchEnds = fmt.Sprintf("%.1f s", time.Since(left).Seconds())
 			return nil
 		}
 		<-time.After(500 * time.Millisecond)
 	}
 	if i.watchesStay {
+		r.watchEnds = "`watch.ttl`"
 		return nil
 	}
 	return errors.New("the watch of a client that has disconnected does not end")

@@ -32,7 +32,7 @@ func TestPlan(t *testing.T) {
 			}
 		}
 	}
-	for kind := range kinds() {
+	for kind := range faultWeights() {
 		if !drawn[kind] {
 			t.Errorf("%s is never drawn", kind)
 		}
@@ -50,7 +50,7 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind := range kinds() {
+	for kind := range faultWeights() {
 		t.Run(kind, func(t *testing.T) {
 			like, known := simulated()[kind]
 			if !known || like != "" && !strings.Contains(string(source), fmt.Sprintf("kind = %q", like)) {
@@ -68,7 +68,7 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 func TestKinds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	asked := kinds()
+	asked := faultWeights()
 	for _, m := range selftests() {
 		for _, kind := range m.faults {
 			if asked[kind] == 0 {

@@ -20,7 +20,7 @@ type injection struct {
 	*world
 	*fault
 	random *rand.Rand
-	on     []string // for people
+	on     []string // names of what is disturbed, for log and report
 	note   string
 	began  time.Duration // when it was its turn, if it had to wait
 	healed time.Duration // when nothing was disturbed any more, if something was waited for afterwards
@@ -29,17 +29,17 @@ type injection struct {
 // errBusy says that all that was to be disturbed is disturbed already, in a way that does not go together with this.
 var errBusy = errors.New("other faults are there")
 
-func bodies(m *machine) *sync.Mutex { return &m.body }
-func nets(m *machine) *sync.Mutex   { return &m.net }
+func bodyLock(m *machine) *sync.Mutex { return &m.body } // of faults of the process or the disk
+func netLock(m *machine) *sync.Mutex  { return &m.net }  // of faults of the network
 
-// occupy keeps other faults of a kind away from machines until done is called. It returns those that it got: one at least, or an error.
-func (in *injection) occupy(wanted []*machine, of func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
+// occupy locks those wanted machines that no other fault of the class has locked, until done is called. It returns one machine at least, or an error.
+func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
 	if len(wanted) == 0 {
 		return nil, nil, errNothing
 	}
 	in.on = nil
 	for _, m := range wanted {
-		if of(m).TryLock() {
+		if lockOf(m).TryLock() {
 			got = append(got, m)
 			in.on = append(in.on, m.ID)
 		}
@@ -49,7 +49,7 @@ func (in *injection) occupy(wanted []*machine, of func(*machine) *sync.Mutex) (g
 	}
 	return got, func() {
 		for _, m := range got {
-			of(m).Unlock()
+			lockOf(m).Unlock()
 		}
 	}, nil
 }
@@ -114,7 +114,7 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 	case strings.HasPrefix(in.kind, "partition: "):
 		return in.partition(ctx, always, strings.TrimPrefix(in.kind, "partition: "))
 	}
-	for name, inject := range map[string]func(ctx, always context.Context) (bool, error){
+	inject, known := map[string]func(ctx, always context.Context) (bool, error){
 		"leader cut off from the broker": func(ctx, always context.Context) (bool, error) {
 			return in.cutOff(ctx, always, in.choose("the leader"))
 		},
@@ -137,15 +137,14 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 		"flood":                 func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "flood") },
 		"deaf client":           func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "deaf") },
 		"ten thousand watchers": func(ctx, _ context.Context) (bool, error) { return in.bad(ctx, "watchers") },
-	} {
-		if name == in.kind {
-			return inject(ctx, always)
-		}
+	}[in.kind]
+	if !known {
+		return false, fmt.Errorf("there is no fault %q", in.kind)
 	}
-	return false, fmt.Errorf("there is no fault %q", in.kind)
+	return inject(ctx, always)
 }
 
-// choose returns machines: the leader, a node, a majority or all. None means that there is no leader.
+// choose returns machines: the leader, a node, a minority, a majority, or else all. None means that there is no leader.
 func (in *injection) choose(where string) (chosen []*machine) {
 	shuffled := append([]*machine(nil), in.machines...)
 	in.random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
@@ -172,17 +171,17 @@ func (in *injection) choose(where string) (chosen []*machine) {
 // all does something with each machine at the same time, and joins the errors.
 func all(machines []*machine, do func(*machine) error) error {
 	var working sync.WaitGroup
-	faults := make([]error, len(machines))
+	errs := make([]error, len(machines))
 	for i, m := range machines {
-		working.Go(func() { faults[i] = do(m) })
+		working.Go(func() { errs[i] = do(m) })
 	}
 	working.Wait()
-	return errors.Join(faults...)
+	return errors.Join(errs...)
 }
 
-// kill ends machines, with all that was not synced, or nodes alone.
+// kill ends machines as a power failure does, with the loss of what was not synced, or only their node processes.
 func (in *injection) kill(ctx, always context.Context, power bool, where string) (bool, error) {
-	chosen, done, err := in.occupy(in.choose(where), bodies)
+	chosen, done, err := in.occupy(in.choose(where), bodyLock)
 	if err != nil {
 		return false, err
 	}
@@ -204,7 +203,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	sleep(ctx, in.lasts)
 	dead := true
 	for _, m := range chosen {
-		for given := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(given); { // it may have had much to write back
+		for deadline := time.Now().Add(10 * time.Second); m.running(always) && time.Now().Before(deadline); { // it may have had much to write back
 			sleep(always, 100*time.Millisecond)
 		}
 		if m.running(always) {
@@ -215,7 +214,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 	return dead, err
 }
 
-// killNode kills the node, and leaves the machine to end by itself, in order.
+// killNode kills the node process. The machine then ends by itself, in an orderly way.
 func (m *machine) killNode(ctx context.Context) error {
 	pid, err := m.pid(ctx)
 	if err != nil {
@@ -226,7 +225,7 @@ func (m *machine) killNode(ctx context.Context) error {
 }
 
 func (in *injection) pause(ctx, always context.Context, wanted []*machine) (bool, error) {
-	chosen, done, err := in.occupy(wanted, bodies)
+	chosen, done, err := in.occupy(wanted, bodyLock)
 	if err != nil {
 		return false, err
 	}
@@ -318,6 +317,8 @@ func (in *injection) partition(ctx, always context.Context, shape string) (bool,
 		if count == 3 {
 			both(order[0], order[2])
 		}
+	default:
+		return false, fmt.Errorf("there is no partition %q", shape)
 	}
 	return in.cutLinks(ctx, always, links)
 }
@@ -327,15 +328,15 @@ func (in *injection) cutOff(ctx, always context.Context, chosen []*machine) (boo
 	if len(chosen) == 0 {
 		return false, errNothing
 	}
-	return in.disturbed(ctx, always, func(change int) {
+	return in.withFirewallsChanged(ctx, always, func(change int) {
 		for _, m := range chosen {
 			in.cutBroker(m, change)
 		}
 	})
 }
 
-// disturbed changes firewalls for a time.
-func (in *injection) disturbed(ctx, always context.Context, change func(by int)) (bool, error) {
+// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. They are counted, because faults overlap.
+func (in *injection) withFirewallsChanged(ctx, always context.Context, change func(by int)) (bool, error) {
 	change(1)
 	err := in.applyAll(always)
 	if err == nil {
@@ -347,14 +348,14 @@ func (in *injection) disturbed(ctx, always context.Context, change func(by int))
 }
 
 func (in *injection) lose(ctx, always context.Context) (bool, error) {
-	chosen, done, err := in.occupy(in.choose("a minority"), nets)
+	chosen, done, err := in.occupy(in.choose("a minority"), netLock)
 	if err != nil {
 		return false, err
 	}
 	defer done()
 	loss := 5 + in.random.IntN(30)
 	in.note = fmt.Sprintf("%d %%", loss)
-	return in.disturbed(ctx, always, func(by int) {
+	return in.withFirewallsChanged(ctx, always, func(by int) {
 		for _, m := range chosen {
 			m.firewall.mu.Lock()
 			m.firewall.loss = max(0, by) * loss
@@ -364,13 +365,13 @@ func (in *injection) lose(ctx, always context.Context) (bool, error) {
 }
 
 func (in *injection) slow(ctx, always context.Context) (bool, error) {
-	chosen, done, err := in.occupy(in.choose("a minority"), nets)
+	chosen, done, err := in.occupy(in.choose("a minority"), netLock)
 	if err != nil {
 		return false, err
 	}
 	defer done()
 	in.note = "netem where the kernel has it, else 400 kbit/s"
-	return in.disturbed(ctx, always, func(by int) {
+	return in.withFirewallsChanged(ctx, always, func(by int) {
 		for _, m := range chosen {
 			m.firewall.mu.Lock()
 			m.firewall.slowed = by > 0
@@ -381,7 +382,7 @@ func (in *injection) slow(ctx, always context.Context) (bool, error) {
 
 // late delays what machines and the broker say to each other.
 func (in *injection) late(ctx context.Context, wanted []*machine) (bool, error) {
-	chosen, done, err := in.occupy(wanted, nets)
+	chosen, done, err := in.occupy(wanted, netLock)
 	if err != nil {
 		return false, err
 	}

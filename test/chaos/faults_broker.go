@@ -7,22 +7,22 @@ import (
 	"path/filepath"
 )
 
-// thrown reports whether clients lost their connections since there were as many losses.
-func (in *injection) thrown(ctx context.Context, before int64) bool {
+// disconnectedSince reports whether clients have lost more connections than before.
+func (in *injection) disconnectedSince(ctx context.Context, before int64) bool {
 	state, err := in.loadState(ctx)
 	return err == nil && state.Disconnects > before
 }
 
 // restartBroker stops the broker, which writes down what it has, and starts it again.
 func (in *injection) restartBroker(ctx, always context.Context) (bool, error) {
-	return in.withoutBroker(ctx, always, "stop", in.persisted)
+	return in.withoutBroker(ctx, always, "stop", in.hasDatabase)
 }
 
 // killBroker kills the broker, and starts it with what it wrote down last, or with nothing.
 func (in *injection) killBroker(ctx, always context.Context, forget bool) (bool, error) {
 	return in.withoutBroker(ctx, always, "kill", func() error {
 		if !forget {
-			return in.persisted()
+			return in.hasDatabase()
 		}
 		return os.RemoveAll(in.database())
 	})
@@ -32,12 +32,14 @@ func (in *injection) database() string {
 	return filepath.Join(in.folder, "broker", "data", "mosquitto.db")
 }
 
-// persisted reports whether the broker has written down what it has.
-func (in *injection) persisted() error {
+// hasDatabase returns an error if the broker has never written its database.
+func (in *injection) hasDatabase() error {
 	_, err := os.Stat(in.database())
 	return err
 }
 
+// withoutBroker ends the broker by a verb of Docker, calls then while nothing runs, and starts the broker after a third of the fault's time: its clients are
+// away for longer than it is.
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
 	in.brokerDown.Lock()
 	defer in.brokerDown.Unlock()
@@ -54,10 +56,10 @@ func (in *injection) withoutBroker(ctx, always context.Context, verb string, the
 	if err := errors.Join(err, in.broker.do(always, "start")); err != nil {
 		return false, err
 	}
-	return in.thrown(always, before.Disconnects), nil
+	return in.disconnectedSince(always, before.Disconnects), nil
 }
 
-// pauseBroker stops the broker without a word to anybody.
+// pauseBroker freezes the broker: its connections stay open and silent.
 func (in *injection) pauseBroker(ctx, always context.Context) (bool, error) {
 	in.brokerDown.Lock()
 	defer in.brokerDown.Unlock()

@@ -68,7 +68,7 @@ func (in *injection) setClocks(ctx context.Context, chosen []*machine, offset fu
 // troubled returns a fault of a disk.
 func (in *injection) troubled(change func(t *record.Trouble, on bool)) func(ctx, always context.Context) (bool, error) {
 	return func(ctx, _ context.Context) (bool, error) {
-		chosen, done, err := in.occupy(in.choose("a node"), bodies)
+		chosen, done, err := in.occupy(in.choose("a node"), bodyLock)
 		if err != nil {
 			return false, err
 		}
@@ -117,7 +117,7 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
 		if in.damaging.TryLock() {
-			if _, done, err := in.occupy([]*machine{m}, bodies); err == nil {
+			if _, done, err := in.occupy([]*machine{m}, bodyLock); err == nil {
 				if in.began == 0 {
 					in.began = in.now()
 				}

@@ -50,6 +50,11 @@ func command() *cobra.Command {
 			}
 			if kinds != "" {
 				o.kinds = strings.Split(kinds, ",")
+				for _, kind := range o.kinds {
+					if _, known := faultWeights()[kind]; !known {
+						return fmt.Errorf("--faults: there is no fault %q", kind)
+					}
+				}
 			}
 			return runOnce(c.Context(), o)
 		},

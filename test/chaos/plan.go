@@ -26,7 +26,7 @@ func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.draw, 0)) }
 const oldPersistence = "broker kill -9 with old persistence"
 
 // kinds of faults, and how often each is drawn.
-func kinds() map[string]int {
+func faultWeights() map[string]int {
 	return map[string]int{
 		"power failure of the leader": 4, "power failure of a node": 3, "power failure of a majority": 2, "power failure of all": 1,
 		"kill -9 of the leader": 3, "kill -9 of a node": 2,
@@ -45,7 +45,7 @@ func kinds() map[string]int {
 func drawPlan(seed uint64, duration time.Duration, only []string) (plan []fault) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	var urn []string
-	for kind, weight := range kinds() {
+	for kind, weight := range faultWeights() {
 		if len(only) == 0 || slices.Contains(only, kind) {
 			for range weight {
 				urn = append(urn, kind)

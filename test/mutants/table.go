@@ -218,7 +218,7 @@ func frontEnd() []Mutant {
 		one("unheard_released", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
 			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
 		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
-			"\tif config.FollowLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.FollowLeader {\n").shownBy("broker restart"),
+			"\tif config.IngestAtLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.IngestAtLeader {\n").shownBy("broker restart"),
 	}
 }
 

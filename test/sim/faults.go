@@ -329,7 +329,7 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 		s.network.host("broker").open()
 	case takeIngest, takePublishing:
 		id := ingestSession(victim)
-		if s.tunables.front.FollowLeader {
+		if s.tunables.front.IngestAtLeader {
 			id = clusterName + "-ingest"
 		}
 		if f.kind == takePublishing {

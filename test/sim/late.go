@@ -37,7 +37,7 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 //   - loseWhileLeading: the other nodes lose their sessions while it leads.
 func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, late *host) bool {
 	const stallRequests, loseWhileLeading = 0, 2 // 1 is loseBefore
-	if s.tunables.front.FollowLeader || !s.lagging.TryLock() {
+	if s.tunables.front.IngestAtLeader || !s.lagging.TryLock() {
 		return false // there is one session only, or another node is late
 	}
 	defer s.lagging.Unlock()

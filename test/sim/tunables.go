@@ -99,11 +99,11 @@ func (t *tunables) remembered() time.Duration {
 
 // drawIngest draws by what session requests come, and when they are proposed together.
 func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
-	t.front.FollowLeader = r.IntN(4) == 0
+	t.front.IngestAtLeader = r.IntN(4) == 0
 	if ingest != "" {
-		t.front.FollowLeader = ingest == "leader"
+		t.front.IngestAtLeader = ingest == "leader"
 	}
-	if t.front.FollowLeader { // a broker has to allow many in flight then
+	if t.front.IngestAtLeader { // a broker has to allow many in flight then
 		t.broker.inFlight = max(t.broker.inFlight, 20)
 	}
 	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster

@@ -23,13 +23,13 @@ stateStoreResources:
 			t.Fatal(err)
 		}
 		for _, who := range []policy.Principal{{ClientID: "line-1"}, {Username: "u"}, {Attributes: []policy.Attribute{{Name: "role", Value: "b"}, {Name: "site", Value: "a"}}}} {
-			if !parsed.Allows(&who, policy.Read, []byte("n7")) || !parsed.Allows(&who, policy.Write, []byte("\x00\xff")) || parsed.Allows(&who, policy.Write, []byte("n7")) {
+			if parsed.FirstRule(&who, policy.Read, []byte("n7")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("\x00\xff")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("n7")) != 0 {
 				t.Errorf("%+v", who)
 			}
 		}
 	}
 	none, err := Parse([]byte("rules: []"))
-	if err != nil || none.Allows(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) {
+	if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
 		t.Errorf("no rules: %v", err)
 	}
 }
