@@ -53,7 +53,7 @@ MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
 .PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-replay sim-shrink chaos chaos-smoke chaos-check chaos-selftest \
-	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-tls bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
+	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-processor bench-tls bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -195,6 +195,9 @@ bench-growth: bench-build ## what grows with keys, values, members and watchers 
 
 bench-smoke: bench-build ## that the bench against the peers works: one short round
 	bin/bench compare --output report/bench-smoke --rounds 1 --outstanding 16 --duration 1s --warmup 200ms
+
+bench-processor: bench-build ## the processor time for a SET beside an echo's; fails when it has grown by more than 15 %
+	bin/bench processor --output report/bench-processor --duration 2s --warmup 500ms
 
 bench-tls: bench-build ## SETs with TLS to the broker beside SETs without; fails below 0.7 (a minute and a half)
 	bin/bench tls --output report/bench-tls --rounds 3 --duration 1500ms

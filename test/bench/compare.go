@@ -83,7 +83,8 @@ type point struct {
 	P50         []float64          `json:"p50"`   // milliseconds
 	P99         []float64          `json:"p99"`
 	P999        []float64          `json:"p99.9"`
-	CPU         map[string]float64 `json:"cpu"` // cores by process, mean
+	// Processor is the processor time per request in microseconds, by process and round, as the kernel counts it.
+	Processor map[string][]float64 `json:"processor"`
 }
 
 type pointKey struct {
@@ -198,8 +199,8 @@ func (o *compareOptions) measure(ctx context.Context, w *world, s system, round 
 					return fmt.Errorf("%s at %d: %w", l.name, outstanding, err)
 				}
 				measured.add(s.name, l.name, outstanding, m)
-				fmt.Printf("round %d  %-40s %-6s %5d: %8.0f/s  p50 %7.2f ms  p99 %7.2f ms  %s\n", round+1, s.name, l.name, outstanding,
-					m.result.Rate, float64(m.result.P50)/1000, float64(m.result.P99)/1000, cores(m))
+				fmt.Printf("round %d  %-40s %-6s %5d: %8.0f/s  p50 %7.2f ms  p99 %7.2f ms  µs a request: %s\n", round+1, s.name, l.name, outstanding,
+					m.result.Rate, float64(m.result.P50)/1000, float64(m.result.P99)/1000, byProcess(m))
 			}
 		}
 		return nil
@@ -221,7 +222,7 @@ func (c *comparison) add(system, line string, outstanding int, m *measurement) {
 	key := pointKey{system, line, outstanding}
 	p := c.points[key]
 	if p == nil {
-		p = &point{System: system, Line: line, Outstanding: outstanding, CPU: map[string]float64{}}
+		p = &point{System: system, Line: line, Outstanding: outstanding, Processor: map[string][]float64{}}
 		c.points[key] = p
 		c.Points = append(c.Points, p)
 	}
@@ -230,7 +231,7 @@ func (c *comparison) add(system, line string, outstanding int, m *measurement) {
 	p.P99 = append(p.P99, float64(m.result.P99)/1000)
 	p.P999 = append(p.P999, float64(m.result.P999)/1000)
 	for name, used := range m.cpu {
-		p.CPU[name] += used.Seconds() / m.took.Seconds() / float64(c.Rounds)
+		p.Processor[name] = append(p.Processor[name], m.perRequest(used))
 	}
 }
 

@@ -357,6 +357,11 @@ type measurement struct {
 	took   time.Duration
 }
 
+// perRequest returns what a time is for each request, in microseconds. Load that is not measured has the same rate.
+func (m *measurement) perRequest(used time.Duration) float64 {
+	return float64(used.Microseconds()) / (m.result.Rate * m.took.Seconds())
+}
+
 func (r *running) cpu() map[string]time.Duration {
 	used := make(map[string]time.Duration)
 	for _, p := range r.processes {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -10,17 +11,17 @@ import (
 	"time"
 )
 
-// cores says how many cores each process used.
-func cores(m *measurement) string {
+// byProcess says how much processor time each process used for a request, in microseconds.
+func byProcess(m *measurement) string {
 	var parts []string
 	for _, name := range sortedKeys(m.cpu) {
-		parts = append(parts, fmt.Sprintf("%s %.2f", name, m.cpu[name].Seconds()/m.took.Seconds()))
+		parts = append(parts, fmt.Sprintf("%s %.0f", name, m.perRequest(m.cpu[name])))
 	}
 	return strings.Join(parts, " ")
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
 	for key := range m {
 		keys = append(keys, key)
 	}
@@ -28,11 +29,12 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// table returns the medians in Markdown: rates, latencies, the goals' ratios, and the processors.
+// table returns the medians in Markdown: processor time, rates, latencies, and the goals' ratios.
 func (c *comparison) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s. %d members each; medians of %d interleaved rounds of %v; values of %d bytes, keys of 20, %d keys, %d connections; every write synced to disk.\n",
 		c.Machine, c.Nodes, c.Rounds, c.Duration.Round(time.Millisecond), valueSize, benchKeys, connections)
+	c.figures(&b, "Processor time of the members for a request, microseconds", "%.1f", func(p *point) float64 { return median(p.members()) })
 	c.figures(&b, "Requests per second", "%.0f", func(p *point) float64 { return median(p.Rates) })
 	c.figures(&b, "p50, milliseconds", "%.2f", func(p *point) float64 { return median(p.P50) })
 	c.figures(&b, "p99, milliseconds", "%.2f", func(p *point) float64 { return median(p.P99) })
@@ -123,7 +125,21 @@ func (c *comparison) ratios(b *strings.Builder) {
 	}
 }
 
-// processors says which process used how many cores, at the largest number of requests under way that is measured with 256 or fewer.
+// members returns the processor time per request of all members together, in microseconds, by round.
+func (p *point) members() []float64 {
+	sums := make([]float64, len(p.Rates))
+	for name, rounds := range p.Processor {
+		if name == "broker" || name == "load" {
+			continue
+		}
+		for i := range rounds {
+			sums[i] += rounds[i]
+		}
+	}
+	return sums
+}
+
+// processors says how much processor time each process used, at the largest number of requests under way that is measured with 256 or fewer.
 func (c *comparison) processors(b *strings.Builder) {
 	chosen := 0
 	for _, n := range c.outstanding() {
@@ -131,15 +147,15 @@ func (c *comparison) processors(b *strings.Builder) {
 			chosen = max(chosen, n)
 		}
 	}
-	fmt.Fprintf(b, "\n| Cores in use at %d requests under way | by process |\n|---|---|\n", chosen)
+	fmt.Fprintf(b, "\n| Processor time for a request at %d requests under way, microseconds | by process |\n|---|---|\n", chosen)
 	for _, name := range c.series() {
 		p := c.points[pointKey{name[0], name[1], chosen}]
 		if p == nil {
 			continue
 		}
 		var parts []string
-		for _, process := range sortedKeys(p.CPU) {
-			parts = append(parts, fmt.Sprintf("%s %.2f", process, p.CPU[process]))
+		for _, process := range sortedKeys(p.Processor) {
+			parts = append(parts, fmt.Sprintf("%s %.1f", process, median(p.Processor[process])))
 		}
 		fmt.Fprintf(b, "| %s, %s | %s |\n", name[0], name[1], strings.Join(parts, ", "))
 	}

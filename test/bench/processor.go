@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// recordedRatio is the processor time of three members for a SET, divided by that of everything that an echo with three subscribers needs: broker,
+// subscribers and load. A change that makes the store slower or faster for good records it anew: `make bench-processor` prints it.
+const recordedRatio = 0.86
+
+// newProcessor measures the processor time for a SET beside that of an echo, and fails when it has grown. Rates depend on what else the machine does;
+// processor time hardly does, and a ratio in one run less still.
+func newProcessor() *cobra.Command {
+	const most = 1.15 // of what is recorded
+	const members, outstanding = 3, 256
+	echo := fmt.Sprintf("echo, %d subscribers", members)
+	o := compareOptions{nodes: members, outstanding: []int{outstanding}, systems: func(nodes int) []system {
+		only := []line{sets()}
+		return []system{echoSystem(echo, nodes, only), holdfastSystem("Holdfast", nodes, only)}
+	}}
+	command := &cobra.Command{
+		Use: "processor", Short: "Processor time for a SET, beside an echo's; fails when it has grown by more than 15 %",
+		RunE: func(command *cobra.Command, _ []string) error {
+			measured, err := o.run(command.Context())
+			if err != nil {
+				return err
+			}
+			ratio := measured.processorRatio("Holdfast", echo, sets().name, outstanding)
+			fmt.Printf("%d under way: the members need %.2f times the processor time of an echo, recorded is %.2f\n", outstanding, ratio, recordedRatio)
+			if ratio > most*recordedRatio {
+				return fmt.Errorf("%.2f is more than %.2f times the recorded %.2f", ratio, most, recordedRatio)
+			}
+			return nil
+		},
+	}
+	o.add(command)
+	command.Flags().IntVar(&o.rounds, "rounds", 7, "how often each is measured; medians are compared")
+	return command
+}
+
+// processorRatio returns the median over the rounds of the processor time of one system's members for a request, divided by that of all processes of another
+// in the same round.
+func (c *comparison) processorRatio(system, by, line string, outstanding int) float64 {
+	ratios := c.points[pointKey{system, line, outstanding}].members()
+	other := c.points[pointKey{by, line, outstanding}].Processor
+	for i := range ratios {
+		all := 0.0
+		for _, rounds := range other {
+			all += rounds[i]
+		}
+		ratios[i] /= all
+	}
+	return median(ratios)
+}
