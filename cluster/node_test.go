@@ -329,6 +329,19 @@ func testRestart(t *testing.T, kind raftlog.Kind) {
 	}
 }
 
+// A large state is not written again for each small part of log, and a start does not have to apply more than a few parts.
+func TestLogBeforeASnapshotFollowsTheSizeOfTheLast(t *testing.T) {
+	for name, test := range map[string]struct{ newest, want int64 }{
+		"no snapshot": {0, 100}, "a small state": {99, 100}, "a state of some size": {250, 250}, "a large state": {4000, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := logBeforeSnapshot(100, test.newest); got != test.want {
+				t.Errorf("%d bytes", got)
+			}
+		})
+	}
+}
+
 func TestSnapshotByLogSize(t *testing.T) {
 	stores := memoryStores()
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })

@@ -19,7 +19,8 @@ import (
 type Snapshots struct {
 	self    *self
 	raftLog *raftlog.CheckedLog
-	bytes   int64 // of log that are written before a snapshot is taken
+	bytes   int64 // of log that are written at least before a snapshot is taken
+	stored  raft.SnapshotStore
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -39,13 +40,35 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if s.raftLog.StoredBytes() < s.bytes {
+		if !s.isDue() {
 			continue
 		}
 		if err := s.Take(); err != nil && ctx.Err() == nil {
 			s.log.Warn("snapshot failed", "error", err)
 		}
 	}
+}
+
+// isDue reports whether enough log was written since the last snapshot.
+func (s *Snapshots) isDue() bool {
+	written := s.raftLog.StoredBytes()
+	if written < s.bytes {
+		return false
+	}
+	newest := int64(0)
+	if list, err := s.stored.List(); err == nil && len(list) > 0 {
+		newest = list[0].Size
+	}
+	return written >= logBeforeSnapshot(s.bytes, newest)
+}
+
+// maxLogFactor bounds the log that a large state lets gather, in multiples of Config.SnapshotBytes: a start applies all of it.
+const maxLogFactor = 4
+
+// logBeforeSnapshot returns how many bytes of log are written before a snapshot is taken: as many as the newest one has, so that a snapshot costs no more
+// writes than the log does, within bounds.
+func logBeforeSnapshot(least, newest int64) int64 {
+	return min(max(newest, least), maxLogFactor*least)
 }
 
 // Take writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
