@@ -76,13 +76,13 @@ func compared(nodes int) []system {
 
 // point is what was measured of one line at one number of requests under way.
 type point struct {
-	System      string             `json:"system"`
-	Line        string             `json:"line"`
-	Outstanding int                `json:"outstanding"`
-	Rates       []float64          `json:"rates"` // requests per second, by round
-	P50         []float64          `json:"p50"`   // milliseconds
-	P99         []float64          `json:"p99"`
-	P999        []float64          `json:"p99.9"`
+	System      string    `json:"system"`
+	Line        string    `json:"line"`
+	Outstanding int       `json:"outstanding"`
+	Rates       []float64 `json:"rates"` // requests per second, by round
+	P50         []float64 `json:"p50"`   // milliseconds
+	P99         []float64 `json:"p99"`
+	P999        []float64 `json:"p99.9"`
 	// Processor is the processor time per request in microseconds, by process and round, as the kernel counts it.
 	Processor map[string][]float64 `json:"processor"`
 }
