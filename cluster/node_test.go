@@ -342,6 +342,26 @@ func TestLogBeforeASnapshotFollowsTheSizeOfTheLast(t *testing.T) {
 	}
 }
 
+// What an earlier process wrote to the log counts, so that a node that restarts often takes snapshots, too.
+func TestLogFromBeforeARestartCountsForTheSnapshot(t *testing.T) {
+	stores := memoryStores()
+	for round, bytes := range []int{8_000, 4_000} {
+		m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
+		leader(t, m).must(t, set("k", string(make([]byte, bytes))))
+		for deadline := time.Now().Add(20 * time.Second); round == 1; time.Sleep(10 * time.Millisecond) {
+			if list, err := stores.Snapshots.List(); err == nil && len(list) > 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("no snapshot was taken")
+			}
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestSnapshotByLogSize(t *testing.T) {
 	stores := memoryStores()
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })

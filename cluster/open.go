@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/hashicorp/raft"
 
@@ -110,6 +111,10 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	}
 	transport := raftfix.New(n.env.Transport, log, snapshots.Newest)
 	n.env.Transport = transport
+	newest, _ := snapshots.Newest(math.MaxUint64)
+	if err := log.CountFrom(newest); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
 	log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)

@@ -52,16 +52,17 @@ func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 
 // changeMember finds a member and changes it. It holds the lock, so no other change of the members runs meanwhile.
 func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
-	if _, err := m.memberToChange(ctx, nameOrID); err != nil {
+	found, err := m.memberToChange(ctx, nameOrID)
+	if err != nil {
 		return err
 	}
 	if err := m.Lock(ctx); err != nil {
 		return err
 	}
 	defer m.Unlock()
-	server, err := m.resolve(nameOrID) // it may have become a voter meanwhile
-	if err != nil {
-		return err
+	server, member := peer.Find(m.env.Servers(), found.ID) // it may have become a voter meanwhile, or a node of its name may have replaced it
+	if !member {
+		return fmt.Errorf("%w: %s is no longer a member", peer.ErrRefused, found.ID)
 	}
 	return change(ctx, server)
 }

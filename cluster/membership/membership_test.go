@@ -337,3 +337,23 @@ func TestPinPassesToTheSuccessorFirst(t *testing.T) {
 		t.Errorf("executed %+v", f.executed)
 	}
 }
+
+// A removal that waited for a join does not remove the node that has joined under the same name.
+func TestRemovalDoesNotMeetTheReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m := newFake(t)
+		delete(f.statuses, "n3") // n3.1 is lost
+		if err := m.Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		removed := make(chan error, 1)
+		go func() { removed <- m.Remove(t.Context(), "n3") }()
+		synctest.Wait()
+		f.members[2].ID, f.members[2].Suffrage = "n3.2", raft.Nonvoter
+		f.statuses["n3"] = peer.Status{ID: "n3.2", Address: "n3", LastIndex: f.last, Version: fsm.Version}
+		m.Unlock()
+		if err := <-removed; !errors.Is(err, peer.ErrRefused) {
+			t.Errorf("%v", err)
+		}
+	})
+}

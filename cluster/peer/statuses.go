@@ -79,11 +79,15 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.monotonic()
+	if leader == s.self { // when it no longer leads, it need not reach what its successor has applied by then
+		s.applied, s.comparedAt = applied, now
+		return
+	}
 	status, answered := s.answered[leader]
 	if !answered {
 		return // without the leader's answer there is nothing to compare with
 	}
-	now := s.monotonic()
 	if s.applied == 0 || now-s.comparedAt > maxCompared {
 		s.applied = status.Applied
 	}

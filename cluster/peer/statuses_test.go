@@ -50,6 +50,7 @@ func TestKeepReturnsThePollBefore(t *testing.T) {
 }
 
 func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
+	const leads = "this member leads for a minute"
 	const pause = "after an hour without a comparison, as much as the leader had before"
 	var now time.Duration
 	s := NewStatuses("n1", nil, members, func() time.Duration { return now })
@@ -65,22 +66,29 @@ func TestMemberIsBehindUntilItReachesTheLeadersIndex(t *testing.T) {
 		{"the leader is away", 0, 130, false},
 		{"less again", 300, 199, true},
 		{"as much again", 400, 300, false},
-		{pause, 9000, 450, true},
+		{leads, 0, 500, false},
+		{leads, 0, 900, false},
+		{"a little less than its successor", 901, 900, false},
+		{pause, 9000, 950, true},
 	}
 	if !s.IsBehind() {
 		t.Error("a member that was never compared is not behind")
 	}
 	for _, step := range steps {
 		t.Run(step.name, func(t *testing.T) {
-			if now += PollInterval; step.name == pause {
+			leader := raft.ServerID("n2")
+			switch now += PollInterval; step.name {
+			case pause:
 				now += time.Hour
+			case leads:
+				now, leader = now+time.Minute, "n1"
 			}
 			answered := make(map[raft.ServerID]Answer)
 			if step.leader != 0 {
 				answered["n2"] = Answer{Status: Status{Applied: step.leader}}
 			}
 			s.Keep(answered)
-			s.CompareWithLeader("n2", step.applied)
+			s.CompareWithLeader(leader, step.applied)
 			if s.IsBehind() != step.behind {
 				t.Errorf("behind is %v", s.IsBehind())
 			}

@@ -26,7 +26,9 @@ type CheckedLog struct {
 	cacheBytes int
 	cacheLimit int
 	commands   []uint64 // indexes of commands, ascending; a conflict removes the end, compaction and LastCommand the front
-	stored     int64    // bytes of entry data stored since ResetStored
+	stored     int64    // bytes of entry data stored since ResetStored, or before the start and not in a snapshot
+	// nextAtStart is the next of the entries up to lastAtStart that raft reads when it starts. Their bytes count as stored.
+	nextAtStart, lastAtStart uint64
 
 	followerSnapshot func() (index, term uint64)
 }
@@ -156,6 +158,7 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	if err := l.LogStore.GetLog(index, log); err != nil {
 		return err
 	}
+	l.countAtStart(index, len(log.Data))
 	err := verifyLog(log)
 	if err == nil && log.Index != index {
 		err = fmt.Errorf("%w: the raft log has entry %d at the place of %d", fsm.ErrDamaged, log.Index, index)
@@ -201,7 +204,30 @@ func (l *CheckedLog) LastCommand(index, applied uint64) uint64 {
 	return 0
 }
 
-// StoredBytes returns the bytes of the entries that were stored since ResetStored.
+// CountFrom makes the entries behind an index, that of the newest snapshot, count as stored when raft reads them at its start. It is called before raft
+// starts. Without it, a node that restarts often would never take a snapshot.
+func (l *CheckedLog) CountFrom(index uint64) error {
+	last, err := l.LastIndex()
+	if err != nil {
+		return fmt.Errorf("read the log: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nextAtStart, l.lastAtStart = index+1, last
+	return nil
+}
+
+// countAtStart counts an entry that raft reads when it starts: it reads all of them once in their order, and some again.
+func (l *CheckedLog) countAtStart(index uint64, bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if index == l.nextAtStart && index <= l.lastAtStart {
+		l.stored += int64(bytes)
+		l.nextAtStart++
+	}
+}
+
+// StoredBytes returns the bytes of the entries that were stored since ResetStored, and of those that CountFrom made count.
 func (l *CheckedLog) StoredBytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
