@@ -61,24 +61,22 @@ func TestConvertLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		votes, err := votesIn(before.Stable)
+		kept, err := votesIn(before.Stable)
 		if err = errors.Join(err, before.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if votes.term == 0 || votes.lastVote == 0 || votes.candidate == "" {
-			t.Fatalf("round %d: there is no vote: %+v", round, votes)
+		if kept.term == 0 || kept.lastVote == 0 || kept.candidate == "" {
+			t.Fatalf("round %d: there is no vote: %+v", round, kept)
 		}
-		if err := os.MkdirAll(filepath.Join(dir, map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]+".converting"), 0o700); err != nil { // left over from an interrupted conversion
-			t.Fatal(err)
-		}
+		leaveConversion(t, dir, to)
 		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); !converted || err != nil {
 			t.Fatalf("round %d: %v, %v", round, converted, err)
 		}
 		after := openStores(t, dir, to)
 		termAfter, indexAfter, err := after.LastEntry()
 		votesAfter, votesErr := votesIn(after.Stable)
-		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter || index != indexAfter || votes != votesAfter {
-			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term, index, votes, termAfter, indexAfter, votesAfter, err)
+		if err = errors.Join(err, votesErr, after.Close()); err != nil || term != termAfter || index != indexAfter || kept != votesAfter {
+			t.Fatalf("round %d: term %d, index %d, votes %+v became %d, %d, %+v: %v", round, term, index, kept, termAfter, indexAfter, votesAfter, err)
 		}
 		if converted, err := raftlog.ConvertLog(t.Context(), dir, to, quiet()); converted || err != nil {
 			t.Errorf("second conversion in round %d: converted %v, error %v", round, converted, err)
@@ -94,7 +92,21 @@ func TestConvertLog(t *testing.T) {
 	}
 }
 
-// After raft has installed a snapshot, the WAL accepts the entries that follow it. It has no gaps, so raft must empty it first, which
+// leaveConversion leaves in a folder what an interrupted conversion to a kind of log leaves: a part of the entries.
+func leaveConversion(t *testing.T, dir string, to raftlog.Kind) {
+	t.Helper()
+	elsewhere := t.TempDir()
+	partial := openStores(t, elsewhere, to)
+	if err := errors.Join(partial.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogNoop}), partial.Close()); err != nil {
+		t.Fatal(err)
+	}
+	name := map[raftlog.Kind]string{raftlog.BoltDB: "raft.db", raftlog.WAL: "wal"}[to]
+	if err := os.Rename(filepath.Join(elsewhere, name), filepath.Join(dir, name+".converting")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After raft has installed a snapshot, the WAL accepts the entries that follow it. A WAL cannot have gaps, so raft must empty it first, which
 // CheckedLog.IsMonotonic makes it do.
 func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	network, members := NewNetwork(), servers("n1", "n2", "n3")

@@ -19,7 +19,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	leader := role.NewLeader(f.requests, f.barrier, f.session.DeliveringSince, f.clients)
 	var held role.PeerRequests
 	var collecting sync.WaitGroup
-	untilConnected, stopCollecting := context.WithCancel(ctx) // ends when the publishing connections are up
+	untilConnected, stopCollecting := context.WithCancel(ctx) // ends when the publishing connections are up; until then CollectFromPeers asks again
 	collecting.Go(func() { held = leader.CollectFromPeers(ctx, untilConnected) })
 	defer collecting.Wait()
 	defer stopCollecting()

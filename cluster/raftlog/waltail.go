@@ -21,7 +21,8 @@ const indexHeaderSize = 8
 // so it is sealed, and the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
 //
 //   - The segment was sealed, and the crash came before the metadata was written. mendWAL writes it, as raft-wal would have.
-//   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index. mendWAL erases the index.
+//   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index; or the segment was sealed early, without
+//     entries, to cut the log. mendWAL erases the index.
 //
 // It is called before wal.Open. meta is not open yet, or open at the path.
 func mendWAL(path string, meta *metadb.BoltMetaDB) error {

@@ -20,8 +20,7 @@ const (
 // has no lock and no clock.
 type Hints struct {
 	byID map[fsm.RequestID]hint
-	// order has a queue of notes for what is remembered for a short time, and one for what is remembered for long. Notes that were replaced
-	// are still in it.
+	// order has two queues of notes, by End.queue. Notes that were replaced are still in them.
 	order [2][]hintNote
 }
 
@@ -48,12 +47,18 @@ const (
 	EndExpired // no client waited for it any more, and it was not executed here
 )
 
+// The queues in Hints.order: of what is remembered for AnsweredMemory, and for endedMemory.
+const (
+	shortMemory = iota
+	longMemory
+)
+
 // queue returns the index in Hints.order of the notes of such an end.
 func (e End) queue() int {
 	if e == EndAnswered {
-		return 0
+		return shortMemory
 	}
-	return 1
+	return longMemory
 }
 
 // Ended notes how a request ended: in the log at an index, or at 0 if only a leader's report says so or it expired.
@@ -126,7 +131,7 @@ func (h *Hints) ForgetArrivals() {
 
 // Forget removes what is too old, or too much.
 func (h *Hints) Forget(now time.Time) {
-	for queue, memory := range [...]time.Duration{AnsweredMemory, endedMemory} {
+	for queue, memory := range [...]time.Duration{shortMemory: AnsweredMemory, longMemory: endedMemory} {
 		notes := h.order[queue]
 		for len(notes) > 0 && (len(notes) > maxHints || now.Sub(notes[0].when) > memory) {
 			known, ok := h.byID[notes[0].id]

@@ -20,11 +20,11 @@ func TestAddedFileIsFormatted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(formatted) != runtimeFile {
-		t.Error("runtime.go.txt is not formatted as gofmt would")
+		t.Error("runtime.go.txt is not formatted as gofmt would format it")
 	}
 }
 
-// TestScheduleUnderTheOverlay runs the tests of package schedule in a binary that is built with the overlay: they need it.
+// TestScheduleUnderTheOverlay runs the tests of package schedule in a binary that is built with the overlay: those with the tag replay need it.
 func TestScheduleUnderTheOverlay(t *testing.T) {
 	o := overlay.New()
 	if err := Add(o); err != nil {
@@ -34,7 +34,7 @@ func TestScheduleUnderTheOverlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if output, err := exec.Command("go", "test", "-count=1", "-timeout", "2m", "-tags", Tag, "-overlay", written, "holdfast/test/sim/schedule").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout", "2m", "-tags", Tag, "-overlay", written, "holdfast/test/sim/schedule").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, output)
 	}
 }
