@@ -104,7 +104,7 @@ func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 func places(t *testing.T) int {
 	text := os.Getenv("HOLDFAST_FLIPS")
 	if text == "" {
-		return 150
+		return 80
 	}
 	count, err := strconv.Atoi(text)
 	if err != nil {
@@ -121,8 +121,8 @@ func TestFlippedBitInALog(t *testing.T) {
 			dir := t.TempDir()
 			writeDamageLog(t, dir, kind)
 			files := readTree(t, dir)
-			for name, whole := range files {
-				found, used := make(map[damaged]int), bytes.TrimRight(whole, "\x00")
+			for name, file := range files {
+				found, used := make(map[damaged]int), file.data
 				random := rand.New(rand.NewPCG(1, uint64(len(used))))
 				for range places(t) {
 					fresh, place := t.TempDir(), random.IntN(len(used))
@@ -146,7 +146,7 @@ func inProcess(t *testing.T, dir string, kind Kind) damaged {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestReadDamaged$")
-	child.Env = append(os.Environ(), "HOLDFAST_DAMAGED="+dir, "HOLDFAST_DAMAGED_KIND="+string(kind))
+	child.Env = append(os.Environ(), "HOLDFAST_DAMAGED="+dir, "HOLDFAST_DAMAGED_KIND="+string(kind), "GORACE=atexit_sleep_ms=0") // the race detector sleeps for a second otherwise
 	out, err := child.Output()
 	if err != nil { // ended, or hangs
 		return noticed
@@ -180,9 +180,17 @@ func flip(t *testing.T, path string, place int64, value byte) {
 	}
 }
 
-// readTree returns what is in the files of a log that are not empty, by their paths in the folder.
-func readTree(t *testing.T, dir string) map[string][]byte {
-	files := make(map[string][]byte)
+// savedFile is what a file holds, without the zeros at its end, and its size with them.
+type savedFile struct {
+	data []byte
+	size int64
+}
+
+func saved(data []byte) savedFile { return savedFile{bytes.TrimRight(data, "\x00"), int64(len(data))} }
+
+// readTree returns the files of a log that are not empty, by their paths in the folder.
+func readTree(t *testing.T, dir string) map[string]savedFile {
+	files := make(map[string]savedFile)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -192,7 +200,7 @@ func readTree(t *testing.T, dir string) map[string][]byte {
 			return err
 		}
 		name, err := filepath.Rel(dir, path)
-		files[name] = data
+		files[name] = saved(data)
 		return err
 	})
 	if err != nil {
@@ -202,10 +210,10 @@ func readTree(t *testing.T, dir string) map[string][]byte {
 }
 
 // writeTree writes files, without the zeros at their ends on the disk.
-func writeTree(t *testing.T, dir string, files map[string][]byte) {
-	for name, data := range files {
+func writeTree(t *testing.T, dir string, files map[string]savedFile) {
+	for name, file := range files {
 		path := filepath.Join(dir, name)
-		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, bytes.TrimRight(data, "\x00"), 0o600), os.Truncate(path, int64(len(data))))
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, file.data, 0o600), os.Truncate(path, file.size))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,7 +23,7 @@ func bigEntry(index uint64) []*raft.Log {
 
 // sealedWAL returns the files of a WAL before the last write to its first segment, and after it, when the metadata does not say yet that the segment is
 // sealed. last is the entry of that write.
-func sealedWAL(t *testing.T) (before, after map[string][]byte, last uint64) {
+func sealedWAL(t *testing.T) (before, after map[string]savedFile, last uint64) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)
 	defer func() {
@@ -41,13 +42,14 @@ func sealedWAL(t *testing.T) (before, after map[string][]byte, last uint64) {
 			t.Fatal(err)
 		}
 	}
-	after = make(map[string][]byte)
-	for name, data := range before {
-		if after[name] = data; filepath.Ext(name) == ".wal" {
-			var err error
-			if after[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+	after = make(map[string]savedFile)
+	for name, file := range before {
+		if after[name] = file; filepath.Ext(name) == ".wal" {
+			sealed, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
 				t.Fatal(err)
 			}
+			after[name] = saved(sealed)
 		}
 	}
 	return before, after, last
@@ -63,7 +65,7 @@ func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
 			segment = name
 		}
 	}
-	end := len(bytes.TrimRight(after[segment], "\x00")) // of the commit frame
+	end := len(after[segment].data) // of the commit frame
 	const commitFrame = 8
 	for name, test := range map[string]struct {
 		lost func(written []byte) // what of the last write is not on the disk
@@ -74,15 +76,14 @@ func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
 		"a page of the entry":      {func(b []byte) { clear(b[end-2<<20 : end-2<<20+4096]) }, last - 1},
 		"the end of the index":     {func(b []byte) { clear(b[end-commitFrame-8 : end]) }, last - 1},
 		"all but the index":        {func(b []byte) { clear(b[end-commitFrame : end]); clear(b[end-3<<20 : end-4096]) }, last - 1},
-		"all of the write":         {func(b []byte) { copy(b, before[segment]) }, last - 1},
+		"all of the write":         {func(b []byte) { clear(b[copy(b, before[segment].data):]) }, last - 1},
 		"all behind the beginning": {func(b []byte) { clear(b[end-2<<20 : end]) }, last - 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, files := t.TempDir(), map[string][]byte{}
-			for name, data := range after {
-				files[name] = bytes.Clone(data)
-			}
-			test.lost(files[segment])
+			dir, files := t.TempDir(), maps.Clone(after)
+			damaged := savedFile{bytes.Clone(after[segment].data), after[segment].size}
+			test.lost(damaged.data)
+			files[segment] = damaged
 			writeTree(t, dir, files)
 			for next := test.last + 1; next < test.last+3; next++ { // goes on, and does so again after a restart
 				stores := openStores(t, dir, WAL)
