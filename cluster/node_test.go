@@ -348,13 +348,11 @@ func TestLogFromBeforeARestartCountsForTheSnapshot(t *testing.T) {
 	for round, bytes := range []int{8_000, 4_000} {
 		m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
 		leader(t, m).must(t, set("k", string(make([]byte, bytes))))
-		for deadline := time.Now().Add(20 * time.Second); round == 1; time.Sleep(10 * time.Millisecond) {
-			if list, err := stores.Snapshots.List(); err == nil && len(list) > 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("no snapshot was taken")
-			}
+		if round == 1 {
+			waitFor(t, "a snapshot is taken", func() bool {
+				list, err := stores.Snapshots.List()
+				return err == nil && len(list) > 0
+			})
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Fatal(err)

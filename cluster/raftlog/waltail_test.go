@@ -16,7 +16,7 @@ const (
 	entrySize   = 4 << 20
 )
 
-// bigEntry returns an entry of which a few fill a segment.
+// bigEntry returns an entry of entrySize bytes. Sixteen of them fill a segment.
 func bigEntry(index uint64) []*raft.Log {
 	return []*raft.Log{{Index: index, Term: 7, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte{byte(index)}, entrySize)}}
 }

@@ -51,7 +51,8 @@ func (c *callClients) release(client *callClient) {
 	client.calls--
 }
 
-// removeUnusedLocked removes the clients without a connection that nobody uses: members that are gone, and addresses that joining nodes named.
+// removeUnusedLocked removes each client that has no connection and no call under way. Such clients are of members that are gone, and of addresses that
+// joining nodes named.
 func (c *callClients) removeUnusedLocked() {
 	now := time.Now()
 	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress, client *callClient) bool { return client.calls == 0 && client.isIdle(now) })

@@ -22,13 +22,12 @@ func TestSendIsBoundedByItsContext(t *testing.T) {
 		defer here.Close()
 		defer there.Close()
 		c := &connection{conn: here, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer)}
-		var began time.Time
 		for name, wait := range map[string]struct{ timeout, want time.Duration }{
 			"shorter than a write may take": {timeout: minWriteTime / 2, want: minWriteTime},
 			"shorter than the write limit":  {timeout: writeTimeout / 2, want: writeTimeout / 2},
 			"longer than the write limit":   {timeout: 2 * writeTimeout, want: writeTimeout},
 		} {
-			began = time.Now()
+			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), wait.timeout)
 			_, _, err := c.send(ctx, peer.MethodTerm, nil)
 			cancel()
@@ -37,7 +36,7 @@ func TestSendIsBoundedByItsContext(t *testing.T) {
 			}
 		}
 		c.writing <- struct{}{} // another call writes
-		began = time.Now()
+		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, _, err := c.send(ctx, peer.MethodTerm, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {

@@ -104,5 +104,5 @@ Try, in another terminal:
   %s get --broker %s greeting
 
 Ctrl-C stops it.
-`, o.nodes, address, admin, metrics, folder, os.Args[0], address, os.Args[0], address) // nobody may be looking
+`, o.nodes, address, admin, metrics, folder, os.Args[0], address, os.Args[0], address) // a failed write loses a greeting only
 }

@@ -36,8 +36,8 @@ type received struct {
 	user       [4]paho.UserProperty // as many as most requests have
 }
 
-// readPublish reads a PUBLISH of size bytes, headerSize of which are its fixed header. It allocates the bytes, the text before the payload, and the message: paho's
-// own decoder makes an allocation for each field.
+// readPublish reads a PUBLISH of size bytes, the fixed header of headerSize bytes included. It allocates three times: the packet, the text before the
+// payload, and the message. paho's own decoder allocates for each field.
 func readPublish(r *bufio.Reader, headerSize, size int) (Message, error) {
 	packet := make([]byte, size)
 	if _, err := io.ReadFull(r, packet); err != nil {
@@ -54,7 +54,7 @@ func parsePublish(packet []byte, headerSize int) (Message, error) {
 	p.Properties = &message.properties
 	p.QoS, p.Retain = packet[0]>>1&3, packet[0]&1 == 1
 	if p.QoS > 1 {
-		return Message{}, errMalformed // nobody here subscribes at QoS 2
+		return Message{}, errMalformed // this client subscribes at QoS 1 at most
 	}
 	body := packet[headerSize:]
 	rest := cursor{body: body}

@@ -8,7 +8,7 @@ import (
 )
 
 // ingestAtLeader gives the cluster one session, which the leader has. A node's own session only tells whether the broker is there. The broker delivers
-// what a leader has not answered to the next leader, which finds in the dedup table what had its effect.
+// the requests that a leader has not answered to the next leader. That one finds in the dedup table which of them had their effect.
 type ingestAtLeader struct{}
 
 func (ingestAtLeader) nonLeader(q *Requests) role { return standby{follower{q}} }

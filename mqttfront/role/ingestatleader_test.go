@@ -6,11 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
-	"holdfast/internal/topics"
 	"holdfast/mqttfront/pending"
 )
 
@@ -75,20 +72,20 @@ func TestRedeliveredWithoutIdentityOrReplyIsNotExecuted(t *testing.T) {
 	f, s := newNode(t, atLeader)
 	serve(f)
 	lasts := uint32(30)
-	message := func(correlation string, redelivered bool) mqttconn.Message {
-		return mqttconn.Message{Redelivered: redelivered, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
-			ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), MessageExpiry: &lasts,
-		}}}
+	delivered := func(correlation string, again bool) mqttconn.Message {
+		m := message(del, correlation, &lasts)
+		m.Redelivered = again
+		return m
 	}
 	acknowledged := 0
-	for _, m := range []mqttconn.Message{message("short", false), message("short", true), message("0123456789abcdef", true)} {
+	for _, m := range []mqttconn.Message{delivered("short", false), delivered("short", true), delivered("0123456789abcdef", true)} {
 		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
-	if f.receiver.decodeAndAdmit(t.Context(), message("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+	if f.receiver.decodeAndAdmit(t.Context(), delivered("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
@@ -111,17 +108,15 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, s := newNode(t, atLeader)
 			serve(f)
-			message := mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
-				ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
-			}}}
+			m := message(del, "0123456789abcdef", nil)
 			if test.left != 0 {
-				message.Properties.MessageExpiry = &test.left
+				m.Properties.MessageExpiry = &test.left
 			}
 			if test.pending {
-				f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+				f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
 			}
-			message.Redelivered = test.again
-			f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+			m.Redelivered = test.again
+			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
 			if last := s.proposed[len(s.proposed)-1]; (last.Kind == fsm.KindDel) != test.executed {
 				t.Errorf("%+v is proposed", last)
 			}
@@ -133,11 +128,10 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 	f, s := newNode(t, atLeader)
 	serve(f)
-	message := mqttconn.Message{Redelivered: true, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
-		ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"),
-	}}}
+	m := message(del, "0123456789abcdef", nil)
+	m.Redelivered = true
 	for i, repeat := range []bool{false, true} {
-		f.receiver.decodeAndAdmit(t.Context(), message, time.Now(), false, func() {})
+		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
 		last := len(s.proposed) - 1
 		f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
 		if answered := f.sent() == 1; answered != repeat {
@@ -153,17 +147,12 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, s := newNode(t, configure)
 			serve(f)
-			message := func(payload string) mqttconn.Message {
-				lasts := uint32(5)
-				return mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
-					ResponseTopic: "clients/c/r", CorrelationData: []byte("0123456789abcdef"), MessageExpiry: &lasts,
-				}}}
-			}
-			f.receiver.decodeAndAdmit(t.Context(), message(del), time.Now().Add(-6*time.Second), false, func() {})
-			again := message(del)
+			lasts := uint32(5)
+			f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), false, func() {})
+			again := message(del, "0123456789abcdef", &lasts)
 			again.Redelivered = true
 			f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
-			f.receiver.decodeAndAdmit(t.Context(), message(get), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), false, func() {})
 			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}
