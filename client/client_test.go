@@ -146,6 +146,46 @@ func TestErrors(t *testing.T) {
 }
 
 // A context that has ended before sends nothing.
+func TestKeysComeInOrderFromAllPages(t *testing.T) {
+	c := connect(t)
+	const count = 1500 // more than one page
+	var work sync.WaitGroup
+	for worker := range 10 {
+		work.Go(func() {
+			for i := worker; i < count; i += 10 {
+				if _, err := c.Set(t.Context(), fmt.Sprintf("scanned/%04d/x", i), nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	n := 0
+	for key, err := range c.Keys(t.Context(), "scanned/*/?") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("scanned/%04d/x", n); key != want {
+			t.Fatalf("%s, want %s", key, want)
+		}
+		n++
+	}
+	if n != count {
+		t.Errorf("%d keys", n)
+	}
+	for key, err := range c.Keys(t.Context(), "scanned/*") {
+		if key != "scanned/0000/x" || err != nil {
+			t.Errorf("%s, %v", key, err)
+		}
+		break
+	}
+	for key, err := range c.Keys(t.Context(), "[") {
+		if key != "" || !errors.Is(err, client.ErrSyntax) {
+			t.Errorf("%q, %v", key, err)
+		}
+	}
+}
+
 func TestCancelledBeforeSending(t *testing.T) {
 	c := connect(t)
 	ended, cancel := context.WithCancel(t.Context())

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 	"time"
 
@@ -107,6 +108,35 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
 		return nil, Version{}, ErrNotFound
 	default:
 		return nil, Version{}, unexpected(a)
+	}
+}
+
+// Keys returns all keys that match a pattern and that the client may read, in the order of their bytes (SCAN). In the pattern, * is any run of
+// characters, ? one character, [abc] and [a-z] one of these, [!a] any other one. It asks for one page after the other. A key that is there from
+// the first request to the last reply comes once; one that is created or deleted meanwhile may be missing. Keys that are not valid UTF-8 never
+// come. An error ends the sequence, with an empty key. The context bounds all of it; without a deadline each page may take Config.Timeout.
+func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		arguments := [][]byte{[]byte("SCAN"), []byte(pattern)}
+		for {
+			a, err := c.do(ctx, Version{}, arguments...)
+			if err == nil && a.reply.Kind != resp.ReplyPage {
+				err = unexpected(a)
+			}
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, key := range a.reply.Keys {
+				if !yield(string(key), nil) {
+					return
+				}
+			}
+			if a.reply.Next == nil {
+				return
+			}
+			arguments = append(arguments[:2:2], a.reply.Next)
+		}
 	}
 }
 

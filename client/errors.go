@@ -41,6 +41,7 @@ var (
 	ErrCorrelation      = errors.New("missing correlation data")
 	ErrOverloaded       = errors.New("the service is overloaded; try again")
 	ErrReplyTooLarge    = errors.New("the reply is larger than the broker accepts")
+	ErrInvalidToken     = errors.New("invalid continuation token")
 	// ErrVersion says that the store does not speak this protocol version.
 	ErrVersion = errors.New("the store does not support this protocol version")
 )
@@ -49,6 +50,7 @@ func serverErrors() []error {
 	return []error{
 		ErrTimestampSkew, ErrTokenRequired, ErrTokenSkew, ErrTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArguments,
 		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformed, ErrQoS, ErrCorrelation, ErrOverloaded, ErrReplyTooLarge,
+		ErrInvalidToken,
 	}
 }
 

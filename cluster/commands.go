@@ -10,11 +10,12 @@ import (
 	"holdfast/fsm"
 )
 
-// leadership is the proposer and the reader of one term in which this node leads.
+// leadership is the proposer and the readers of one term in which this node leads.
 type leadership struct {
 	term     uint64
 	proposer *propose.Proposer
 	reader   *readindex.Reader
+	scanner  *readindex.Reader // of SCANs: no GET waits behind one
 }
 
 // commands hands commands to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
@@ -46,13 +47,20 @@ func (c *commands) propose(command fsm.Command, tag any) bool {
 
 func (c *commands) read(command *fsm.Command, tag any) bool {
 	l := c.leadership.Load()
-	return l != nil && l.reader.Add(command, tag)
+	if l == nil {
+		return false
+	}
+	if command.Kind == fsm.KindScan {
+		return l.scanner.Add(command, tag)
+	}
+	return l.reader.Add(command, tag)
 }
 
 func (c *commands) flush() {
 	if l := c.leadership.Load(); l != nil {
 		l.proposer.Flush()
 		l.reader.Flush()
+		l.scanner.Flush()
 	}
 }
 

@@ -36,17 +36,20 @@ type leaderLoop struct {
 // newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart. startMonotonic is read
 // shortly after that was applied, so cluster time may lag a little and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
+	reads := readindex.Environment{
+		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
+		State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
+		Confirmed: l.env.Metrics.confirmed,
+	}
+	scans := reads
+	scans.Each = true
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{
 			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, Wall: l.clock.now,
 			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.proposed, Log: l.env.Log,
 		}, propose.Leadership{Term: term, Began: startMonotonic, Start: startClusterTime}),
-		reader: readindex.New(readindex.Environment{
-			CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
-			State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-			Confirmed: l.env.Metrics.confirmed,
-		}),
+		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
 }
 
@@ -111,7 +114,7 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	defer l.commands.leadership.CompareAndSwap(current, nil)
 	var workers sync.WaitGroup
 	for _, work := range slices.Concat(l.duties, []func(context.Context) error{
-		current.proposer.Run, current.reader.Run,
+		current.proposer.Run, current.reader.Run, current.scanner.Run,
 		func(ctx context.Context) error { return l.watchTerm(ctx, current.term) },
 		func(ctx context.Context) error { return l.serve(ctx, current) },
 	}) {

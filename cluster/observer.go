@@ -10,7 +10,7 @@ import (
 // Observer is the front end, as the cluster calls it. Applied and Restored come in the order of the log.
 type Observer interface {
 	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
-	// must not call back into the node. tags are those given to Propose, aligned with the outcome's commands, or nil when
+	// must not call back into the node, but for Propose, Read and Flush, which never wait. tags are those given to Propose, aligned with the outcome's commands, or nil when
 	// this leadership did not propose the entry. The outcome must not be changed.
 	Applied(outcome *fsm.Outcome, tags []any)
 	// Restored is called after a snapshot has replaced the state, with the status of the new one. Applied is not called for the entries

@@ -28,7 +28,11 @@ const (
 	KindAllowPromotion Kind = 15 // the member whose raft id is the key may become a voter again
 	KindStage          Kind = 16 // one part of a snapshot to restore: Value at Offset; Nonce names the restore
 	KindRestore        Kind = 17 // the keys become those of the snapshot that was staged under the nonce
+	KindScan           Kind = 18 // the key is a pattern, the value a continuation token; never in the log
 )
+
+// IsRead reports whether a command of the kind only reads.
+func (k Kind) IsRead() bool { return k == KindGet || k == KindScan }
 
 // RequestID identifies a request across redeliveries, nodes and restarts. The zero value means that the request has none:
 // it takes effect as often as it arrives.
@@ -65,7 +69,7 @@ type Command struct {
 	Dialect   Dialect // of the request, before the settings decide
 
 	Key       []byte
-	Value     []byte // SET: the new value; VDEL: the value to compare with
+	Value     []byte // SET: the new value; VDEL: the value to compare with; SCAN: the continuation token, nil for the first page
 	Expected  []byte // SET with IfAbsentOrEqual
 	Condition Condition
 	TTL       int64         // SET: milliseconds, 0 for none
@@ -118,7 +122,10 @@ type Command struct {
 }
 
 // IsRemembered reports whether the outcome of the command is remembered under its ID.
-func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && c.Kind != KindGet }
+func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead() }
+
+// NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log. Every version knows it.
+func NoOp() Command { return Command{Kind: KindGet} }
 
 // Refusal returns the command that refuses this one, which has an ID. A silent refusal answers neither the request nor its copies; the log must not
 // hold one before VersionProlong.

@@ -140,8 +140,8 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 	}
 }
 
-// checkRequest makes the checks that do not read the key, and sets rule to the policy rule that allows the command. GET uses
-// the same checks.
+// checkRequest makes the checks that do not read the key, and sets rule to the policy rule that allows the command. Reads use
+// the same checks. No rule allows or forbids a SCAN: the policy decides about each key.
 func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	limits := &m.settings.Limits
 	switch {
@@ -149,6 +149,8 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 		return command.CaseError
 	case command.Error != NoError:
 		return command.Error
+	case command.Kind == KindScan:
+		return checkScan(command)
 	case command.Oversize,
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,

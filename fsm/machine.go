@@ -187,11 +187,15 @@ func (m *Machine) mixIntoStateHash(kind byte, numbers ...uint64) {
 	m.scratch = b
 }
 
-// Read answers a GET from the state as it is. Expiry is judged by the cluster time of the last entry applied.
+// Read answers a GET or a SCAN from the state as it is. Expiry is judged by the cluster time of the last entry applied.
 func (m *Machine) Read(command *Command) Result {
 	result := Result{Dialect: m.settings.dialect(command.Dialect)}
 	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
 		result.Code = CodeError
+		return result
+	}
+	if command.Kind == KindScan {
+		m.scan(command, &result)
 		return result
 	}
 	found, ok := m.values.find(command.Key)

@@ -24,6 +24,7 @@ const (
 	ErrorQoS
 	ErrorMissingCorrelationData
 	ErrorReplyTooLarge
+	ErrorInvalidToken // never in the log
 	errorCodes
 )
 
@@ -62,6 +63,8 @@ func (e ErrorCode) Text() string {
 		return "missing correlation data"
 	case ErrorReplyTooLarge:
 		return "the reply is larger than the broker accepts"
+	case ErrorInvalidToken:
+		return "invalid continuation token"
 	default:
 		return "internal error"
 	}
@@ -81,6 +84,7 @@ const (
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
 	CodeNoReply    Code = 8 // not executed and not answered: the refusal must not be shown, or there is no room to remember it
+	CodeKeys       Code = 9 // never in a snapshot
 )
 
 // Result is how one command ended.
@@ -91,6 +95,7 @@ type Result struct {
 	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
 	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. It is not remembered.
 	Value   string    // with CodeValue
+	Page    *KeyPage  // with CodeKeys
 
 	version hlc.Clock
 	hasTime bool

@@ -17,4 +17,4 @@ func (r *reader) version() uint32 {
 }
 
 // lastKind is the newest kind that this build knows.
-const lastKind = KindRestore
+const lastKind = KindScan

@@ -38,6 +38,14 @@ func AppendError(dst []byte, text string) []byte {
 	return append(dst, '\r', '\n')
 }
 
+// AppendPage appends the reply to SCAN: an array of the keys of one page and, if next is not empty, the continuation token.
+func AppendPage[T ~string | ~[]byte](dst []byte, keys []T, next T) []byte {
+	if len(next) == 0 {
+		return AppendArray(append(dst, "*1\r\n"...), keys...)
+	}
+	return AppendBulk(AppendArray(append(dst, "*2\r\n"...), keys...), next)
+}
+
 // ReplyKind tells the replies of the store apart.
 type ReplyKind uint8
 
@@ -49,6 +57,7 @@ const (
 	ReplyBulk                            // $len value
 	ReplyNull                            // $-1
 	ReplyError                           // -ERR text
+	ReplyPage                            // *1 or *2: the keys of a page
 )
 
 // Reply is what the store answered.
@@ -57,6 +66,9 @@ type Reply struct {
 	Integer int64
 	Bulk    []byte // a slice of the payload
 	Error   string // the text after "-ERR "
+	// Keys and Next belong to a ReplyPage: slices of the payload. Next is the continuation token, nil on the last page.
+	Keys [][]byte
+	Next []byte
 }
 
 // ReadReply reads the payload of a reply in either dialect. What is no reply of the store is ErrSyntax.
@@ -81,7 +93,33 @@ func ReadReply(payload []byte) (Reply, error) {
 	if bulk, rest, ok := readBulk(payload); ok && len(rest) == 0 {
 		return Reply{Kind: ReplyBulk, Bulk: bulk}, nil
 	}
+	if keys, next, ok := readPage(payload); ok {
+		return Reply{Kind: ReplyPage, Keys: keys, Next: next}, nil
+	}
 	return Reply{}, ErrSyntax
+}
+
+func readPage(payload []byte) (keys [][]byte, next []byte, ok bool) {
+	parts, rest, ok := readLength(payload, '*')
+	if !ok || parts < 1 || parts > 2 {
+		return nil, nil, false
+	}
+	count, rest, ok := readLength(rest, '*')
+	if !ok || count > len(rest)/minBulkSize {
+		return nil, nil, false
+	}
+	keys = make([][]byte, count)
+	for i := range keys {
+		if keys[i], rest, ok = readBulk(rest); !ok {
+			return nil, nil, false
+		}
+	}
+	if parts == 2 {
+		if next, rest, ok = readBulk(rest); !ok || len(next) == 0 {
+			return nil, nil, false
+		}
+	}
+	return keys, next, len(rest) == 0
 }
 
 // Notification is a change of a watched key.

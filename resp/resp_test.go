@@ -151,3 +151,36 @@ func FuzzReadReply(f *testing.F) {
 		_, _ = ReadNotification(payload)
 	})
 }
+
+func TestReadPage(t *testing.T) {
+	for name, test := range map[string]struct {
+		payload string
+		keys    int
+		next    string
+	}{
+		"last page":          {"*1\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n", 2, ""},
+		"empty last page":    {"*1\r\n*0\r\n", 0, ""},
+		"page with a token":  {"*2\r\n*1\r\n$1\r\na\r\n$3\r\n\x00\r\n\r\n", 1, "\x00\r\n"},
+		"empty with a token": {"*2\r\n*0\r\n$1\r\nt\r\n", 0, "t"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reply, err := ReadReply([]byte(test.payload))
+			if err != nil || reply.Kind != ReplyPage || len(reply.Keys) != test.keys || string(reply.Next) != test.next || (reply.Next != nil) != (test.next != "") {
+				t.Fatalf("%+v, %v", reply, err)
+			}
+			if again := AppendPage(nil, reply.Keys, reply.Next); string(again) != test.payload {
+				t.Errorf("written as %q", again)
+			}
+		})
+	}
+	for _, payload := range []string{
+		"*0\r\n", "*1\r\n", "*1\r\n$1\r\na\r\n", "*2\r\n*0\r\n", "*2\r\n*0\r\n$0\r\n\r\n", "*3\r\n*0\r\n$1\r\nt\r\n$1\r\nt\r\n",
+		"*1\r\n*1000000000\r\n$1\r\na\r\n", "*1\r\n*1\r\n$1\r\na\r\nx", "*1\r\n*1\r\n:1\r\n",
+	} {
+		t.Run(payload, func(t *testing.T) {
+			if reply, err := ReadReply([]byte(payload)); !errors.Is(err, ErrSyntax) {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+}

@@ -32,6 +32,8 @@ type Environment struct {
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed gives back the tag of a read that was not answered.
 	Failed func(tag any)
+	// Each locks the state for each read anew, so that entries are applied between them. Otherwise it is locked once for all that wait.
+	Each bool
 	// Confirmed is told how long a batch of reads waited until the state was there.
 	Confirmed func(took time.Duration)
 }
@@ -130,6 +132,16 @@ func (r *Reader) await(ctx context.Context) error {
 }
 
 func (r *Reader) answer(waiting []reading) {
+	if r.env.Each {
+		for i := range waiting {
+			r.answerTogether(waiting[i : i+1])
+		}
+		return
+	}
+	r.answerTogether(waiting)
+}
+
+func (r *Reader) answerTogether(waiting []reading) {
 	r.env.View(func(m *fsm.Machine) {
 		index := m.Status().Index
 		for i := range waiting {

@@ -3,6 +3,7 @@ package readindex
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -132,6 +133,24 @@ func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
 		}
 		_ = stop() // why it ends is shown elsewhere
 	})
+}
+
+// With Each the state is locked for each read anew: entries are applied between reads that take long.
+func TestEachReadLocksTheState(t *testing.T) {
+	for each, want := range map[bool]int{true: 3, false: 1} {
+		t.Run(fmt.Sprintf("each %v", each), func(t *testing.T) {
+			views, answered := 0, 0
+			r := New(Environment{
+				Each: each, View: func(view func(*fsm.Machine)) { views++; view(fsm.New()) },
+				Done: func(any, uint64, fsm.Result) { answered++ },
+			})
+			command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
+			r.answer([]reading{{command: command}, {command: command}, {command: command}})
+			if views != want || answered != 3 {
+				t.Errorf("%d answers while the state was locked %d times, want %d", answered, views, want)
+			}
+		})
+	}
 }
 
 // What is not answered is given back, in order, when the leadership is not confirmed. Nothing more is taken up then.

@@ -50,7 +50,7 @@ func newRoot() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {newDev(), newServer(), newBroker(), newConfig()},
-		"use":     {newGet(), newSet(), newDel(), newVDel(), newWatch(), newLock(), newBench()},
+		"use":     {newGet(), newSet(), newDel(), newVDel(), newScan(), newWatch(), newLock(), newBench()},
 		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newSBOM()},
 	} {
 		for _, command := range commands {

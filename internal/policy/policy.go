@@ -154,6 +154,39 @@ func (p *Policy) FirstRule(principal *Principal, access Access, key []byte) int 
 	return 0
 }
 
+// Grants are what a policy allows a principal. They are immutable.
+type Grants struct {
+	principal *Principal
+	access    Access
+	rules     []*compiledRule
+}
+
+// Grants returns what the policy allows the principal, for many questions: FirstRule looks at the principal again for each.
+func (p *Policy) Grants(principal *Principal, access Access) Grants {
+	grants := Grants{principal: principal, access: access}
+	for i := range p.compiled {
+		if p.compiled[i].appliesTo(principal) {
+			grants.rules = append(grants.rules, &p.compiled[i])
+		}
+	}
+	return grants
+}
+
+// Allow reports whether the principal may access the key.
+func (g *Grants) Allow(key []byte) bool {
+	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
+}
+
+// Size returns how many lists of keys and patterns Allow looks at, at most.
+func (g *Grants) Size() (size int) {
+	for _, rule := range g.rules {
+		for i := range rule.resources {
+			size += 1 + len(rule.resources[i].globs)
+		}
+	}
+	return size
+}
+
 func (r *compiledRule) appliesTo(principal *Principal) bool {
 	if principal.ClientID != "" && matchesAny(r.clientIDs, []byte(principal.ClientID), principal) {
 		return true

@@ -114,6 +114,10 @@ func TestAllows(t *testing.T) {
 		if got := policy.FirstRule(&test.principal, test.access, []byte(test.key)) != 0; got != test.want {
 			t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
 		}
+		grants := policy.Grants(&test.principal, test.access)
+		if got := grants.Allow([]byte(test.key)); got != test.want {
+			t.Errorf("grants of %+v %d %q: %v", test.principal, test.access, test.key, got)
+		}
 	}
 }
 

@@ -118,11 +118,12 @@ const (
 	commandDel
 	commandVDel
 	commandKeyNotify
+	commandScan
 	commands
 )
 
 func commandNames() [commands]string {
-	return [commands]string{"invalid", "set", "get", "del", "vdel", "keynotify"}
+	return [commands]string{"invalid", "set", "get", "del", "vdel", "keynotify", "scan"}
 }
 
 func commandOf(kind fsm.Kind) int {
@@ -137,6 +138,8 @@ func commandOf(kind fsm.Kind) int {
 		return commandVDel
 	case fsm.KindKeyNotify, fsm.KindKeyNotifyStop:
 		return commandKeyNotify
+	case fsm.KindScan:
+		return commandScan
 	default:
 		return commandInvalid
 	}
@@ -157,7 +160,7 @@ func outcomeNames() [outcomes]string {
 
 func outcomeOf(result *fsm.Result) int {
 	switch result.Code {
-	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue:
+	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue, fsm.CodeKeys:
 		return outcomeDone
 	case fsm.CodeNotApplied:
 		return outcomeNotApplied

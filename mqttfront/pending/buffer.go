@@ -193,7 +193,7 @@ func (p *Buffer) EndWrites() {
 	clear(p.writing)
 }
 
-// NoConflictingWrite reports whether the store has no write of the GET's client: a GET must not overtake them. A GET without a
+// NoConflictingWrite reports whether the store has no write of the read's client: a read must not overtake them. A read without a
 // client id may be any client's, so it waits for all writes.
 func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {

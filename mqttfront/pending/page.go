@@ -172,7 +172,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	}
 	r.Relayed = flags&flagElsewhere != 0
 	r.awaitsReport = flags&flagAwaits != 0
-	r.Read = r.Command.Kind == fsm.KindGet
+	r.Read = r.Command.Kind.IsRead()
 	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
 	return r, nil
 }

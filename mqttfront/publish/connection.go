@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 )
 
@@ -160,8 +159,7 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	c.startRecordIfNeeded(publisher, o)
 	done := func(reason byte, err error) { c.acked(o, reason, err) }
 	err := publisher.Publish(ctx, packet, done)
-	if errors.Is(err, mqttconn.ErrTooLarge) && o.Request != nil && o.Result.Code == fsm.CodeValue {
-		o.Result = fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorReplyTooLarge}
+	for errors.Is(err, mqttconn.ErrTooLarge) && o.shrink() {
 		err = publisher.Publish(ctx, o.Encode(time.Now()), done)
 	}
 	if errors.Is(err, mqttconn.ErrTooLarge) {

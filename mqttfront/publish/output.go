@@ -49,6 +49,23 @@ func (o *Output) client() string {
 	return o.Request.Command.Principal.ClientID
 }
 
+// shrink makes a reply smaller that the broker does not accept: a page gets half of its keys, and a single key or a value becomes an error. It
+// reports whether it did.
+func (o *Output) shrink() bool {
+	switch {
+	case o.Request == nil:
+		return false
+	case o.Result.Code == fsm.CodeKeys && len(o.Result.Page.Keys) > 1:
+		o.Result.Page = o.Result.Page.First(len(o.Result.Page.Keys) / 2)
+		return true
+	case o.Result.Code == fsm.CodeKeys || o.Result.Code == fsm.CodeValue:
+		o.Result = fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorReplyTooLarge}
+		return true
+	default:
+		return false
+	}
+}
+
 // Encode returns the packet of the output at a moment, or nil for a notification that is not worth delivering any more.
 func (o *Output) Encode(now time.Time) *packets.Publish {
 	if o.Event == nil {

@@ -64,6 +64,8 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			l.requeueLocked(r)
 		}
 		return
+	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
+		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		l.stripOversize(&command)
 	}

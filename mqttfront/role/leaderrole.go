@@ -45,6 +45,14 @@ func (l *Leader) coalescingDelay() time.Duration {
 func (l *Leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }
 
 func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
+	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
+		l.pending.EndWrite(r)
+		if !l.store.Read(&r.Command, r) {
+			l.requeueLocked(r)
+		}
+		l.store.Flush()
+		return
+	}
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
 	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateShedding || r.State() == pending.StateShedding && time.Since(r.Began) > l.config.ProposalAge
 	rejected := late || r.State() == pending.StateRejecting || r.State() == pending.StateRetrieving

@@ -172,6 +172,40 @@ func TestReadsFollowWrites(t *testing.T) {
 	}
 }
 
+// A SCAN follows the writes of its client, too. It is never in the log: a no-op goes there behind the writes, and the SCAN is read when that is applied.
+func TestScansFollowWrites(t *testing.T) {
+	const scan = "*2\r\n$4\r\nSCAN\r\n$1\r\n*\r\n"
+	f, s := newNode(t)
+	o := serve(f)
+	arrive(f, del, "0123456789abcdef")
+	arrive(f, scan, "0123456789abcdeg")
+	if len(s.proposed) != 2 || len(s.reads) != 0 {
+		t.Fatalf("%d proposed, %d read", len(s.proposed), len(s.reads))
+	}
+	if noOp := s.proposed[1]; noOp.Kind != fsm.KindGet || !noOp.ID.IsZero() {
+		t.Fatalf("behind the write is %+v", noOp)
+	}
+	arrive(f, scan, "0123456789abcdeh", "__srcId", "another")
+	if len(s.reads) != 1 {
+		t.Error("another client's SCAN waits for writes that are not its own")
+	}
+	f.Applied(s.outcome(11, fsm.CodeError), s.tags[1:])
+	if len(s.reads) != 2 || s.reads[1] != any(f.list()[1]) {
+		t.Fatalf("%d read after the no-op", len(s.reads))
+	}
+	if len(o.outputs) != 0 {
+		t.Fatal("the result of the no-op is the reply")
+	}
+	f.ReadDone(s.reads[1], 12, fsm.Result{Code: fsm.CodeKeys, Page: &fsm.KeyPage{Keys: []string{"k"}}})
+	if len(o.outputs) != 1 || string(o.outputs[0].Encode(time.Now()).Payload) != "*1\r\n*1\r\n$1\r\nk\r\n" {
+		t.Fatalf("%d replies", len(o.outputs))
+	}
+	o.deliver()
+	if f.pending.Len() != 2 || f.pending.Writes("c") != 1 {
+		t.Errorf("%d requests, %d writes are left", f.pending.Len(), f.pending.Writes("c"))
+	}
+}
+
 // The delivery watermark covers what the broker has, and no more.
 func TestPublishedMark(t *testing.T) {
 	f, s := newNode(t)

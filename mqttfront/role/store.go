@@ -12,7 +12,7 @@ import (
 type Store interface {
 	// Propose queues a command for the log and reports whether this node took it up. It is on its way after the next Flush at the latest.
 	Propose(command fsm.Command, tag any) bool
-	// Read queues a GET and reports whether this node took it up. It is on its way after the next Flush at the latest.
+	// Read queues a GET or a SCAN and reports whether this node took it up. It is on its way after the next Flush at the latest.
 	Read(command *fsm.Command, tag any) bool
 	// Flush sends what is queued on its way: what comes in a burst makes one log entry, and one round of reads.
 	Flush()

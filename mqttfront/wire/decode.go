@@ -16,7 +16,7 @@ type Request struct {
 	Correlation        []byte // nil if there is none
 	UnsupportedVersion string // a __protVer that is not served; only with the verdict VerdictUnsupported
 	Command            fsm.Command
-	Read               bool      // a GET
+	Read               bool      // a GET or a SCAN
 	Deadline           time.Time // of the message expiry; zero without one
 	Size               int       // approximate memory of the request, in bytes
 }
@@ -109,7 +109,7 @@ func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, origin byt
 	if r.Command.Kind == 0 {
 		return VerdictAnswer
 	}
-	r.Read = r.Command.Kind == fsm.KindGet
+	r.Read = r.Command.Kind.IsRead()
 	addTimes(&r.Command, p)
 	r.Command.Unidentified = d.Identity.ClientIDProperty != "" && p.trustedID == ""
 	return VerdictExecute

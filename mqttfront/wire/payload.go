@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"holdfast/fsm"
+	"holdfast/internal/glob"
 	"holdfast/resp"
 )
 
@@ -72,11 +73,16 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		kind, least, most = fsm.KindVDel, 3, 3
 	case g.is(verb, "KEYNOTIFY"):
 		kind, most = fsm.KindKeyNotify, 3
+	case g.is(verb, "SCAN"):
+		kind, most = fsm.KindScan, 3
 	default:
 		return fsm.ErrorUnknownCommand
 	}
 	if request.Count < least || request.Count > most {
 		return fsm.ErrorArguments
+	}
+	if kind == fsm.KindScan {
+		return parseScan(arguments[1:], command)
 	}
 	if len(arguments[1]) == 0 {
 		return fsm.ErrorEmptyKey
@@ -97,6 +103,22 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 			command.Kind = fsm.KindKeyNotifyStop
 		default:
 			return fsm.ErrorSyntax
+		}
+	}
+	return fsm.NoError
+}
+
+// parseScan reads a pattern and, if there is one, a continuation token. The state machine decides whether the token is valid: an error that only SCAN
+// has must not get into the log, where earlier versions do not know it.
+func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
+	pattern := arguments[0]
+	if _, err := glob.Compile(string(pattern)); err != nil && len(pattern) <= glob.MaxSize {
+		return fsm.ErrorSyntax
+	}
+	command.Kind, command.Key, command.Value = fsm.KindScan, pattern, nil
+	if len(arguments) == 2 {
+		if command.Value = arguments[1]; len(command.Value) == 0 {
+			command.Value = []byte{0} // as invalid as the empty token, and not lost where a command is encoded
 		}
 	}
 	return fsm.NoError

@@ -22,7 +22,17 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 		{[]string{"get", "k"}, fsm.KindGet, fsm.ErrorUnknownCommand, fsm.NoError},
 		{[]string{"get"}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorArguments},
 		{[]string{"GET"}, 0, fsm.NoError, fsm.ErrorArguments},
-		{[]string{"scan", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
+		{[]string{"expire", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
+		{[]string{"SCAN", "k*"}, fsm.KindScan, fsm.NoError, fsm.NoError},
+		{[]string{"scan", "k*"}, fsm.KindScan, fsm.ErrorUnknownCommand, fsm.NoError},
+		{[]string{"SCAN", "k*", "token"}, fsm.KindScan, fsm.NoError, fsm.NoError},
+		{[]string{"SCAN", "k*", ""}, fsm.KindScan, fsm.NoError, fsm.NoError}, // the state machine refuses it
+		{[]string{"scan", "k*", ""}, fsm.KindScan, fsm.ErrorUnknownCommand, fsm.NoError},
+		{[]string{"SCAN"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"SCAN", "a", "b", "c"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"SCAN", ""}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"SCAN", "a["}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"scan", "a["}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorSyntax},
 		{[]string{"SET", "k", "v", "nx"}, fsm.KindSet, fsm.ErrorSyntax, fsm.NoError},
 		{[]string{"SET", "k", "v", "NEX", "px", "5"}, fsm.KindSet, fsm.ErrorSyntax, fsm.NoError},
 		{[]string{"SET", "k", "v", "NEX", "px"}, fsm.KindSet, fsm.NoError, fsm.NoError},
@@ -41,7 +51,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 
 // A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
-	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY"})
+	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "SCAN", "a[", "*"})
 	rapid.Check(t, func(t *rapid.T) {
 		arguments := rapid.SliceOfN(word, 1, 8).Draw(t, "arguments")
 		request, err := resp.ReadRequest(resp.AppendArray(nil, arguments...))
@@ -72,7 +82,7 @@ func TestMilliseconds(t *testing.T) {
 }
 
 func FuzzParsePayload(f *testing.F) {
-	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}} {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}} {
 		f.Add(resp.AppendArray(nil, arguments...))
 	}
 	f.Add([]byte("*1000000000\r\n"))

@@ -87,6 +87,8 @@ func appendResult(dst []byte, result *fsm.Result) []byte {
 		return resp.AppendBulk(dst, result.Value)
 	case fsm.CodeNull:
 		return resp.AppendNull(dst)
+	case fsm.CodeKeys:
+		return resp.AppendPage(dst, result.Page.Keys, result.Page.Next)
 	default:
 		return resp.AppendError(dst, result.Error.Text())
 	}

@@ -25,9 +25,10 @@ func rules() []rule {
 		{"resp", nil, nil, "a codec that everything else is built on"},
 		{"internal/topics", nil, nil, "names that both the store and its clients know"},
 		{"internal/policy", nil, nil, "it decides outcomes on every replica, so it must be pure"},
+		{"internal/glob", nil, nil, "it decides which keys match on every replica, so it must be pure"},
 		{
 			"fsm",
-			[]string{"hlc", "internal/policy", "internal/topics"},
+			[]string{"hlc", "internal/glob", "internal/policy", "internal/topics"},
 			[]string{"google.golang.org/protobuf/encoding/protowire", "github.com/klauspost/compress/zstd", "github.com/tidwall/btree", "github.com/cespare/xxhash"},
 			"the state machine must not know the world: all that it knows is in the log entry",
 		},
@@ -83,7 +84,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/wire",
-			[]string{"resp", "fsm", "hlc", "internal/policy", "internal/topics"},
+			[]string{"resp", "fsm", "hlc", "internal/glob", "internal/policy", "internal/topics"},
 			[]string{"github.com/eclipse/paho.golang"},
 			"the protocol's bytes know nothing of what becomes of a request",
 		},

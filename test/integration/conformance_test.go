@@ -27,8 +27,12 @@ const (
 	errSkew        = "-ERR the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"
 	errTokenSkew   = "-ERR the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"
 	errTokenLower  = "-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n"
+	errToken       = "-ERR invalid continuation token\r\n"
 	errTokenNeeded = "-ERR a fencing token is required for this request\r\n"
 )
+
+// scanToken goes on after scan/b. Its bytes are a format: clients keep tokens across upgrades.
+const scanToken = "AaT9qDpzY2FuL2I"
 
 // row is one request and what must come back.
 type row struct {
@@ -103,7 +107,7 @@ func rows() []row {
 		{name: "a lower-case option", payload: array("SET", "k", "v", "nx"), want: errSyntax},
 		{name: "too many options", payload: array("SET", "k", "v", "NEX", "v", "PX", "5", "x", "y", "z"), want: errSyntax},
 		{name: "lower case", payload: "*3\r\n$3\r\nset\r\n$7\r\nSETKEY2\r\n$6\r\nVALUE5\r\n", want: errUnknown},
-		{name: "SCAN", payload: array("SCAN", "0"), want: errUnknown},
+		{name: "an unknown command", payload: array("EXPIRE", "0"), want: errUnknown},
 		{name: "the empty command", payload: array(""), want: errUnknown},
 		{name: "SET of one", payload: array("SET", "k"), want: errArguments},
 		{name: "GET of two", payload: array("GET", "k", "l"), want: errArguments},
@@ -153,6 +157,33 @@ func rows() []row {
 		{name: "VDEL with one", payload: array("VDEL", "f", "3"), want: ":1\r\n", properties: []string{"__ft", "1000:2:A"}, ts: "stored"},
 		{name: "the token is gone with the key", payload: array("SET", "f", "4"), want: "+OK\r\n", ts: "new"},
 		{name: "DEL with a token on a key without", payload: array("DEL", "f"), want: ":1\r\n", properties: []string{"__ft", "1:0:A"}, ts: "stored"},
+
+		// §11: SCAN. The literal bytes are those that the protocol's Rust library sends and parses.
+		{name: "SCAN of nothing", payload: "*2\r\n$4\r\nSCAN\r\n$6\r\nscan/*\r\n", want: "*1\r\n*0\r\n", ts: "none"},
+		{name: "SET scan/b", payload: array("SET", "scan/b", "1"), want: "+OK\r\n"},
+		{name: "SET scan/a", payload: array("SET", "scan/a", "1"), want: "+OK\r\n"},
+		{name: "SET scan/é", payload: array("SET", "scan/é", "1"), want: "+OK\r\n"},
+		{name: "SET scan/ and a byte that is no UTF-8", payload: array("SET", "scan/\xff", "1"), want: "+OK\r\n"},
+		{name: "SET scan/b/[*]", payload: array("SET", "scan/b/[*]", "1"), want: "+OK\r\n"},
+		{name: "SCAN", payload: "*2\r\n$4\r\nSCAN\r\n$6\r\nscan/*\r\n", want: "*1\r\n*4\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n$10\r\nscan/b/[*]\r\n$7\r\nscan/é\r\n", ts: "none"},
+		{name: "SCAN, sdk", payload: array("SCAN", "scan/?"), want: "*1\r\n*3\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n$7\r\nscan/é\r\n", ts: "none", properties: sdk()},
+		{name: "SCAN of a class", payload: array("SCAN", "scan/[!b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$7\r\nscan/é\r\n"},
+		{name: "SCAN of a range", payload: array("SCAN", "scan/[a-b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n"},
+		{name: "SCAN of the characters themselves", payload: array("SCAN", "*[[][*]]"), want: "*1\r\n*1\r\n$10\r\nscan/b/[*]\r\n"},
+		{name: "SCAN of a literal", payload: array("SCAN", "scan/a"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n"},
+		{name: "SCAN of what is no UTF-8", payload: array("SCAN", "scan/\xff"), want: "*1\r\n*0\r\n"},
+		{name: "SCAN ignores __ts and __ft", payload: array("SCAN", "scan/a"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n", ts: "none", properties: []string{"__ts", "x", "__ft", "x"}},
+		{name: "SCAN alone", payload: array("SCAN"), want: errArguments},
+		{name: "SCAN of three", payload: array("SCAN", "*", "x", "y"), want: errArguments},
+		{name: "SCAN of an empty pattern", payload: array("SCAN", ""), want: errSyntax},
+		{name: "SCAN of an unclosed class", payload: array("SCAN", "a["), want: errSyntax},
+		{name: "SCAN of an empty class", payload: array("SCAN", "a[]"), want: errSyntax},
+		{name: "SCAN with an empty token", payload: array("SCAN", "*", ""), want: errToken, ts: "none"},
+		{name: "SCAN with a token of another store", payload: array("SCAN", "*", "0"), want: errToken},
+		{name: "SCAN with a token", payload: array("SCAN", "scan/*", scanToken), want: "*1\r\n*2\r\n$10\r\nscan/b/[*]\r\n$7\r\nscan/é\r\n"},
+		{name: "the longest pattern", payload: array("SCAN", strings.Repeat("k", 1024)), want: "*1\r\n*0\r\n"},
+		{name: "a pattern that is too long", payload: array("SCAN", strings.Repeat("k", 1025)), want: errQuota},
+		{name: "scan in lower case", payload: array("scan", "*"), want: errUnknown},
 
 		// §9: KEYNOTIFY, without changes
 		{name: "STOP of nothing", payload: array("KEYNOTIFY", "w", "STOP"), want: ":0\r\n", ts: "none"},

@@ -73,7 +73,7 @@ func TestServiceErrors(t *testing.T) {
 		want statestore.ServiceError
 	}{
 		{"lower case", payload("set", key, "x"), sterr.UnknownCommand},
-		{"SCAN", payload("SCAN", "0"), sterr.UnknownCommand},
+		{"EXPIRE", payload("EXPIRE", "0"), sterr.UnknownCommand},
 		{"SET key", payload("SET", key), sterr.WrongNumberOfArguments},
 		{"GET", payload("GET"), sterr.WrongNumberOfArguments},
 		{"GET key key", payload("GET", key, key), sterr.WrongNumberOfArguments},

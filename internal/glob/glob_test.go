@@ -1,0 +1,184 @@
+package glob
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestMatch(t *testing.T) {
+	for _, test := range []struct {
+		pattern string
+		matches []string
+		others  []string
+	}{
+		{"a", []string{"a"}, []string{"", "b", "aa"}},
+		{"*", []string{"", "a", "a/b/c", "日本"}, []string{"\xff", "a\xc3"}},
+		{"a*", []string{"a", "ab", "a/b"}, []string{"", "ba"}},
+		{"*a", []string{"a", "ba", "aa"}, []string{"ab"}},
+		{"a*a", []string{"aa", "aba"}, []string{"a", "ab"}},
+		{"**", []string{"", "x"}, nil},
+		{"a**b*", []string{"ab", "axbx"}, []string{"a", "ba"}},
+		{"line/*/temperature", []string{"line/7/temperature", "line/7/b/temperature", "line//temperature"}, []string{"line/temperature"}},
+		{"?", []string{"a", "é", "日", "/"}, []string{"", "ab"}},
+		{"a?c", []string{"abc", "a/c", "aéc"}, []string{"ac", "abbc"}},
+		{"*?x", []string{"ax", "日x", "axx"}, []string{"x"}},
+		{"[abc]", []string{"a", "c"}, []string{"d", "ab", ""}},
+		{"[a-c]x", []string{"ax", "cx"}, []string{"dx", "x"}},
+		{"[!a-c]", []string{"d", "é"}, []string{"a", "c", "", "dd"}},
+		{"[а-я]*", []string{"ж", "жx"}, []string{"x"}},
+		{"[*]", []string{"*"}, []string{"a", ""}},
+		{"[?]", []string{"?"}, []string{"a"}},
+		{"[[]", []string{"["}, []string{"a"}},
+		{"a[*]*", []string{"a*", "a*b"}, []string{"ab"}},
+		{"[a-]", []string{"a", "-"}, []string{"b"}},
+		{"[-a]", []string{"a", "-"}, []string{"b"}},
+		{"[a!]", []string{"a", "!"}, []string{"b"}},
+		{"[^a]", []string{"^", "a"}, []string{"b"}},
+		{"a]", []string{"a]"}, []string{"a"}},
+		{"*[0-9]?[0-9]*z", []string{"1x1z", "a1x2bz"}, []string{"11z", "1x1"}},
+		{"a\xff*", nil, []string{"a\xff", "a", "ab"}},
+	} {
+		t.Run(test.pattern, func(t *testing.T) {
+			p, err := Compile(test.pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range test.matches {
+				if !p.Match(key) {
+					t.Errorf("does not match %q", key)
+				}
+			}
+			for _, key := range test.others {
+				if p.Match(key) {
+					t.Errorf("matches %q", key)
+				}
+			}
+		})
+	}
+}
+
+func TestSyntaxErrors(t *testing.T) {
+	for _, pattern := range []string{"", "[", "a[", "[a", "[!", "[]", "[!]", "[]a]", "[z-a]", "[a-", "x[a-z"} {
+		t.Run(pattern, func(t *testing.T) {
+			if _, err := Compile(pattern); err != ErrSyntax {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestPrefixIsTheLiteralBeginning(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"*": "", "abc": "abc", "ab*": "ab", "a?c": "a", "a[*]b*": "a*b", "a[bc]": "a", "日*": "日", "[!a]b": "", "ab[c]?": "abc",
+	} {
+		t.Run(pattern, func(t *testing.T) {
+			p, err := Compile(pattern)
+			if err != nil || p.Prefix() != want {
+				t.Errorf("%q, %v", p.Prefix(), err)
+			}
+		})
+	}
+}
+
+// A match takes no more than Steps says, so that no pattern makes a store wait.
+func TestMatchDoesNotExplode(t *testing.T) {
+	key := strings.Repeat("a", 64<<10)
+	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*"} {
+		p, err := Compile(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if p.Match(key) {
+			t.Errorf("%.20q… matches", pattern)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("%.20q… took %v", pattern, took)
+		}
+	}
+}
+
+// matches is the definition of the pattern language, without a thought of speed.
+func matches(pattern, key []rune) bool {
+	if len(pattern) == 0 {
+		return len(key) == 0
+	}
+	switch {
+	case pattern[0] == '*':
+		return matches(pattern[1:], key) || len(key) > 0 && matches(pattern, key[1:])
+	case len(key) == 0:
+		return false
+	case pattern[0] == '?':
+		return matches(pattern[1:], key[1:])
+	case pattern[0] != '[':
+		return pattern[0] == key[0] && matches(pattern[1:], key[1:])
+	}
+	rest := pattern[1:]
+	negated := rest[0] == '!'
+	if negated {
+		rest = rest[1:]
+	}
+	in := false
+	for rest[0] != ']' {
+		low, high := rest[0], rest[0]
+		rest = rest[1:]
+		if rest[0] == '-' && rest[1] != ']' {
+			high, rest = rest[1], rest[2:]
+		}
+		in = in || low <= key[0] && key[0] <= high
+	}
+	return in != negated && matches(rest[1:], key[1:])
+}
+
+func TestMatchAgainstTheDefinition(t *testing.T) {
+	piece := rapid.SampledFrom([]string{"*", "?", "a", "b", "é", "/", "[ab]", "[!a]", "[a-é]", "[*]", "]", "-"})
+	text := rapid.SampledFrom([]string{"a", "b", "é", "/", "*", "]", "-", "日"})
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := strings.Join(rapid.SliceOfN(piece, 1, 8).Draw(t, "pattern"), "")
+		key := strings.Join(rapid.SliceOfN(text, 0, 8).Draw(t, "key"), "")
+		p, err := Compile(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := matches([]rune(pattern), []rune(key))
+		if p.Match(key) != want {
+			t.Fatalf("%q matches %q: %v, want %v", pattern, key, !want, want)
+		}
+		if want && !strings.HasPrefix(key, p.Prefix()) {
+			t.Fatalf("%q matches %q, which does not begin with %q", pattern, key, p.Prefix())
+		}
+	})
+}
+
+func FuzzCompile(f *testing.F) {
+	for _, pattern := range []string{"a*[b-d]?", "[", "[!]", "[a-", "\xff*", "[\xff]"} {
+		f.Add(pattern, "abc")
+	}
+	f.Fuzz(func(t *testing.T, pattern, key string) {
+		p, err := Compile(pattern)
+		if err != nil {
+			return
+		}
+		if p.Match(key) && (!utf8.ValidString(key) || !strings.HasPrefix(key, p.Prefix())) {
+			t.Fatalf("%q matches %q", pattern, key)
+		}
+	})
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for name, pattern := range map[string]string{"prefix": "line/*", "infix": "line/*/temperature", "class": "line/[0-9]*/t?mp*"} {
+		b.Run(name, func(b *testing.B) {
+			p, err := Compile(pattern)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				p.Match("line/7/station/12/temperature")
+			}
+		})
+	}
+}

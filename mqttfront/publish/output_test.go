@@ -1,0 +1,32 @@
+package publish
+
+import (
+	"slices"
+	"testing"
+
+	"holdfast/fsm"
+)
+
+// A page that the broker does not accept is halved until it does. What cannot be made smaller is an error.
+func TestReplyThatIsTooLargeShrinks(t *testing.T) {
+	o := reply("press", "c")
+	o.Result = fsm.Result{Code: fsm.CodeKeys, Page: &fsm.KeyPage{Keys: []string{"a", "b", "c", "d"}}}
+	var sizes []int
+	for o.shrink() && o.Result.Code == fsm.CodeKeys {
+		sizes = append(sizes, len(o.Result.Page.Keys))
+		if o.Result.Page.Next == "" {
+			t.Error("a page was shortened, and has no continuation token")
+		}
+	}
+	if !slices.Equal(sizes, []int{2, 1}) || o.Result.Error != fsm.ErrorReplyTooLarge || o.shrink() {
+		t.Errorf("sizes %v, then %+v", sizes, o.Result)
+	}
+	o.Result = fsm.Result{Code: fsm.CodeValue, Value: "v"}
+	if !o.shrink() || o.Result.Error != fsm.ErrorReplyTooLarge {
+		t.Errorf("a value became %+v", o.Result)
+	}
+	notification := &Output{Event: &fsm.Event{}, Receiver: &fsm.Receiver{}}
+	if notification.shrink() {
+		t.Error("a notification shrinks")
+	}
+}

@@ -1,0 +1,130 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/resp"
+)
+
+// setKeys sets keys, a few at a time.
+func setKeys(t *testing.T, p *peer, keys []string) {
+	t.Helper()
+	for _, key := range keys {
+		if reply := p.call(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}}); string(reply.Payload) != "+OK\r\n" {
+			t.Fatalf("SET %s: %q", key, reply.Payload)
+		}
+	}
+}
+
+// scanPages returns the keys of each page of a SCAN.
+func scanPages(t *testing.T, p *peer, pattern string) (pages [][]string) {
+	t.Helper()
+	arguments := []string{"SCAN", pattern}
+	for {
+		m := p.call(request{payload: array(arguments...)})
+		reply, err := resp.ReadReply(m.Payload)
+		if err != nil || reply.Kind != resp.ReplyPage {
+			t.Fatalf("SCAN %s: %.80q", pattern, m.Payload)
+		}
+		var keys []string
+		for _, key := range reply.Keys {
+			keys = append(keys, string(key))
+		}
+		pages = append(pages, keys)
+		if reply.Next == nil {
+			return pages
+		}
+		arguments = append(arguments[:2], string(reply.Next))
+	}
+}
+
+func TestScanGoesOnFromPageToPage(t *testing.T) {
+	onBoth(t, nil, func(t *testing.T, target *target) {
+		p := connect(t, target, "scanner", false)
+		var keys []string
+		for i := range 1200 {
+			keys = append(keys, fmt.Sprintf("many/%04d", i))
+		}
+		setKeys(t, p, keys)
+		pages := scanPages(t, p, "many/*")
+		if len(pages) < 2 || !slices.Equal(slices.Concat(pages...), keys) {
+			t.Errorf("%d pages with %d keys", len(pages), len(slices.Concat(pages...)))
+		}
+		for output, line := range map[string]func(string) string{
+			"text": func(key string) string { return key },
+			"json": func(key string) string { encoded, _ := json.Marshal(key); return string(encoded) },
+		} {
+			t.Run(output, func(t *testing.T) {
+				out, code := holdfast(t, target.address, "", "scan", "many/*", "-o", output)
+				lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+				if code != 0 || len(lines) != len(keys) || lines[7] != line(keys[7]) {
+					t.Errorf("code %d, %d lines: %.40q", code, len(lines), out)
+				}
+			})
+		}
+		if out, code := holdfast(t, target.address, "", "scan", "nothing/*"); code != 0 || out != "" {
+			t.Errorf("a scan of nothing: code %d, %q", code, out)
+		}
+		if _, code := holdfast(t, target.address, "", "scan", "["); code == 0 {
+			t.Error("a pattern that is a syntax error is no error of the command")
+		}
+	})
+}
+
+// A page that is larger than the broker's packets comes as several.
+func TestScanFitsIntoTheBrokersPackets(t *testing.T) {
+	broker := startMosquitto(t, "max_packet_size 4000")
+	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
+	p := connect(t, &target{address: broker.address}, "scanner", false)
+	var keys []string
+	for i := range 200 {
+		keys = append(keys, fmt.Sprintf("packets/%03d/%s", i, strings.Repeat("x", 60)))
+	}
+	setKeys(t, p, keys)
+	if pages := scanPages(t, p, "packets/*"); len(pages) < 4 || !slices.Equal(slices.Concat(pages...), keys) {
+		t.Errorf("%d pages with %d keys", len(pages), len(slices.Concat(pages...)))
+	}
+}
+
+// A client sees the keys that it may read, and no error where that is none. What it claims to be makes no difference.
+func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
+	g := startGuarded(t)
+	startGuardedServer(t, g)
+	press, robot := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
+	setKeys(t, press, []string{"own/press-1"})
+	setKeys(t, robot, []string{"own/robot-1"})
+	for name, test := range map[string]struct {
+		peer       *peer
+		properties []string
+		want       string
+	}{
+		"press":                      {press, nil, "*1\r\n*1\r\n$11\r\nown/press-1\r\n"},
+		"robot":                      {robot, nil, "*1\r\n*1\r\n$11\r\nown/robot-1\r\n"},
+		"robot that claims to press": {robot, []string{"__srcId", "press-1"}, "*1\r\n*1\r\n$11\r\nown/robot-1\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if reply := test.peer.call(request{payload: array("SCAN", "own/*"), properties: test.properties}); string(reply.Payload) != test.want {
+				t.Errorf("%q, want %q", reply.Payload, test.want)
+			}
+		})
+	}
+}
+
+// A token stays valid when the store is restarted, and whoever leads then.
+func TestScanTokenSurvivesARestart(t *testing.T) {
+	broker := startMosquitto(t)
+	server := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	server.waitReady(t)
+	p := connect(t, &target{address: broker.address}, "scanner", false)
+	setKeys(t, p, []string{"scan/a", "scan/b", "scan/c"})
+	server.kill()
+	server.start(t)
+	server.waitReady(t)
+	if reply := p.call(request{payload: array("SCAN", "scan/*", scanToken)}); string(reply.Payload) != "*1\r\n*1\r\n$6\r\nscan/c\r\n" {
+		t.Errorf("%q", reply.Payload)
+	}
+}
