@@ -48,6 +48,8 @@ type Findings struct {
 	Expected, Repeated int
 	// Checked is how many keys were held against the model; Undecided are those that took too long.
 	Checked, Undecided int
+	// Scans is how many scans were checked, Pages how many pages they had.
+	Scans, Pages int
 	// Contested is how often two clients believed to hold a lock at the same time.
 	Contested int
 	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
@@ -102,6 +104,7 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkElements()
 	j.checkLost()
 	j.checkNotes()
+	j.checkScans()
 	j.checkLinearizable()
 	return &j.findings
 }
@@ -159,7 +162,7 @@ func (j *judge) checkErrors() {
 // checkRepeats: every copy of a write gets the same reply.
 func (j *judge) checkRepeats() {
 	for _, o := range j.history.Ops {
-		if o.Verb == Get || o.Anonymous || o.Late {
+		if o.Verb == Get || o.Verb == Scan || o.Anonymous || o.Late {
 			continue
 		}
 		for _, again := range o.Again {

@@ -23,6 +23,7 @@ const (
 	VDel   Verb = "VDEL"
 	Notify Verb = "KEYNOTIFY"
 	Stop   Verb = "STOP" // KEYNOTIFY STOP
+	Scan   Verb = "SCAN" // one page; the key is the pattern
 )
 
 // Condition restricts a SET.
@@ -52,6 +53,10 @@ type Op struct {
 	NoExpiry  bool // no message expiry
 	Final     bool // a read at the end
 	Size      int  // of the value, when it is longer than its label
+	KeySize   int  // of the key, when it is longer than its label
+
+	ScanNumber int    // SCAN: among its client's, from 1 on; the pages of one have the same
+	After      string // SCAN: the continuation token, or its label; empty for the first page
 
 	Call   time.Duration // first publication
 	Copies []Sending
@@ -209,13 +214,13 @@ func (h *History) AddAhead(format string, args ...any) {
 	h.Ahead = append(h.Ahead, fmt.Sprintf(format, args...))
 }
 
-// Keys returns all keys of operations.
+// Keys returns all keys of operations, but for those that are written down as labels.
 func (h *History) Keys() (keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known := make(map[string]bool)
 	for _, o := range h.Ops {
-		if !known[o.Key] {
+		if o.Verb != Scan && o.KeySize == 0 && !known[o.Key] {
 			known[o.Key] = true
 			keys = append(keys, o.Key)
 		}

@@ -48,6 +48,8 @@ func stateMachine() []Mutant {
 			"\tif m.version >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
+		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
+			"\t\t\t\t\tpage.Next = continuationToken(last)\n", "\t\t\t\t\tpage.Next = continuationToken(key)\n"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
 			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.token == nil {\n", "\tif true {\n"),
 		one("wall_expiry", "expiry by the wall clock", "expired early, lock lost early", "fsm/machine.go",
@@ -159,6 +161,8 @@ func frontEnd() []Mutant {
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
 			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)").shownBy("kill -9"),
+		one("scan_overtakes", "a SCAN overtakes its client's writes", "scan", "mqttfront/role/execute.go",
+			"\tcase r.Read && l.pending.NoConflictingWrite(r):\n", "\tcase r.Read && (l.pending.NoConflictingWrite(r) || command.Kind == fsm.KindScan):\n"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
 			"func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }", "func mayRefuseUnlogged(r *pending.Request) bool { return true }"),
 		{

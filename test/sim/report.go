@@ -37,6 +37,8 @@ type Result struct {
 	Complete   bool
 	Expected   int
 	Repeated   int
+	Scans      int // checked, of Pages pages
+	Pages      int
 	Undecided  int // keys that could not be checked in time
 	Violations []history.Violation
 }
@@ -55,7 +57,7 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	}
 	return &Result{
 		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
-		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Undecided: s.findings.Undecided,
+		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }

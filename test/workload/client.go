@@ -42,6 +42,7 @@ type Request struct {
 	payload    []byte
 	properties *packets.Properties
 	done       chan struct{} // closed at the first reply
+	next       string        // the continuation token of the reply; the history has its label
 }
 
 // Publication is a request on its way to the broker, or a copy of it.
@@ -109,6 +110,9 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	}
 	now := c.load.Now()
 	reply.Bulk = label(reply.Bulk)
+	for i, key := range reply.Keys {
+		reply.Keys[i] = label(key)
+	}
 	text := string(payload)
 	if len(text) > maxLabel {
 		text = string(reply.Bulk)
@@ -118,6 +122,8 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 		return
 	}
 	r.Op.Known, r.Op.Replied, r.Op.Reply, r.Op.Payload, r.Op.Version = true, now, reply, text, version
+	r.next = string(reply.Next)
+	r.Op.Reply.Next = label(reply.Next)
 	r.Op.NotesAt = c.load.History.NoteCount(c.ID)
 	if !version.IsZero() {
 		c.clock.AtLeast(version)
@@ -166,6 +172,7 @@ func (c *Client) Begin(o history.Op) *Request {
 	r := &Request{
 		Op: recorded, done: make(chan struct{}), payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
 	}
+	recorded.After = string(label([]byte(o.After)))
 	c.mu.Lock()
 	c.pending[correlation] = r
 	c.mu.Unlock()
@@ -184,9 +191,15 @@ func (c *Client) send(r *Request) {
 
 // arguments returns the operation as the store reads it.
 func arguments(o *history.Op) []string {
+	key := content(o.Key, o.KeySize)
 	switch o.Verb {
+	case history.Scan:
+		if o.After == "" {
+			return []string{"SCAN", o.Key}
+		}
+		return []string{"SCAN", o.Key, o.After}
 	case history.Set:
-		arguments := []string{"SET", o.Key, content(o.Value, o.Size)}
+		arguments := []string{"SET", key, content(o.Value, o.Size)}
 		if o.Condition != history.Always {
 			arguments = append(arguments, string(o.Condition))
 		}
@@ -202,7 +215,7 @@ func arguments(o *history.Op) []string {
 	case history.Stop:
 		return []string{"KEYNOTIFY", o.Key, "STOP"}
 	default:
-		return []string{string(o.Verb), o.Key}
+		return []string{string(o.Verb), key}
 	}
 }
 

@@ -312,6 +312,44 @@ func (c *Client) large() {
 	}
 }
 
+// A scanned key is so long that the keys of this family do not fit into one page of 256 KiB.
+const (
+	scannedKeys = 16
+	scannedSize = 24_000
+)
+
+// scannedKey returns a key as a label.
+func scannedKey(name string) string { return fmt.Sprintf("scan/%s:%d", name, scannedSize) }
+
+// changes sets and deletes the keys that others list.
+func (c *Client) changes() {
+	for c.load.loaded(between(c.random, c.load.Pace*2, c.load.Pace*10)) {
+		o := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%02d", c.random.IntN(scannedKeys))), KeySize: scannedSize, Value: c.unique()}
+		if c.random.IntN(4) == 0 {
+			o.Verb, o.Value = history.Del, ""
+		}
+		c.Do(o)
+	}
+}
+
+// scans lists these keys page by page. Before, it sets one of its own without waiting: a scan sees what its client sent before it.
+func (c *Client) scans() {
+	for number := 1; c.load.loaded(between(c.random, c.load.Pace*5, c.load.Pace*20)); number++ {
+		own := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%s-%d", c.ID, number)), KeySize: scannedSize, Value: c.unique()}
+		set := c.Begin(own)
+		page := history.Op{Verb: history.Scan, Key: "scan/*", ScanNumber: number}
+		for more := true; more; {
+			r := c.Begin(page)
+			if more = c.Await(r); more {
+				page.After, more = r.next, r.next != ""
+			}
+		}
+		c.Await(set)
+		own.Verb, own.Value = history.Del, ""
+		c.Do(own)
+	}
+}
+
 // Staff hires the clients of a run and lets them work. hire returns a client whose session the broker keeps or does not keep while it
 // is away, or nil for one that is left out.
 func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
@@ -334,6 +372,8 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	}
 	employ("writer-0", true, (*Client).writes)
 	employ("expirer-0", true, (*Client).expires)
+	employ("changer-0", true, (*Client).changes)
+	employ("scanner-0", true, (*Client).scans)
 	employ("anonymous-0", true, (*Client).anonymous)
 	employ("guest-0", true, (*Client).guest)
 	employ("flooder-0", true, (*Client).floods)

@@ -171,6 +171,7 @@ func (r *Report) numbers() []Number {
 		{"keys held against the model (undecided)", fmt.Sprintf("%d (%d)", r.findings.Checked, r.findings.Undecided)},
 		{"notifications that had to come", r.expected()},
 		{"notifications that came again", fmt.Sprint(r.findings.Repeated)},
+		{"scans checked (pages)", fmt.Sprintf("%d (%d)", r.findings.Scans, r.findings.Pages)},
 		{"times two clients believed to hold a lock", fmt.Sprint(r.findings.Contested)},
 		{"most memory of a node", fmt.Sprintf("%d MiB", memory>>20)},
 	}
