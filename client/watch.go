@@ -65,12 +65,12 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 	if err != nil {
 		var refused *ServerError
 		if c.dropLocked(w) && !errors.As(err, &refused) {
-			c.watchAgainLocked(key, nil) // the store may have the watch: without a watcher this ends it
+			c.watchAgainLocked(key, nil) // the store may have the watch; as the key has no watcher, this sends STOP
 		}
 		w.endLocked(err)
 		return nil, err
 	}
-	if w.ended { // a renewal of the same key was refused meanwhile
+	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY of the key
 		return nil, w.err
 	}
 	w.established = true
@@ -165,8 +165,8 @@ func (w *Watcher) gapLocked() {
 
 // watchAgainLocked sends KEYNOTIFY for a key, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
 // a newer watch. It tries until the store answers or the session ends. Then it queues an EventGap for the watchers in missed, and for all
-// if an attempt failed: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. Client.mu must
-// be held.
+// if an attempt failed: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. If the key has no
+// watcher, or loses its last one meanwhile, it sends STOP. Client.mu must be held.
 func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session
 	if session == nil {
@@ -249,7 +249,7 @@ func (c *Client) watchedAgain(key string, missed []*Watcher, err error) (final b
 	}
 }
 
-// notified gives a notification to the watchers of its key. suffix is what follows the prefix of its topic.
+// notified gives a notification to the watchers of its key. suffix is what follows topics.Notifications in its topic.
 func (c *Client) notified(suffix string, p *paho.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)

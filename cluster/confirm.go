@@ -18,7 +18,7 @@ type confirmer struct {
 }
 
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
-// included, answered so to a question that was sent after the call: whoever leads in a later term was voted for by a
+// included, said so to a question that was sent after the call began. The leader of a later term was voted for by a
 // majority, a vote raises the term before it is given, and majorities intersect.
 func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	future := c.self.raft.GetConfiguration()

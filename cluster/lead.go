@@ -64,13 +64,17 @@ func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	lastReason := "" // of an attempt that did not begin to lead: during a transfer every attempt fails alike
+	lastReason := "" // of the last failure: during a leadership transfer every attempt to begin fails alike, and is logged once
 	for {
 		if l.self.raft.State() != raft.Leader {
 			lastReason = ""
 		} else if led, err := l.lead(ctx); err != nil && ctx.Err() == nil && (led || err.Error() != lastReason) {
 			lastReason = err.Error()
-			l.env.Log.Warn("leadership ended", "reason", err)
+			if led {
+				l.env.Log.Warn("leadership ended", "reason", err)
+			} else {
+				l.env.Log.Warn("could not begin to lead", "reason", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader that lacks acknowledgements sends a snapshot that is older than the follower's, and then the entries behind it. The follower keeps its
-// state, and takes what is new to it.
+// A new leader that does not know yet what the follower has sends a snapshot that is older than the follower's, and then the entries after it. The
+// follower keeps its state, and takes what is new to it.
 func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	network := NewNetwork()
 	members := map[raft.ServerID]*member{}
@@ -49,9 +49,9 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	if first, err := follower.snapshots.raftLog.FirstIndex(); err != nil || first+1 < applied {
 		t.Fatalf("the follower's log begins at %d: %v", first, err)
 	}
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
-	if err := lead.Close(stopped); err != nil {
+	ended, end := context.WithCancel(t.Context())
+	end() // so that Close does not transfer the leadership
+	if err := lead.Close(ended); err != nil {
 		t.Fatal(err)
 	}
 

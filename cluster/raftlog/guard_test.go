@@ -111,8 +111,8 @@ func TestStoresAreLocked(t *testing.T) {
 	}
 }
 
-// A process that was stopped, and goes on, has not been waiting for its disk: the deadline is counted in parts.
-func TestStoppedProcessIsNoDeadDisk(t *testing.T) {
+// The time in which a process is stopped (SIGSTOP) does not count as waiting for the disk: the deadline is counted in parts.
+func TestStoppedProcessDoesNotCountAsWaitingForTheDisk(t *testing.T) {
 	exits := make(chan error, 10)
 	watch := Guard{Deadline: 100 * time.Hour, Exit: func(err error) { exits <- err }}.watch("log")
 	watch.passed() // however late: a stop of any length is one part

@@ -36,8 +36,8 @@ func TestGoneIsToldTwice(t *testing.T) {
 	}
 }
 
-// † A client that came back is not told of as away, whatever comes late.
-func TestBackIsNotGone(t *testing.T) {
+// † No disconnect is reported with a time after the client came back, whatever arrives late.
+func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	for name, events := range map[string][]Event{
 		"gone and back":                  {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
 		"taken over":                     {{Kind: Connected, ClientID: "a"}, {Kind: TakenOver, ClientID: "a"}},
@@ -57,7 +57,7 @@ func TestBackIsNotGone(t *testing.T) {
 			}
 			for _, d := range *departures {
 				if d.Time > 2_000-slack {
-					t.Errorf("told of as away at %d", d.Time)
+					t.Errorf("reported as disconnected at %d", d.Time)
 				}
 			}
 		})

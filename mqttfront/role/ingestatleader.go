@@ -21,30 +21,31 @@ func (ingestAtLeader) rejectsRedelivery(q *Requests, r *pending.Request) bool {
 	return r.Command.ID.IsZero() || q.expiredHereLocked(r) || !q.pending.Hints.EndedAt(r.Command.ID, pending.EndNoReply).IsZero()
 }
 
-// isOfUnknownAge is true for a redelivery that this node has not received before, if its message expiry does not tell that it is young. The broker
-// delivers in-flight messages again before queued ones, so no probe precedes the message and bounds its age. Brokers also deliver expired messages,
-// with one second left.
+// isOfUnknownAge is true for a redelivery that this node has not received before, unless more than a second of its message expiry is left: then it has
+// not expired, which bounds its age. The broker delivers in-flight messages again before queued ones, so no probe precedes the message and bounds its
+// age. Brokers also deliver expired messages, with one second left.
 func (ingestAtLeader) isOfUnknownAge(q *Requests, r *pending.Request) bool {
-	const least = time.Second
-	if !r.Redelivered || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > least {
+	const leftWhenExpired = time.Second
+	if !r.Redelivered || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > leftWhenExpired {
 		return false
 	}
 	earlier := q.pending.Get(r.Command.ID) // received by this node, which knows its age
 	return earlier == nil || !earlier.IsOpen()
 }
 
-// standby is the role of a node that does not serve while the broker keeps the requests. It holds none and acknowledges none.
+// standby is the role of a node that does not lead, with ingestAtLeader: the broker keeps the requests. The node holds none and acknowledges none.
 type standby struct{ follower }
 
 func (standby) hasRoom(*pending.Request) bool { return true }
 
-// admit leaves the request to the broker, which delivers it to the next leader.
+// admit leaves the request to the broker, which delivers it to the next leader. A stale one is counted, as where nodes hold requests.
 func (s standby) admit(r *pending.Request, _ dedupResult) {
 	if s.isStaleLocked(r) {
 		s.metrics.HeldDropped.WithLabelValues("stale").Inc()
 	}
 }
 
+// requeued drops the request: it was not acknowledged, so the broker delivers it to the next leader.
 func (s standby) requeued(r *pending.Request) {
 	s.pending.EndWrite(r)
 	s.releaseLocked(r)

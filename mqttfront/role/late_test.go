@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// A client that does not name itself is known by its response topic: that is part of the message, too.
+// Without __srcId the client id comes from the response topic. The request has the same identity either way.
 func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
@@ -19,11 +19,12 @@ func TestIdentityOfAClientWithoutASourceID(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16)) // on clients/c/r
 	arrive(named, del, strings.Repeat("a", 16), "__srcId", "c")
 	if s.proposed[0].ID != named.first().Command.ID {
-		t.Error("the client's own word has two forms")
+		t.Error("the identity depends on whether the client sends __srcId")
 	}
 }
 
-// A copy comes while the store has the request, which has an outcome already: one request is left, and it is counted once.
+// A follower knows the outcome of a request, begins to lead and proposes it. It stops leading, and a copy comes before that proposal fails. The two
+// become one request, which is counted once.
 func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16))
@@ -39,8 +40,8 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	}
 }
 
-// What the leader answered outside of the log says less of a request than that the log shed it.
-func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
+// The log refused a request without a reply. A later report by the leader does not replace that hint.
+func TestReportKeepsTheNoReplyHint(t *testing.T) {
 	f, _ := newNode(t)
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16))
@@ -48,7 +49,7 @@ func TestReportDoesNotHideThatARequestWasShed(t *testing.T) {
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
 	f.HandleBroadcast(command.ID[:])
 	if f.pending.Hints.EndedAt(command.ID, pending.EndNoReply).IsZero() {
-		t.Error("nobody knows any more that it was shed")
+		t.Error("the report replaced the hint")
 	}
 }
 
@@ -89,7 +90,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 			t.Error("a definite refusal of what may have had its effect")
 		}
 		if s.published != 9 {
-			t.Errorf("the delivery watermark is %d: other nodes hold their copies", s.published)
+			t.Errorf("the delivery watermark is %d, want 9: other nodes would keep their copies", s.published)
 		}
 	})
 }
@@ -110,7 +111,8 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	}
 }
 
-// The only member executed a request, and could not answer it for longer than the outcome is remembered. The broker sends it again.
+// The only member executed a request, and could not answer it for longer than the outcome is remembered. The broker sends it again. (The
+// dedup table of the fake store is empty, as if it had forgotten.)
 func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
 	f, s := newNode(t)
 	s.alone = true
@@ -123,15 +125,15 @@ func TestRedeliveredWhileTheReplyWaitsIsNotExecuted(t *testing.T) {
 	}
 }
 
-// collectOnce collects what other nodes hold for a node that can serve at once.
+// collectOnce collects from the other nodes as if the publishing connections were up at once, so it asks only once.
 func collectOnce(t *testing.T, f *node) PeerRequests {
 	t.Helper()
-	ready, cancel := context.WithCancel(t.Context())
-	cancel()
-	return leading(f).CollectFromPeers(t.Context(), ready)
+	untilConnected, connected := context.WithCancel(t.Context())
+	connected()
+	return leading(f).CollectFromPeers(t.Context(), untilConnected)
 }
 
-// † A node that was started anew leads. Its session does not bring a any more, which it had acknowledged, but b. The other node's session lags: it has
+// † A node that was started anew leads. Its session does not deliver request "a" again, which it acknowledged before, but does deliver "b". The other node's session lags: it has
 // b only later. While the publishing connections are not up, the node asks again.
 func TestTakeoverAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -140,12 +142,12 @@ func TestTakeoverAsksAgain(t *testing.T) {
 		other, _ := newNode(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		s.asked = func() map[string][][]byte { return map[string][][]byte{"other": pages(other)} }
-		ready, isReady := context.WithCancel(t.Context())
+		untilConnected, connected := context.WithCancel(t.Context())
 		time.AfterFunc(300*time.Millisecond, func() { withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
 		time.AfterFunc(500*time.Millisecond, func() { withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c") })
-		time.AfterFunc(time.Second, isReady)
+		time.AfterFunc(time.Second, connected)
 		began := time.Now()
-		held := leading(f).CollectFromPeers(t.Context(), ready)
+		held := leading(f).CollectFromPeers(t.Context(), untilConnected)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -156,8 +158,8 @@ func TestTakeoverAsksAgain(t *testing.T) {
 	})
 }
 
-// What is settled is judged when a leadership begins, with what came by the own session until then.
-func TestSettledIsJudgedAtTheEnd(t *testing.T) {
+// What is settled is judged in Leader.Begin, after the collecting, with what this node's own session has brought by then.
+func TestSettledIsJudgedInBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t) // started anew: the first request, which it acknowledged, is lost
 		f.barrier.Pass(time.Now().Add(-time.Second))
@@ -166,7 +168,7 @@ func TestSettledIsJudgedAtTheEnd(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
 		s.held = map[string][][]byte{"other": pages(other)}
-		held := collectOnce(t, f) // the probe takes longer than barrierTime, and so do the publishing connections
+		held := collectOnce(t, f) // no probe returns within barrierTime, and the publishing connections are up by then
 		withExpiry(f, del, strings.Repeat("b", 16), 30, "__srcId", "c")
 		serveWith(f, held)
 		if order := s.order(); order != "ab" {

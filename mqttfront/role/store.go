@@ -7,24 +7,25 @@ import (
 	"holdfast/fsm"
 )
 
-// Store is the replicated state machine, as the front end uses it. A tag that was accepted comes back exactly once, through
-// Applied, ReadDone or Failed of Requests.
+// Store is the replicated state machine, as the front end uses it. If Propose or Read returns true, the tag comes back
+// exactly once, through Applied, ReadDone or Failed of Requests.
 type Store interface {
-	// Propose queues a command for the log and reports whether this node took it up. It is on its way after the next Flush at the latest.
+	// Propose queues a command for the log and reports whether this node took it up. The command is sent at the next Flush at the latest.
 	Propose(command fsm.Command, tag any) bool
-	// Read queues a GET or a SCAN and reports whether this node took it up. It is on its way after the next Flush at the latest.
+	// Read queues a GET or a SCAN and reports whether this node took it up. The command is sent at the next Flush at the latest.
 	Read(command *fsm.Command, tag any) bool
 	// Flush sends what is queued on its way: what comes in a burst makes one log entry, and one round of reads.
 	Flush()
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm(ctx context.Context) error
-	// View runs f with the state, not beside Applied and ReadDone.
+	// View runs f with the state, never concurrently with Applied or ReadDone.
 	View(f func(*fsm.Machine))
 	// Alone reports whether this node is the only member.
 	Alone() bool
 	// Broadcast gives a message to the HandleBroadcast of the front ends of all other nodes that can be reached in time.
 	Broadcast(ctx context.Context, message []byte)
-	// CollectHeld hands what Held of the other nodes' front ends gives to take, page by page, from several goroutines.
+	// CollectHeld calls take with each page of the requests that the other nodes have held for at least age. The calls come in order for each node,
+	// and concurrently for several.
 	CollectHeld(ctx context.Context, age time.Duration, take func(node string, page []byte))
 	// Wall returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
 	Wall() int64

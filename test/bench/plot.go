@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -120,10 +121,10 @@ func short(value float64) string {
 	}
 }
 
-// plot draws throughput against p99 latency, a line for each system and workload, a point for each number of requests under way.
+// plot draws p99 latency against throughput, a line for each system and workload, a point for each number of requests under way.
 func (c *comparison) plot() string {
 	drawn := chart{
-		title: fmt.Sprintf("p99 latency against throughput, %d members, at 1 to %d requests under way", c.Nodes, c.outstanding()[len(c.outstanding())-1]),
+		title: fmt.Sprintf("p99 latency against throughput, %d members, at %d to %d requests under way", c.Nodes, slices.Min(c.outstanding()), slices.Max(c.outstanding())),
 		x:     "requests per second", y: "p99, milliseconds",
 	}
 	for _, name := range c.series() {

@@ -26,6 +26,7 @@ func tool(ctx context.Context, input, name string, arguments ...string) (string,
 	defer cancel()
 	command := exec.CommandContext(ctx, name, arguments...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the harness, which heals and takes down
+	command.WaitDelay = 5 * time.Second                       // a child that the tool leaves may hold its outputs open
 	command.Stdin = strings.NewReader(input)
 	var output, complaints bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaints
@@ -47,7 +48,7 @@ func (c container) do(ctx context.Context, verb string, arguments ...string) err
 	return err
 }
 
-// pid returns the first process of the container as the host sees it, 0 when the container does not run.
+// pid returns the host's process id of the container's first process, "0" if it does not run.
 func (c container) pid(ctx context.Context) (string, error) {
 	output, err := docker(ctx, "inspect", "-f", "{{.State.Pid}}", c.name)
 	return strings.TrimSpace(output), err
@@ -64,13 +65,15 @@ func (c container) exec(ctx context.Context, arguments ...string) (string, error
 	return docker(ctx, append([]string{"exec", c.name}, arguments...)...)
 }
 
-// logs returns the last lines that the container printed.
+// logs returns the last lines that the container printed, to both outputs in their order. If they cannot all be read, the error is at the end.
 func (c container) logs(ctx context.Context, lines int) string {
 	ctx, cancel := context.WithTimeout(ctx, toolTime)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, "docker", "logs", "--tail", fmt.Sprint(lines), c.name).CombinedOutput()
+	command := exec.CommandContext(ctx, "docker", "logs", "--tail", fmt.Sprint(lines), c.name)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the harness
+	output, err := command.CombinedOutput()
 	if err != nil {
-		return err.Error()
+		return fmt.Sprintf("%s\n%v", output, err)
 	}
 	return string(output)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -266,15 +267,15 @@ func TestPasswordIsReadAgain(t *testing.T) {
 }
 
 // A service of systemd's Type=notify says when it has started, and when it stops.
-func TestSystemdIsTold(t *testing.T) {
+func TestSystemdLearnsOfStartAndStop(t *testing.T) {
 	address := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
+	broker := startMosquitto(t) // before NOTIFY_SOCKET is set: Mosquitto would write to it, too
 	t.Setenv("NOTIFY_SOCKET", address)
-	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir())
 	told := func() string {
 		message := make([]byte, 100)
@@ -292,5 +293,20 @@ func TestSystemdIsTold(t *testing.T) {
 	s.stop()
 	if got := told(); got != "STOPPING=1" {
 		t.Errorf("then %q", got)
+	}
+}
+
+// nohup ignores SIGHUP for the program that it starts, which goes on when its terminal is closed.
+func TestIgnoredHangUpDoesNotStopTheServer(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	p := start(t, "sh", "-c", `trap "" HUP; exec "$0" "$@"`, binary, "dev", "--listen", address, "--data", filepath.Join(t.TempDir(), "dev"))
+	eventually(t, "holdfast dev is ready", func() bool { return strings.Contains(p.output.String(), "Holdfast is ready") })
+	if err := p.command.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 { // longer than a stop takes
+		if _, code := holdfast(t, address, "", "set", "k", fmt.Sprint(i), "--timeout", "3s"); code != 0 {
+			t.Fatalf("SET %d after the signal: exit code %d", i, code)
+		}
 	}
 }

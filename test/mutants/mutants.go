@@ -89,7 +89,7 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 func Version1() Mutant {
 	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
 		{File: "fsm/version.go", Old: "const Version = VersionProlong", New: "const Version = 1"},
-		{File: "fsm/version.go", Old: "const lastKind = KindRestore", New: "const lastKind = KindAdvance"},
+		{File: "fsm/version.go", Old: "const lastKind = KindScan", New: "const lastKind = KindAdvance"},
 	}}
 }
 

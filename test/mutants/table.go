@@ -6,7 +6,7 @@ import (
 	"holdfast/test/overlay"
 )
 
-// All returns the mutants, in the order of their packages.
+// All returns the mutants, by the part that they break.
 func All() []Mutant {
 	return slices.Concat(stateMachine(), replication(), frontEnd(), takeover())
 }
@@ -44,7 +44,7 @@ func stateMachine() []Mutant {
 	}
 	main := limits.DedupEntries - limits.DedupEntries/10
 `),
-		one("copy_unprolonged", "a copy does not prolong its outcome", "exactly once", "fsm/execute.go",
+		one("copy_unprolonged", "a copy does not prolong how long the outcome is remembered", "exactly once", "fsm/execute.go",
 			"\tif m.version >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
@@ -129,10 +129,10 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 // Environment `},
 			},
 		},
-		one("heartbeat_term", "a heartbeat raises raft's term beside its main goroutine", "replicas differ", "cluster/raftfix/transport.go",
+		one("heartbeat_term", "a heartbeat raises raft's term outside of its main goroutine", "replicas differ", "cluster/raftfix/transport.go",
 			"ok && (state != raft.Follower || heartbeat.Term > term) {", "ok && heartbeat == nil {"),
 		{
-			Name: "clock_voters", What: "the cluster's clock asks voters only", Check: "odd reply, version ahead", Edits: []overlay.Edit{
+			Name: "clock_voters", What: "the cluster's clock asks voters only, and forgets the clock that the log carries", Check: "odd reply, version ahead", Edits: []overlay.Edit{
 				{File: "cluster/clusterclock.go", Old: "known && server.ID != self {", New: "known && server.ID != self && server.Suffrage == raft.Voter {"},
 				{File: "cluster/clusterclock.go", Old: "\t\tbases = withCarried(bases, c.carried)\n", New: ""},
 			},
@@ -146,7 +146,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 				{File: "cluster/raftfix/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
-		one("snapshot_unanswered", "a follower's log has no placeholder at the index of its snapshot", "recovery", "cluster/raftlog/checkedlog.go",
+		one("snapshot_unanswered", "a follower's log has no placeholders for what its snapshot covers", "recovery", "cluster/raftlog/checkedlog.go",
 			"\tcase at == 0:\n", "\tcase at == 0 || true:\n").shownBy("wiped node", "snapshots", "leaders cut off one after the other", "leadership transfer", "leader that is deposed and does not hear of it"),
 		one("older_snapshot", "a snapshot is restored over a newer state", "end", "cluster/raftfix/receive.go",
 			"\tcase has:\n", "\tcase has && false:\n").shownBy("snapshots", "partition", "leader that is deposed and does not hear of it", "leadership transfer"),
@@ -181,7 +181,7 @@ func frontEnd() []Mutant {
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
-		one("unprobed", "a request that is read long after the last probe is taken", "exactly once", "mqttfront/ingest/connection.go",
+		one("unprobed", "a request is executed although it was read long after the last probe", "exactly once", "mqttfront/ingest/connection.go",
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.shared:\n", "\tcase c.stale.Load() && !s.shared && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// Long values are written down as labels: a word that nobody else ever writes, and the size.
+// In the history a long value, or key, is recorded as its label: "<unique word>:<size>".
 
 // maxLabel is the longest value that is written down as it is.
 const maxLabel = 128
 
-// content returns the value that a label stands for: the label itself, filled up to the size. A size of 0 is the label's.
+// content returns the value that a label stands for: the label itself, filled up to the size. If the size is at most the
+// label's, the value is the label itself.
 func content(label string, size int) string {
 	if size <= len(label) {
 		return label
@@ -20,7 +21,8 @@ func content(label string, size int) string {
 	return label + strings.Repeat("~", size-len(label))
 }
 
-// label returns what stands for a value: for a long one that content has made its label, for any other its hash.
+// label returns what is recorded for a value: up to maxLabel bytes the value itself; for a longer one that content made its label; for any other
+// longer one its size and a hash.
 func label(value []byte) []byte {
 	if len(value) <= maxLabel {
 		return append([]byte(nil), value...)
