@@ -146,6 +146,37 @@ func TestErrors(t *testing.T) {
 }
 
 // A context that has ended before sends nothing.
+// Compare-and-set by the version: a value that came back is not the one that was read.
+func TestIfVersion(t *testing.T) {
+	c := connect(t)
+	ctx := t.Context()
+	first, err := c.Set(ctx, "if-version", []byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.Set(ctx, "if-version", []byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notApplied *client.NotAppliedError
+	if _, err := c.Set(ctx, "if-version", []byte("b"), client.IfVersion(first)); !errors.As(err, &notApplied) || notApplied.Version != second {
+		t.Errorf("SET with an earlier version: %v", err)
+	}
+	if _, err := c.Del(ctx, "if-version", client.IfVersion(first)); !errors.As(err, &notApplied) || notApplied.Version != second {
+		t.Errorf("DEL with an earlier version: %v", err)
+	}
+	third, err := c.Set(ctx, "if-version", []byte("b"), client.Expire(time.Hour), client.IfVersion(second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Del(ctx, "if-version", client.IfVersion(third)); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if _, err := c.Set(ctx, "if-version", nil, client.IfVersion(third)); !errors.As(err, &notApplied) || !notApplied.Version.IsZero() || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("SET of nothing: %v", err)
+	}
+}
+
 func TestKeysComeInOrderFromAllPages(t *testing.T) {
 	c := connect(t)
 	const count = 1500 // more than one page

@@ -18,7 +18,7 @@ type Version = hlc.Timestamp
 // ParseVersion reads the text form of a version.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
-// Option changes how a command is executed. Set takes every option. Del and VDel take Fence only, and ignore the others.
+// Option changes how a command is executed. Set takes every option. Del takes Fence and IfVersion, VDel takes Fence; they ignore the others.
 type Option func(*options)
 
 type options struct {
@@ -43,6 +43,12 @@ func IfAbsentOrEqual(expected []byte) Option {
 	return func(o *options) {
 		o.condition, o.expected = []string{"NEX"}, append([]byte{}, expected...) // not nil
 	}
+}
+
+// IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
+// comes back. The error is a *NotAppliedError otherwise, with the version that is there, or none.
+func IfVersion(version Version) Option {
+	return func(o *options) { o.condition, o.expected = []string{"IFVER", version.String()}, nil }
 }
 
 // Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
@@ -140,9 +146,15 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 	}
 }
 
-// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none.
+// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none, or a *NotAppliedError when
+// IfVersion is not met.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
-	return c.remove(ctx, collect(list).token, []byte("DEL"), []byte(key))
+	o := collect(list)
+	arguments := [][]byte{[]byte("DEL"), []byte(key)}
+	if len(o.condition) == 2 { // IFVER
+		arguments = append(arguments, []byte(o.condition[0]), []byte(o.condition[1]))
+	}
+	return c.remove(ctx, o.token, arguments...)
 }
 
 // VDel deletes a key if it has the value. The error is a *NotAppliedError when it has another, ErrNotFound when it does not

@@ -70,11 +70,14 @@ func (e *ServerError) Is(target error) bool {
 	return false
 }
 
-// NotAppliedError is an ErrNotApplied that knows the version of the value that is there.
+// NotAppliedError is an ErrNotApplied that knows the version of the value that is there. The zero version means that the key does not exist.
 type NotAppliedError struct{ Version hlc.Timestamp }
 
 // Error implements error.
 func (e *NotAppliedError) Error() string {
+	if e.Version.IsZero() {
+		return fmt.Sprintf("%v (the key does not exist)", ErrNotApplied)
+	}
 	return fmt.Sprintf("%v (the value is of version %v)", ErrNotApplied, e.Version)
 }
 

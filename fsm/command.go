@@ -41,7 +41,7 @@ type RequestID [16]byte
 // IsZero reports whether there is no id.
 func (id RequestID) IsZero() bool { return id == RequestID{} }
 
-// Condition restricts a SET.
+// Condition restricts a SET, or a DEL.
 type Condition uint8
 
 // The conditions.
@@ -49,6 +49,7 @@ const (
 	Always          Condition = 0
 	IfAbsent        Condition = 1 // NX
 	IfAbsentOrEqual Condition = 2 // NEX: absent, or equal to Expected
+	IfVersion       Condition = 3 // IFVER, also of a DEL: there, with exactly ExpectedVersion; the log must not hold it before VersionIfVersion
 )
 
 // Dialect is the syntax of replies and notifications that a client expects, where the documented protocol and the client libraries differ.
@@ -72,9 +73,11 @@ type Command struct {
 	Value     []byte // SET: the new value; VDEL: the value to compare with; SCAN: the continuation token, nil for the first page
 	Expected  []byte // SET with IfAbsentOrEqual
 	Condition Condition
-	TTL       int64         // SET: milliseconds, 0 for none
-	Timestamp hlc.Timestamp // SET: the client's clock
-	Token     hlc.Timestamp // SET, DEL, VDEL: the fencing token; zero for none
+	// ExpectedVersion belongs to IfVersion.
+	ExpectedVersion hlc.Timestamp
+	TTL             int64         // SET: milliseconds, 0 for none
+	Timestamp       hlc.Timestamp // SET: the client's clock
+	Token           hlc.Timestamp // SET, DEL, VDEL: the fencing token; zero for none
 
 	// Lifetime is how long, in milliseconds of cluster time, the outcome of a request with an id is remembered.
 	Lifetime int64
@@ -126,6 +129,19 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 
 // NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log. Every version knows it.
 func NoOp() Command { return Command{Kind: KindGet} }
+
+// Before returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
+// it: an unknown option is a syntax error.
+func (c *Command) Before(version uint32) Command {
+	if c.Condition != IfVersion || version >= VersionIfVersion {
+		return *c
+	}
+	before := *c
+	before.Kind, before.Error = KindInvalid, ErrorSyntax
+	before.Key, before.Value = nil, nil
+	before.Condition, before.ExpectedVersion = Always, hlc.Timestamp{}
+	return before
+}
 
 // Refusal returns the command that refuses this one, which has an ID. A silent refusal answers neither the request nor its copies; the log must not
 // hold one before VersionProlong.

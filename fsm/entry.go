@@ -160,7 +160,8 @@ func appendCommand(b []byte, c *Command) []byte {
 	if c.Floor != (Floor{}) {
 		b = appendMessage(b, 29, func(b []byte) []byte { return appendFloor(b, &c.Floor) })
 	}
-	return appendUint(b, 30, c.Offset)
+	b = appendUint(b, 30, c.Offset)
+	return appendTimestamp(b, 31, &c.ExpectedVersion)
 }
 
 func readCommand(r *reader, c *Command) {
@@ -204,6 +205,8 @@ func readCommand(r *reader, c *Command) {
 			c.Floor = r.floor()
 		case 30:
 			c.Offset = r.uint()
+		case 31:
+			c.ExpectedVersion = r.timestamp()
 		default:
 			r.unknown("Command")
 		}
@@ -238,7 +241,7 @@ func readCommandSubject(r *reader, c *Command) {
 	case 9:
 		c.Expected = r.bytes()
 	case 10:
-		c.Condition = Condition(r.small(uint64(IfAbsentOrEqual) + 1))
+		c.Condition = Condition(r.small(uint64(IfVersion) + 1))
 	case 11:
 		c.TTL = r.int()
 	case 12:

@@ -210,9 +210,8 @@ func (m *Machine) set(position int, command *Command, storageLow bool, outcome *
 		result.fail(code)
 		return
 	}
-	if present && (command.Condition == IfAbsent ||
-		(command.Condition == IfAbsentOrEqual && found.value() != string(command.Expected))) {
-		*result = Result{Code: CodeNotApplied, Dialect: result.Dialect, version: found.version(), hasTime: true}
+	if !command.conditionIsMet(found, present) {
+		result.notApplied(found, present)
 		return
 	}
 	if m.exceedsQuota(command, found, present, storageLow) {
@@ -225,6 +224,28 @@ func (m *Machine) set(position int, command *Command, storageLow bool, outcome *
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.emitEvent(outcome, position, stored, false)
 	result.Code, result.version, result.hasTime = CodeOK, version, true
+}
+
+// conditionIsMet reports whether the condition of a SET or a DEL holds for the key. found is its record, if it is present.
+func (c *Command) conditionIsMet(found *record, present bool) bool {
+	switch c.Condition {
+	case IfAbsent:
+		return !present
+	case IfAbsentOrEqual:
+		return !present || found.value() == string(c.Expected)
+	case IfVersion:
+		return present && found.version().Timestamp(hlc.StoreNodeID) == c.ExpectedVersion
+	default:
+		return true
+	}
+}
+
+// notApplied makes the result of a command whose condition is not met. It has the version of the value, if there is one.
+func (r *Result) notApplied(found *record, present bool) {
+	*r = Result{Code: CodeNotApplied, Dialect: r.Dialect}
+	if present {
+		r.version, r.hasTime = found.version(), true
+	}
 }
 
 func (m *Machine) deadline(ttl int64) int64 {
@@ -270,6 +291,10 @@ func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
 	found, present := m.lookup(position, command.Key, outcome)
 	if code := m.fence(&command.Token, found, present); code != NoError {
 		result.fail(code)
+		return
+	}
+	if !command.conditionIsMet(found, present) {
+		result.notApplied(found, present)
 		return
 	}
 	if !present {

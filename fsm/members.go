@@ -12,6 +12,7 @@ const (
 	VersionRestore      = 2 // KindStage, KindRestore
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
 	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
+	VersionIfVersion    = 5 // IfVersion
 )
 
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.

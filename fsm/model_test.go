@@ -127,6 +127,14 @@ func (m *model) run(c *Command, told *[]string) string {
 			return "err " + ErrorTokenLower.Text()
 		}
 	}
+	if (c.Kind == KindSet || c.Kind == KindDel) && c.Condition == IfVersion {
+		switch {
+		case !exists:
+			return "not applied"
+		case v.version != c.ExpectedVersion.String():
+			return "not applied " + v.version
+		}
+	}
 	if c.Kind != KindSet {
 		switch {
 		case !exists:
@@ -209,12 +217,20 @@ func drawCommand(t *rapid.T, wall int64) Command {
 		c.Value = []byte(value.Draw(t, "value"))
 	}
 	if c.Kind == KindSet {
-		c.Condition = Condition(rapid.ByteRange(0, 2).Draw(t, "condition"))
+		c.Condition = Condition(rapid.ByteRange(0, 3).Draw(t, "condition"))
 		if c.Condition == IfAbsentOrEqual {
 			c.Expected = []byte(value.Draw(t, "expected"))
 		}
 		c.TTL = rapid.SampledFrom([]int64{0, 0, 1, 100, 3000}).Draw(t, "ttl")
 		c.Timestamp = hlc.Timestamp{Wall: moment.Draw(t, "timestamp"), Counter: rapid.Uint64Range(0, 3).Draw(t, "counter"), NodeID: "c"}
+	}
+	if c.Kind == KindDel && rapid.Bool().Draw(t, "if version") {
+		c.Condition = IfVersion
+	}
+	if c.Condition == IfVersion { // of some value, or of none
+		c.ExpectedVersion = hlc.Timestamp{
+			Wall: wall + rapid.Int64Range(-3000, 0).Draw(t, "version time"), Counter: rapid.Uint64Range(0, 2).Draw(t, "version counter"), NodeID: hlc.StoreNodeID,
+		}
 	}
 	if c.Kind != KindGet && c.Kind != KindKeyNotify && c.Kind != KindKeyNotifyStop && rapid.IntRange(0, 3).Draw(t, "fenced") == 0 {
 		c.Token = hlc.Timestamp{Wall: moment.Draw(t, "token time"), NodeID: rapid.SampledFrom([]string{"s", "t"}).Draw(t, "token node")}
@@ -239,6 +255,9 @@ func TestAgainstModel(t *testing.T) {
 			m.expire(&wantTold)
 			for i := range commands {
 				commands[i] = drawCommand(rt, m.wall)
+				if v, exists := m.keys[string(commands[i].Key)]; exists && commands[i].Condition == IfVersion && rapid.Bool().Draw(rt, "the version that is there") {
+					commands[i].ExpectedVersion, _ = hlc.Parse(v.version)
+				}
 				want = append(want, m.execute(&commands[i], &wantTold))
 			}
 			outcome := l.apply(commands...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -91,6 +92,50 @@ func TestOrderOfChecks(t *testing.T) {
 	}
 	l.configure(func(s *Settings) { s.CaseInsensitive = true })
 	l.want("case insensitive", l.do(command), CodeError, ErrorEmptyKey)
+}
+
+// A condition on the version looks at nothing else: a key that is gone, or that came back with the same value, does not have it.
+func TestIfVersion(t *testing.T) {
+	l := newLeader(t)
+	first := l.do(l.set("k", "v"))
+	ifVersion := func(r Result) func(*Command) {
+		return func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, r.version.Timestamp(hlc.StoreNodeID) }
+	}
+	again := l.do(l.set("k", "v"))
+	stale := l.do(l.set("k", "w", ifVersion(first)))
+	l.want("an earlier version of the same value", stale, CodeNotApplied, NoError)
+	if stale.version != again.version || !stale.hasTime {
+		t.Errorf("the reply has the version %v, want %v", stale.version, again.version)
+	}
+	l.want("this version", l.do(l.set("k", "w", ifVersion(again))), CodeOK, NoError)
+	del := Command{Kind: KindDel, Key: []byte("k")}
+	ifVersion(again)(&del)
+	l.want("DEL of an earlier version", l.do(del), CodeNotApplied, NoError)
+	current := l.m.Read(&Command{Kind: KindGet, Key: []byte("k")})
+	ifVersion(current)(&del)
+	l.want("DEL of this version", l.do(del), CodeDeleted, NoError)
+	gone := l.do(del)
+	l.want("DEL of nothing", gone, CodeNotApplied, NoError)
+	if gone.hasTime {
+		t.Error("a key that is gone has a version")
+	}
+	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
+}
+
+// Before VersionIfVersion is in force, a condition on the version is what an older member takes it for: a syntax error.
+func TestCommandBeforeAVersion(t *testing.T) {
+	command := Command{Kind: KindSet, ID: RequestID{1}, Key: []byte("k"), Value: []byte("v"), Lifetime: 7, Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, NodeID: "n"}}
+	before := command.Before(VersionIfVersion - 1)
+	if want := (Command{Kind: KindInvalid, ID: RequestID{1}, Lifetime: 7, Error: ErrorSyntax}); !reflect.DeepEqual(before, want) {
+		t.Errorf("%+v", before)
+	}
+	if same := command.Before(VersionIfVersion); !reflect.DeepEqual(same, command) {
+		t.Errorf("%+v", same)
+	}
+	always := Command{Kind: KindSet, Key: []byte("k")}
+	if same := always.Before(1); !reflect.DeepEqual(same, always) {
+		t.Errorf("%+v", same)
+	}
 }
 
 func TestFencing(t *testing.T) {

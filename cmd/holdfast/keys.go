@@ -105,9 +105,28 @@ func (f *fence) options() ([]client.Option, error) {
 	return []client.Option{client.Fence(token)}, nil
 }
 
+// ifVersion is the flag of a condition on the version.
+type ifVersion struct{ text string }
+
+func (v *ifVersion) add(command *cobra.Command) {
+	command.Flags().StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
+}
+
+func (v *ifVersion) options() ([]client.Option, error) {
+	if v.text == "" {
+		return nil, nil
+	}
+	version, err := client.ParseVersion(v.text)
+	if err != nil {
+		return nil, usagef("--if-version is %q: %w", v.text, err)
+	}
+	return []client.Option{client.IfVersion(version)}, nil
+}
+
 func newSet() *cobra.Command {
 	var c connection
 	var f fence
+	var v ifVersion
 	var nx bool
 	var nex, file string
 	var px time.Duration
@@ -121,11 +140,13 @@ func newSet() *cobra.Command {
 			"  holdfast set lines/7/owner plc-a --nx --px 10s        # only if nobody is\n" +
 			"  holdfast set lines/7/owner plc-a --nex --px 10s       # renew, if it is still this one\n" +
 			"  holdfast set lines/7/owner plc-b --nex=plc-a          # only if it is plc-a's, or nobody's\n" +
+			"  holdfast set lines/7/recipe 'steel, 3mm' --if-version 1696374425000:1:StateStore\n" +
 			"  holdfast set lines/7/state running --fence \"$HOLDFAST_FENCING_TOKEN\"",
 		Args: positional(cobra.RangeArgs(1, 2)),
 	}
 	c.add(command)
 	f.add(command)
+	v.add(command)
 	flags := command.Flags()
 	flags.BoolVar(&nx, "nx", false, "only if the key does not exist")
 	flags.StringVar(&nex, "nex", "", "only if the key does not exist or has this `value`; without a value: the new one")
@@ -137,9 +158,16 @@ func newSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		condition, err := v.options()
+		if err != nil {
+			return err
+		}
+		options = append(options, condition...)
 		switch {
 		case nx && flags.Changed("nex"):
 			return usagef("--nx and --nex exclude each other")
+		case len(condition) > 0 && (nx || flags.Changed("nex")):
+			return usagef("--if-version excludes --nx and --nex")
 		case nx:
 			options = append(options, client.IfAbsent())
 		case flags.Changed("nex") && nex == sameValue:
@@ -207,10 +235,17 @@ func readAll(ctx context.Context, stdin io.Reader) (value []byte, err error) {
 }
 
 func newDel() *cobra.Command {
-	return newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe", cobra.ExactArgs(1),
+	var v ifVersion
+	command := newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n  holdfast del lines/7/recipe --if-version 1696374425000:1:StateStore", cobra.ExactArgs(1),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
-			return store.Del(ctx, arguments[0], options...)
+			condition, err := v.options()
+			if err != nil {
+				return client.Version{}, err
+			}
+			return store.Del(ctx, arguments[0], append(options, condition...)...)
 		})
+	v.add(command)
+	return command
 }
 
 func newVDel() *cobra.Command {

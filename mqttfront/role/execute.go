@@ -67,6 +67,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
+		command = command.Before(l.version)
 		l.stripOversize(&command)
 	}
 	l.pending.BeginWrite(r)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"holdfast/fsm"
+	"holdfast/hlc"
 	"holdfast/internal/glob"
 	"holdfast/resp"
 )
@@ -69,6 +70,9 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		kind, least, most = fsm.KindSet, 3, request.Count
 	case g.is(verb, "DEL"):
 		kind = fsm.KindDel
+		if request.Count == 4 && g.is(arguments[2], "IFVER") {
+			most = 4
+		}
 	case g.is(verb, "VDEL"):
 		kind, least, most = fsm.KindVDel, 3, 3
 	case g.is(verb, "KEYNOTIFY"):
@@ -88,6 +92,7 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		return fsm.ErrorEmptyKey
 	}
 	command.Kind, command.Key = kind, arguments[1]
+	command.Condition, command.ExpectedVersion = fsm.Always, hlc.Timestamp{}
 	switch kind {
 	case fsm.KindSet:
 		command.Value = arguments[2]
@@ -96,6 +101,10 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		}
 	case fsm.KindVDel:
 		command.Value = arguments[2]
+	case fsm.KindDel:
+		if request.Count > 2 && !g.version(arguments[2:], command) {
+			return fsm.ErrorSyntax
+		}
 	case fsm.KindKeyNotify:
 		switch {
 		case request.Count == 2 || g.is(arguments[2], "GET"):
@@ -124,9 +133,19 @@ func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 	return fsm.NoError
 }
 
-// setOptions reads [NX | NEX [expected]] [PX ms] in any order, each at most once.
+// version reads IFVER version, at the beginning of the options.
+func (g grammar) version(options [][]byte, command *fsm.Command) bool {
+	if len(options) < 2 || !g.is(options[0], "IFVER") || command.Condition != fsm.Always {
+		return false
+	}
+	version, err := hlc.Parse(string(options[1]))
+	command.Condition, command.ExpectedVersion = fsm.IfVersion, version
+	return err == nil
+}
+
+// setOptions reads [NX | NEX [expected] | IFVER version] [PX ms] in any order, each at most once.
 func (g grammar) setOptions(options [][]byte, command *fsm.Command) bool {
-	command.Condition, command.Expected, command.TTL = fsm.Always, nil, 0
+	command.Expected, command.TTL = nil, 0
 	for len(options) > 0 {
 		switch {
 		case g.is(options[0], "PX") && command.TTL == 0 && len(options) > 1:
@@ -135,6 +154,8 @@ func (g grammar) setOptions(options [][]byte, command *fsm.Command) bool {
 				return false
 			}
 			command.TTL, options = ttl, options[2:]
+		case g.version(options, command):
+			options = options[2:]
 		case g.is(options[0], "NX") && command.Condition == fsm.Always:
 			command.Condition, options = fsm.IfAbsent, options[1:]
 		case g.is(options[0], "NEX") && command.Condition == fsm.Always:

@@ -23,6 +23,20 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 		{[]string{"get"}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorArguments},
 		{[]string{"GET"}, 0, fsm.NoError, fsm.ErrorArguments},
 		{[]string{"expire", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
+		{[]string{"SET", "k", "v", "IFVER", "1:2:StateStore"}, fsm.KindSet, fsm.NoError, fsm.NoError},
+		{[]string{"SET", "k", "v", "PX", "5", "IFVER", "1:2:StateStore"}, fsm.KindSet, fsm.NoError, fsm.NoError},
+		{[]string{"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, fsm.KindSet, fsm.NoError, fsm.NoError},
+		{[]string{"SET", "k", "v", "ifver", "1:2:StateStore"}, fsm.KindSet, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"SET", "k", "v", "IFVER", "1:2"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"SET", "k", "v", "IFVER"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"SET", "k", "v", "NX", "IFVER", "1:2:StateStore"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"SET", "k", "v", "IFVER", "1:2:StateStore", "NX"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"SET", "k", "v", "IFVER", "1:2:StateStore", "IFVER", "1:2:StateStore"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"DEL", "k", "IFVER", "1:2:StateStore"}, fsm.KindDel, fsm.NoError, fsm.NoError},
+		{[]string{"DEL", "k", "IFVER", "x"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"DEL", "k", "IFVER"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"DEL", "k", "l", "m"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"VDEL", "k", "v", "IFVER", "1:2:StateStore"}, 0, fsm.NoError, fsm.ErrorArguments},
 		{[]string{"SCAN", "k*"}, fsm.KindScan, fsm.NoError, fsm.NoError},
 		{[]string{"scan", "k*"}, fsm.KindScan, fsm.ErrorUnknownCommand, fsm.NoError},
 		{[]string{"SCAN", "k*", "token"}, fsm.KindScan, fsm.NoError, fsm.NoError},
@@ -51,7 +65,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 
 // A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
-	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "SCAN", "a[", "*"})
+	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore"})
 	rapid.Check(t, func(t *rapid.T) {
 		arguments := rapid.SliceOfN(word, 1, 8).Draw(t, "arguments")
 		request, err := resp.ReadRequest(resp.AppendArray(nil, arguments...))
@@ -82,7 +96,7 @@ func TestMilliseconds(t *testing.T) {
 }
 
 func FuzzParsePayload(f *testing.F) {
-	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}} {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}} {
 		f.Add(resp.AppendArray(nil, arguments...))
 	}
 	f.Add([]byte("*1000000000\r\n"))

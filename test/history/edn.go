@@ -61,6 +61,10 @@ func registerEDN(o *Op) (f, value string) {
 		return ":read", readEDN(o)
 	case o.Verb == Set && o.Condition == Always:
 		return ":write", strconv.Quote(o.Value)
+	case o.Verb == Set && o.Condition == IfVer: // values are unique, so a value stands for its version
+		return ":cas", "[" + strconv.Quote(o.Expected) + " " + strconv.Quote(o.Value) + "]"
+	case o.Verb == Del && o.Condition == IfVer:
+		return ":delete-if", strconv.Quote(o.Expected)
 	case o.Verb == Set && o.Condition == NEX:
 		return ":cas-or-create", "[" + strconv.Quote(cmp.Or(o.Expected, o.Value)) + " " + strconv.Quote(o.Value) + "]"
 	case o.Verb == Set:

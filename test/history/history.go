@@ -34,6 +34,7 @@ const (
 	Always Condition = ""
 	NX     Condition = "NX"
 	NEX    Condition = "NEX"
+	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: values are unique
 )
 
 // Op is one operation as its client saw it. Times are since the beginning of the run. It is written by its client only, until the
@@ -46,14 +47,16 @@ type Op struct {
 	Value     string // SET, VDEL; of a long value its label
 	Condition Condition
 	Expected  string // NEX with an expected value; empty: the new one
-	TTL       time.Duration
-	Token     hlc.Timestamp
-	Anonymous bool // without enough correlation data to be recognized
-	Late      bool // copies may come when the outcome is forgotten
-	NoExpiry  bool // no message expiry
-	Final     bool // a read at the end
-	Size      int  // of the value, when it is longer than its label
-	KeySize   int  // of the key, when it is longer than its label
+	// ExpectedVersion is IFVER's.
+	ExpectedVersion hlc.Timestamp
+	TTL             time.Duration
+	Token           hlc.Timestamp
+	Anonymous       bool // without enough correlation data to be recognized
+	Late            bool // copies may come when the outcome is forgotten
+	NoExpiry        bool // no message expiry
+	Final           bool // a read at the end
+	Size            int  // of the value, when it is longer than its label
+	KeySize         int  // of the key, when it is longer than its label
 
 	ScanNumber int    // SCAN: among its client's, from 1 on; the pages of one have the same
 	After      string // SCAN: the continuation token, or its label; empty for the first page

@@ -64,6 +64,9 @@ func stepWrite(state register, o *Op, known bool, reply *resp.Reply) (bool, regi
 	is := func(kind resp.ReplyKind, integer int64) bool {
 		return !known || reply.Kind == kind && reply.Integer == integer
 	}
+	if o.Condition == IfVer && !(state.Present && state.Value == o.Expected) {
+		return is(resp.ReplyNotApplied, -1), state
+	}
 	switch o.Verb {
 	case Set:
 		expected := o.Expected

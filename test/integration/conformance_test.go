@@ -93,6 +93,23 @@ func rows() []row {
 		{name: "a fraction is rounded up", payload: array("SET", "c3", "b", "PX", "100000.25"), want: "+OK\r\n", ts: "new"},
 		{name: "the longest PX", payload: array("SET", "c3", "b", "PX", "9007199254740992"), want: "+OK\r\n", ts: "new"},
 
+		// §12.1: version conditions. {stored} is the version that the last "new" row got.
+		{name: "SET v", payload: array("SET", "v", "a"), want: "+OK\r\n", ts: "new"},
+		{name: "IFVER of another version", payload: "*5\r\n$3\r\nSET\r\n$1\r\nv\r\n$1\r\nb\r\n$5\r\nIFVER\r\n$14\r\n1:0:StateStore\r\n", want: "-1\r\n", ts: "stored"},
+		{name: "IFVER of another version, sdk", payload: array("SET", "v", "b", "IFVER", "1:0:StateStore"), want: ":-1\r\n", ts: "stored", properties: sdk()},
+		{name: "DEL IFVER of another version", payload: array("DEL", "v", "IFVER", "1:0:StateStore"), want: "-1\r\n", ts: "stored"},
+		{name: "IFVER", payload: array("SET", "v", "b", "IFVER", "{stored}", "PX", "100000"), want: "+OK\r\n", ts: "new"},
+		{name: "PX before IFVER, with leading zeros", payload: array("SET", "v", "c", "PX", "100000", "IFVER", "00{stored}"), want: "+OK\r\n", ts: "new"},
+		{name: "DEL IFVER", payload: array("DEL", "v", "IFVER", "{stored}"), want: ":1\r\n", ts: "stored"},
+		{name: "IFVER of nothing", payload: array("SET", "v", "a", "IFVER", "{stored}"), want: "-1\r\n", ts: "none"},
+		{name: "DEL IFVER of nothing", payload: array("DEL", "v", "IFVER", "{stored}"), want: "-1\r\n", ts: "none"},
+		{name: "IFVER of no version", payload: array("SET", "v", "a", "IFVER", "1:0"), want: errSyntax, ts: "none"},
+		{name: "IFVER without", payload: array("SET", "v", "a", "IFVER"), want: errSyntax},
+		{name: "IFVER and NX", payload: array("SET", "v", "a", "IFVER", "1:0:StateStore", "NX"), want: errSyntax},
+		{name: "NEX and IFVER", payload: array("SET", "v", "a", "NEX", "x", "IFVER", "1:0:StateStore"), want: errSyntax},
+		{name: "NEX IFVER expects IFVER", payload: array("SET", "v", "a", "NEX", "IFVER"), want: "+OK\r\n", ts: "new"},
+		{name: "DEL IFVER without", payload: array("DEL", "v", "IFVER"), want: errArguments},
+
 		// §2, §3: what is wrong with a request
 		{name: "PX 0", payload: array("SET", "k", "v", "PX", "0"), want: errSyntax, ts: "none"},
 		{name: "PX too long", payload: array("SET", "k", "v", "PX", "9007199254740993"), want: errSyntax},
@@ -224,7 +241,7 @@ func TestConformanceTable(t *testing.T) {
 			if strings.Contains(r.payload, "\r\nSET\r\n") && !r.noTS && !hasKey(properties, "__ts") {
 				properties = append([]string{"__ts", now()}, properties...)
 			}
-			m := p.call(request{payload: r.payload, properties: properties})
+			m := p.call(request{payload: withVersion(r.payload, stored), properties: properties})
 			if got := string(m.Payload); got != r.want {
 				t.Errorf("%s: %.80q, want %.80q", r.name, got, r.want)
 			}
@@ -247,6 +264,15 @@ func TestConformanceTable(t *testing.T) {
 			}
 		}
 	})
+}
+
+// withVersion puts a version in the place of {stored}, and its size in the place of the size of that.
+func withVersion(payload, version string) string {
+	for _, zeros := range []string{"", "00"} {
+		text := zeros + "{stored}"
+		payload = strings.ReplaceAll(payload, fmt.Sprintf("$%d\r\n%s\r\n", len(text), text), fmt.Sprintf("$%d\r\n%s\r\n", len(zeros+version), zeros+version))
+	}
+	return payload
 }
 
 func hasKey(properties []string, key string) bool {

@@ -231,6 +231,9 @@ func TestRollingUpgrade(t *testing.T) {
 		if _, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes"); code == 0 {
 			t.Errorf("with %d old members a newer command was proposed: code %d", 3-i, code)
 		}
+		if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code == 0 || code == 1 {
+			t.Errorf("with %d old members a condition on the version was understood: code %d", 3-i, code)
+		}
 		if code, _ := s.stop(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
@@ -244,6 +247,9 @@ func TestRollingUpgrade(t *testing.T) {
 		_, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes")
 		return code == 0
 	})
+	if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code != 1 {
+		t.Errorf("a condition on the version that is not met: code %d, want 1", code)
+	}
 	l.stop()
 	l.check(t, broker.address)
 }

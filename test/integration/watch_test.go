@@ -294,6 +294,10 @@ func TestProtocolSettings(t *testing.T) {
 		must(t, p.call(request{payload: array("set", "k", "w", "nx"), properties: ts}), ":-1\r\n")
 		must(t, p.call(request{payload: array("set", "k", "w", "ex"), properties: ts}), errSyntax)
 		must(t, p.call(request{payload: array("get", "k", "l")}), errArguments)
-		must(t, p.call(request{payload: array("scan", "k")}), errUnknown)
+		must(t, p.call(request{payload: array("expire", "k")}), errUnknown)
+		must(t, p.call(request{payload: array("scan", "[k]")}), "*1\r\n*1\r\n$1\r\nk\r\n")
+		must(t, p.call(request{payload: array("scan", "[")}), errSyntax)
+		must(t, p.call(request{payload: array("scan", "k", "")}), errToken)
+		must(t, p.call(request{payload: array("set", "k", "w", "ifver", "1:0:StateStore"), properties: ts}), ":-1\r\n")
 	})
 }

@@ -50,6 +50,8 @@ func stateMachine() []Mutant {
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
 			"\t\t\t\t\tpage.Next = continuationToken(last)\n", "\t\t\t\t\tpage.Next = continuationToken(key)\n"),
+		one("if_version_off", "a condition on the version holds for any value", "linearizability", "fsm/execute.go",
+			"return present && found.version().Timestamp(hlc.StoreNodeID) == c.ExpectedVersion", "return present"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
 			"\tif token.TooFarAhead(m.wall) {\n\t\treturn ErrorTokenSkew\n\t}\n\tif !present || found.token == nil {\n", "\tif true {\n"),
 		one("wall_expiry", "expiry by the wall clock", "expired early, lock lost early", "fsm/machine.go",

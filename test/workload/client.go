@@ -203,13 +203,20 @@ func arguments(o *history.Op) []string {
 		if o.Condition != history.Always {
 			arguments = append(arguments, string(o.Condition))
 		}
-		if o.Expected != "" {
+		if o.Condition == history.IfVer {
+			arguments = append(arguments, o.ExpectedVersion.String())
+		} else if o.Expected != "" {
 			arguments = append(arguments, o.Expected)
 		}
 		if o.TTL > 0 {
 			arguments = append(arguments, "PX", strconv.FormatInt(o.TTL.Milliseconds(), 10))
 		}
 		return arguments
+	case history.Del:
+		if o.Condition == history.IfVer {
+			return []string{"DEL", key, "IFVER", o.ExpectedVersion.String()}
+		}
+		return []string{"DEL", key}
 	case history.VDel:
 		return []string{"VDEL", o.Key, o.Value}
 	case history.Stop:

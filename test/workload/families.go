@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/hlc"
 	"holdfast/resp"
 	"holdfast/test/history"
 )
@@ -31,23 +32,32 @@ func (c *Client) pause() bool {
 
 // registers reads and writes a few keys that others read and write, too, with all conditions.
 func (c *Client) registers() {
-	last := make(map[string]string) // by key: what it saw last
+	type seen struct {
+		value   string
+		version hlc.Timestamp
+	}
+	last := make(map[string]seen) // by key: what it saw last
 	for c.pause() {
 		key := c.key("r", c.random.IntN(3))
 		o := history.Op{Key: key, Value: c.unique()}
-		switch n := c.random.IntN(20); {
-		case n < 8:
+		switch n := c.random.IntN(24); {
+		case n >= 20 && last[key].value != "":
+			o.Verb, o.Condition, o.Expected, o.ExpectedVersion = history.Set, history.IfVer, last[key].value, last[key].version
+			if n == 23 {
+				o.Verb, o.Value = history.Del, ""
+			}
+		case n < 8 || n >= 20:
 			o.Verb, o.Value = history.Get, ""
 		case n < 12:
 			o.Verb = history.Set
 		case n < 14:
 			o.Verb, o.Condition = history.Set, history.NX
 		case n < 17:
-			o.Verb, o.Condition, o.Expected = history.Set, history.NEX, last[key]
+			o.Verb, o.Condition, o.Expected = history.Set, history.NEX, last[key].value
 		case n < 18:
 			o.Verb, o.Value = history.Del, ""
 		default:
-			o.Verb, o.Value = history.VDel, last[key]
+			o.Verb, o.Value = history.VDel, last[key].value
 			if o.Value == "" {
 				o.Value = "nothing"
 			}
@@ -57,9 +67,9 @@ func (c *Client) registers() {
 		switch {
 		case !ok:
 		case done.Verb == history.Get:
-			last[key] = string(done.Reply.Bulk)
+			last[key] = seen{string(done.Reply.Bulk), done.Version}
 		case done.Verb == history.Set && done.Applied():
-			last[key] = done.Value
+			last[key] = seen{done.Value, done.Version}
 		}
 	}
 }
