@@ -145,7 +145,6 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A context that has ended before sends nothing.
 // Compare-and-set by the version: a value that came back is not the one that was read.
 func TestIfVersion(t *testing.T) {
 	c := connect(t)
@@ -217,6 +216,7 @@ func TestKeysComeInOrderFromAllPages(t *testing.T) {
 	}
 }
 
+// A context that has ended before sends nothing.
 func TestCancelledBeforeSending(t *testing.T) {
 	c := connect(t)
 	ended, cancel := context.WithCancel(t.Context())

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -120,12 +121,12 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
 // Keys returns all keys that match a pattern and that the client may read, in the order of their bytes (SCAN). In the pattern, * is any run of
 // characters, ? one character, [abc] and [a-z] one of these, [!a] any other one. It asks for one page after the other. A key that is there from
 // the first request to the last reply comes once; one that is created or deleted meanwhile may be missing. Keys that are not valid UTF-8 never
-// come. An error ends the sequence, with an empty key. The context bounds all of it; without a deadline each page may take Config.Timeout.
+// come. A page that the store refuses as overload is asked for again. An error ends the sequence, with an empty key. The context bounds all of it; without a deadline each page may take Config.Timeout.
 func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		arguments := [][]byte{[]byte("SCAN"), []byte(pattern)}
 		for {
-			a, err := c.do(ctx, Version{}, arguments...)
+			a, err := c.page(ctx, arguments)
 			if err == nil && a.reply.Kind != resp.ReplyPage {
 				err = unexpected(a)
 			}
@@ -142,6 +143,18 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 				return
 			}
 			arguments = append(arguments[:2:2], a.reply.Next)
+		}
+	}
+}
+
+// page asks for a page. The store answers a few SCANs at a time and refuses others, so it asks again until the time for an answer is over.
+func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
+	defer cancel()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		a, err := c.do(ctx, Version{}, arguments...)
+		if !errors.Is(err, ErrOverloaded) || !pause(ctx, wait) {
+			return a, err
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 		m.configure(command)
 	case KindAdvance:
 		m.raiseClocks(&command.Floor)
-		m.version = max(m.version, command.Version)
+		m.raiseVersion(command.Version)
 	case KindPinNonVoter, KindAllowPromotion:
 		*result = m.pin(string(command.Key), command.Kind == KindPinNonVoter)
 	case KindStage:
@@ -150,7 +150,7 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	case command.Error != NoError:
 		return command.Error
 	case command.Kind == KindScan:
-		return checkScan(command)
+		return m.checkScan(command)
 	case command.Oversize,
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,

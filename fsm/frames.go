@@ -50,7 +50,8 @@ func appendMeta(b []byte, m *Machine) []byte {
 	for _, id := range m.pinned {
 		b = appendElement(b, 14, id)
 	}
-	return appendUint(b, 15, m.staged.nonce)
+	b = appendUint(b, 15, m.staged.nonce)
+	return appendUint(b, 17, m.scanSecret) // 16 is in frames of its own
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -88,6 +89,8 @@ func (m *Machine) readMeta(r *reader) {
 			m.staged.nonce = r.uint()
 		case 16: // in frames of its own, which follow the first
 			m.staged.data = append(m.staged.data, r.bytes()...)
+		case 17:
+			m.scanSecret = r.uint()
 		default:
 			r.unknown("Meta")
 		}

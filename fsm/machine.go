@@ -27,6 +27,9 @@ type Machine struct {
 	staged staged
 	pinned []string // raft ids, ascending; never changed in place
 
+	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before.
+	scanSecret uint64
+
 	values      values
 	watches     watches
 	dedup       dedup
@@ -95,8 +98,17 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 func (m *Machine) lead(term uint64, command *Command) {
 	m.staged = staged{} // whoever restores has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
-	m.version = max(m.version, command.Version)
+	m.raiseVersion(command.Version)
 	m.mixIntoStateHash('L', term, command.Nonce)
+}
+
+// raiseVersion puts a version of the log in force.
+func (m *Machine) raiseVersion(version uint32) {
+	m.version = max(m.version, version)
+	if m.version >= VersionScan && m.scanSecret == 0 {
+		m.scanSecret = m.leader.nonce
+		m.mixIntoStateHash('T', m.scanSecret)
+	}
 }
 
 // isNext reports whether an entry is the next of the leader that serves: neither one that a leader slipped in before its LeaderStart,

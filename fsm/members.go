@@ -13,6 +13,7 @@ const (
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
 	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
 	VersionIfVersion    = 5 // IfVersion
+	VersionScan         = 5 // the secret of continuation tokens: without it a SCAN is unknown
 )
 
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.

@@ -72,6 +72,9 @@ func (m *Machine) replace(command *Command) Result {
 	if !m.configured {
 		m.settings, m.configured = restored.settings, restored.configured
 	}
+	if restored.scanSecret != 0 { // tokens of the store that was backed up stay valid
+		m.scanSecret = restored.scanSecret
+	}
 	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
 }

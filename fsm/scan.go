@@ -1,9 +1,7 @@
 package fsm
 
 import (
-	"encoding/base64"
-	"encoding/binary"
-	"hash/crc32"
+	"errors"
 	"strings"
 
 	"holdfast/internal/glob"
@@ -14,6 +12,8 @@ import (
 type KeyPage struct {
 	Keys []string // ascending
 	Next string   // the continuation token; empty if there is no further page
+
+	sealer *sealer
 }
 
 // First returns the page with the first n keys only. The token of a shortened page goes on after the last one. n is at least 1.
@@ -21,20 +21,23 @@ func (p *KeyPage) First(n int) *KeyPage {
 	if n >= len(p.Keys) {
 		return p
 	}
-	return &KeyPage{Keys: p.Keys[:n], Next: continuationToken(p.Keys[n-1])}
+	return &KeyPage{Keys: p.Keys[:n], Next: p.sealer.seal(p.Keys[n-1]), sealer: p.sealer}
 }
 
-// The bounds of a page. With them a SCAN holds up nobody: it runs while no entry is applied.
+// The bounds of a page. No entry is applied while a page is read, which takes a few milliseconds at most. Only a key of tens of kilobytes with a
+// pattern that is made for it takes longer, up to glob.MaxSize steps for each of its bytes.
 const (
 	maxPageKeys   = 1000
 	maxPageBytes  = 256 << 10 // of the keys
 	maxPageVisits = 10_000    // keys looked at
-	maxPageSteps  = 8 << 20   // of matching, as an upper bound
+	maxPageSteps  = 2 << 20   // of matching, as an upper bound
 )
 
-func checkScan(command *Command) ErrorCode {
+func (m *Machine) checkScan(command *Command) ErrorCode {
 	switch {
-	case len(command.Key) > glob.MaxSize:
+	case m.scanSecret == 0: // as members answer that do not know it
+		return ErrorUnknownCommand
+	case command.Oversize, len(command.Key) > glob.MaxSize:
 		return ErrorQuota
 	case command.Unidentified:
 		return ErrorNotAuthorized
@@ -43,23 +46,27 @@ func checkScan(command *Command) ErrorCode {
 	}
 }
 
-// scan answers a SCAN: the keys after the one in the token that match, and that the caller may read. Every page goes on behind at least one key
-// that this one looked at, so that a scan ends.
+// scan answers a SCAN: the keys after the one in the token that match, and that the caller may read. A page that has a token looked at one key at
+// least, behind which the next page begins, so a scan ends.
 func (m *Machine) scan(command *Command, result *Result) {
 	pattern, err := glob.Compile(string(command.Key))
-	if err != nil {
+	switch {
+	case errors.Is(err, glob.ErrTooLong):
+		result.fail(ErrorQuota)
+		return
+	case err != nil:
 		result.fail(ErrorSyntax)
 		return
 	}
+	page := &KeyPage{sealer: newSealer(m.scanSecret)}
 	after := ""
 	if command.Value != nil {
 		var valid bool
-		if after, valid = readContinuationToken(command.Value); !valid {
+		if after, valid = page.sealer.open(string(command.Value)); !valid {
 			result.fail(ErrorInvalidToken)
 			return
 		}
 	}
-	page := &KeyPage{}
 	if !pattern.MatchesNothing() {
 		m.fillPage(page, pattern, after, m.keyReader(&command.Principal))
 	}
@@ -68,7 +75,7 @@ func (m *Machine) scan(command *Command, result *Result) {
 
 // keyReader says what a principal may read.
 type keyReader struct {
-	rules int // patterns that mayRead compares a key with
+	steps int // of mayRead, for each byte of a key
 	// mayRead reports whether the principal may read a key.
 	mayRead func(key string) bool
 }
@@ -79,7 +86,7 @@ func (m *Machine) keyReader(principal *policy.Principal) keyReader {
 	}
 	grants := m.settings.Policy.Grants(principal, policy.Read)
 	var scratch []byte
-	return keyReader{rules: grants.Size(), mayRead: func(key string) bool {
+	return keyReader{steps: grants.Steps(), mayRead: func(key string) bool {
 		scratch = append(scratch[:0], key...)
 		return grants.Allow(scratch)
 	}}
@@ -98,16 +105,16 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, r
 			return true
 		}
 		if visits == maxPageVisits || steps >= maxPageSteps {
-			page.Next = continuationToken(last)
+			page.Next = page.sealer.seal(last)
 			return false
 		}
 		visits++
 		steps += pattern.Steps(len(key))
 		if r.deadline > m.now && pattern.Match(key) {
-			steps += reader.rules * (len(key) + 1)
+			steps += reader.steps * (len(key) + 1)
 			if reader.mayRead(key) {
 				if len(page.Keys) == maxPageKeys || len(page.Keys) > 0 && bytes+len(key) > maxPageBytes {
-					page.Next = continuationToken(last)
+					page.Next = page.sealer.seal(last)
 					return false
 				}
 				page.Keys = append(page.Keys, key)
@@ -117,27 +124,18 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, r
 		last = key
 		return true
 	})
+	page.detach(bytes)
 }
 
-// tokenFormat is the first byte of a continuation token. The checksum of the key follows, then the key after which the next page begins. It names
-// no member and nothing that a member keeps. Like a format on the disk, it changes only with its number, and old tokens stay valid.
-const tokenFormat = 1
-
-const tokenHeader = 1 + 4
-
-func continuationToken(after string) string {
-	b := make([]byte, 0, tokenHeader+len(after))
-	b = append(b, tokenFormat)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum([]byte(after), castagnoli()))
-	return base64.RawURLEncoding.EncodeToString(append(b, after...))
-}
-
-// readContinuationToken returns the key of a token, and whether the token is one that continuationToken makes.
-func readContinuationToken(token []byte) (after string, valid bool) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(string(token))
-	if err != nil || len(b) <= tokenHeader || b[0] != tokenFormat {
-		return "", false
+// detach copies the keys, which are size bytes: they are parts of records, and would keep the values in memory.
+func (p *KeyPage) detach(size int) {
+	var all strings.Builder
+	all.Grow(size)
+	for _, key := range p.Keys {
+		all.WriteString(key)
 	}
-	key := b[tokenHeader:]
-	return string(key), binary.LittleEndian.Uint32(b[1:]) == crc32.Checksum(key, castagnoli())
+	rest := all.String()
+	for i, key := range p.Keys {
+		p.Keys[i], rest = rest[:len(key)], rest[len(key):]
+	}
 }

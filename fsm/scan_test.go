@@ -2,11 +2,13 @@ package fsm
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -50,8 +52,14 @@ func (l *testLeader) setAll(keys ...string) {
 }
 
 func TestScanErrors(t *testing.T) {
-	l := newLeader(t)
-	valid := continuationToken("k")
+	l := newLeaderOf(t, Version)
+	seal := newSealer(l.m.scanSecret).seal
+	valid := seal("key")
+	damaged := func(at int) []byte {
+		token := []byte(valid)
+		token[at] ^= 1
+		return token
+	}
 	for name, test := range map[string]struct {
 		command *Command
 		want    ErrorCode
@@ -60,13 +68,16 @@ func TestScanErrors(t *testing.T) {
 		"unclosed class":            {scanOf("a[b", nil), ErrorSyntax},
 		"longest pattern":           {scanOf(strings.Repeat("a", glob.MaxSize), nil), NoError},
 		"pattern that is too long":  {scanOf(strings.Repeat("a", glob.MaxSize+1), nil), ErrorQuota},
+		"pattern that was left out": {&Command{Kind: KindScan, Oversize: true}, ErrorQuota},
 		"token":                     {scanOf("a", []byte(valid)), NoError},
 		"empty token":               {scanOf("a", []byte{}), ErrorInvalidToken},
-		"token that is no base64":   {scanOf("a", []byte("%%%")), ErrorInvalidToken},
-		"token with a padding":      {scanOf("a", []byte(valid+"=")), ErrorInvalidToken},
-		"token without a key":       {scanOf("a", []byte(continuationToken(""))), ErrorInvalidToken},
-		"token with a wrong format": {scanOf("a", []byte("Z"+valid[1:])), ErrorInvalidToken},
-		"token cut off":             {scanOf("a", []byte(continuationToken("key")[:len(continuationToken("key"))-1])), ErrorInvalidToken},
+		"token without a key":       {scanOf("a", []byte(seal(""))), ErrorInvalidToken},
+		"token of another format":   {scanOf("a", damaged(0)), ErrorInvalidToken},
+		"token with another MAC":    {scanOf("a", damaged(1)), ErrorInvalidToken},
+		"token with another key":    {scanOf("a", damaged(len(valid)-1)), ErrorInvalidToken},
+		"token cut off":             {scanOf("a", []byte(valid[:len(valid)-1])), ErrorInvalidToken},
+		"token with more":           {scanOf("a", []byte(valid+"\n")), ErrorInvalidToken},
+		"token of another store":    {scanOf("a", []byte(newSealer(l.m.scanSecret+1).seal("key"))), ErrorInvalidToken},
 		"unidentified":              {&Command{Kind: KindScan, Key: []byte("*"), Unidentified: true}, ErrorNotAuthorized},
 		"verb in lower case":        {&Command{Kind: KindScan, Key: []byte("*"), CaseError: ErrorUnknownCommand}, ErrorUnknownCommand},
 	} {
@@ -78,19 +89,74 @@ func TestScanErrors(t *testing.T) {
 	}
 }
 
-// The text of a token is a format: a client may keep one across an upgrade.
+// The bytes of a token are a format: a client may keep one across an upgrade.
 func TestTokenGolden(t *testing.T) {
-	const golden = "AW11pEBrZXk"
-	if token := continuationToken("key"); token != golden {
+	const golden = "01797a7252515c409d51ba018d052aa1f8156f6f"
+	sealer := newSealer(7)
+	if token := hex.EncodeToString([]byte(sealer.seal("key"))); token != golden {
 		t.Errorf("%s, want %s", token, golden)
 	}
-	if after, valid := readContinuationToken([]byte(golden)); !valid || after != "key" {
+	token, _ := hex.DecodeString(golden)
+	if after, valid := sealer.open(string(token)); !valid || after != "key" {
 		t.Errorf("%q, %v", after, valid)
+	}
+	if strings.Contains(sealer.seal("a longer key"), "key") {
+		t.Error("a token shows its key")
+	}
+}
+
+// Members that do not know SCAN say that it is unknown. So do all until every member knows it: a token of one has to be valid at another.
+func TestScanIsUnknownBeforeItsVersion(t *testing.T) {
+	l := newLeaderOf(t, VersionScan-1)
+	l.setAll("a")
+	if result := l.m.Read(scanOf("*", nil)); result.Error != ErrorUnknownCommand {
+		t.Errorf("%+v", result)
+	}
+	l.do(Command{Kind: KindAdvance, Version: VersionScan})
+	first := l.m.Read(scanOf("*", nil))
+	if first.Code != CodeKeys {
+		t.Fatalf("%+v", first)
+	}
+	secret := l.m.scanSecret
+	l.start()
+	if l.m.scanSecret != secret {
+		t.Error("another leadership changes the secret, so tokens end with it")
+	}
+}
+
+// Tokens of a store that was backed up are valid where the backup is restored.
+func TestTokensSurviveARestore(t *testing.T) {
+	from := newLeaderOf(t, Version)
+	from.setAll("a", "b")
+	token := newSealer(from.m.scanSecret).seal("a")
+	to := &testLeader{t: t, m: New(), wall: startWall, version: Version, term: 100}
+	to.start()
+	snapshot := from.snapshot()
+	to.do(Command{Kind: KindStage, Nonce: 3, Value: snapshot})
+	if result := to.do(Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(snapshot))}); result.Code != CodeOK {
+		t.Fatalf("%+v", result)
+	}
+	if result := to.m.Read(scanOf("*", []byte(token))); result.Code != CodeKeys || !slices.Equal(result.Page.Keys, []string{"b"}) {
+		t.Errorf("%+v", result)
+	}
+}
+
+// A page does not keep the values of its keys in memory.
+func TestPageHasCopiesOfItsKeys(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	l.setAll("a", "b")
+	page := l.m.Read(scanOf("*", nil)).Page
+	found, _ := l.m.values.find([]byte("a"))
+	if unsafe.StringData(page.Keys[0]) == unsafe.StringData(found.data) {
+		t.Error("a key of the page is a part of the record")
+	}
+	if unsafe.StringData(page.Keys[1]) != (*byte)(unsafe.Add(unsafe.Pointer(unsafe.StringData(page.Keys[0])), 1)) {
+		t.Error("the keys of a page are not in one piece")
 	}
 }
 
 func TestScanPagesAreBounded(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	var many []string
 	for i := range 2*maxPageKeys + 1 {
 		many = append(many, fmt.Sprintf("many/%06d", i))
@@ -126,7 +192,7 @@ func TestScanPagesAreBounded(t *testing.T) {
 
 // A sparse pattern ends a page after so many keys were looked at, so an empty page with a token is possible.
 func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	for i := range 2*maxPageVisits + 10 {
 		l.apply(setOf(fmt.Sprintf("k/%07d", i)))
 	}
@@ -146,18 +212,21 @@ func TestScanOfASparsePatternGivesUpItsPage(t *testing.T) {
 
 // Matching that takes long ends a page earlier.
 func TestScanIsBoundedBySteps(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	for i := range 8 {
 		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
 	}
-	keys, pages := scanAll(t, l.m, *scanOf("*"+strings.Repeat("?a", 40)+"b", nil), func() {})
-	if len(keys) != 0 || pages < 3 {
-		t.Errorf("%d keys in %d pages", len(keys), pages)
+	for name, pattern := range map[string]string{"many characters": "*" + strings.Repeat("?a", 40) + "b", "many ranges": "*[" + strings.Repeat("b", 80) + "]*"} {
+		t.Run(name, func(t *testing.T) {
+			if keys, pages := scanAll(t, l.m, *scanOf(pattern, nil), func() {}); len(keys) != 0 || pages < 8 {
+				t.Errorf("%d keys in %d pages", len(keys), pages)
+			}
+		})
 	}
 }
 
 func TestScanLeavesOutExpiredKeys(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	brief := setOf("a")
 	brief.TTL = 1000
 	l.do(brief)
@@ -170,7 +239,7 @@ func TestScanLeavesOutExpiredKeys(t *testing.T) {
 }
 
 func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	l.setAll("open/1", "mine/a/1", "mine/b/1", "secret/1")
 	compiled, err := policy.Compile([]policy.Rule{
 		{ClientIDs: []string{"*"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"open/*", "mine/{principal.clientId}/*"}}}},
@@ -204,7 +273,7 @@ func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
 
 // A shortened page goes on after its last key.
 func TestShortenedPage(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	l.setAll("a", "b", "c")
 	page := l.m.Read(scanOf("*", nil)).Page
 	if page.First(3) != page {
@@ -219,7 +288,7 @@ func TestShortenedPage(t *testing.T) {
 
 // A SCAN that is in the log of a later version by mistake must not diverge: it is an error like any that the machine does not execute.
 func TestScanInTheLogIsAnError(t *testing.T) {
-	l := newLeader(t)
+	l := newLeaderOf(t, Version)
 	if result := l.do(*scanOf("*", nil)); result.Code != CodeError || result.Error != ErrorSyntax {
 		t.Errorf("%+v", result)
 	}
@@ -294,7 +363,7 @@ func TestScanIsCompleteWhileKeysChange(t *testing.T) {
 }
 
 func BenchmarkScanPage(b *testing.B) {
-	l := newLeader(b)
+	l := newLeaderOf(b, Version)
 	for i := range 100_000 {
 		l.apply(setOf(fmt.Sprintf("line/%d/station/%06d/temperature", i%10, i)))
 	}

@@ -32,7 +32,8 @@ type Environment struct {
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed gives back the tag of a read that was not answered.
 	Failed func(tag any)
-	// Each locks the state for each read anew, so that entries are applied between them. Otherwise it is locked once for all that wait.
+	// Each locks the state for each read anew, and pauses after it for as long as it took: others get half of the time. Otherwise the state is
+	// locked once for all reads that wait.
 	Each bool
 	// Confirmed is told how long a batch of reads waited until the state was there.
 	Confirmed func(took time.Duration)
@@ -94,8 +95,7 @@ func (r *Reader) Run(ctx context.Context) error {
 			continue
 		}
 		if err = r.await(ctx); err == nil {
-			r.answer(waiting)
-			waiting = nil
+			waiting = r.answer(ctx, waiting)
 		}
 	}
 	r.mu.Lock()
@@ -131,14 +131,21 @@ func (r *Reader) await(ctx context.Context) error {
 	}
 }
 
-func (r *Reader) answer(waiting []reading) {
-	if r.env.Each {
-		for i := range waiting {
-			r.answerTogether(waiting[i : i+1])
-		}
-		return
+// answer answers reads, and returns those that it did not get to before the context ended.
+func (r *Reader) answer(ctx context.Context, waiting []reading) (left []reading) {
+	if !r.env.Each {
+		r.answerTogether(waiting)
+		return nil
 	}
-	r.answerTogether(waiting)
+	for i := range waiting {
+		if ctx.Err() != nil {
+			return waiting[i:]
+		}
+		began := time.Now()
+		r.answerTogether(waiting[i : i+1])
+		pause(ctx, time.Since(began))
+	}
+	return nil
 }
 
 func (r *Reader) answerTogether(waiting []reading) {
@@ -148,4 +155,12 @@ func (r *Reader) answerTogether(waiting []reading) {
 			r.env.Done(waiting[i].tag, index, m.Read(waiting[i].command))
 		}
 	})
+}
+
+// pause waits for a time, or until the context ends.
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
 }

@@ -145,11 +145,24 @@ func TestEachReadLocksTheState(t *testing.T) {
 				Done: func(any, uint64, fsm.Result) { answered++ },
 			})
 			command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
-			r.answer([]reading{{command: command}, {command: command}, {command: command}})
-			if views != want || answered != 3 {
+			left := r.answer(t.Context(), []reading{{command: command}, {command: command}, {command: command}})
+			if len(left) != 0 || views != want || answered != 3 {
 				t.Errorf("%d answers while the state was locked %d times, want %d", answered, views, want)
 			}
 		})
+	}
+}
+
+// Reads that take long do not hold up the end of a leadership: what is not answered by then is given back.
+func TestReadsEndWithTheLeadership(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := New(Environment{
+		Each: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) }, Done: func(any, uint64, fsm.Result) { cancel() },
+	})
+	command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
+	left := r.answer(ctx, []reading{{command, 1}, {command, 2}, {command, 3}})
+	if len(left) != 2 || left[0].tag != 2 {
+		t.Errorf("%d are left", len(left))
 	}
 }
 

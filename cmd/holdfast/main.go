@@ -42,7 +42,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
-		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY over MQTT 5 request/response) as a Raft cluster\n" +
+		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY, SCAN over MQTT 5 request/response) as a Raft\n" +
+			"cluster\n" +
 			"behind an MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
 		Example:       "  holdfast dev\n  holdfast set greeting hello",
 		Version:       version,

@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/spf13/cobra"
 )
@@ -16,7 +16,8 @@ func newScan() *cobra.Command {
 		Short: "List the keys that match a pattern",
 		Long: "Lists the keys that match a pattern and that the client may read, in the order of their bytes, one a line; with -o json each as a\n" +
 			"JSON string. In the pattern * is any run of characters, ? one character, [abc] and [a-z] one of these, [!a] any other one. Keys that\n" +
-			"are not valid UTF-8 are left out.",
+			"are not valid UTF-8 are left out. A key with characters that do not print is printed as a Go string. --timeout bounds each page of\n" +
+			"up to 1,000 keys.\n" + exitHelp,
 		Example: "  holdfast scan '*'\n  holdfast scan 'lines/*/recipe'\n  holdfast scan 'lines/[0-9]/*' -o json",
 		Args:    positional(cobra.ExactArgs(1)),
 	}
@@ -33,7 +34,7 @@ func newScan() *cobra.Command {
 				err = flushErr
 			}
 		}()
-		for key, err := range store.Keys(command.Context(), arguments[0]) { // --timeout bounds each page
+		for key, err := range store.Keys(command.Context(), arguments[0]) {
 			if err != nil {
 				return err
 			}
@@ -46,9 +47,13 @@ func newScan() *cobra.Command {
 	return command
 }
 
+// printKey prints a key in a line of its own.
 func (c *connection) printKey(out io.Writer, key string) error {
 	if c.output == "json" {
-		return json.NewEncoder(out).Encode(key)
+		return printJSON(out, key)
+	}
+	if quoted := strconv.Quote(key); quoted[1:len(quoted)-1] != key {
+		key = quoted
 	}
 	_, err := fmt.Fprintln(out, key)
 	return err

@@ -8,10 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// ErrSyntax says that a pattern is empty, or has a '[' that is not closed, a '[]' without characters, or a range that goes backwards.
-var ErrSyntax = errors.New("pattern syntax error")
+// The errors of Compile.
+var (
+	// ErrSyntax says that a pattern is empty, or has a '[' that is not closed, a '[]' without characters, or a range that goes backwards.
+	ErrSyntax = errors.New("pattern syntax error")
+	// ErrTooLong says that a pattern is longer than MaxSize.
+	ErrTooLong = errors.New("pattern too long")
+)
 
-// MaxSize is the size of the longest pattern that stores accept, in bytes. With it, one match takes at most MaxSize steps for each byte of the key.
+// MaxSize is the size of the longest pattern in bytes. It bounds what it takes to compile one, and to match a key: see Steps.
 const MaxSize = 1024
 
 // Pattern is a compiled pattern. It is immutable.
@@ -19,7 +24,7 @@ type Pattern struct {
 	// segments are the parts between the stars. The first begins the key, and the last ends it. Without a star there is one, which is the whole key.
 	segments []segment
 	prefix   string
-	width    int // elements of the longest segment that is not literal, at least 1
+	width    int // elements and ranges of the longest segment that is not literal, at least 1
 	invalid  bool
 }
 
@@ -36,10 +41,13 @@ type element struct {
 }
 
 // Compile reads a pattern: '*' is any run of characters, '?' one character, [abc] and [a-z] one of these, [!a] any other one, and everything
-// else is itself. A pattern that is not valid UTF-8 matches nothing. The error is ErrSyntax.
+// else is itself. A pattern that is not valid UTF-8 matches nothing. The error is ErrSyntax or ErrTooLong.
 func Compile(pattern string) (*Pattern, error) {
 	if pattern == "" {
 		return nil, ErrSyntax
+	}
+	if len(pattern) > MaxSize {
+		return nil, ErrTooLong
 	}
 	if !utf8.ValidString(pattern) {
 		return &Pattern{invalid: true, width: 1}, nil
@@ -73,7 +81,7 @@ func Compile(pattern string) (*Pattern, error) {
 		}
 	}
 	for _, s := range p.segments {
-		p.width = max(p.width, len(s.elements))
+		p.width = max(p.width, s.width())
 	}
 	p.prefix = p.segments[0].prefix()
 	return p, nil
@@ -122,6 +130,14 @@ func (e *element) matches(character rune) bool {
 		}
 	}
 	return e.negated
+}
+
+// width returns how many comparisons it takes at most to match the segment at one place.
+func (s *segment) width() (comparisons int) {
+	for i := range s.elements {
+		comparisons += max(1, len(s.elements[i].ranges))
+	}
+	return comparisons
 }
 
 func (s *segment) isEmpty() bool { return s.literal == "" && len(s.elements) == 0 }
@@ -213,7 +229,7 @@ func (p *Pattern) Prefix() string { return p.prefix }
 // MatchesNothing reports whether the pattern is not valid UTF-8, so that no key matches it.
 func (p *Pattern) MatchesNothing() bool { return p.invalid }
 
-// Steps returns how many steps it takes at most to match a key of a size in bytes.
+// Steps returns how many comparisons it takes at most to match a key of a size in bytes.
 func (p *Pattern) Steps(size int) int { return (size + 1) * p.width }
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.

@@ -71,6 +71,30 @@ func TestSyntaxErrors(t *testing.T) {
 	}
 }
 
+func TestLongPatternIsRefusedAtOnce(t *testing.T) {
+	began := time.Now()
+	if _, err := Compile(strings.Repeat("k", 16<<20)); err != ErrTooLong {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := Compile(strings.Repeat("k", MaxSize)); err != nil {
+		t.Errorf("the longest pattern: %v", err)
+	}
+}
+
+// Steps counts each comparison, those with the ranges of a class, too.
+func TestStepsCountRanges(t *testing.T) {
+	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 33, "*[a-cx-z]?*": 33, "[!abcde]": 55} {
+		t.Run(pattern, func(t *testing.T) {
+			if p, err := Compile(pattern); err != nil || p.Steps(10) != want {
+				t.Errorf("%d steps, %v", p.Steps(10), err)
+			}
+		})
+	}
+}
+
 func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"*": "", "abc": "abc", "ab*": "ab", "a?c": "a", "a[*]b*": "a*b", "a[bc]": "a", "日*": "日", "[!a]b": "", "ab[c]?": "abc",
@@ -84,10 +108,10 @@ func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 	}
 }
 
-// A match takes no more than Steps says, so that no pattern makes a store wait.
+// No pattern takes more than Steps says, which is no more than MaxSize for each byte of the key: not seconds.
 func TestMatchDoesNotExplode(t *testing.T) {
 	key := strings.Repeat("a", 64<<10)
-	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*"} {
+	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*", "*[" + strings.Repeat("b", 1020) + "]*"} {
 		p, err := Compile(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -137,19 +137,26 @@ func (g glob) matches(text []byte, principal *Principal) bool {
 
 // consumes reports whether the text begins with what the element stands for, and how long that is.
 func (e *element) consumes(text []byte, principal *Principal) (int, bool) {
-	want := e.text
-	switch e.kind {
-	case anyByte, class:
+	if e.kind == anyByte || e.kind == class {
 		if len(text) == 0 {
 			return 0, false
 		}
 		return 1, e.kind == anyByte || e.contains(text[0])
-	case clientID:
-		want = principal.ClientID
-	case username:
-		want = principal.Username
 	}
+	want := e.literal(principal)
 	return len(want), want != "" && bytes.HasPrefix(text, []byte(want))
+}
+
+// literal returns the text that the element stands for; it is empty for an element that is no text.
+func (e *element) literal(principal *Principal) string {
+	switch e.kind {
+	case clientID:
+		return principal.ClientID
+	case username:
+		return principal.Username
+	default:
+		return e.text
+	}
 }
 
 func (e *element) contains(b byte) bool {

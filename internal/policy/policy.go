@@ -177,14 +177,20 @@ func (g *Grants) Allow(key []byte) bool {
 	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
 }
 
-// Size returns how many lists of keys and patterns Allow looks at, at most.
-func (g *Grants) Size() (size int) {
+// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key.
+func (g *Grants) Steps() (steps int) {
+	const compared = 16
 	for _, rule := range g.rules {
 		for i := range rule.resources {
-			size += 1 + len(rule.resources[i].globs)
+			steps++
+			for _, pattern := range rule.resources[i].globs {
+				for j := range pattern {
+					steps += 1 + len(pattern[j].ranges) + len(pattern[j].literal(g.principal))/compared
+				}
+			}
 		}
 	}
-	return size
+	return steps
 }
 
 func (r *compiledRule) appliesTo(principal *Principal) bool {

@@ -121,6 +121,21 @@ func TestAllows(t *testing.T) {
 	}
 }
 
+// What it takes to look at a key grows with the names that a pattern is filled with.
+func TestStepsOfGrants(t *testing.T) {
+	policy, err := Compile([]Rule{{ClientIDs: []string{"*"}, Resources: []Resource{{Read, Pattern, []string{"*{principal.clientId}/[ab]"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := func(clientID string) int {
+		grants := policy.Grants(&Principal{ClientID: clientID}, Read)
+		return grants.Steps()
+	}
+	if short, long := steps("a"), steps(strings.Repeat("a", 16_000)); short != 7 || long != short+1000 {
+		t.Errorf("%d and %d steps", short, long)
+	}
+}
+
 func TestCompileRefuses(t *testing.T) {
 	for _, rule := range []Rule{
 		{ClientIDs: []string{"["}},

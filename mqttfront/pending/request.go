@@ -28,13 +28,24 @@ type Request struct {
 	element  *list.Element // in Buffer.order
 	Began    time.Time     // when it was handed to the store, or its reply was queued if it never was
 	writing  bool          // counts in Buffer.writing
-	Sequence uint64        // grows with the place in Buffer.order
-	client   string        // client key on this node, if the other node uses another key
-	outcome  uint64        // index of the log entry with its outcome; 0 while that is not known
+	Scan     ScanStage
+	Sequence uint64 // grows with the place in Buffer.order
+	client   string // client key on this node, if the other node uses another key
+	outcome  uint64 // index of the log entry with its outcome; 0 while that is not known
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
 	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
 	awaitsReport bool
 }
+
+// ScanStage says where a SCAN is that counts in the leader's shares.
+type ScanStage uint8
+
+// The stages.
+const (
+	ScanNone     ScanStage = iota // no SCAN, or none that is under way
+	ScanReads                     // the store has it
+	ScanDelivers                  // the broker does not have its page yet
+)
 
 // LastArrival returns when the request, or its last copy that this node knows of, arrived.
 func (r *Request) LastArrival() time.Time {

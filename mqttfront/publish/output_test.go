@@ -9,8 +9,19 @@ import (
 
 // A page that the broker does not accept is halved until it does. What cannot be made smaller is an error.
 func TestReplyThatIsTooLargeShrinks(t *testing.T) {
+	m := fsm.New()
+	start := fsm.Command{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}
+	var sets []fsm.Command
+	for _, key := range []string{"a", "b", "c", "d"} {
+		sets = append(sets, fsm.Command{Kind: fsm.KindSet, Key: []byte(key)})
+	}
+	for i, entry := range []fsm.Entry{{Commands: []fsm.Command{start}}, {Term: 1, Number: 1, Commands: sets}} {
+		if _, err := m.Apply(uint64(i+1), 1, fsm.AppendEntry(nil, &entry)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	o := reply("press", "c")
-	o.Result = fsm.Result{Code: fsm.CodeKeys, Page: &fsm.KeyPage{Keys: []string{"a", "b", "c", "d"}}}
+	o.Result = m.Read(&fsm.Command{Kind: fsm.KindScan, Key: []byte("*")})
 	var sizes []int
 	for o.shrink() && o.Result.Code == fsm.CodeKeys {
 		sizes = append(sizes, len(o.Result.Page.Keys))

@@ -29,6 +29,9 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	if mayRefuse && !rejectOnly && !r.AnswerKnown() {
 		overload = l.overloadLocked(r, now)
 	}
+	if r.Command.Kind == fsm.KindScan && l.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
+		overload = "scans"
+	}
 	overloaded := overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
 		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
@@ -44,6 +47,9 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		r.MarkShedding(now)
 	default:
 		r.MarkExecuting(now)
+		if r.Command.Kind == fsm.KindScan {
+			l.scans.move(r.ClientKey(), &r.Scan, pending.ScanReads)
+		}
 	}
 	l.beginWorkLocked(r)
 	command := r.Command

@@ -70,6 +70,9 @@ func (l *Leader) applied(outcome *fsm.Outcome) {
 }
 
 func (l *Leader) readDone(r *pending.Request, result *fsm.Result) {
+	if r.Scan == pending.ScanReads {
+		l.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivers)
+	}
 	l.answerLocked(r, 0, result)
 }
 

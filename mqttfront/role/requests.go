@@ -28,6 +28,7 @@ type Requests struct {
 	termStart termStart    // where the log was when the current leader began to serve
 	busy      int          // requests that the store has, or whose replies are being delivered
 	shares    clientShares // the same, by client
+	scans     scans
 	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
 	turnaround time.Duration
 	limits     fsm.Limits
@@ -48,7 +49,8 @@ func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
 	settings := fsm.DefaultSettings()
 	q := &Requests{
 		config: config, metrics: metrics, log: log,
-		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), ingest: ingestEverywhere{},
+		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), scans: scans{byClient: make(map[string]int)},
+		ingest: ingestEverywhere{},
 	}
 	q.room.L = &q.mu
 	if config.IngestAtLeader {
@@ -174,6 +176,7 @@ func (q *Requests) beginWorkLocked(r *pending.Request) {
 func (q *Requests) endWorkLocked(r *pending.Request) {
 	q.busy--
 	q.shares.remove(r.ClientKey(), r.Size)
+	q.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
 // requeueLocked makes a request wait for the next leadership.

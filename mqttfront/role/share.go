@@ -1,5 +1,7 @@
 package role
 
+import "holdfast/mqttfront/pending"
+
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.
 type clientShares struct {
@@ -9,6 +11,44 @@ type clientShares struct {
 }
 
 type clientShare struct{ count, bytes int }
+
+// scans counts the SCANs that are under way at a leader. Reading a page takes milliseconds, and a page keeps up to 256 KiB until the broker has it.
+type scans struct {
+	reading  int            // the store has them
+	byClient map[string]int // the same, by client
+	pages    int            // also those whose page is being delivered
+}
+
+const (
+	maxScans          = 64
+	maxScansPerClient = 8
+	maxPages          = 256
+)
+
+// full reports whether another SCAN of a client would be too many.
+func (s *scans) full(client string) bool {
+	return s.reading >= maxScans || s.byClient[client] >= maxScansPerClient || s.pages >= maxPages
+}
+
+// move changes the stage of a SCAN of a client.
+func (s *scans) move(client string, stage *pending.ScanStage, to pending.ScanStage) {
+	if *stage == pending.ScanReads {
+		s.reading--
+		if s.byClient[client]--; s.byClient[client] == 0 {
+			delete(s.byClient, client)
+		}
+	}
+	if *stage != pending.ScanNone {
+		s.pages--
+	}
+	if *stage = to; to == pending.ScanReads {
+		s.reading++
+		s.byClient[client]++
+	}
+	if to != pending.ScanNone {
+		s.pages++
+	}
+}
 
 // byteShare is the part of Config.HoldBytes that one client may take.
 const byteShare = 4

@@ -47,3 +47,47 @@ func TestShareOfBytes(t *testing.T) {
 		t.Error("bytes do not count")
 	}
 }
+
+// SCANs have shares of their own: each takes milliseconds. More are refused as overload, and other requests are not.
+func TestScansHaveAShareOfTheirOwn(t *testing.T) {
+	const scan = "*2\r\n$4\r\nSCAN\r\n$1\r\n*\r\n"
+	f, s := newNode(t)
+	o := serve(f)
+	send := func(client string, n int) {
+		for i := range n {
+			arrive(f, scan, fmt.Sprintf("%16s", fmt.Sprint(client, i)), "__srcId", client)
+		}
+	}
+	send("greedy", maxScansPerClient+100)
+	if len(s.reads) != maxScansPerClient || len(o.outputs) != 100 || o.outputs[0].Result.Error != fsm.ErrorOverloaded {
+		t.Fatalf("%d read, %d answered", len(s.reads), len(o.outputs))
+	}
+	for client := range maxScans / maxScansPerClient {
+		send(fmt.Sprint("client", client), maxScansPerClient)
+	}
+	if len(s.reads) != maxScans {
+		t.Fatalf("%d read", len(s.reads))
+	}
+	arrive(f, get, "0123456789abcdef")
+	if len(s.reads) != maxScans+1 {
+		t.Error("a GET is refused")
+	}
+	answer := func() {
+		for _, read := range s.reads {
+			f.ReadDone(read, 1, fsm.Result{Code: fsm.CodeKeys, Page: &fsm.KeyPage{}})
+		}
+		s.reads = nil
+	}
+	answer()
+	for range 2 * maxPages {
+		send("sequential", 1)
+		answer()
+	}
+	if f.scans.pages != maxPages || f.scans.reading != 0 {
+		t.Errorf("%+v are under way while the broker takes no page", f.scans)
+	}
+	o.deliver()
+	if f.scans.pages != 0 || len(f.scans.byClient) != 0 {
+		t.Errorf("%+v are under way at the end", f.scans)
+	}
+}

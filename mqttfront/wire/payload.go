@@ -120,11 +120,12 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 // parseScan reads a pattern and, if there is one, a continuation token. The state machine decides whether the token is valid: an error that only SCAN
 // has must not get into the log, where earlier versions do not know it.
 func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
-	pattern := arguments[0]
-	if _, err := glob.Compile(string(pattern)); err != nil && len(pattern) <= glob.MaxSize {
+	command.Kind, command.Key, command.Value, command.Oversize = fsm.KindScan, arguments[0], nil, false
+	if len(command.Key) > glob.MaxSize {
+		command.Key, command.Oversize = nil, true
+	} else if _, err := glob.Compile(string(command.Key)); err != nil {
 		return fsm.ErrorSyntax
 	}
-	command.Kind, command.Key, command.Value = fsm.KindScan, pattern, nil
 	if len(arguments) == 2 {
 		if command.Value = arguments[1]; len(command.Value) == 0 {
 			command.Value = []byte{0} // as invalid as the empty token, and not lost where a command is encoded

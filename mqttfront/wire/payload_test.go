@@ -2,7 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -92,6 +94,19 @@ func TestMilliseconds(t *testing.T) {
 		if ok != (want > 0) || (ok && got != want) {
 			t.Errorf("%q: %d, %v; want %d", text, got, ok, want)
 		}
+	}
+}
+
+// A pattern that is too long is left out, and not compiled: a message of 16 MiB must not hold up a node.
+func TestLongPatternIsLeftOut(t *testing.T) {
+	var command fsm.Command
+	began := time.Now()
+	ParsePayload(resp.AppendArray(nil, "SCAN", strings.Repeat("k", MaxPayload-100)), &command)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if command.Kind != fsm.KindScan || !command.Oversize || command.Key != nil {
+		t.Errorf("kind %d, oversize %v, %d bytes", command.Kind, command.Oversize, len(command.Key))
 	}
 }
 

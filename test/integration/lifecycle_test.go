@@ -234,6 +234,9 @@ func TestRollingUpgrade(t *testing.T) {
 		if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code == 0 || code == 1 {
 			t.Errorf("with %d old members a condition on the version was understood: code %d", 3-i, code)
 		}
+		if _, code := holdfast(t, broker.address, "", "scan", "*"); code == 0 {
+			t.Errorf("with %d old members a SCAN was answered, whose token they do not know", 3-i)
+		}
 		if code, _ := s.stop(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
@@ -249,6 +252,9 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 	if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code != 1 {
 		t.Errorf("a condition on the version that is not met: code %d, want 1", code)
+	}
+	if out, code := holdfast(t, broker.address, "", "scan", "*"); code != 0 || out == "" {
+		t.Errorf("SCAN after the upgrade: code %d, %q", code, out)
 	}
 	l.stop()
 	l.check(t, broker.address)

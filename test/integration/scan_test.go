@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"holdfast/resp"
@@ -23,23 +24,32 @@ func setKeys(t *testing.T, p *peer, keys []string) {
 // scanPages returns the keys of each page of a SCAN.
 func scanPages(t *testing.T, p *peer, pattern string) (pages [][]string) {
 	t.Helper()
-	arguments := []string{"SCAN", pattern}
-	for {
-		m := p.call(request{payload: array(arguments...)})
-		reply, err := resp.ReadReply(m.Payload)
-		if err != nil || reply.Kind != resp.ReplyPage {
-			t.Fatalf("SCAN %s: %.80q", pattern, m.Payload)
-		}
-		var keys []string
-		for _, key := range reply.Keys {
-			keys = append(keys, string(key))
-		}
-		pages = append(pages, keys)
-		if reply.Next == nil {
+	for token := ""; ; {
+		var page []string
+		page, token = scanPage(t, p, pattern, token)
+		pages = append(pages, page)
+		if token == "" {
 			return pages
 		}
-		arguments = append(arguments[:2], string(reply.Next))
 	}
+}
+
+// scanPage returns the keys of one page of a SCAN, and the continuation token, which is empty on the last page.
+func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next string) {
+	t.Helper()
+	arguments := []string{"SCAN", pattern}
+	if token != "" {
+		arguments = append(arguments, token)
+	}
+	m := p.call(request{payload: array(arguments...)})
+	reply, err := resp.ReadReply(m.Payload)
+	if err != nil || reply.Kind != resp.ReplyPage {
+		t.Fatalf("SCAN %s: %.80q", pattern, m.Payload)
+	}
+	for _, key := range reply.Keys {
+		keys = append(keys, string(key))
+	}
+	return keys, string(reply.Next)
 }
 
 func TestScanGoesOnFromPageToPage(t *testing.T) {
@@ -114,17 +124,63 @@ func TestScanShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
 	}
 }
 
-// A token stays valid when the store is restarted, and whoever leads then.
-func TestScanTokenSurvivesARestart(t *testing.T) {
-	broker := startMosquitto(t)
-	server := newServer(t, "mqtt://"+broker.address, t.TempDir())
-	server.waitReady(t)
+// A token stays valid across kill -9 of all nodes, a restart, and another leader.
+func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
+	broker := startMosquitto(t, "max_packet_size 4000")
+	m := startMembers(t, 3, "mqtt://"+broker.address)
 	p := connect(t, &target{address: broker.address}, "scanner", false)
-	setKeys(t, p, []string{"scan/a", "scan/b", "scan/c"})
-	server.kill()
-	server.start(t)
-	server.waitReady(t)
-	if reply := p.call(request{payload: array("SCAN", "scan/*", scanToken)}); string(reply.Payload) != "*1\r\n*1\r\n$6\r\nscan/c\r\n" {
-		t.Errorf("%q", reply.Payload)
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprintf("restarts/%03d/%s", i, strings.Repeat("x", 60)))
 	}
+	setKeys(t, p, keys)
+	found, token := scanPage(t, p, "restarts/*", "")
+	for _, disturb := range []func(){
+		func() {
+			for _, s := range m {
+				s.kill()
+			}
+			for _, s := range m {
+				s.start(t)
+			}
+		},
+		func() { m.leader(t).stop() },
+	} {
+		disturb()
+		eventually(t, "a leader serves", func() bool {
+			_, code := holdfast(t, broker.address, "", "get", keys[0], "--timeout", "2s")
+			return code == 0
+		})
+		if token == "" {
+			t.Fatal("the scan has ended already")
+		}
+		page, next := scanPage(t, p, "restarts/*", token)
+		found, token = append(found, page...), next
+	}
+	for token != "" {
+		page, next := scanPage(t, p, "restarts/*", token)
+		found, token = append(found, page...), next
+	}
+	if !slices.Equal(found, keys) {
+		t.Errorf("%d keys, want %d", len(found), len(keys))
+	}
+}
+
+// Many scans at a time are refused rather than that others wait, and a client asks again.
+func TestManyScansAtATime(t *testing.T) {
+	target := startBehindMosquitto(t)
+	p := connect(t, target, "scanner", false)
+	setKeys(t, p, []string{"scan/a"})
+	store := connectClient(t, target.address)
+	var work sync.WaitGroup
+	for range 50 {
+		work.Go(func() {
+			for key, err := range store.Keys(t.Context(), "scan/*") {
+				if key != "scan/a" || err != nil {
+					t.Errorf("%q, %v", key, err)
+				}
+			}
+		})
+	}
+	work.Wait()
 }

@@ -1,0 +1,63 @@
+package fsm
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+)
+
+// sealer makes continuation tokens, which say after which key the next page begins. That key may be one that the client may not read, so a token
+// is encrypted, and a client cannot make one for a key of its choice. The secret is part of the state: a token names no member and nothing that a
+// member keeps for it. Equal keys give equal tokens.
+type sealer struct {
+	mac    []byte // key of the HMAC
+	stream cipher.Block
+}
+
+// A token is its format in one byte, a MAC, and the encrypted key. Like a format on the disk it changes only with its number.
+const (
+	tokenFormat = 1
+	tokenMAC    = aes.BlockSize
+	tokenHeader = 1 + tokenMAC
+)
+
+func newSealer(secret uint64) *sealer {
+	derive := func(use string) []byte {
+		sum := sha256.Sum256(binary.LittleEndian.AppendUint64([]byte("holdfast continuation token "+use), secret))
+		return sum[:]
+	}
+	block, err := aes.NewCipher(derive("key"))
+	if err != nil {
+		panic(err) // the key has 32 bytes
+	}
+	return &sealer{mac: derive("mac"), stream: block}
+}
+
+func (s *sealer) sum(after []byte) []byte {
+	h := hmac.New(sha256.New, s.mac)
+	h.Write(after)
+	return h.Sum(nil)[:tokenMAC]
+}
+
+// seal returns the token of a key, which is not empty.
+func (s *sealer) seal(after string) string {
+	sum := s.sum([]byte(after))
+	token := make([]byte, tokenHeader+len(after))
+	token[0] = tokenFormat
+	copy(token[1:], sum)
+	cipher.NewCTR(s.stream, sum).XORKeyStream(token[tokenHeader:], []byte(after))
+	return string(token)
+}
+
+// open returns the key of a token, and whether the token is one that seal makes.
+func (s *sealer) open(token string) (after string, valid bool) {
+	if len(token) <= tokenHeader || token[0] != tokenFormat {
+		return "", false
+	}
+	sum, key := []byte(token[1:tokenHeader]), make([]byte, len(token)-tokenHeader)
+	cipher.NewCTR(s.stream, sum).XORKeyStream(key, []byte(token[tokenHeader:]))
+	return string(key), subtle.ConstantTimeCompare(sum, s.sum(key)) == 1
+}
