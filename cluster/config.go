@@ -138,7 +138,8 @@ type Environment struct {
 	Transport raft.Transport
 	Peers     peer.Client
 	Clock     Clock
-	Random    func() uint64
+	// Random returns 64 bits that nobody can predict: the nonce of a leadership may become the secret of continuation tokens.
+	Random func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
 	FreeSpace func() (free uint64, low bool)
 	// Exit ends the process: the state or the disk cannot be trusted any more. It may return, in a simulation; the node does

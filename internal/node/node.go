@@ -4,6 +4,8 @@ package node
 
 import (
 	"context"
+	cryptorand "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -141,7 +143,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.Environment{
 		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
-		Random: rand.Uint64, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
+		Random: unpredictable, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit(trail))
@@ -276,4 +278,11 @@ func (f contactFile) Save(wall int64) error {
 		return err
 	}
 	return os.Rename(temporary, string(f))
+}
+
+// unpredictable returns 64 bits that nobody can predict.
+func unpredictable() uint64 {
+	var bits [8]byte
+	_, _ = cryptorand.Read(bits[:]) // never fails
+	return binary.LittleEndian.Uint64(bits[:])
 }
