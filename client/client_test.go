@@ -114,17 +114,19 @@ func TestErrors(t *testing.T) {
 		call func() error
 		want error
 	}{
-		"not found":      {func() error { _, _, err := c.Get(ctx, "nothing"); return err }, client.ErrNotFound},
-		"del nothing":    {func() error { _, err := c.Del(ctx, "nothing"); return err }, client.ErrNotFound},
-		"vdel nothing":   {func() error { _, err := c.VDel(ctx, "nothing", nil); return err }, client.ErrNotFound},
-		"not applied":    {func() error { _, err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token)); return err }, client.ErrNotApplied},
-		"token required": {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrTokenRequired},
-		"token lower":    {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrTokenLower},
-		"token skew":     {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrTokenSkew},
-		"empty key":      {func() error { _, err := c.Set(ctx, "", nil); return err }, client.ErrEmptyKey},
-		"quota":          {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
-		"too large":      {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotSent},
-		"expire 0":       {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotSent},
+		"not found":        {func() error { _, _, err := c.Get(ctx, "nothing"); return err }, client.ErrNotFound},
+		"del nothing":      {func() error { _, err := c.Del(ctx, "nothing"); return err }, client.ErrNotFound},
+		"vdel nothing":     {func() error { _, err := c.VDel(ctx, "nothing", nil); return err }, client.ErrNotFound},
+		"not applied":      {func() error { _, err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token)); return err }, client.ErrNotApplied},
+		"token required":   {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrTokenRequired},
+		"token lower":      {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrTokenLower},
+		"token skew":       {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrTokenSkew},
+		"empty key":        {func() error { _, err := c.Set(ctx, "", nil); return err }, client.ErrEmptyKey},
+		"quota":            {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
+		"too large":        {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotSent},
+		"set if version 0": {func() error { _, err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{})); return err }, client.ErrNotSent},
+		"del if version 0": {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotSent},
+		"expire 0":         {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotSent},
 		"lock for no time": {func() error {
 			_, err := c.TryLock(ctx, "l", []byte("h"), 0)
 			if err != nil {

@@ -28,6 +28,7 @@ type options struct {
 	ttl       time.Duration
 	expires   bool
 	token     Version
+	err       error // wraps ErrNotSent: an option has no meaning
 }
 
 // IfAbsent makes a Set take effect only when the key does not exist (NX).
@@ -47,9 +48,15 @@ func IfAbsentOrEqual(expected []byte) Option {
 }
 
 // IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
-// comes back. The error is a *NotAppliedError otherwise, with the version that is there, or none.
+// comes back. The error is a *NotAppliedError otherwise, with the version that is there, or none. The
+// zero version is an ErrNotSent.
 func IfVersion(version Version) Option {
-	return func(o *options) { o.condition, o.expected = []string{"IFVER", version.String()}, nil }
+	return func(o *options) {
+		o.condition, o.expected = []string{"IFVER", version.String()}, nil
+		if version.IsZero() {
+			o.err = fmt.Errorf("%w: IfVersion of the zero version, which no value has", ErrNotSent)
+		}
+	}
 }
 
 // Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
@@ -72,6 +79,9 @@ func collect(list []Option) (o options) {
 func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
 	o := collect(list)
 	arguments := [][]byte{[]byte("SET"), []byte(key), value}
+	if o.err != nil {
+		return Version{}, o.err
+	}
 	if o.expires && o.ttl <= 0 {
 		return Version{}, fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotSent, o.ttl)
 	}
@@ -151,10 +161,17 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
+	var refused error
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		a, err := c.do(ctx, Version{}, arguments...)
-		if !errors.Is(err, ErrOverloaded) || !pause(ctx, wait) {
+		switch {
+		case refused != nil && ctx.Err() != nil:
+			return answer{}, refused
+		case !errors.Is(err, ErrOverloaded):
 			return a, err
+		}
+		if refused = err; !pause(ctx, wait) {
+			return answer{}, refused
 		}
 	}
 }
@@ -163,6 +180,9 @@ func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 // IfVersion is not met.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
 	o := collect(list)
+	if o.err != nil {
+		return Version{}, o.err
+	}
 	arguments := [][]byte{[]byte("DEL"), []byte(key)}
 	if len(o.condition) == 2 { // IFVER
 		arguments = append(arguments, []byte(o.condition[0]), []byte(o.condition[1]))

@@ -131,13 +131,16 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 func NoOp() Command { return Command{Kind: KindGet} }
 
 // Before returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
-// it: an unknown option is a syntax error.
+// it: an unknown option of SET is a syntax error, and DEL has no options.
 func (c *Command) Before(version uint32) Command {
 	if c.Condition != IfVersion || version >= VersionIfVersion {
 		return *c
 	}
 	before := *c
 	before.Kind, before.Error = KindInvalid, ErrorSyntax
+	if c.Kind == KindDel {
+		before.Error = ErrorArguments
+	}
 	before.Key, before.Value = nil, nil
 	before.Condition, before.ExpectedVersion = Always, hlc.Timestamp{}
 	return before

@@ -33,12 +33,18 @@ const (
 	maxPageSteps  = 2 << 20   // of matching, as an upper bound
 )
 
+// MaxToken is the size of the longest continuation token, in bytes. Keys are not longer than 64 KiB by default; with longer ones a SCAN may not come
+// to its end.
+const MaxToken = 1 << 20
+
 func (m *Machine) checkScan(command *Command) ErrorCode {
 	switch {
 	case m.scanSecret == 0: // as members answer that do not know it
 		return ErrorUnknownCommand
 	case command.Oversize, len(command.Key) > glob.MaxSize:
 		return ErrorQuota
+	case len(command.Value) > MaxToken:
+		return ErrorInvalidToken
 	case command.Unidentified:
 		return ErrorNotAuthorized
 	default:

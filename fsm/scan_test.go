@@ -77,6 +77,7 @@ func TestScanErrors(t *testing.T) {
 		"token with another key":    {scanOf("a", damaged(len(valid)-1)), ErrorInvalidToken},
 		"token cut off":             {scanOf("a", []byte(valid[:len(valid)-1])), ErrorInvalidToken},
 		"token with more":           {scanOf("a", []byte(valid+"\n")), ErrorInvalidToken},
+		"token that is too long":    {scanOf("a", make([]byte, MaxToken+1)), ErrorInvalidToken},
 		"token of another store":    {scanOf("a", []byte(newSealer(l.m.scanSecret+1).seal("key"))), ErrorInvalidToken},
 		"unidentified":              {&Command{Kind: KindScan, Key: []byte("*"), Unidentified: true}, ErrorNotAuthorized},
 		"verb in lower case":        {&Command{Kind: KindScan, Key: []byte("*"), CaseError: ErrorUnknownCommand}, ErrorUnknownCommand},
@@ -91,7 +92,7 @@ func TestScanErrors(t *testing.T) {
 
 // The bytes of a token are a format: a client may keep one across an upgrade.
 func TestTokenGolden(t *testing.T) {
-	const golden = "01797a7252515c409d51ba018d052aa1f8156f6f"
+	const golden = "01411c27d5c1d11dfd26bfc9e116bc7951ea5b1addfe682d3682dc3d03e15b77667a2be2cc378017db432584033098876ceb095d056fa8050869990ed7da504e9a722e7af44137caf4d41fea57c6dae8626c7df2fbb14a497379ae1665680ee38f3bb0f599308a03dd4cff81eeb0469243778c6a87163d50a4b6ec9663307d3fa16d6306eea1a2320c60234399a81793c0"
 	sealer := newSealer(7)
 	if token := hex.EncodeToString([]byte(sealer.seal("key"))); token != golden {
 		t.Errorf("%s, want %s", token, golden)
@@ -100,8 +101,14 @@ func TestTokenGolden(t *testing.T) {
 	if after, valid := sealer.open(string(token)); !valid || after != "key" {
 		t.Errorf("%q, %v", after, valid)
 	}
-	if strings.Contains(sealer.seal("a longer key"), "key") {
-		t.Error("a token shows its key")
+	if token := sealer.seal("a longer key"); strings.Contains(token, "key") || len(token) != len(sealer.seal("key")) {
+		t.Error("a token shows its key, or how long that is")
+	}
+	for size := range 300 {
+		key := strings.Repeat("\x00", size) + "\x01"
+		if after, valid := sealer.open(sealer.seal(key)); !valid || after != key {
+			t.Errorf("a key of %d bytes comes back as %q", len(key), after)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hmac"
@@ -17,11 +18,13 @@ type sealer struct {
 	stream cipher.Block
 }
 
-// A token is its format in one byte, a MAC, and the encrypted key. Like a format on the disk it changes only with its number.
+// A token is its format in one byte, a MAC, and the encrypted text: the key, a byte 1, and as many zeros as make the length a multiple of
+// tokenBlock. Like a format on the disk it changes only with its number.
 const (
 	tokenFormat = 1
 	tokenMAC    = aes.BlockSize
 	tokenHeader = 1 + tokenMAC
+	tokenBlock  = 128
 )
 
 func newSealer(secret uint64) *sealer {
@@ -36,19 +39,21 @@ func newSealer(secret uint64) *sealer {
 	return &sealer{mac: derive("mac"), stream: block}
 }
 
-func (s *sealer) sum(after []byte) []byte {
+func (s *sealer) sum(text []byte) []byte {
 	h := hmac.New(sha256.New, s.mac)
-	h.Write(after)
+	h.Write(text)
 	return h.Sum(nil)[:tokenMAC]
 }
 
 // seal returns the token of a key, which is not empty.
 func (s *sealer) seal(after string) string {
-	sum := s.sum([]byte(after))
-	token := make([]byte, tokenHeader+len(after))
+	text := make([]byte, (len(after)/tokenBlock+1)*tokenBlock)
+	text[copy(text, after)] = 1
+	sum := s.sum(text)
+	token := make([]byte, tokenHeader+len(text))
 	token[0] = tokenFormat
 	copy(token[1:], sum)
-	cipher.NewCTR(s.stream, sum).XORKeyStream(token[tokenHeader:], []byte(after))
+	cipher.NewCTR(s.stream, sum).XORKeyStream(token[tokenHeader:], text)
 	return string(token)
 }
 
@@ -57,7 +62,11 @@ func (s *sealer) open(token string) (after string, valid bool) {
 	if len(token) <= tokenHeader || token[0] != tokenFormat {
 		return "", false
 	}
-	sum, key := []byte(token[1:tokenHeader]), make([]byte, len(token)-tokenHeader)
-	cipher.NewCTR(s.stream, sum).XORKeyStream(key, []byte(token[tokenHeader:]))
-	return string(key), subtle.ConstantTimeCompare(sum, s.sum(key)) == 1
+	sum, text := []byte(token[1:tokenHeader]), make([]byte, len(token)-tokenHeader)
+	cipher.NewCTR(s.stream, sum).XORKeyStream(text, []byte(token[tokenHeader:]))
+	if subtle.ConstantTimeCompare(sum, s.sum(text)) != 1 {
+		return "", false
+	}
+	key, ends := bytes.CutSuffix(bytes.TrimRight(text, "\x00"), []byte{1})
+	return string(key), ends && len(key) > 0
 }

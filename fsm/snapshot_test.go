@@ -18,8 +18,11 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // everything returns a leader whose state has something in every section.
-func everything(t testing.TB) *testLeader {
-	l := newLeader(t)
+func everything(t testing.TB) *testLeader { return everythingOf(t, 1) }
+
+// everythingOf is everything, where a version of the log is in force.
+func everythingOf(t testing.TB, version uint32) *testLeader {
+	l := newLeaderOf(t, version)
 	rules, err := policy.Compile([]policy.Rule{{
 		ClientIDs: []string{"c", "line-*"}, Usernames: []string{""}, Attributes: [][]policy.Attribute{{{Name: "site", Value: "a"}}},
 		Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*", ""}}, {Access: policy.Read, KeyType: policy.Binary, Keys: []string{"AP8="}}},
@@ -47,32 +50,33 @@ func everything(t testing.TB) *testLeader {
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
 func TestGoldenSnapshots(t *testing.T) {
-	current := filepath.Join("testdata", "snapshot", fmt.Sprintf("format-%d.snap", SnapshotFormat))
-	l := everything(t)
-	if *update {
-		if err := os.WriteFile(current, l.snapshot(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	files, err := filepath.Glob("testdata/snapshot/*.snap")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no golden files", err)
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		restored := New()
-		if err := restored.Restore(bytes.NewReader(data)); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		if got, want := restored.Status(), l.m.Status(); got != want {
-			t.Errorf("%s: %+v, want %+v", file, got, want)
-		}
-		if file == current && !bytes.Equal(data, l.snapshot()) {
-			t.Errorf("%s: a snapshot of the same state has other bytes now; a change of the format needs a new number", file)
-		}
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan} {
+		t.Run(file, func(t *testing.T) {
+			path := filepath.Join("testdata", "snapshot", file)
+			l := everythingOf(t, version)
+			if *update {
+				if err := os.WriteFile(path, l.snapshot(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			restored := New()
+			if err := restored.Restore(bytes.NewReader(data)); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := restored.Status(), l.m.Status(); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+			if restored.scanSecret != l.m.scanSecret || (version >= VersionScan) != (restored.scanSecret != 0) {
+				t.Errorf("the secret of tokens is %d, want %d", restored.scanSecret, l.m.scanSecret)
+			}
+			if !bytes.Equal(data, l.snapshot()) {
+				t.Error("a snapshot of the same state has other bytes now; a change of the format needs a new number")
+			}
+		})
 	}
 }
 

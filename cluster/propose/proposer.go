@@ -25,7 +25,7 @@ func (p *proposal) size() int {
 	const overhead = 128
 	c := &p.command
 	size := overhead + len(c.Key) + len(c.Value) + len(c.Expected) + len(c.Principal.ClientID) + len(c.Principal.Username) +
-		len(c.Timestamp.NodeID) + len(c.Token.NodeID)
+		len(c.Timestamp.NodeID) + len(c.Token.NodeID) + len(c.ExpectedVersion.NodeID)
 	for i := range c.Principal.Attributes {
 		size += len(c.Principal.Attributes[i].Name) + len(c.Principal.Attributes[i].Value)
 	}

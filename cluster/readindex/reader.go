@@ -95,7 +95,9 @@ func (r *Reader) Run(ctx context.Context) error {
 			continue
 		}
 		if err = r.await(ctx); err == nil {
-			waiting = r.answer(ctx, waiting)
+			if waiting = r.answer(ctx, waiting); len(waiting) > 0 {
+				err = context.Cause(ctx)
+			}
 		}
 	}
 	r.mu.Lock()

@@ -166,6 +166,41 @@ func TestReadsEndWithTheLeadership(t *testing.T) {
 	}
 }
 
+// Each read comes back once, also one that arrives while others are answered and the leadership ends.
+func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
+	for range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(map[any]int)
+		command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
+		var r *Reader
+		r = New(Environment{
+			Each: true, CommitIndex: func() uint64 { return 0 }, Confirm: func(context.Context) error { return nil },
+			LastCommand: func(uint64, uint64) uint64 { return 0 }, State: func() (fsm.Status, <-chan struct{}) { return fsm.Status{}, nil },
+			Confirmed: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
+			Failed: func(tag any) { returned[tag]++ },
+			Done: func(tag any, _ uint64, _ fsm.Result) {
+				if returned[tag]++; tag == 0 {
+					r.Add(command, 10)
+					r.Flush()
+					cancel()
+				}
+			},
+		})
+		for tag := range 10 {
+			r.Add(command, tag)
+		}
+		r.Flush()
+		if err := r.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatalf("ended with %v", err)
+		}
+		for tag := range 11 {
+			if returned[tag] != 1 {
+				t.Fatalf("read %d came back %d times", tag, returned[tag])
+			}
+		}
+	}
+}
+
 // What is not answered is given back, in order, when the leadership is not confirmed. Nothing more is taken up then.
 func TestUnconfirmedReadsAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -94,8 +94,8 @@ func (f *fence) add(command *cobra.Command) {
 	command.Flags().StringVar(&f.text, "fence", "", "fencing `token`, a version such as 1696374425000:1:StateStore; `holdfast lock` exports one as HOLDFAST_FENCING_TOKEN")
 }
 
-func (f *fence) options() ([]client.Option, error) {
-	if f.text == "" {
+func (f *fence) options(command *cobra.Command) ([]client.Option, error) {
+	if !command.Flags().Changed("fence") {
 		return nil, nil
 	}
 	token, err := client.ParseVersion(f.text)
@@ -112,8 +112,9 @@ func (v *ifVersion) add(command *cobra.Command) {
 	command.Flags().StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
 }
 
-func (v *ifVersion) options() ([]client.Option, error) {
-	if v.text == "" {
+// options returns the option, if the flag is given. An empty version, as of a variable that is not set, is an error: the command would be unconditional.
+func (v *ifVersion) options(command *cobra.Command) ([]client.Option, error) {
+	if !command.Flags().Changed("if-version") {
 		return nil, nil
 	}
 	version, err := client.ParseVersion(v.text)
@@ -154,11 +155,11 @@ func newSet() *cobra.Command {
 	flags.DurationVar(&px, "px", 0, "the key goes away after this `time`, such as 1500ms or 10s")
 	flags.StringVar(&file, "file", "", "`file` with the value; - is the standard input")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
-		options, err := f.options()
+		options, err := f.options(command)
 		if err != nil {
 			return err
 		}
-		condition, err := v.options()
+		condition, err := v.options(command)
 		if err != nil {
 			return err
 		}
@@ -236,9 +237,10 @@ func readAll(ctx context.Context, stdin io.Reader) (value []byte, err error) {
 
 func newDel() *cobra.Command {
 	var v ifVersion
-	command := newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n  holdfast del lines/7/recipe --if-version 1696374425000:1:StateStore", cobra.ExactArgs(1),
+	var command *cobra.Command
+	command = newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n  holdfast del lines/7/recipe --if-version 1696374425000:1:StateStore", cobra.ExactArgs(1),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
-			condition, err := v.options()
+			condition, err := v.options(command)
 			if err != nil {
 				return client.Version{}, err
 			}
@@ -267,7 +269,7 @@ func newRemove(use, short, example string, args cobra.PositionalArgs,
 	c.add(command)
 	f.add(command)
 	command.RunE = func(command *cobra.Command, arguments []string) error {
-		options, err := f.options()
+		options, err := f.options(command)
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ func New(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Requests {
 	settings := fsm.DefaultSettings()
 	q := &Requests{
 		config: config, metrics: metrics, log: log,
-		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), scans: scans{byClient: make(map[string]int)},
+		pending: pending.NewBuffer(config.HoldMessages, config.HoldBytes), shares: newClientShares(config), scans: scans{byClient: make(map[string]scanCount)},
 		ingest: ingestEverywhere{},
 	}
 	q.room.L = &q.mu

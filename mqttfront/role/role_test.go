@@ -206,7 +206,7 @@ func TestScansFollowWrites(t *testing.T) {
 	}
 }
 
-// A condition on the version goes into the log when every member knows it, and is a syntax error before.
+// A condition on the version goes into the log when every member knows it. Before, it is answered as a member answers that does not.
 func TestIfVersionWaitsForAllMembers(t *testing.T) {
 	const set = "*4\r\n$3\r\nDEL\r\n$1\r\nk\r\n$5\r\nIFVER\r\n$14\r\n1:2:StateStore\r\n"
 	for version, want := range map[uint32]fsm.Kind{fsm.VersionIfVersion - 1: fsm.KindInvalid, fsm.VersionIfVersion: fsm.KindDel} {
@@ -215,7 +215,8 @@ func TestIfVersionWaitsForAllMembers(t *testing.T) {
 			f.Applied(&fsm.Outcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
 			serve(f)
 			arrive(f, set, "0123456789abcdef")
-			if len(s.proposed) != 1 || s.proposed[0].Kind != want || (s.proposed[0].Condition == fsm.IfVersion) != (want == fsm.KindDel) {
+			if len(s.proposed) != 1 || s.proposed[0].Kind != want || (s.proposed[0].Condition == fsm.IfVersion) != (want == fsm.KindDel) ||
+				(s.proposed[0].Error == fsm.ErrorArguments) != (want == fsm.KindInvalid) {
 				t.Errorf("%+v is proposed", s.proposed)
 			}
 		})

@@ -14,39 +14,49 @@ type clientShare struct{ count, bytes int }
 
 // scans counts the SCANs that are under way at a leader. Reading a page takes milliseconds, and a page keeps up to 256 KiB until the broker has it.
 type scans struct {
-	reading  int            // the store has them
-	byClient map[string]int // the same, by client
-	pages    int            // also those whose page is being delivered
+	all      scanCount
+	byClient map[string]scanCount
+}
+
+type scanCount struct {
+	reading int // the store has them
+	pages   int // also those whose page is being delivered
 }
 
 const (
 	maxScans          = 64
 	maxScansPerClient = 8
 	maxPages          = 256
+	maxPagesPerClient = 32
 )
 
 // full reports whether another SCAN of a client would be too many.
 func (s *scans) full(client string) bool {
-	return s.reading >= maxScans || s.byClient[client] >= maxScansPerClient || s.pages >= maxPages
+	own := s.byClient[client]
+	return s.all.reading >= maxScans || s.all.pages >= maxPages || own.reading >= maxScansPerClient || own.pages >= maxPagesPerClient
 }
 
 // move changes the stage of a SCAN of a client.
 func (s *scans) move(client string, stage *pending.ScanStage, to pending.ScanStage) {
-	if *stage == pending.ScanReads {
-		s.reading--
-		if s.byClient[client]--; s.byClient[client] == 0 {
-			delete(s.byClient, client)
-		}
+	own := s.byClient[client]
+	for _, count := range []*scanCount{&s.all, &own} {
+		count.add(*stage, -1)
+		count.add(to, 1)
 	}
-	if *stage != pending.ScanNone {
-		s.pages--
+	*stage = to
+	if own == (scanCount{}) {
+		delete(s.byClient, client)
+	} else {
+		s.byClient[client] = own
 	}
-	if *stage = to; to == pending.ScanReads {
-		s.reading++
-		s.byClient[client]++
+}
+
+func (c *scanCount) add(stage pending.ScanStage, n int) {
+	if stage == pending.ScanReads {
+		c.reading += n
 	}
-	if to != pending.ScanNone {
-		s.pages++
+	if stage != pending.ScanNone {
+		c.pages += n
 	}
 }
 

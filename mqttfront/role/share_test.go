@@ -79,15 +79,23 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 		s.reads = nil
 	}
 	answer()
-	for range 2 * maxPages {
+	o.deliver()
+	for range 2 * maxPagesPerClient {
 		send("sequential", 1)
 		answer()
 	}
-	if f.scans.pages != maxPages || f.scans.reading != 0 {
+	if want := (scanCount{pages: maxPagesPerClient}); f.scans.all != want || f.scans.byClient["sequential"] != want {
 		t.Errorf("%+v are under way while the broker takes no page", f.scans)
 	}
+	for client := range 2 * maxPages {
+		send(fmt.Sprint("other", client), 1)
+		answer()
+	}
+	if want := (scanCount{pages: maxPages}); f.scans.all != want {
+		t.Errorf("%+v are under way while the broker takes no page", f.scans.all)
+	}
 	o.deliver()
-	if f.scans.pages != 0 || len(f.scans.byClient) != 0 {
+	if f.scans.all != (scanCount{}) || len(f.scans.byClient) != 0 {
 		t.Errorf("%+v are under way at the end", f.scans)
 	}
 }

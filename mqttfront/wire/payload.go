@@ -24,6 +24,7 @@ func ParsePayload(payload []byte, command *fsm.Command) {
 	if first == fsm.NoError {
 		return
 	}
+	command.Condition, command.ExpectedVersion = fsm.Always, hlc.Timestamp{} // of options that were read before the error
 	folded := *command
 	switch second := lenient.parse(&request, &folded); second {
 	case first:
@@ -127,8 +128,8 @@ func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 		return fsm.ErrorSyntax
 	}
 	if len(arguments) == 2 {
-		if command.Value = arguments[1]; len(command.Value) == 0 {
-			command.Value = []byte{0} // as invalid as the empty token, and not lost where a command is encoded
+		if command.Value = arguments[1]; len(command.Value) == 0 || len(command.Value) > fsm.MaxToken {
+			command.Value = []byte{0} // as invalid, and neither lost nor large where a command is encoded
 		}
 	}
 	return fsm.NoError

@@ -111,7 +111,7 @@ func TestLongPatternIsLeftOut(t *testing.T) {
 }
 
 func FuzzParsePayload(f *testing.F) {
-	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}} {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, {"SET", "k", "v", "IFVER", "1:2:S", "NX"}, {"set", "k", "v", "ifver", "1:2:S", "nx"}} {
 		f.Add(resp.AppendArray(nil, arguments...))
 	}
 	f.Add([]byte("*1000000000\r\n"))
@@ -120,6 +120,9 @@ func FuzzParsePayload(f *testing.F) {
 		ParsePayload(payload, &command)
 		if command.Kind == 0 && command.Error == fsm.NoError {
 			t.Fatal("neither a command nor an error")
+		}
+		if command.Error != fsm.NoError && (command.Condition == fsm.IfVersion || command.ExpectedVersion.NodeID != "") {
+			t.Fatal("an error with a condition that older members cannot read")
 		}
 		if _, err := fsm.DecodeEntry(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindDel}, command}})); command.Kind != 0 && err != nil {
 			t.Fatalf("it cannot go into the log: %v", err)

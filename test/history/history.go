@@ -109,6 +109,9 @@ func (o *Op) String() string {
 	if o.Expected != "" {
 		text += " expecting " + o.Expected
 	}
+	if !o.ExpectedVersion.IsZero() {
+		text += " of version " + o.ExpectedVersion.String()
+	}
 	if o.TTL > 0 {
 		text += fmt.Sprintf(" PX %d", o.TTL.Milliseconds())
 	}
