@@ -22,7 +22,7 @@ func (f *Front) Ready() error {
 	if err := f.session.Err(); err != nil {
 		return err
 	}
-	if f.requests.DroppedLately() {
+	if f.dispatcher.DroppedLately() {
 		return errors.New("the pending request buffer is full")
 	}
 	if s := f.leaderSession.Load(); s != nil {

@@ -37,11 +37,11 @@ type Front struct {
 	hasStore      chan struct{} // closed when there is a store
 	stopAdmitting func()        // the receiver admits no further request
 
-	requests *role.Requests
-	receiver *role.Receiver
-	clients  *role.Clients
-	barrier  *ingest.Barrier
-	session  *ingest.NodeSession
+	dispatcher *role.Dispatcher
+	receiver   *role.Receiver
+	clients    *role.Clients
+	barrier    *ingest.Barrier
+	session    *ingest.NodeSession
 	// newLeaderSession is nil where each node's own session brings requests.
 	newLeaderSession func() *ingest.LeaderSession
 	leaderSession    atomic.Pointer[ingest.LeaderSession] // nil while there is none
@@ -57,13 +57,13 @@ func New(config Config, env Environment) (*Front, error) {
 	metrics, log := env.Metrics, env.Log
 	f := &Front{
 		config: &config, log: log, random: env.Random, hasStore: make(chan struct{}),
-		requests: role.New(&config.Config, metrics, log), barrier: ingest.NewBarrier(),
+		dispatcher: role.NewDispatcher(&config.Config, metrics, log), barrier: ingest.NewBarrier(),
 	}
 	f.disconnects = broker.NewFeed(env.Driver, func(ctx context.Context) { f.pause(ctx, config.BackoffMax) }, metrics.Disconnects.WithLabelValues("dropped").Inc, log)
-	f.clients = role.NewClients(f.requests, env.Driver)
+	f.clients = f.dispatcher.NewClients(env.Driver)
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
-	f.receiver = role.NewReceiver(f.requests, env.Driver, config.decoder(), drain, f.clients.Kick)
+	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, config.decoder(), drain, f.clients)
 	f.newSessionsAndOutbox(env)
 	return f, nil
 }
@@ -81,7 +81,7 @@ func (f *Front) newSessionsAndOutbox(env Environment) {
 	outside := ingest.Environment{
 		Login: login, Contact: env.Contact, Wall: env.Wall, Random: env.Random, Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Ingest,
 	}
-	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.requests.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
+	awaiting := &sessionAwaiter{barrier: f.barrier, blocked: f.dispatcher.Blocked, without: env.Metrics.WithoutSession.Inc, log: env.Log}
 	awaitSession := awaiting.await
 	if config.IngestAtLeader {
 		f.newLeaderSession = func() *ingest.LeaderSession {
@@ -102,14 +102,14 @@ func (f *Front) newSessionsAndOutbox(env Environment) {
 // SetStore gives the front end its store. It is called once, before Run; Serve waits for it.
 func (f *Front) SetStore(store role.Store) {
 	f.store = store
-	f.requests.SetStore(store)
+	f.dispatcher.SetStore(store)
 	close(f.hasStore)
 }
 
 // Run receives requests until the context ends.
 func (f *Front) Run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context){f.requests.Run, f.disconnects.Run, f.clients.Run, f.session.Run} {
+	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run} {
 		workers.Go(func() { work(ctx) })
 	}
 	workers.Wait()
@@ -121,7 +121,7 @@ func (f *Front) DisconnectFeedErr() error {
 }
 
 // Serving reports whether this node leads, and new requests are proposed on arrival.
-func (f *Front) Serving() bool { return f.requests.Serving() }
+func (f *Front) Serving() bool { return f.dispatcher.Serving() }
 
 // Drain stops admitting requests, and waits until the executing ones are answered or the context ends. Later messages are not
 // acknowledged, so the broker delivers them again.
@@ -130,7 +130,7 @@ func (f *Front) Drain(ctx context.Context) {
 	const poll = 5 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	for f.requests.Busy() > 0 {
+	for f.dispatcher.Busy() > 0 {
 		select {
 		case <-ctx.Done():
 			return

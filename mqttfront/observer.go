@@ -9,23 +9,23 @@ import (
 // What the store tells and asks of a front end.
 
 // Applied implements the store's observer.
-func (f *Front) Applied(outcome *fsm.Outcome, tags []any) { f.requests.Applied(outcome, tags) }
+func (f *Front) Applied(outcome *fsm.Outcome, tags []any) { f.dispatcher.Applied(outcome, tags) }
 
 // Restored implements the store's observer.
-func (f *Front) Restored(status fsm.Status) { f.requests.Restored(status) }
+func (f *Front) Restored(status fsm.Status) { f.dispatcher.Restored(status) }
 
 // ReadDone implements the store's observer.
 func (f *Front) ReadDone(tag any, index uint64, result fsm.Result) {
-	f.requests.ReadDone(tag, index, result)
+	f.dispatcher.ReadDone(tag, index, result)
 }
 
 // Failed implements the store's observer.
-func (f *Front) Failed(tag any, unknown bool) { f.requests.Failed(tag, unknown) }
+func (f *Front) Failed(tag any, unknown bool) { f.dispatcher.Failed(tag, unknown) }
 
 // Held implements the store's observer.
 func (f *Front) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
-	return f.requests.Held(cursor, age)
+	return f.dispatcher.Held(cursor, age)
 }
 
 // HandleBroadcast implements the store's observer.
-func (f *Front) HandleBroadcast(message []byte) { f.requests.HandleBroadcast(message) }
+func (f *Front) HandleBroadcast(message []byte) { f.dispatcher.HandleBroadcast(message) }

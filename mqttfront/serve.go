@@ -16,7 +16,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	leader := role.NewLeader(f.requests, f.barrier, f.session.DeliveringSince, f.clients)
+	leader := f.dispatcher.NewLeader(f.barrier, f.session.DeliveringSince, f.clients)
 	var held role.PeerRequests
 	var collecting sync.WaitGroup
 	untilConnected, stopCollecting := context.WithCancel(ctx) // ends when the publishing connections are up; until then CollectFromPeers asks again

@@ -22,9 +22,8 @@ type Buffer struct {
 	// outcomes are held requests with a known outcome whose reply is not known to be published, by index.
 	outcomes []heldOutcome
 	writing  map[string]int // by client key: how many writes the store has
-	// NeedsLookup says that the buffer may hold requests whose outcome is in the state, and that nobody has looked them up.
-	NeedsLookup bool
-	Hints       Hints
+
+	hints Hints
 }
 
 // heldOutcome is a held request with the index of the entry that has its outcome.
@@ -40,6 +39,9 @@ func NewBuffer(maxRequests, maxBytes int) Buffer {
 		order: list.New(), byID: make(map[fsm.RequestID]*Request), writing: make(map[string]int),
 	}
 }
+
+// Hints returns what is known of requests that ended, whether or not they are in the buffer.
+func (p *Buffer) Hints() *Hints { return &p.hints }
 
 // Len returns the number of requests.
 func (p *Buffer) Len() int { return p.order.Len() }
@@ -116,9 +118,9 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		p.outcomes = append(p.outcomes, heldOutcome{r, index})
 	}
 	if early := expected && !held; early || end == EndNoReply {
-		p.Hints.Ended(id, end, index, early, now)
+		p.hints.Ended(id, end, index, early, now)
 	} else {
-		p.Hints.outcomeLogged(id)
+		p.hints.outcomeLogged(id)
 	}
 }
 

@@ -127,8 +127,8 @@ func (p *path) run() {
 		p.t.Fatalf("%d keys", keys)
 	}
 	_ = conn.Close() // of the test
-	if p.front.busy != 0 || p.front.pending.Len() != 0 {
-		p.t.Fatalf("%d busy, %d held", p.front.busy, p.front.pending.Len())
+	if p.front.Busy() != 0 || p.front.held() != 0 {
+		p.t.Fatalf("%d busy, %d held", p.front.Busy(), p.front.held())
 	}
 }
 

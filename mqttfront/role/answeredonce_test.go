@@ -57,7 +57,7 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	third.barrier.Pass(time.Now())
 	o := serveWith(third, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()})
 	if len(o.outputs)+len(s3.proposed) == 0 {
-		t.Errorf("reported %d, not answered", len(leading(third).toRelease))
+		t.Errorf("reported %d, not answered", len(third.reported()))
 	}
 }
 
@@ -82,7 +82,7 @@ func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	s.held = map[string][][]byte{"other": {page}}
 	leading(leader).sweepOnce(t.Context())
 	if len(s.proposed) != 0 {
-		t.Errorf("answered again: %d proposed, kind %v, reported %d", len(s.proposed), s.proposed[0].Kind, len(leading(leader).toRelease))
+		t.Errorf("answered again: %d proposed, kind %v, reported %d", len(s.proposed), s.proposed[0].Kind, len(leader.reported()))
 	}
 }
 
@@ -128,7 +128,7 @@ func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	commit(t, s, fsm.Entry{Published: index})
 	f.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
 	f.receiver.decodeAndAdmit(context.Background(), message(del, correlationA, nil, "__srcId", "c"), time.Now(), true, func() {})
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Error("dropped")
 	}
 }
@@ -166,7 +166,7 @@ func TestRequestIsReportedOnce(t *testing.T) {
 		others[0].HandleBroadcast(m)
 	}
 	arrive(others[0], del, correlationA, "__srcId", "c") // its client sends it again
-	if others[0].pending.Len() != 1 {
+	if others[0].held() != 1 {
 		t.Error("the copy that the client sent again is dropped")
 	}
 }

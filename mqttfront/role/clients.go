@@ -14,19 +14,9 @@ import (
 // Clients is what a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that
 // misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
 type Clients struct {
-	requests   *Requests
+	tracker    *tracker
 	kicker     *broker.Kicker
 	subscriber *broker.Subscriber
-}
-
-// NewClients returns Clients that use a driver.
-func NewClients(requests *Requests, driver broker.Driver) *Clients {
-	metrics, log := requests.metrics, requests.log
-	return &Clients{
-		requests:   requests,
-		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
-		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
-	}
 }
 
 // Run calls the driver until the context ends.
@@ -41,32 +31,30 @@ func (c *Clients) Run(ctx context.Context) {
 func (c *Clients) EndWatches(d broker.Disconnect) {
 	watches := d.Everyone
 	if !watches {
-		c.requests.mu.Lock()
-		watches = c.requests.pending.Writes(d.ClientID) > 0
-		c.requests.mu.Unlock()
+		c.tracker.mu.Lock()
+		watches = c.tracker.pending.Writes(d.ClientID) > 0
+		c.tracker.mu.Unlock()
 	}
 	if !watches {
-		c.requests.store.View(func(m *fsm.Machine) { watches = m.Watches(d.ClientID) })
+		c.tracker.store.View(func(m *fsm.Machine) { watches = m.Watches(d.ClientID) })
 	}
 	if !watches {
-		c.requests.metrics.Disconnects.WithLabelValues("no_watches").Inc()
+		c.tracker.metrics.Disconnects.WithLabelValues("no_watches").Inc()
 		return
 	}
-	c.requests.metrics.Disconnects.WithLabelValues("logged").Inc()
+	c.tracker.metrics.Disconnects.WithLabelValues("logged").Inc()
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
 }
 
 // propose proposes a command that no request waits for.
 func (c *Clients) propose(command fsm.Command) {
-	c.requests.store.Propose(command, nil)
-	c.requests.store.Flush()
+	c.tracker.store.Propose(command, nil)
+	c.tracker.store.Flush()
 }
 
-// Kick disconnects the publisher of a request with an invalid response topic, if this node leads. It does not wait for that.
+// Kick disconnects the publisher of a request with an invalid response topic. It does not wait for that. Only the leader calls it.
 func (c *Clients) Kick(r *wire.Request) {
-	if c.requests.leads() {
-		c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
-	}
+	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }
 
 // subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed

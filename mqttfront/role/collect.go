@@ -25,6 +25,13 @@ const (
 	sweepInterval = time.Second
 )
 
+// PeerRequests are the requests that peers hold.
+type PeerRequests struct {
+	byNode map[string][]*pending.Request
+	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
+	received time.Time
+}
+
 // collection is what the other nodes hold, by node, each in its order.
 type collection struct {
 	mu     sync.Mutex
@@ -115,7 +122,7 @@ func (l *Leader) sweep(ctx context.Context) {
 // sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
 func (l *Leader) sweepOnce(ctx context.Context) {
 	at := l.barrier.Reached()
-	if l.blocked.Load() || at.IsZero() {
+	if l.blocked() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}
 	byNode := l.collect(ctx, max(sweepInterval, time.Since(at)))
@@ -125,7 +132,7 @@ func (l *Leader) sweepOnce(ctx context.Context) {
 	l.store.View(func(m *fsm.Machine) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.role != role(l) {
+		if !l.leading {
 			return
 		}
 		l.dropUnsettledLocked(m, byNode)

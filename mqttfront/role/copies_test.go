@@ -45,22 +45,20 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 			tags = s.tags[len(s.tags)-1:]
 		}
 		f.Applied(outcome, tags)
-		if f.pending.Len() != 0 {
+		if f.held() != 0 {
 			t.Fatal("the write is not let go")
 		}
 		held := heldBy(t, other)
 		if len(held) != 1 {
 			t.Fatal(held)
 		}
-		f.mu.Lock()
-		if added := leading(f).mergePeerRequestsLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
+		if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
 			t.Errorf("leads %v: taken up", leads)
 		}
 		held[0].Arrived = time.Now().Add(time.Second)
-		if added := leading(f).mergePeerRequestsLocked(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
+		if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
 			t.Errorf("leads %v: what the client has sent again is refused", leads)
 		}
-		f.mu.Unlock()
 	}
 }
 
@@ -73,7 +71,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	command := probe.first().Command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{command}})
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Fatal("the copy is not held: nobody has answered it")
 	}
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
@@ -86,23 +84,21 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 		t.Fatalf("%+v is proposed: the log must say that no copy may be executed", s.proposed)
 	}
 	refused := &fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
-	if f.Applied(refused, s.tags); f.pending.Len() != 0 || f.busy != 0 || f.pending.Writes("c") != 0 {
-		t.Errorf("%d held, %d busy, %d writing after that", f.pending.Len(), f.busy, f.pending.Writes("c"))
+	if f.Applied(refused, s.tags); f.held() != 0 || f.Busy() != 0 || f.writes("c") != 0 {
+		t.Errorf("%d held, %d busy, %d writing after that", f.held(), f.Busy(), f.writes("c"))
 	}
 	requests, err := pending.ReadPage(slices.Concat(held...), time.Now())
 	if err != nil || len(requests) != 1 {
 		t.Fatal(requests, err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if added := leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
+	if added := f.merge(s.machine, map[string][]*pending.Request{"other": requests}); len(added) != 0 {
 		t.Error("taken up from another node")
 	}
 }
 
 // A leader takes up a client's requests from another node, and gets the first of them from the broker after that. When it loses the
 // leadership with all of them in hand, they keep the order in which the client sent them.
-func TestSparesKeepTheirPlace(t *testing.T) {
+func TestPeerCopiesKeepTheirPosition(t *testing.T) {
 	for _, failFirst := range []bool{true, false} {
 		f, s := newNode(t)
 		other, _ := newNode(t)
@@ -112,11 +108,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 		}
 		serve(f)
 		held := heldBy(t, other)
-		f.mu.Lock()
-		for _, r := range leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held}) {
-			leading(f).executeLocked(r, false)
-		}
-		f.mu.Unlock()
+		f.mergeAndExecute(s.machine, map[string][]*pending.Request{"other": held})
 		arrive(f, del, ids[0], "__srcId", "c")
 		fail := func() {
 			for _, tag := range s.tags {
@@ -131,7 +123,7 @@ func TestSparesKeepTheirPlace(t *testing.T) {
 			fail()
 		}
 		var order []string
-		for r := range f.pending.All() {
+		for _, r := range f.list() {
 			order = append(order, string(r.Correlation))
 			if f.pending.Get(r.Command.ID) != r {
 				t.Error("a request is held that is not known by its identity")
@@ -155,7 +147,7 @@ func TestCopiesOfALeaderAreRecognized(t *testing.T) {
 	leading(f).stopServing()
 	f.Failed(s.tags[len(s.tags)-1], true)
 	f.recheckPending()
-	if f.pending.Len() != 1 || !f.first().IsDuplicate() {
+	if f.held() != 1 || !f.first().IsDuplicate() {
 		t.Error("the copy is not recognized")
 	}
 }
@@ -171,11 +163,11 @@ func TestBacklogOfDropped(t *testing.T) {
 	}, nil)
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
 	f.receiver.decodeAndAdmit(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), time.Now(), true, func() {})
-	if f.pending.Len() != 0 {
+	if f.held() != 0 {
 		t.Error("it is held")
 	}
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Error("what the client sends again is not")
 	}
 }
@@ -206,9 +198,7 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
 		}
 		if copied {
-			other.mu.Lock()
-			other.endLocked(first)
-			other.mu.Unlock()
+			other.drop(first)
 			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 		}
 		serve(f)
@@ -216,11 +206,9 @@ func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 		if len(held) != 1 {
 			t.Fatal(held)
 		}
-		f.mu.Lock()
-		if added := leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
+		if added := f.merge(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
 			t.Errorf("copied %v: %d taken up", copied, len(added))
 		}
-		f.mu.Unlock()
 	}
 }
 

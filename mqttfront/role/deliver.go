@@ -13,14 +13,14 @@ import (
 // answerLocked sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log.
 func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
 	if r.State().IsHeld() {
-		l.beginWorkLocked(r) // the outcome was known before anybody executed it here
+		l.load.add(r) // the outcome was known before anybody executed it here
 	}
 	l.pending.EndWrite(r)
 	r.MarkDelivering(index, time.Now())
 	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
-		l.endWorkLocked(r)
+		l.load.remove(r)
 		l.endLocked(r)
 		return
 	}
@@ -33,13 +33,13 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 
 // notifyLocked sends the notifications of a change on their way.
 func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
-	if age >= l.expiry {
+	if age >= l.known.expiry {
 		return
 	}
 	for i := range event.Receivers {
 		l.watermark.Add(event.Index)
 		l.sendLocked(event.Receivers[i].ClientID, &publish.Output{
-			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: l.expiry - age,
+			Index: event.Index, Event: event, Receiver: &event.Receivers[i], Queued: time.Now(), TTL: l.known.expiry - age,
 		})
 	}
 }
@@ -55,7 +55,7 @@ func (l *Leader) sendLocked(client string, o *publish.Output) {
 func (l *Leader) Published(o *publish.Output) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.role == role(l) { // otherwise that leadership is over
+	if l.leading {
 		l.endOutputLocked(o)
 	}
 }
@@ -73,7 +73,14 @@ func (l *Leader) NoSubscriber(o *publish.Output) {
 }
 
 // Kick implements publish.Handler.
-func (l *Leader) Kick(r *wire.Request) { l.clients.Kick(r) }
+func (l *Leader) Kick(r *wire.Request) {
+	l.mu.Lock()
+	leading := l.leading
+	l.mu.Unlock()
+	if leading {
+		l.clients.Kick(r)
+	}
+}
 
 // publishedLocked notes that an output of the entry at an index is published, or need not be.
 func (l *Leader) publishedLocked(index uint64) {
@@ -96,7 +103,7 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 			l.reportLocked(r.Command.ID)
 		}
 		l.answeredEarlierLocked(r)
-		l.endWorkLocked(r)
+		l.load.remove(r)
 		l.endLocked(r)
 	}
 }

@@ -12,7 +12,7 @@ func TestReplyThatIsGivenUpCountsAsDelivered(t *testing.T) {
 	serve(f).full = true
 	arrive(f, del, "0123456789abcdef", "__srcId", "c")
 	f.Applied(s.outcome(5, fsm.CodeDeleted), s.tags)
-	if f.busy != 0 || f.pending.Len() != 0 || s.published != 5 {
-		t.Errorf("%d busy, %d held, watermark %d", f.busy, f.pending.Len(), s.published)
+	if f.Busy() != 0 || f.held() != 0 || s.published != 5 {
+		t.Errorf("%d busy, %d held, watermark %d", f.Busy(), f.held(), s.published)
 	}
 }

@@ -27,9 +27,9 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
 	overload := ""
 	if mayRefuse && !rejectOnly && !r.AnswerKnown() {
-		overload = l.overloadLocked(r, now)
+		overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
 	}
-	if r.Command.Kind == fsm.KindScan && l.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
+	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
 		overload = "scans"
 	}
 	overloaded := overload != ""
@@ -48,10 +48,10 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	default:
 		r.MarkExecuting(now)
 		if r.Command.Kind == fsm.KindScan {
-			l.scans.move(r.ClientKey(), &r.Scan, pending.ScanReads)
+			l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanReads)
 		}
 	}
-	l.beginWorkLocked(r)
+	l.load.add(r)
 	command := r.Command
 	switch {
 	case r.AnswerKnown():
@@ -64,33 +64,33 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had
 		// one: its refusal is silent.
 		silent := rejectOnly && (late || hasOutcome)
-		command = command.Refusal(silent && l.version >= fsm.VersionProlong)
+		command = command.Refusal(silent && l.known.version >= fsm.VersionProlong)
 	case r.Read && l.pending.NoConflictingWrite(r):
 		if !l.store.Read(&r.Command, r) {
-			l.requeueLocked(r)
+			l.requeueLocked(r, l)
 		}
 		return
 	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
-		command = command.Before(l.version)
-		l.stripOversize(&command)
+		command = command.Before(l.known.version)
+		l.stripOversizeLocked(&command)
 	}
 	l.pending.BeginWrite(r)
 	if !l.store.Propose(command, r) {
-		l.requeueLocked(r)
+		l.requeueLocked(r, l)
 	}
 }
 
 // outcomeMayBeForgotten reports whether a request of another node expired so long ago that its outcome, if it has one, may be forgotten.
-func (q *Requests) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
-	return r.FromPeer && now.After(r.HoldUntil.Add(q.config.DedupMargin))
+func (l *Leader) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
+	return r.FromPeer && now.After(r.HoldUntil.Add(l.config.DedupMargin))
 }
 
 // mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log. It expired, it was shed,
 // or it came from a peer and its copy here expired: then later requests of its client may have been executed.
-func (q *Requests) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
-	return r.Expired(now) || q.refusedWithoutReplyLocked(r) || r.FromPeer && !q.pending.Hints.EndedAt(r.Command.ID, pending.EndExpired).IsZero()
+func (l *Leader) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
+	return r.Expired(now) || l.refusedWithoutReplyLocked(r) || r.FromPeer && !l.pending.Hints().EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client is to be answered: the dedup table had an outcome with
@@ -103,29 +103,16 @@ func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) b
 	l.answeredEarlierLocked(r)
 	l.silent = true
 	l.pending.EndWrite(r)
-	l.endWorkLocked(r)
+	l.load.remove(r)
 	l.endLocked(r)
 	return false
 }
 
-// overloadLocked returns why a request is refused, as the metric of refusals names it: it waited for too long, or its client has too much under way. It
-// is empty if the request is not refused.
-func (q *Requests) overloadLocked(r *pending.Request, now time.Time) string {
-	switch {
-	case now.Sub(r.Arrived) > q.config.OverloadAge:
-		return "age"
-	case q.shares.full(r.ClientKey(), r.Size):
-		return "client_share"
-	default:
-		return ""
-	}
-}
-
-// stripOversize clears the key and the values of a command that exceeds a limit, and sets Oversize. The entry then carries only
+// stripOversizeLocked clears the key and the values of a command that exceeds a limit, and sets Oversize. The entry then carries only
 // that fact.
-func (q *Requests) stripOversize(command *fsm.Command) {
-	if int64(len(command.Key)) > q.limits.KeyBytes ||
-		int64(len(command.Value)) > q.limits.ValueBytes || int64(len(command.Expected)) > q.limits.ValueBytes {
+func (l *Leader) stripOversizeLocked(command *fsm.Command) {
+	if int64(len(command.Key)) > l.known.limits.KeyBytes ||
+		int64(len(command.Value)) > l.known.limits.ValueBytes || int64(len(command.Expected)) > l.known.limits.ValueBytes {
 		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
 	}
 }

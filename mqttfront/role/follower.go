@@ -9,7 +9,7 @@ import (
 
 // follower is the role of a node that does not serve, where each node's own session brings requests. It holds them. If the node becomes the leader, the
 // leader answers them.
-type follower struct{ *Requests }
+type follower struct{ *tracker }
 
 func (follower) leads() bool { return false }
 
@@ -18,8 +18,8 @@ func (f follower) hasRoom(r *pending.Request) bool {
 }
 
 func (f follower) admit(r *pending.Request, found dedupResult) {
-	f.pending.NeedsLookup = f.pending.NeedsLookup || !found.checked
-	if f.isStaleLocked(r) {
+	f.unchecked = f.unchecked || !found.checked
+	if f.stale.has(r) {
 		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
 		return // not acknowledged: the session ends
 	}
@@ -27,8 +27,8 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		return
 	}
 	// In a backlog, a copy of a request that was answered or shed is old.
-	published := found.index != 0 && found.index <= f.published && !f.termStart.mayBeUnanswered(found.index)
-	ended := r.Backlog && (published || !f.pending.Hints.EndedAt(r.Command.ID, pending.EndNoReply).IsZero())
+	published := found.index != 0 && found.index <= f.known.published && !f.known.termStart.mayBeUnanswered(found.index)
+	ended := r.Backlog && (published || !f.pending.Hints().EndedAt(r.Command.ID, pending.EndNoReply).IsZero())
 	if ended || !f.resolveCopyLocked(r) {
 		r.Done()
 		return
@@ -46,7 +46,7 @@ func (follower) coalescingDelay() time.Duration { return followerDelay }
 func (follower) changed(*fsm.Event) {}
 
 func (f follower) committed(r *pending.Request, _ *fsm.Outcome, _ int) {
-	f.requeueMaybeAppliedLocked(r)
+	f.requeueMaybeAppliedLocked(r, f)
 }
 
 func (f follower) applied(outcome *fsm.Outcome) {
@@ -55,7 +55,7 @@ func (f follower) applied(outcome *fsm.Outcome) {
 	}
 }
 
-func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(r) }
+func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(r, f) }
 
 func (f follower) requeued(r *pending.Request) {
 	f.pending.EndWrite(r)
@@ -70,6 +70,44 @@ func (f follower) reported(id fsm.RequestID, now time.Time) {
 	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
 		f.endLocked(r)
 	} else {
-		f.pending.Hints.Answered(id, now)
+		f.pending.Hints().Answered(id, now)
 	}
+}
+
+// resolveCopyLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
+// adds it.
+func (f follower) resolveCopyLocked(r *pending.Request) bool {
+	if f.onlyHolderLocked(r.Arrived) {
+		return true
+	}
+	if r.Command.ID.IsZero() {
+		return false
+	}
+	earlier := f.pending.Get(r.Command.ID)
+	if earlier != nil && earlier.State().IsHeld() && earlier.Expired(r.Arrived) { // its client sent it again: the new copy takes the new position
+		f.forgetLocked(earlier)
+		earlier = nil
+	}
+	if earlier != nil {
+		if earlier.Outcome() == 0 { // one copy is enough
+			earlier.Absorb(r)
+			return false
+		}
+		if !earlier.State().IsHeld() { // the store still has the earlier copy, which answers this one, too, when the store returns it
+			earlier.Absorb(r)
+			earlier.MarkResent()
+			return false
+		}
+		f.endLocked(earlier) // the reply may have been lost: hold the new copy instead
+		return true
+	}
+	index, known := f.pending.Hints().Take(r.Command.ID, r.Arrived)
+	mayBeUnanswered := f.known.termStart.mayBeUnanswered(index)
+	if known && index <= f.known.published && !mayBeUnanswered {
+		return false // answered before this copy arrived
+	}
+	if r.SetOutcome(index); mayBeUnanswered {
+		r.AwaitReport()
+	}
+	return true
 }

@@ -21,16 +21,14 @@ func nodeHolding(t *testing.T, requests ...string) (*node, *fakeStore) {
 	for i, name := range requests {
 		client, correlation, _ := strings.Cut(name, ":")
 		arrive(f, del, correlation+strings.Repeat("-", 16), "__srcId", client)
-		f.mu.Lock()
 		f.last().Arrived = time.Now().Add(time.Duration(i-len(requests)) * time.Second)
-		f.mu.Unlock()
 	}
 	return f, s
 }
 
 // order returns the requests that a front end holds, as follow names them.
 func (f *node) order() (names []string) {
-	for r := range f.pending.All() {
+	for _, r := range f.list() {
 		names = append(names, r.Command.Principal.ClientID+":"+strings.TrimRight(string(r.Correlation), "-"))
 	}
 	return names
@@ -59,10 +57,7 @@ func heldBy(t *testing.T, f *node) []*pending.Request {
 // takeUpFrom makes a front end take up what another one holds.
 func takeUpFrom(t *testing.T, f *node, s *fakeStore, other *node) (added []*pending.Request) {
 	t.Helper()
-	held := heldBy(t, other)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": held})
+	return f.merge(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)})
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
@@ -88,10 +83,8 @@ func TestTakeUpHeld(t *testing.T) {
 				s.held[node] = pages(other)
 			}
 			byNode := leading(f).collect(context.Background(), 0)
-			f.mu.Lock()
-			leading(f).mergePeerRequestsLocked(s.machine, byNode)
+			f.merge(s.machine, byNode)
 			order := f.order()
-			f.mu.Unlock()
 			of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
 			if got := strings.ReplaceAll(strings.Join(of, " "), "c:", ""); got != test.want {
 				t.Errorf("%s; want %s", got, test.want)
@@ -110,16 +103,16 @@ func TestHandOverOfErrors(t *testing.T) {
 	f, s := newNode(t)
 	s.held = map[string][][]byte{"n2": append([][]byte{[]byte("\x08nonsense")}, pages(other)...)}
 	byNode := leading(f).collect(context.Background(), 0)
-	leading(f).mergePeerRequestsLocked(s.machine, byNode)
-	if f.pending.Len() != 4 {
-		t.Fatalf("%d of 4", f.pending.Len())
+	f.merge(s.machine, byNode)
+	if f.held() != 4 {
+		t.Fatalf("%d of 4", f.held())
 	}
 	first := f.first()
 	last := f.last()
 	if first.Command.Kind != 0 || first.Command.Error != fsm.ErrorUnknownCommand || last.UnsupportedVersion != "9.9" {
 		t.Errorf("%+v, %+v", first, last)
 	}
-	if !slices.Collect(f.pending.All())[2].Read {
+	if !f.list()[2].Read {
 		t.Error("a GET is not marked as a read after the handover")
 	}
 }
@@ -163,7 +156,7 @@ func TestMergeIsQuick(t *testing.T) {
 		mine := &pending.Request{Done: func() {}, Arrived: now.Add(time.Duration(i)*time.Millisecond + time.Minute), Request: wire.Request{ResponseTopic: fmt.Sprint("x", i)}}
 		mine.Command.ID = r.Command.ID
 		mine.Command.ID[15] = 1
-		f.pending.Add(mine)
+		f.add(mine)
 	}
 	began := time.Now()
 	if added, _ := f.pending.Merge([][]*pending.Request{others}, func(*pending.Request) bool { return true }); len(added) != many {
@@ -178,28 +171,28 @@ func TestMergeIsQuick(t *testing.T) {
 func TestReportsReleaseReads(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Fatal("a GET with an identity is not held")
 	}
 	id := f.first().Command.ID
 	f.HandleBroadcast(id[:])
-	if f.pending.Len() != 0 {
+	if f.held() != 0 {
 		t.Error("not let go")
 	}
 	f.HandleBroadcast(id[:])
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 0 {
+	if f.held() != 0 {
 		t.Error("a report that came first was forgotten")
 	}
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c") // another copy: nobody has said that it is answered
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Error("one report let two go")
 	}
 	f.HandleBroadcast(id[:])
 	f.HandleBroadcast(id[:])
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Error("an old report still lets go")
 	}
 }
@@ -215,8 +208,8 @@ func TestLeaderReportsReads(t *testing.T) {
 	arrive(f, get, "short", "__srcId", "c")
 	f.ReadDone(f.last(), 5, fsm.Result{Code: fsm.CodeNull})
 	o.deliver()
-	if len(leading(f).toRelease) != 1 {
-		t.Errorf("%d are reported", len(leading(f).toRelease))
+	if len(f.reported()) != 1 {
+		t.Errorf("%d are reported", len(f.reported()))
 	}
 }
 
@@ -231,17 +224,17 @@ func TestLateDelivery(t *testing.T) {
 	}
 	f.Applied(outcome(5, 0), nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Fatal("not published yet, and not held")
 	}
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.pending.Len() != 0 {
+	if f.held() != 0 {
 		t.Error("published, and still held")
 	}
 	f.Applied(outcome(7, 5), nil)
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	if f.pending.Len() != 0 {
+	if f.held() != 0 {
 		t.Error("published before it came, and held")
 	}
 }
@@ -255,7 +248,7 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.Command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
-	if f.pending.Len() != 1 || f.first() == first {
+	if f.held() != 1 || f.first() == first {
 		t.Error("the copy went with the first")
 	}
 }
@@ -286,9 +279,8 @@ func TestSweep(t *testing.T) {
 		leading(f).sweep(ctx)
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
-		f.mu.Lock()
-		proposed := len(s.proposed)
-		f.mu.Unlock()
+		var proposed int
+		f.locked(func() { proposed = len(s.proposed) })
 		if proposed == 1 {
 			break
 		}
@@ -326,7 +318,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 				t.Errorf("%d are given, want %d", len(held), test.given)
 			}
 			f, s := newNode(t, func(c *Config) { c.DedupMargin = test.margin })
-			f.version = fsm.Version
+			f.known.version = fsm.Version
 			f.barrier.Pass(time.Now())
 			serveWith(f, PeerRequests{byNode: map[string][]*pending.Request{"other": held}})
 			if len(s.proposed) != test.refused {
@@ -427,8 +419,8 @@ func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			f.giveUp(time.Now())
-			if f.pending.Len() != want {
-				t.Errorf("room for %d: %d are held", messages, f.pending.Len())
+			if f.held() != want {
+				t.Errorf("room for %d: %d are held", messages, f.held())
 			}
 		})
 	}
@@ -472,11 +464,11 @@ func TestWhatLayInTheSocketIsDropped(t *testing.T) {
 	fresh := time.Now()
 	arrive(f, del, strings.Repeat("b", 16), "__srcId", "c")
 	f.receiver.DropSince(fresh)
-	if f.pending.Len() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
+	if f.held() != 1 || !strings.HasPrefix(string(f.first().Correlation), "a") {
 		t.Errorf("%v are held", f.order())
 	}
 	arrive(f, del, strings.Repeat("c", 16), "__srcId", "c")
-	if f.pending.Len() != 2 {
+	if f.held() != 2 {
 		t.Error("what comes afterwards is dropped")
 	}
 }

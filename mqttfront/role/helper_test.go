@@ -65,7 +65,7 @@ func (s *fakeStore) SetPublished(index uint64)     { s.published = index }
 
 // node is what a front end has of this package, and of what this package works with.
 type node struct {
-	*Requests
+	*Dispatcher
 	barrier  *ingest.Barrier
 	clients  *Clients
 	receiver *Receiver
@@ -73,7 +73,7 @@ type node struct {
 }
 
 func (n *node) newLeader() *Leader {
-	return NewLeader(n.Requests, n.barrier, func() time.Time { return n.begun }, n.clients)
+	return n.Dispatcher.NewLeader(n.barrier, func() time.Time { return n.begun }, n.clients)
 }
 
 func newNode(t testing.TB, change ...func(*Config)) (*node, *fakeStore) {
@@ -87,14 +87,14 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 	for _, f := range change {
 		f(&config)
 	}
-	n := &node{Requests: New(&config, metrics.New(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), barrier: ingest.NewBarrier(), begun: time.Now()}
+	n := &node{Dispatcher: NewDispatcher(&config, metrics.New(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), barrier: ingest.NewBarrier(), begun: time.Now()}
 	store := &fakeStore{machine: fsm.New()}
 	n.SetStore(store)
-	n.clients = NewClients(n.Requests, driver)
+	n.clients = n.NewClients(driver)
 	decoder := wire.Decoder{
 		Identity: identity, DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, Margin: config.DedupMargin + time.Minute + config.MaxWait(),
 	}
-	n.receiver = NewReceiver(n.Requests, driver, decoder, nil, n.clients.Kick)
+	n.receiver = NewReceiver(n.Dispatcher, driver, decoder, nil, n.clients)
 	return n, store
 }
 
@@ -155,7 +155,56 @@ const (
 
 // first and last return requests that a front end holds, of which there is one.
 func (f *node) first() *pending.Request { return f.list()[0] }
-func (f *node) last() *pending.Request  { return f.list()[f.pending.Len()-1] }
+func (f *node) last() *pending.Request  { return f.list()[f.held()-1] }
+
+// held returns how many requests a front end holds.
+func (f *node) held() int { return f.pending.Len() }
+
+// heldBytes returns the memory that these keep.
+func (f *node) heldBytes() int { return f.pending.Bytes() }
+
+// writes returns how many writes of a client are under way.
+func (f *node) writes(client string) int { return f.pending.Writes(client) }
+
+// reported returns the requests of which the leader is about to report that they are answered.
+func (f *node) reported() []fsm.RequestID { return leading(f).toRelease }
+
+// merge makes a leader take up what other nodes hold.
+func (f *node) merge(m *fsm.Machine, byNode map[string][]*pending.Request) (added []*pending.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return leading(f).mergePeerRequestsLocked(m, byNode)
+}
+
+// mergeAndExecute is merge, and executes what was added.
+func (f *node) mergeAndExecute(m *fsm.Machine, byNode map[string][]*pending.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range leading(f).mergePeerRequestsLocked(m, byNode) {
+		leading(f).executeLocked(r, false)
+	}
+}
+
+// add adds requests to those that a front end holds.
+func (f *node) add(requests ...*pending.Request) {
+	for _, r := range requests {
+		f.pending.Add(r)
+	}
+}
+
+// locked runs work while no role works.
+func (f *node) locked(work func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	work()
+}
+
+// drop removes a request from those that a front end holds.
+func (f *node) drop(r *pending.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.endLocked(r)
+}
 
 // list returns all requests that a front end holds, in their order.
 func (f *node) list() []*pending.Request { return slices.Collect(f.pending.All()) }

@@ -16,7 +16,7 @@ func atLeader(c *Config) { c.IngestAtLeader = true }
 // With ingest at the leader the broker keeps a request until the leader acknowledges it, together with the reply. No other node acknowledges it.
 func TestIngestAtLeaderAcknowledgesWithTheReply(t *testing.T) {
 	f, s := newNode(t, atLeader)
-	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.pending.Len() != 0 {
+	if acknowledged := arrive(f, del, "0123456789abcdef"); *acknowledged || f.held() != 0 {
 		t.Error("a node that does not lead took a request")
 	}
 	o := serve(f)
@@ -29,8 +29,8 @@ func TestIngestAtLeaderAcknowledgesWithTheReply(t *testing.T) {
 		t.Error("acknowledged before the reply was published")
 	}
 	o.deliver()
-	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
-		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.Len(), f.busy)
+	if !*acknowledged || f.held() != 0 || f.Busy() != 0 {
+		t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.held(), f.Busy())
 	}
 }
 
@@ -59,8 +59,8 @@ func TestIngestAtLeaderReleasesAllWhenTheLeadershipEnds(t *testing.T) {
 			serve(f)
 			acknowledged := arrive(f, del, "0123456789abcdef")
 			end(f, s)
-			if *acknowledged || f.pending.Len() != 0 || f.busy != 0 {
-				t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.pending.Len(), f.busy)
+			if *acknowledged || f.held() != 0 || f.Busy() != 0 {
+				t.Errorf("acknowledged: %v, %d held, %d busy", *acknowledged, f.held(), f.Busy())
 			}
 		})
 	}
@@ -84,7 +84,7 @@ func TestRedeliveredWithoutIdentityOrReplyIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.pending.Hints.Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
+	f.pending.Hints().Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
 	if f.receiver.decodeAndAdmit(t.Context(), delivered("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
@@ -162,8 +162,8 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			}
 			first := s.tags[0].(*pending.Request)
 			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
-			if first.State() != pending.StateDone || f.busy != 1 {
-				t.Errorf("state %d, %d busy", first.State(), f.busy)
+			if first.State() != pending.StateDone || f.Busy() != 1 {
+				t.Errorf("state %d, %d busy", first.State(), f.Busy())
 			}
 		})
 	}
@@ -194,11 +194,7 @@ func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
 					f.giveUp(began.Add(10 * time.Second))
 				}
 				serve(f)
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				for _, r := range leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)}) {
-					leading(f).executeLocked(r, false)
-				}
+				f.mergeAndExecute(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)})
 				if order := s.order(); order != test.want {
 					t.Errorf("proposed in the order %q, want %q", order, test.want)
 				}

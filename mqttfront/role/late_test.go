@@ -35,8 +35,8 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
 	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
-	if f.pending.Len() != 1 || f.pending.Bytes() != r.Size || f.first() != r {
-		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
+	if f.held() != 1 || f.heldBytes() != r.Size || f.first() != r {
+		t.Errorf("%d held, %d bytes", f.held(), f.heldBytes())
 	}
 }
 
@@ -48,7 +48,7 @@ func TestReportKeepsTheNoReplyHint(t *testing.T) {
 	command := probe.first().Command
 	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
 	f.HandleBroadcast(command.ID[:])
-	if f.pending.Hints.EndedAt(command.ID, pending.EndNoReply).IsZero() {
+	if f.pending.Hints().EndedAt(command.ID, pending.EndNoReply).IsZero() {
 		t.Error("the report replaced the hint")
 	}
 }
@@ -106,8 +106,8 @@ func TestSilentRefusalIsUnansweredAtTakeover(t *testing.T) {
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5000})
 	commit(t, s, fsm.Entry{Elapsed: command.Lifetime + 5001, Commands: []fsm.Command{command.Refusal(true)}})
 	serve(f)
-	if f.sent() != 0 || len(s.proposed) != 0 || f.pending.Len() != 0 || f.busy != 0 {
-		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.pending.Len(), f.busy)
+	if f.sent() != 0 || len(s.proposed) != 0 || f.held() != 0 || f.Busy() != 0 {
+		t.Errorf("%d answered, %d proposed, %d held, %d busy", f.sent(), len(s.proposed), f.held(), f.Busy())
 	}
 }
 

@@ -12,14 +12,14 @@ import (
 func (*Leader) leads() bool { return true }
 
 func (l *Leader) hasRoom(r *pending.Request) bool {
-	return l.busy < l.config.Executing && !l.pending.Full(r)
+	return l.load.busy < l.config.Executing && !l.pending.Full(r)
 }
 
 func (l *Leader) admit(r *pending.Request, _ dedupResult) {
 	if l.dropRedeliveredLocked(r) {
 		return
 	}
-	if l.ingest.isOfUnknownAge(l.Requests, r) {
+	if l.ingest.isOfUnknownAge(r, l.pending.Get(r.Command.ID)) {
 		r.MarkLate()
 	}
 	if l.addPendingLocked(r) && l.serving {
@@ -36,7 +36,7 @@ const (
 )
 
 func (l *Leader) coalescingDelay() time.Duration {
-	if l.busy < enoughToDo {
+	if l.load.busy < enoughToDo {
 		return 0
 	}
 	return min(leaderDelay, l.turnaround/delayShare)
@@ -48,7 +48,7 @@ func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
 	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
 		l.pending.EndWrite(r)
 		if !l.store.Read(&r.Command, r) {
-			l.requeueLocked(r)
+			l.requeueLocked(r, l)
 		}
 		l.store.Flush()
 		return
@@ -71,7 +71,7 @@ func (l *Leader) applied(outcome *fsm.Outcome) {
 
 func (l *Leader) readDone(r *pending.Request, result *fsm.Result) {
 	if r.Scan == pending.ScanReads {
-		l.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivers)
+		l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivers)
 	}
 	l.answerLocked(r, 0, result)
 }

@@ -17,7 +17,7 @@ import (
 // heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
 func (f *node) heldOrder(of string) string {
 	var order strings.Builder
-	for r := range f.pending.All() {
+	for _, r := range f.list() {
 		if name := string(r.Correlation[:1]); strings.Contains(of, name) {
 			order.WriteString(name)
 		}
@@ -79,7 +79,7 @@ func TestMergeOfNodesThatNameAClientDifferently(t *testing.T) {
 	if order := f.heldOrder("ABCD"); order != "ABCD" {
 		t.Errorf("A, B, C, D are executed in the order %s", order)
 	}
-	for r := range f.pending.All() {
+	for _, r := range f.list() {
 		if r.ClientKey() != "c" {
 			t.Errorf("reads of the client do not wait for %s: it is of %q", r.Correlation, r.ClientKey())
 		}
@@ -261,16 +261,12 @@ func TestMergedOrderIsTheTrueOne(t *testing.T) {
 		case kind == 0:
 			here = withSecondHand(r, here, lists[1+r.IntN(2)])
 		}
-		f.mu.Lock()
-		for _, q := range here {
-			f.pending.Add(q)
-		}
-		leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
+		f.add(here...)
+		f.merge(s.machine, map[string][]*pending.Request{"n2": n2, "n3": lists[2]})
 		place := make(map[int]int)
-		for r := range f.pending.All() {
+		for _, r := range f.list() {
 			place[number(r)] = len(place)
 		}
-		f.mu.Unlock()
 		for _, list := range lists {
 			for i, a := range list {
 				for _, b := range list[i+1:] {
@@ -308,14 +304,10 @@ func TestMergeWithANodeThatHoldsMostlyCopies(t *testing.T) {
 	const lag = 300 * time.Millisecond
 	here := []*pending.Request{made(1, lag), made(2, lag), made(3, lag), made(6, 2*time.Second+lag), made(4, 2*time.Second+lag)}
 	there := []*pending.Request{made(4, 2*time.Second), made(1, 5*time.Second), made(2, 5*time.Second), made(3, 5*time.Second), made(5, 6*time.Second)}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, q := range here {
-		f.pending.Add(q)
-	}
-	leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	f.add(here...)
+	f.merge(s.machine, map[string][]*pending.Request{"n3": there})
 	var order []int
-	for r := range f.pending.All() {
+	for _, r := range f.list() {
 		order = append(order, number(r))
 	}
 	if !slices.Equal(order, []int{1, 2, 3, 6, 4, 5}) {
@@ -334,19 +326,17 @@ func TestMergeOfContradictionsIsQuick(t *testing.T) {
 		return q
 	}
 	var there []*pending.Request
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for i := range count {
 		q := made(i)
-		f.pending.Add(q)
+		f.add(q)
 		there = append(there, made(count-i))
 	}
 	began := time.Now()
-	leading(f).mergePeerRequestsLocked(s.machine, map[string][]*pending.Request{"n3": there})
+	f.merge(s.machine, map[string][]*pending.Request{"n3": there})
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if f.pending.Len() != count+1 {
-		t.Errorf("%d are held, not %d", f.pending.Len(), count+1)
+	if f.held() != count+1 {
+		t.Errorf("%d are held, not %d", f.held(), count+1)
 	}
 }

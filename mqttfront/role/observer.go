@@ -10,79 +10,88 @@ import (
 // What the store tells and asks.
 
 // Applied implements the store's observer.
-func (q *Requests) Applied(outcome *fsm.Outcome, tags []any) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (d *Dispatcher) Applied(outcome *fsm.Outcome, tags []any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	events := outcome.Events
 	notifyUpTo := func(position int) {
 		for len(events) > 0 && events[0].Command <= position {
-			q.role.changed(&events[0])
+			d.role.changed(&events[0])
 			events = events[1:]
 		}
 	}
 	if !outcome.Skipped {
 		for i := range outcome.Commands {
 			notifyUpTo(i)
-			q.appliedCommandLocked(outcome, i, tags)
+			d.appliedCommandLocked(outcome, i, tags)
 		}
 		notifyUpTo(len(outcome.Commands))
 	}
-	q.published = max(q.published, outcome.Published)
-	q.role.applied(outcome)
+	d.known.published = max(d.known.published, outcome.Published)
+	d.role.applied(outcome)
+}
+
+// appliedCommandLocked takes up the outcome of one command.
+func (d *Dispatcher) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any) {
+	d.followLocked(outcome, &outcome.Commands[i])
+	if tags != nil && tags[i] != nil {
+		d.role.committed(tags[i].(*pending.Request), outcome, i)
+	}
+	d.learnLocked(outcome, i, d.role.expects())
 }
 
 // Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,
 // what the node does not know to be published may have been executed by the earlier one.
-func (q *Requests) Restored(status fsm.Status) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.pending.NeedsLookup = true
-	q.pending.AwaitReports()
-	switch q.termStart.term {
+func (d *Dispatcher) Restored(status fsm.Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unchecked = true
+	d.pending.AwaitReports()
+	switch d.known.termStart.term {
 	case status.LeaderTerm:
 	case 0: // the process has just begun, and has applied no entry
-		q.termStart.term = status.LeaderTerm
+		d.known.termStart.term = status.LeaderTerm
 	default:
-		q.termStart = termStart{term: status.LeaderTerm, published: q.published, index: status.Index}
+		d.known.termStart = termStart{term: status.LeaderTerm, published: d.known.published, index: status.Index}
 	}
 }
 
 // ReadDone implements the store's observer.
-func (q *Requests) ReadDone(tag any, _ uint64, result fsm.Result) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.role.readDone(tag.(*pending.Request), &result)
+func (d *Dispatcher) ReadDone(tag any, _ uint64, result fsm.Result) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.role.readDone(tag.(*pending.Request), &result)
 }
 
 // Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
 // without an identity whose outcome is unknown must never be proposed again, so it stays unanswered.
-func (q *Requests) Failed(tag any, unknown bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (d *Dispatcher) Failed(tag any, unknown bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	r := tag.(*pending.Request)
 	if unknown {
-		q.requeueMaybeAppliedLocked(r)
+		d.requeueMaybeAppliedLocked(r, d.role)
 	} else {
-		q.requeueLocked(r)
+		d.requeueLocked(r, d.role)
 	}
 }
 
 // Held returns a page of the requests that this node holds, in the order of their arrival, from a cursor that begins at 0, and
 // the next cursor, 0 at the end. With an age it leaves out what is younger, and what is known to have an outcome.
-func (q *Requests) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.pending.Page(cursor, age, time.Now())
+func (d *Dispatcher) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pending.Page(cursor, age, time.Now())
 }
 
 // HandleBroadcast takes the leader's report of what it answered.
-func (q *Requests) HandleBroadcast(message []byte) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (d *Dispatcher) HandleBroadcast(message []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	now := time.Now()
 	for len(message) >= len(fsm.RequestID{}) {
 		id := fsm.RequestID(message[:len(fsm.RequestID{})])
 		message = message[len(id):]
-		q.role.reported(id, now)
+		d.role.reported(id, now)
 	}
 }

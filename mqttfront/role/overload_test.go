@@ -38,8 +38,8 @@ func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 		if len(s.proposed) != 0 {
 			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
 		}
-		if f.pending.Len() != 0 || f.busy != 0 {
-			t.Errorf("alone %v: %d held, %d busy", alone, f.pending.Len(), f.busy)
+		if f.held() != 0 || f.Busy() != 0 {
+			t.Errorf("alone %v: %d held, %d busy", alone, f.held(), f.Busy())
 		}
 	}
 }
@@ -63,8 +63,8 @@ func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			refusal := s.proposed[0].Refusal(true)
 			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
-			if answered := f.pending.Len() == 1; answered != test.answered || (f.busy == 1) != answered || f.pending.Writes("c") != 0 {
-				t.Errorf("answered %v, %d busy, %d writing", answered, f.busy, f.pending.Writes("c"))
+			if answered := f.held() == 1; answered != test.answered || (f.Busy() == 1) != answered || f.writes("c") != 0 {
+				t.Errorf("answered %v, %d busy, %d writing", answered, f.Busy(), f.writes("c"))
 			}
 		})
 	}

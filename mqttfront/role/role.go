@@ -8,7 +8,7 @@ import (
 )
 
 // role is what a node does with requests, and with what the log says of them: it is the Leader from Leader.Begin until the leadership ends, and a follower or a standby otherwise. All methods
-// need Requests.mu.
+// need tracker.mu.
 type role interface {
 	// leads reports whether this is the Leader role, which the node has from Leader.Begin until the leadership ends.
 	leads() bool

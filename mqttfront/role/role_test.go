@@ -39,8 +39,8 @@ func TestRequestWithoutIdentityIsNotRepeated(t *testing.T) {
 			arrive(f, del, "short")
 			end(f, s)
 			serve(f)
-			if len(s.proposed) != 1 || f.pending.Len() != 0 || f.busy != 0 {
-				t.Errorf("proposed %d times, %d held, %d busy", len(s.proposed), f.pending.Len(), f.busy)
+			if len(s.proposed) != 1 || f.held() != 0 || f.Busy() != 0 {
+				t.Errorf("proposed %d times, %d held, %d busy", len(s.proposed), f.held(), f.Busy())
 			}
 		})
 	}
@@ -59,8 +59,8 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 			leading(f).stopServing()
 			f.Failed(s.tags[0], test.unknown)
 			serve(f)
-			if len(s.proposed) != 2 || f.busy != 1 {
-				t.Errorf("proposed %d times, %d busy", len(s.proposed), f.busy)
+			if len(s.proposed) != 2 || f.Busy() != 1 {
+				t.Errorf("proposed %d times, %d busy", len(s.proposed), f.Busy())
 			}
 		})
 	}
@@ -74,17 +74,17 @@ func TestFollowerHolds(t *testing.T) {
 	}
 	arrive(f, del, "0123456789abcdef") // redelivered
 	arrive(f, del, "short")
-	if f.pending.Len() != 1 {
-		t.Fatalf("%d held", f.pending.Len())
+	if f.held() != 1 {
+		t.Fatalf("%d held", f.held())
 	}
 	command := f.first().Command
 	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
-	if f.pending.Len() != 1 {
+	if f.held() != 1 {
 		t.Error("released when applied, before it was published")
 	}
 	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
-	if f.pending.Len() != 0 || f.pending.Bytes() != 0 || len(s.proposed) != 0 {
-		t.Errorf("%d held, %d bytes", f.pending.Len(), f.pending.Bytes())
+	if f.held() != 0 || f.heldBytes() != 0 || len(s.proposed) != 0 {
+		t.Errorf("%d held, %d bytes", f.held(), f.heldBytes())
 	}
 }
 
@@ -93,7 +93,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 	f, s := newNode(t)
 	s.alone = true
 	acknowledged := arrive(f, get, "short")
-	if *acknowledged || f.pending.Len() != 1 {
+	if *acknowledged || f.held() != 1 {
 		t.Fatal("acknowledged before it was answered, or not kept")
 	}
 	o := serve(f)
@@ -102,7 +102,7 @@ func TestAloneAcknowledgesWhatIsAnswered(t *testing.T) {
 		t.Fatal("acknowledged before the broker has the reply")
 	}
 	o.deliver()
-	if !*acknowledged || f.pending.Len() != 0 || f.busy != 0 {
+	if !*acknowledged || f.held() != 0 || f.Busy() != 0 {
 		t.Error("not let go")
 	}
 }
@@ -143,8 +143,8 @@ func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
 				t.Error("the GET is read beside the log; the write that its client sent before it waits for the next leadership")
 			}
 			leading(f).stopServing()
-			if f.pending.Writes("c") != 0 {
-				t.Errorf("writes under way after the leadership: %d", f.pending.Writes("c"))
+			if f.writes("c") != 0 {
+				t.Errorf("writes under way after the leadership: %d", f.writes("c"))
 			}
 			for _, tag := range s.tags[1:] {
 				f.Failed(tag, false)
@@ -201,8 +201,8 @@ func TestScansFollowWrites(t *testing.T) {
 		t.Fatalf("%d replies", len(o.outputs))
 	}
 	o.deliver()
-	if f.pending.Len() != 2 || f.pending.Writes("c") != 1 {
-		t.Errorf("%d requests, %d writes are left", f.pending.Len(), f.pending.Writes("c"))
+	if f.held() != 2 || f.writes("c") != 1 {
+		t.Errorf("%d requests, %d writes are left", f.held(), f.writes("c"))
 	}
 }
 
@@ -250,7 +250,7 @@ func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
 		}}}, time.Now(), false, func() {})
 	}
-	if f.pending.Len() != 10 || f.pending.Bytes() < 1_000_000 {
-		t.Errorf("%d held, of %d bytes", f.pending.Len(), f.pending.Bytes())
+	if f.held() != 10 || f.heldBytes() < 1_000_000 {
+		t.Errorf("%d held, of %d bytes", f.held(), f.heldBytes())
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Store is the replicated state machine, as the front end uses it. If Propose or Read returns true, the tag comes back
-// exactly once, through Applied, ReadDone or Failed of Requests.
+// exactly once, through Applied, ReadDone or Failed of Dispatcher.
 type Store interface {
 	// Propose queues a command for the log and reports whether this node took it up. The command is sent at the next Flush at the latest.
 	Propose(command fsm.Command, tag any) bool

@@ -30,7 +30,7 @@ func executedByEarlierLeader(t *testing.T) (leader, other *node, s *fakeStore, i
 // request, so its delivery watermark passed the outcome. The node keeps the request until the leader has answered it.
 func TestRequestOfWhichTheNewLeaderDidNotHearIsAnswered(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
-	if other.pending.Len() != 1 {
+	if other.held() != 1 {
 		t.Fatal("released by the delivery watermark")
 	}
 	sweep := func() {
@@ -52,10 +52,10 @@ func TestRequestOfWhichTheNewLeaderDidNotHearIsAnswered(t *testing.T) {
 		t.Fatal("not answered")
 	}
 	other.Applied(retrieved, nil)
-	if other.pending.Len() != 1 {
+	if other.held() != 1 {
 		t.Fatal("released before the reply is published")
 	}
-	if other.Applied(&fsm.Outcome{Index: index + 4, Published: index + 3}, nil); other.pending.Len() != 0 {
+	if other.Applied(&fsm.Outcome{Index: index + 4, Published: index + 3}, nil); other.held() != 0 {
 		t.Error("held although the reply is published")
 	}
 }
@@ -75,8 +75,8 @@ func TestWhatTheNewLeaderAnsweredIsReported(t *testing.T) {
 	leader.barrier.Pass(time.Now())
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(leader).sweepOnce(t.Context())
-	if l := leading(leader); len(s.proposed) != 0 || len(l.toRelease) != 1 || l.toRelease[0] != w.ID {
-		t.Errorf("%d proposed, %d reported", len(s.proposed), len(l.toRelease))
+	if reported := leader.reported(); len(s.proposed) != 0 || len(reported) != 1 || reported[0] != w.ID {
+		t.Errorf("%d proposed, %d reported", len(s.proposed), len(reported))
 	}
 }
 
@@ -106,8 +106,8 @@ func TestLateCopyOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 				outcome(test.index, 5, w)
 			}
 			outcome(12, 12, fsm.Command{Kind: fsm.KindConfigure, Settings: &fsm.Settings{}})
-			if arrive(f, del, strings.Repeat("a", 16), "__srcId", "c"); f.pending.Len() != test.held {
-				t.Errorf("%d held", f.pending.Len())
+			if arrive(f, del, strings.Repeat("a", 16), "__srcId", "c"); f.held() != test.held {
+				t.Errorf("%d held", f.held())
 			}
 		})
 	}
@@ -132,10 +132,10 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			w := f.first().Command
 			end(f, s, w)
-			if f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil); f.pending.Len() != 1 {
+			if f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil); f.held() != 1 {
 				t.Fatal("released by the delivery watermark")
 			}
-			if f.HandleBroadcast(w.ID[:]); f.pending.Len() != 0 {
+			if f.HandleBroadcast(w.ID[:]); f.held() != 0 {
 				t.Error("held after the report")
 			}
 		})
@@ -171,8 +171,8 @@ func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
 			outcome(7, 3, 5, w)
 			f.Restored(fsm.Status{LeaderTerm: test.leader, Index: 20})
 			outcome(21, test.leader, 12, fsm.Command{Kind: fsm.KindConfigure, Settings: &fsm.Settings{}})
-			if arrive(f, del, strings.Repeat("a", 16), "__srcId", "c"); f.pending.Len() != test.held {
-				t.Errorf("%d held", f.pending.Len())
+			if arrive(f, del, strings.Repeat("a", 16), "__srcId", "c"); f.held() != test.held {
+				t.Errorf("%d held", f.held())
 			}
 		})
 	}

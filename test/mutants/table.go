@@ -148,7 +148,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 				{File: "cluster/raftfix/transport.go", Old: "RequestPreVote(id, target, request, response); err != nil || response.Granted {", New: "RequestPreVote(id, target, request, response); err != nil || true {"},
 			},
 		},
-		one("snapshot_unanswered", "a follower's log has no placeholders for what its snapshot covers", "recovery", "cluster/raftlog/checkedlog.go",
+		one("no_placeholder_at_snapshot", "a follower's log has no placeholders for what its snapshot covers", "recovery", "cluster/raftlog/checkedlog.go",
 			"\tcase at == 0:\n", "\tcase at == 0 || true:\n").shownBy("wiped node", "snapshots", "leaders cut off one after the other", "leadership transfer", "leader that is deposed and does not hear of it"),
 		one("older_snapshot", "a snapshot is restored over a newer state", "end", "cluster/raftfix/receive.go",
 			"\tcase has:\n", "\tcase has && false:\n").shownBy("snapshots", "partition", "leader that is deposed and does not hear of it", "leadership transfer"),
@@ -159,7 +159,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 
 func frontEnd() []Mutant {
 	return []Mutant{
-		one("mark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
+		one("watermark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
 			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)").shownBy("kill -9"),
@@ -183,11 +183,11 @@ func frontEnd() []Mutant {
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",
 			"requestID(claimedID(p.sourceID, topic), ", "requestID(r.Command.Principal.ClientID, ").shownBy("identity settings rolled", "leadership transfer", "kill -9"),
-		one("unprobed", "a request is executed although it was read long after the last probe", "exactly once", "mqttfront/ingest/connection.go",
+		one("read_long_after_probe", "a request is executed although it was read from the socket long after the last probe", "exactly once", "mqttfront/ingest/connection.go",
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
-		one("session_revived", "a session that left requests out takes others after a young probe", "order of a client", "mqttfront/ingest/connection.go",
+		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !s.shared:\n", "\tcase c.stale.Load() && !s.shared && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
-		one("read_after_failure", "a write that was given back is not under way any more while the leadership goes on", "order of a client", "mqttfront/role/leaderrole.go",
+		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
 			"func (l *Leader) requeued(r *pending.Request) {\n", "func (l *Leader) requeued(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
@@ -196,24 +196,24 @@ func frontEnd() []Mutant {
 			},
 		},
 		{
-			Name: "sweep_overtakes", What: "a sweep takes what was held for a second, whatever may still come by the own session", Check: "order of a client", Edits: []overlay.Edit{
+			Name: "sweep_overtakes", What: "a sweep takes requests that peers held for a second, although the node's own session may still deliver earlier ones", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, sweepInterval)"},
 				{File: "mqttfront/role/collect.go", Old: "\t\tl.dropUnsettledLocked(m, byNode)\n", New: ""},
 			},
 			Faults: []string{"leader whose session lags"},
 		},
-		one("takeover_overtakes", "a new leader takes up from other nodes what may still come by its own session", "order of a client", "mqttfront/role/takeover.go",
+		one("takeover_overtakes", "a new leader takes requests from peers that its own session may still deliver", "order of a client", "mqttfront/role/leadership.go",
 			"\t\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
-		one("expiry_unnoted", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
-			"\t\tq.noteExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
-		one("expiry_displaces", "a request that has expired does not say where others stand", "order of a client", "mqttfront/pending/request.go",
+		one("expired_forgotten", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
+			"\t\tt.noteExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
+		one("expiry_displaces", "an expired request no longer orders the requests behind it", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0").shownBy("requests that expire while there is no leader"),
-		one("expiry_elsewhere", "what has expired at another node says nothing, and is not refused in the log", "order of a client", "mqttfront/role/takeover.go",
+		one("expiry_elsewhere", "a request that expired at a peer is ignored, and not refused in the log", "order of a client", "mqttfront/role/merge.go",
 			"\treturn !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()\n", "\treturn !r.Expired(now)\n").shownBy("requests that expire while there is no leader"),
-		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/ingestatleader.go",
+		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/ingest.go",
 			"\tif !r.Redelivered || !r.IsDeduplicated() || ", "\tif true || !r.IsDeduplicated() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
-			Name: "merge_late_copies", What: "a request that another node holds goes behind the one before it there, also where that is a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
+			Name: "merge_late_copies", What: "the merge follows the order of a peer also where that has a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
 				File: "mqttfront/pending/merge.go", Old: "\t\tp.arrange(append(here, added...), evidence(here, elsewhere), affected, open)\n",
 				New: "\t\tfor _, list := range append([][]*Request{here}, elsewhere...) {\n\t\t\tvar last *Request\n\t\t\tfor _, r := range list {\n" +
 					"\t\t\t\tif r.element != nil && r.FromPeer && last != nil {\n\t\t\t\t\tp.order.MoveAfter(r.element, last.element)\n\t\t\t\t}\n" +
@@ -221,7 +221,7 @@ func frontEnd() []Mutant {
 			}},
 			Faults: []string{"leader whose session lags", "leaders that change while the broker lags", "kill -9"},
 		},
-		one("unheard_released", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
+		one("released_unanswered", "the delivery watermark releases what an earlier leader executed", "unanswered", "mqttfront/pending/buffer.go",
 			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
 		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
 			"\tif config.IngestAtLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.IngestAtLeader {\n").shownBy("broker restart"),
@@ -230,16 +230,16 @@ func frontEnd() []Mutant {
 
 func takeover() []Mutant {
 	return []Mutant{
-		one("take_over_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/role/takeover.go",
+		one("takeover_silent", "unpublished notifications dropped at takeover", "notifications", "mqttfront/role/leadership.go",
 			"range m.Unpublished()", "range m.Unpublished()[:0]"),
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
 		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/publish/connection.go",
 			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
-		one("own_lanes", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
+		one("own_publish_connections", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{
-			Name: "mark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
+			Name: "watermark_outlives", What: "the delivery watermark of a leadership enters the log in a later one", Check: "notifications", Edits: []overlay.Edit{
 				{File: "cluster/commands.go", Old: "\tobserver   Observer\n", New: "\tpublished  atomic.Uint64\n\tobserver   Observer\n"},
 				{
 					File: "cluster/commands.go", Old: "\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
@@ -249,7 +249,7 @@ func takeover() []Mutant {
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},
-		one("mark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/takeover.go",
+		one("watermark_at_takeover", "delivery watermark jumps to the applied index at takeover", "notifications, unanswered", "mqttfront/role/leadership.go",
 			"\t\tl.republishLocked(m)\n", "\t\tl.republishLocked(m)\n\t\tl.store.SetPublished(m.Status().Index)\n"),
 	}
 }

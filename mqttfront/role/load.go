@@ -1,6 +1,47 @@
 package role
 
-import "holdfast/mqttfront/pending"
+import (
+	"time"
+
+	"holdfast/mqttfront/pending"
+)
+
+// load is what a leader has under way: the requests that the store has, or whose replies the broker does not have yet.
+type load struct {
+	busy    int // requests
+	clients clientShares
+	scans   scans
+}
+
+func newLoad(config *Config) load {
+	return load{clients: newClientShares(config), scans: scans{byClient: make(map[string]scanCount)}}
+}
+
+// add counts a request as executing or answering.
+func (u *load) add(r *pending.Request) {
+	u.busy++
+	u.clients.add(r.ClientKey(), r.Size)
+}
+
+// remove ends what add began.
+func (u *load) remove(r *pending.Request) {
+	u.busy--
+	u.clients.remove(r.ClientKey(), r.Size)
+	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
+}
+
+// overload returns why a request is refused that waited for so long, as the metric of refusals names it: it waited for more than the most that it may,
+// or its client has too much under way. It is empty if the request is not refused.
+func (u *load) overload(r *pending.Request, waited, most time.Duration) string {
+	switch {
+	case waited > most:
+		return "age"
+	case u.clients.full(r.ClientKey(), r.Size):
+		return "client_share"
+	default:
+		return ""
+	}
+}
 
 // clientShares counts what each client has under way at a leader, so that one client cannot take all the room there is. The zero value
 // has no room. It is not safe for concurrent use.

@@ -28,8 +28,8 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	outcome := &fsm.Outcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
 	f.Applied(outcome, s.tags)
 	o.deliver()
-	if len(f.shares.byClient) != 0 || f.busy != 0 {
-		t.Errorf("%v under way, %d busy", f.shares.byClient, f.busy)
+	if len(f.load.clients.byClient) != 0 || f.Busy() != 0 {
+		t.Errorf("%v under way, %d busy", f.load.clients.byClient, f.Busy())
 	}
 	if request(4, "greedy"); s.proposed[4].Kind != fsm.KindDel {
 		t.Error("refused although nothing is under way")
@@ -84,18 +84,18 @@ func TestScansHaveAShareOfTheirOwn(t *testing.T) {
 		send("sequential", 1)
 		answer()
 	}
-	if want := (scanCount{pages: maxPagesPerClient}); f.scans.all != want || f.scans.byClient["sequential"] != want {
-		t.Errorf("%+v are under way while the broker takes no page", f.scans)
+	if want := (scanCount{pages: maxPagesPerClient}); f.load.scans.all != want || f.load.scans.byClient["sequential"] != want {
+		t.Errorf("%+v are under way while the broker takes no page", f.load.scans)
 	}
 	for client := range 2 * maxPages {
 		send(fmt.Sprint("other", client), 1)
 		answer()
 	}
-	if want := (scanCount{pages: maxPages}); f.scans.all != want {
-		t.Errorf("%+v are under way while the broker takes no page", f.scans.all)
+	if want := (scanCount{pages: maxPages}); f.load.scans.all != want {
+		t.Errorf("%+v are under way while the broker takes no page", f.load.scans.all)
 	}
 	o.deliver()
-	if f.scans.all != (scanCount{}) || len(f.scans.byClient) != 0 {
-		t.Errorf("%+v are under way at the end", f.scans)
+	if f.load.scans.all != (scanCount{}) || len(f.load.scans.byClient) != 0 {
+		t.Errorf("%+v are under way at the end", f.load.scans)
 	}
 }

@@ -1,0 +1,174 @@
+package role
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/metrics"
+	"holdfast/mqttfront/pending"
+)
+
+// Dispatcher gives the node's role what arrives, and what the store says of the log. All methods are safe for concurrent use.
+type Dispatcher struct {
+	*tracker
+	role    role // guarded by tracker.mu
+	stopped bool // guarded by tracker.mu: no request is admitted any more
+
+	blocked atomic.Bool // admit waits for room
+}
+
+// NewDispatcher returns the dispatcher of a node that does not lead. SetStore gives it its store.
+func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *Dispatcher {
+	t := newTracker(config, metrics, log)
+	return &Dispatcher{tracker: t, role: nonLeader(t)}
+}
+
+// NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.
+func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() time.Time, clients *Clients) *Leader {
+	return &Leader{
+		tracker: d.tracker, setRoleLocked: d.setRoleLocked, blocked: d.Blocked,
+		barrier: barrier, deliveringSince: deliveringSince, clients: clients,
+	}
+}
+
+// NewClients returns Clients that use a driver.
+func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
+	metrics, log := d.metrics, d.log
+	return &Clients{
+		tracker:    d.tracker,
+		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
+		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
+	}
+}
+
+// SetStore gives the store, before any request comes.
+func (d *Dispatcher) SetStore(store Store) { d.store = store }
+
+// Run removes expired requests and rechecks for duplicates once a second, until the context ends. After that no request is
+// admitted.
+func (d *Dispatcher) Run(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case now := <-ticker.C:
+			d.giveUp(now)
+			d.recheckPending()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+	d.room.Broadcast()
+}
+
+// Busy returns how many requests are executing or answering.
+func (d *Dispatcher) Busy() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.load.busy
+}
+
+// Blocked reports whether a request waits for room. Meanwhile nothing is read from the broker.
+func (d *Dispatcher) Blocked() bool { return d.blocked.Load() }
+
+// Serving reports whether Leader.Begin has finished: new requests are proposed on arrival.
+func (d *Dispatcher) Serving() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, leads := d.role.(*Leader)
+	return leads && l.serving
+}
+
+// fullShown is how long DroppedLately stays true after a drop.
+const fullShown = 10 * time.Second
+
+// DroppedLately reports whether there was no room for a request within the last 10 s.
+func (d *Dispatcher) DroppedLately() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.fullAt) < fullShown
+}
+
+func (d *Dispatcher) leads() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.role.leads()
+}
+
+// setRoleLocked changes the role.
+func (d *Dispatcher) setRoleLocked(role role) { d.role = role }
+
+// recheckPending marks duplicates among the requests of a node that does not lead.
+func (d *Dispatcher) recheckPending() {
+	d.store.View(func(m *fsm.Machine) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.role.leads() {
+			d.recheckPendingLocked(m)
+		}
+	})
+}
+
+// admit takes a request in: a leader executes it, another node holds it.
+func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
+	found := d.dedupLookup(r)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
+	for !d.stopped && !d.role.hasRoom(r) {
+		d.blocked.Store(true)
+		d.members.asked = time.Time{} // the wait may take long
+		d.store.Flush()
+		d.room.Wait()
+	}
+	d.blocked.Store(false)
+	if d.stopped || ctx.Err() != nil {
+		return // not acknowledged: the broker still has it
+	}
+	d.role.admit(r, found)
+}
+
+// dedupLookup marks a request that has just come as a duplicate if the state has its outcome. A node that missed log entries learns that only from the state.
+// A leader skips the lookup: the state machine deduplicates when it applies.
+func (d *Dispatcher) dedupLookup(r *pending.Request) (found dedupResult) {
+	if r.Command.ID.IsZero() || r.Read {
+		return dedupResult{checked: true}
+	}
+	if d.leads() {
+		return dedupResult{}
+	}
+	return dedupResult{checked: true, index: d.markIfKnown(r)}
+}
+
+// dropSince removes the requests that arrived from a moment on until now, and makes them stale for a later leadership, too.
+func (d *Dispatcher) dropSince(moment time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stale = staleRange{moment, time.Now()}
+	for r := range d.pending.All() {
+		if r.State().IsHeld() {
+			d.dropStaleLocked(r)
+		}
+	}
+}
+
+// forgetArrivals is called when a session begins: what ended before it came does not come any more.
+func (d *Dispatcher) forgetArrivals() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pending.Hints().ForgetArrivals()
+}
+
+// coalescingDelay returns for how long messages from the broker may gather before they are read.
+func (d *Dispatcher) coalescingDelay() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.role.coalescingDelay()
+}
