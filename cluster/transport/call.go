@@ -15,9 +15,18 @@ import (
 	"holdfast/cluster/peer"
 )
 
+// callEnvironment is what calls need of the transport.
+type callEnvironment struct {
+	dial     func(id raft.ServerID, address string) (net.Conn, error)
+	start    func(work func()) // in a goroutine that the transport waits for
+	patience time.Duration     // how long a member may say nothing while a call waits
+	// silent is called when a member has said nothing for patience.
+	silent func(member raft.ServerAddress, patience time.Duration)
+}
+
 // callClients are the connections for calls, one to each member.
 type callClients struct {
-	transport *Transport
+	env callEnvironment
 
 	mu     sync.Mutex
 	byPeer map[raft.ServerAddress]*callClient
@@ -34,7 +43,7 @@ func (c *callClients) get(id raft.ServerID, address string) (*callClient, error)
 	found := c.byPeer[key]
 	if found == nil {
 		c.removeUnusedLocked()
-		found = &callClient{transport: c.transport, id: id, address: address}
+		found = &callClient{env: &c.env, id: id, address: address}
 		if c.byPeer == nil {
 			c.byPeer = make(map[raft.ServerAddress]*callClient)
 		}
@@ -79,10 +88,10 @@ func (t *Transport) Call(ctx context.Context, member raft.Server, method peer.Me
 
 // callClient calls one member over one connection, which it opens when there is none.
 type callClient struct {
-	transport *Transport
-	id        raft.ServerID
-	address   string
-	calls     int // under way; guarded by callClients.mu
+	env     *callEnvironment
+	id      raft.ServerID
+	address string
+	calls   int // under way; guarded by callClients.mu
 
 	mu      sync.Mutex
 	current *connection
@@ -132,7 +141,7 @@ func (c *callClient) connect(ctx context.Context) (*connection, error) {
 		}
 		if c.dialing == nil {
 			c.dialing = make(chan struct{})
-			c.transport.workers.Go(c.dial)
+			c.env.start(c.dial)
 		}
 		dialing := c.dialing
 		c.mu.Unlock()
@@ -155,7 +164,7 @@ func (c *callClient) connect(ctx context.Context) (*connection, error) {
 
 // dial opens a connection and reads it to its end.
 func (c *callClient) dial() {
-	conn, _, err := c.transport.dial(c.transport.ctx, kindCall, c.id, c.address)
+	conn, err := c.env.dial(c.id, c.address)
 	c.mu.Lock()
 	close(c.dialing)
 	c.dialing, c.failure = nil, err
@@ -228,11 +237,9 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	case answer := <-answers:
 		return answer.body, answer.err
 	case <-ctx.Done():
-		patience := max(c.transport.config.Patience, minPatience)
-		if connection.forget(number, asked, patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if connection.forget(number, asked, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			member := target(c.id, raft.ServerAddress(c.address))
-			c.transport.closeOutbound(func(o *outbound) bool { return o.silentTo(member, patience) })
+			c.env.silent(target(c.id, raft.ServerAddress(c.address)), c.env.patience)
 		}
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}

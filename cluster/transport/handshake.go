@@ -115,9 +115,9 @@ func readMessage(r io.Reader, message any) error {
 }
 
 // greet opens a connection on the caller's side. It returns who listens.
-func (t *Transport) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
+func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
 	ours := hello{
-		Protocol: protocolVersion, Cluster: t.config.Cluster, Kind: k, To: to, From: t.config.ID, Address: t.config.Advertise,
+		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID, Address: d.config.Advertise,
 	}
 	if err := writeMessage(conn, &ours); err != nil {
 		return "", err
@@ -129,15 +129,21 @@ func (t *Transport) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerI
 	return answer.ID, answer.Refuse.err()
 }
 
+// admitter decides whether a connection is admitted.
+type admitter struct {
+	config   *Config
+	standing func(id raft.ServerID) (peer.Standing, raft.ServerAddress)
+}
+
 // admit opens a connection on the listener's side. Whoever has no certificate of the authorities gets no word at all: the
 // handshake of TLS fails before.
-func (t *Transport) admit(conn net.Conn) (hello, error) {
+func (a admitter) admit(conn net.Conn) (hello, error) {
 	var theirs hello
 	if err := readMessage(conn, &theirs); err != nil {
 		return theirs, err
 	}
-	refused := t.judge(conn, &theirs)
-	if err := writeMessage(conn, &welcome{ID: t.config.ID, Refuse: refused}); err != nil {
+	refused := a.judge(conn, &theirs)
+	if err := writeMessage(conn, &welcome{ID: a.config.ID, Refuse: refused}); err != nil {
 		return theirs, err
 	}
 	if refused != "" {
@@ -147,23 +153,23 @@ func (t *Transport) admit(conn net.Conn) (hello, error) {
 }
 
 // judge says why a connection is refused; empty admits it.
-func (t *Transport) judge(conn net.Conn, theirs *hello) refusal {
+func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	switch {
 	case theirs.Protocol != protocolVersion:
 		return refuseProtocol
-	case theirs.Cluster != t.config.Cluster:
+	case theirs.Cluster != a.config.Cluster:
 		return refuseCluster
-	case theirs.To != t.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
+	case theirs.To != a.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
 		return refuseID
 	case theirs.To == "":
 		return "" // what it may ask for depends on its certificate
 	}
-	standing, address := t.handler.Load().Standing(theirs.From)
+	standing, address := a.standing(theirs.From)
 	name := peer.NodeName(theirs.From)
 	switch {
 	case standing == peer.Stranger || standing == peer.Possible && theirs.Kind == kindHTTP:
 		return refuseMember
-	case standing == peer.Known && t.config.TLS.Names(conn, name, peer.HostOf(address)), t.config.TLS.Names(conn, name):
+	case standing == peer.Known && a.config.TLS.Names(conn, name, peer.HostOf(address)), a.config.TLS.Names(conn, name):
 		return ""
 	default:
 		return refuseCertificate

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/peer"
-	"holdfast/internal/ordered"
+	"holdfast/cluster/raftlog"
 	"holdfast/internal/tlsconfig"
 )
 
@@ -64,6 +62,7 @@ type Handler interface {
 // Transport is a listener and the connections to other members. Its methods are safe for concurrent use.
 type Transport struct {
 	config   Config
+	dialer   dialer
 	listener net.Listener
 	handler  atomic.Pointer[handlerBox]
 	raft     *streams // accepted connections of raft
@@ -76,10 +75,8 @@ type Transport struct {
 	closing sync.Once
 
 	admitting chan struct{} // one for each connection whose handshake is under way
-
-	mu       sync.Mutex
-	open     ordered.Set[net.Conn]  // accepted, until they are closed
-	outbound ordered.Set[*outbound] // raft's, dialled
+	accepted  conns[*tracked]
+	outbound  conns[*outbound] // of raft
 }
 
 // maxAdmitting bounds the handshakes that are under way at once.
@@ -101,7 +98,18 @@ func Listen(config Config) (*Transport, error) {
 		config: config, listener: listener, ctx: ctx, stop: stop,
 		admitting: make(chan struct{}, maxAdmitting), raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
 	}
-	t.calls.transport = t
+	t.dialer.config = &t.config
+	t.calls.env = callEnvironment{
+		dial: func(id raft.ServerID, address string) (net.Conn, error) {
+			conn, _, err := t.dialer.dial(t.ctx, kindCall, id, address)
+			return conn, err
+		},
+		start:    t.workers.Go,
+		patience: max(config.Patience, minPatience),
+		silent: func(member raft.ServerAddress, patience time.Duration) {
+			t.outbound.closeIf(func(o *outbound) bool { return o.silentTo(member, patience) })
+		},
+	}
 	return t, nil
 }
 
@@ -158,46 +166,20 @@ func (t *Transport) accept() {
 // Abort ends the connections that raft has dialled, and dials no more: so that nobody waits for a member that hangs.
 func (t *Transport) Abort() {
 	t.stop()
-	t.closeOutbound(func(*outbound) bool { return true })
-	t.closeAccepted()
-}
-
-func (t *Transport) closeAccepted() {
-	t.mu.Lock()
-	accepted := slices.Collect(t.open.All())
-	t.mu.Unlock()
-	for _, conn := range accepted {
-		_ = conn.Close() // whoever serves it sees the end
-	}
-}
-
-// hold notes an accepted connection, so that Close ends it. It returns false when the transport is closing.
-func (t *Transport) hold(conn net.Conn) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ctx.Err() != nil {
-		return false
-	}
-	t.open.Add(conn)
-	return true
-}
-
-func (t *Transport) release(conn net.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.open.Delete(conn)
+	t.outbound.closeAll()
+	t.accepted.closeAll()
 }
 
 // serve admits one connection and hands it to whom it is for.
 func (t *Transport) serve(accepted net.Conn) {
-	conn := net.Conn(&tracked{Conn: t.config.TLS.Server(accepted), transport: t})
-	if !t.hold(conn) {
+	conn := &tracked{Conn: t.config.TLS.Server(accepted), closed: t.accepted.remove}
+	if t.accepted.add(conn) != nil {
 		_ = conn.Close() // nobody was served on it
 		<-t.admitting
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(t.config.Timeout)) // an error shows at the next use
-	theirs, err := t.admit(conn)
+	theirs, err := admitter{&t.config, t.handler.Load().Standing}.admit(conn)
 	<-t.admitting
 	if err != nil {
 		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
@@ -225,63 +207,44 @@ func (t *Transport) serve(accepted net.Conn) {
 // tracked is an accepted connection that Close of the Transport ends, whoever has it by then.
 type tracked struct {
 	net.Conn
-	transport *Transport
+	closed func(*tracked)
 }
 
 // Close implements net.Conn.
 func (c *tracked) Close() error {
-	c.transport.release(c)
+	c.closed(c)
 	return c.Conn.Close()
 }
 
 // Secured returns the connection under it, for who wants to see its certificates.
 func (c *tracked) Secured() net.Conn { return c.Conn }
 
-// dial opens a connection to a member. An empty id is whoever listens there. It returns who does.
-func (t *Transport) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
-	defer cancel()
-	raw, err := t.config.Network.Dial(ctx, address)
-	if err != nil {
-		return nil, "", fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
-	}
-	tune(raw, k)
-	conn := t.config.TLS.Client(raw, peer.HostOf(raft.ServerAddress(address)), peer.NodeName(to))
-	// The handshake ends with the context, whatever the other side does.
-	ended := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
-	id, err := t.greet(conn, k, to)
-	if !ended() && err == nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		_ = conn.Close() // the earlier error is returned
-		if !errors.Is(err, peer.ErrUnreachable) {
-			err = fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
-		}
-		return nil, id, err
-	}
-	return conn, id, nil
-}
-
 // DialHTTP opens a stream for HTTP to a member.
 func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {
-	conn, _, err := t.dial(ctx, kindHTTP, member.ID, string(member.Address))
+	conn, _, err := t.dialer.dial(ctx, kindHTTP, member.ID, string(member.Address))
 	return conn, err
 }
 
 // HTTP returns the listener for HTTP that other members forward.
 func (t *Transport) HTTP() net.Listener { return t.http }
 
-// target joins an id and an address, as raft's transport is given them.
-func target(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
-	return raft.ServerAddress(id) + "@" + address
-}
-
-// split is the reverse of target. A host has no '@'.
-func split(joined raft.ServerAddress) (raft.ServerID, string) {
-	at := strings.LastIndexByte(string(joined), '@')
-	if at < 0 {
-		return "", string(joined)
+// Raft returns the transport for raft, which closes the whole Transport with it. It is called once.
+func (t *Transport) Raft() raft.Transport {
+	const (
+		ioTimeout    = 10 * time.Second // of a message of up to some MiB
+		timeoutScale = 8 << 20          // of a snapshot that much has as long
+	)
+	layer := streamLayer{
+		streams: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,
+		dial: func(ctx context.Context, id raft.ServerID, address string) (net.Conn, error) {
+			conn, _, err := t.dialer.dial(ctx, kindRaft, id, address)
+			return conn, err
+		},
 	}
-	return raft.ServerID(joined[:at]), string(joined[at+1:])
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: layer, MaxPool: maxPooled, Timeout: ioTimeout, Logger: raftlog.Logger(t.config.Log),
+		MsgpackUseNewTimeFormat: true,
+	})
+	network.TimeoutScale = timeoutScale
+	return &raftTransport{NetworkTransport: network, abort: t.Abort, close: t.Close}
 }

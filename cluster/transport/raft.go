@@ -5,82 +5,46 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
-
-	"holdfast/cluster/raftlog"
 )
-
-// streams is a net.Listener of connections that were admitted.
-type streams struct {
-	address net.Addr
-	next    chan net.Conn
-	done    chan struct{}
-	once    sync.Once
-}
-
-func newStreams(address net.Addr) *streams {
-	return &streams{address: address, next: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (s *streams) push(conn net.Conn) {
-	select {
-	case s.next <- conn:
-	case <-s.done:
-		_ = conn.Close() // nobody was served on it
-	}
-}
-
-func (s *streams) stop() { s.once.Do(func() { close(s.done) }) }
-
-// Accept implements net.Listener.
-func (s *streams) Accept() (net.Conn, error) {
-	select {
-	case conn := <-s.next:
-		return conn, nil
-	case <-s.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener. The port stays open: it is the Transport's.
-func (s *streams) Close() error {
-	s.stop()
-	return nil
-}
-
-// Addr implements net.Listener.
-func (s *streams) Addr() net.Addr { return s.address }
 
 // streamLayer is what raft's transport dials and listens with.
 type streamLayer struct {
 	*streams
-	transport *Transport
+	advertise string
+	dial      func(ctx context.Context, id raft.ServerID, address string) (net.Conn, error)
+	outbound  *conns[*outbound]
+	ctx       context.Context //nolint:containedctx // that of the Transport
 }
 
 // Dial implements raft.StreamLayer.
 func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.transport.ctx, timeout)
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
 	id, host := split(address)
-	conn, _, err := l.transport.dial(ctx, kindRaft, id, host)
+	conn, err := l.dial(ctx, id, host)
 	if err != nil {
 		return nil, err
 	}
-	return l.transport.keepOutbound(conn, address)
+	opened := &outbound{Conn: conn, closed: l.outbound.remove, target: address}
+	if err := l.outbound.add(opened); err != nil {
+		_ = conn.Close() // nothing was sent on it
+		return nil, err
+	}
+	return opened, nil
 }
 
 // outbound is a connection that raft has dialled. They are known, so that they can be ended when the member is silent: raft
 // itself would wait for its long deadline.
 type outbound struct {
 	net.Conn
-	transport *Transport
-	target    raft.ServerAddress
-	moved     atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
+	closed func(*outbound)
+	target raft.ServerAddress
+	moved  atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
 }
 
 // Read implements net.Conn.
@@ -108,42 +72,12 @@ func (o *outbound) silentTo(target raft.ServerAddress, patience time.Duration) b
 
 // Close implements net.Conn.
 func (o *outbound) Close() error {
-	o.transport.mu.Lock()
-	o.transport.outbound.Delete(o)
-	o.transport.mu.Unlock()
+	o.closed(o)
 	return o.Conn.Close()
 }
 
-func (t *Transport) keepOutbound(conn net.Conn, target raft.ServerAddress) (net.Conn, error) {
-	kept := &outbound{Conn: conn, transport: t, target: target}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ctx.Err() != nil {
-		_ = conn.Close() // nothing was sent on it
-		return nil, net.ErrClosed
-	}
-	t.outbound.Add(kept)
-	return kept, nil
-}
-
-// closeOutbound ends those of raft's connections that are chosen. Raft sees it at their next use.
-func (t *Transport) closeOutbound(chosen func(*outbound) bool) {
-	var ending []*outbound
-	t.mu.Lock()
-	for conn := range t.outbound.All() {
-		if chosen(conn) {
-			ending = append(ending, conn)
-		}
-	}
-	t.mu.Unlock()
-	for _, conn := range ending { // it may take a while to say goodbye
-		_ = conn.SetDeadline(time.Unix(1, 0))
-		_ = conn.Close() // whoever uses it sees the end
-	}
-}
-
 // Addr implements net.Listener: raft takes it for this member's own address.
-func (l streamLayer) Addr() net.Addr { return advertised(l.transport.config.Advertise) }
+func (l streamLayer) Addr() net.Addr { return advertised(l.advertise) }
 
 type advertised string
 
@@ -154,27 +88,14 @@ func (a advertised) String() string { return string(a) }
 // the methods without which raft would silently do without pre-votes.
 type raftTransport struct {
 	*raft.NetworkTransport
-	transport *Transport
+	abort func()
+	close func() error
 }
 
 var (
 	_ raft.WithPreVote = (*raftTransport)(nil)
 	_ raft.WithClose   = (*raftTransport)(nil)
 )
-
-// Raft returns the transport for raft, which closes the whole Transport with it. It is called once.
-func (t *Transport) Raft() raft.Transport {
-	const (
-		ioTimeout    = 10 * time.Second // of a message of up to some MiB
-		timeoutScale = 8 << 20          // of a snapshot that much has as long
-	)
-	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: streamLayer{t.raft, t}, MaxPool: maxPooled, Timeout: ioTimeout, Logger: raftlog.Logger(t.config.Log),
-		MsgpackUseNewTimeFormat: true,
-	})
-	network.TimeoutScale = timeoutScale
-	return &raftTransport{NetworkTransport: network, transport: t}
-}
 
 // maxPooled is how many idle connections to one member raft keeps.
 const maxPooled = 2
@@ -196,13 +117,13 @@ func stale(err error) bool {
 }
 
 // Abort ends what raft may be waiting for.
-func (r *raftTransport) Abort() { r.transport.Abort() }
+func (r *raftTransport) Abort() { r.abort() }
 
 // Close implements raft.WithClose.
 func (r *raftTransport) Close() error {
 	err := r.NetworkTransport.Close()
 	r.CloseStreams()
-	if closeErr := r.transport.Close(); err == nil {
+	if closeErr := r.close(); err == nil {
 		err = closeErr
 	}
 	return err

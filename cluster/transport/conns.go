@@ -1,0 +1,61 @@
+package transport
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"holdfast/internal/ordered"
+)
+
+// conns are the open connections of one direction, so that they can be ended. All methods are safe for concurrent use.
+type conns[T interface {
+	comparable
+	net.Conn
+}] struct {
+	mu     sync.Mutex
+	open   ordered.Set[T]
+	closed bool
+}
+
+// add notes an open connection. It returns net.ErrClosed, and notes nothing, after closeAll.
+func (c *conns[T]) add(conn T) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.open.Add(conn)
+	return nil
+}
+
+// remove forgets a connection, which closes.
+func (c *conns[T]) remove(conn T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open.Delete(conn)
+}
+
+// closeAll ends all connections, and lets none be added any more.
+func (c *conns[T]) closeAll() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.closeIf(func(T) bool { return true })
+}
+
+// closeIf ends the connections that are chosen. Their users see it at their next use.
+func (c *conns[T]) closeIf(chosen func(T) bool) {
+	var ending []T
+	c.mu.Lock()
+	for conn := range c.open.All() {
+		if chosen(conn) {
+			ending = append(ending, conn)
+		}
+	}
+	c.mu.Unlock()
+	for _, conn := range ending {
+		_ = conn.SetDeadline(time.Unix(1, 0)) // else TLS may wait to send its last alert
+		_ = conn.Close()                      // whoever uses it sees the end
+	}
+}

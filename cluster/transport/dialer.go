@@ -1,0 +1,57 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+)
+
+// dialer opens connections to other members.
+type dialer struct{ config *Config }
+
+// dial opens a connection to a member. An empty id is whoever listens there. It returns who does.
+func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
+	defer cancel()
+	raw, err := d.config.Network.Dial(ctx, address)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
+	}
+	tune(raw, k)
+	conn := d.config.TLS.Client(raw, peer.HostOf(raft.ServerAddress(address)), peer.NodeName(to))
+	// The handshake ends with the context, whatever the other side does.
+	ended := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	id, err := d.greet(conn, k, to)
+	if !ended() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = conn.Close() // the earlier error is returned
+		if !errors.Is(err, peer.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
+		}
+		return nil, id, err
+	}
+	return conn, id, nil
+}
+
+// target joins an id and an address, as raft's transport is given them.
+func target(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + address
+}
+
+// split is the reverse of target. A host has no '@'.
+func split(joined raft.ServerAddress) (raft.ServerID, string) {
+	at := strings.LastIndexByte(string(joined), '@')
+	if at < 0 {
+		return "", string(joined)
+	}
+	return raft.ServerID(joined[:at]), string(joined[at+1:])
+}
