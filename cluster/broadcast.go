@@ -35,7 +35,7 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 }
 
 // collectGrace is how long collectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the
-// take-over.
+// takeover.
 const collectGrace = 50 * time.Millisecond
 
 // collectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,

@@ -33,25 +33,30 @@ func (n *Network) Transport(id raft.ServerID, timing Timing) raft.Transport {
 		wire.Connect(other.LocalAddr(), other)
 	}
 	n.wires = append(n.wires, wire)
-	return &networkTransport{InmemTransport: wire, network: n}
+	return &networkTransport{InmemTransport: wire, leave: n.leave}
+}
+
+// leave disconnects a member from all others.
+func (n *Network) leave(gone *raft.InmemTransport) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.members, raft.ServerID(gone.LocalAddr()))
+	for _, other := range n.wires {
+		other.Disconnect(gone.LocalAddr())
+	}
+	n.wires = slices.DeleteFunc(n.wires, func(w *raft.InmemTransport) bool { return w == gone })
 }
 
 // networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
 // not the interface, and so keeps its other methods, without which raft would silently do without pre-votes.
 type networkTransport struct {
 	*raft.InmemTransport
-	network *Network
+	leave func(*raft.InmemTransport)
 }
 
 // Close implements raft.WithClose.
 func (t *networkTransport) Close() error {
-	t.network.mu.Lock()
-	defer t.network.mu.Unlock()
-	delete(t.network.members, raft.ServerID(t.LocalAddr()))
-	for _, other := range t.network.wires {
-		other.Disconnect(t.LocalAddr())
-	}
-	t.network.wires = slices.DeleteFunc(t.network.wires, func(w *raft.InmemTransport) bool { return w == t.InmemTransport })
+	t.leave(t.InmemTransport)
 	return t.InmemTransport.Close()
 }
 

@@ -60,7 +60,7 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &meteredSink{SnapshotSink: sink, store: s, end: position{index, term}}, nil
+	return &meteredSink{SnapshotSink: sink, closed: func() error { return s.closed(position{index, term}) }, written: s.written}, nil
 }
 
 // closed notes a snapshot that was closed.
@@ -76,10 +76,10 @@ func (s *SnapshotStore) closed(end position) error {
 
 type meteredSink struct {
 	raft.SnapshotSink
-	store *SnapshotStore
-	end   position
-	bytes int64
-	done  bool
+	closed  func() error      // called once, when the snapshot is on the disk
+	written func(bytes int64) // called once, after closed
+	bytes   int64
+	done    bool
 }
 
 func (s *meteredSink) Write(p []byte) (int, error) {
@@ -95,11 +95,11 @@ func (s *meteredSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
-	if err := s.store.closed(s.end); err != nil {
+	if err := s.closed(); err != nil {
 		return err
 	}
 	s.done = true
-	s.store.written(s.bytes)
+	s.written(s.bytes)
 	return nil
 }
 

@@ -34,8 +34,6 @@ type benchOptions struct {
 	duration    time.Duration
 	histogram   string
 	quiet       bool
-	echo        bool
-	subscribers int
 
 	gets, sets int // of the ratio
 }
@@ -51,14 +49,10 @@ writes begin with holdfast-bench/, and are left there.
 Without --rate it runs a closed loop: each of --outstanding requests, spread over --clients connections, is followed by the next
 as soon as it is answered. That finds how much is possible. With --rate it runs an open loop: requests are due at that rate
 whatever the answers do, at most --outstanding are under way, and the latency of each counts from when it was due (no coordinated
-omission). That finds what clients feel at that load.
-
-With --echo there is no store: clients of bench itself answer the requests at once, on a topic of their own, with replies like the
-store's. That measures the limit of the broker alone. --subscribers 3 delivers each request three times, as to a cluster of three.`,
+omission). That finds what clients feel at that load.`,
 		Example: `  holdfast bench --outstanding 64 --duration 10s
   holdfast bench --clients 8 --outstanding 256 --ratio 80:20 --fill --value-size 1000 -o json
-  holdfast bench --rate 2000 --outstanding 256 --histogram latency.hgrm
-  holdfast bench --echo --subscribers 3`,
+  holdfast bench --rate 2000 --outstanding 256 --histogram latency.hgrm`,
 		Args: positional(cobra.NoArgs),
 	}
 	o.add(command)
@@ -74,8 +68,6 @@ store's. That measures the limit of the broker alone. --subscribers 3 delivers e
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
 	flags.StringVar(&o.histogram, "histogram", "", "`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no line per second on the standard error output")
-	flags.BoolVar(&o.echo, "echo", false, "answer the requests here: measures the broker alone")
-	flags.IntVar(&o.subscribers, "subscribers", 1, "with --echo: how many clients receive each request, of which one answers")
 	command.RunE = func(command *cobra.Command, _ []string) error { return o.run(command) }
 	return command
 }
@@ -89,14 +81,11 @@ func (o *benchOptions) validate() error {
 		o.gets < 0 || o.sets < 0 || o.gets+o.sets == 0 || max(o.gets, o.sets) > most {
 		return usagef("--ratio is %q: want GET:SET, such as 80:20, each at most %d", o.ratio, most)
 	}
-	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.rate > most || math.IsNaN(o.rate) || o.warmup < 0 || o.keys < 1 || o.subscribers < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
-		return usagef("--clients, --outstanding, --keys, --subscribers and --duration must be positive, --warmup not negative, --rate from 0 to %d, and --value-size from 0 to %d", most, maxValueSize)
+	if o.clients < 1 || o.outstanding < 1 || o.rate < 0 || o.rate > most || math.IsNaN(o.rate) || o.warmup < 0 || o.keys < 1 || o.valueSize < 0 || o.valueSize > maxValueSize || o.duration <= 0 {
+		return usagef("--clients, --outstanding, --keys and --duration must be positive, --warmup not negative, --rate from 0 to %d, and --value-size from 0 to %d", most, maxValueSize)
 	}
 	if o.clientID != "" && o.clients > 1 {
 		return usagef("--client-id is for one connection: say --clients 1")
-	}
-	if o.subscribers > 1 && !o.echo {
-		return usagef("--subscribers goes with --echo")
 	}
 	o.clients = min(o.clients, o.outstanding)
 	return nil
@@ -107,17 +96,6 @@ func (o *benchOptions) run(command *cobra.Command) (failure error) {
 		return err
 	}
 	ctx := command.Context()
-	if o.echo {
-		stop, err := o.startEcho(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if ended := stop(); ended != nil && ctx.Err() == nil {
-				failure = errors.Join(failure, ended)
-			}
-		}()
-	}
 	b := &bench{options: o, value: make([]byte, o.valueSize), digits: max(5, len(fmt.Sprint(o.keys-1)))}
 	_, _ = rand.Read(b.value) // never fails
 	defer b.close()

@@ -28,7 +28,6 @@ type connection struct {
 	timeout      time.Duration
 	output       string
 	verbose      bool
-	invokeTopic  string // of a stand-in for the store; no flag
 }
 
 func (c *connection) add(command *cobra.Command) {
@@ -70,7 +69,7 @@ func (c *connection) config() (config client.Config, err error) {
 	if strings.ContainsAny(c.clientID, "/+#\x00") {
 		return config, usagef("--client-id is %q: must not contain '/', '+', '#' or NUL", c.clientID)
 	}
-	config = client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout, InvokeTopic: c.invokeTopic}
+	config = client.Config{Addresses: c.brokers, ClientID: c.clientID, Username: c.username, Timeout: c.timeout}
 	if c.passwordFile != "" {
 		if config.Password, err = readSecret(c.passwordFile); err != nil {
 			return config, &usageError{err}

@@ -59,7 +59,7 @@ func (s *Settings) Fields() []Field {
 	fields = append(fields, tlsFields("broker.tls", "the broker", &s.Broker.TLS, true)...)
 	fields = append(fields,
 		Field{Path: "broker.driver", Value: (*text)(&s.Broker.Driver), Help: "what is known of the broker beyond the MQTT standard: none, mosquitto or emqx"},
-		Field{Path: "broker.api.url", Value: (*text)(&s.Broker.API.URL), Help: "EMQX's REST API, by which clients are sent away, as https://emqx:18084"},
+		Field{Path: "broker.api.url", Value: (*text)(&s.Broker.API.URL), Help: "EMQX's REST API, by which clients are disconnected, as https://emqx:18084"},
 		Field{Path: "broker.api.keyFile", Value: (*text)(&s.Broker.API.KeyFile), Help: "file with an API key and its secret, with a colon between them"},
 		Field{Path: "broker.api.caFile", Value: (*text)(&s.Broker.API.CAFile), Help: "certificates that vouch for the API; the system's by default"},
 		Field{Path: "admin.listen", Value: (*text)(&s.Admin.Listen), Help: "address of the admin API; plain HTTP on loopback, mutual TLS elsewhere"},

@@ -1,7 +1,7 @@
 // Package embedded is an MQTT broker inside the process, for trials and demonstrations, on mochi-mqtt.
 //
-// It is also the Driver that knows everything: it stamps who published a request, tells when a client went away, sends clients
-// away, and delivers notifications to clients that never subscribed to them, as a habit of client libraries in the field needs.
+// It is also the Driver that knows everything: it stamps who published a request, reports which clients disconnect, disconnects
+// clients, and delivers notifications to clients that never subscribed to them, as a habit of client libraries in the field needs.
 //
 // mochi v2.7.9 has faults that real clients meet. They are worked around here by its public hooks; each has its comment, and a
 // test. The price: a client's own Receive Maximum is not honoured.
@@ -9,7 +9,6 @@ package embedded
 
 import (
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -89,7 +88,7 @@ func Start(config Config) (*Broker, error) {
 		Capabilities: capabilities, Logger: slog.New(slog.DiscardHandler), // mochi logs whole packets, payload and all
 		ClientNetReadBufferSize: 64 << 10, ClientNetWriteBufferSize: 64 << 10, SysTopicResendInterval: 3600,
 	})
-	b.hook = newHook(b)
+	b.hook = &hook{nodes: nodeLogin{&b.config}, server: b.server, nextOrdinal: func() int64 { return b.ordinal.Add(1) }, disconnected: b.reportDisconnect, log: config.Log}
 	if err := b.server.AddHook(b.hook, nil); err != nil {
 		return nil, fmt.Errorf("start the embedded broker: %w", err)
 	}
@@ -152,7 +151,8 @@ func (b *Broker) WatchDisconnects(ctx context.Context, gone func(broker.Disconne
 	return nil
 }
 
-func (b *Broker) departed(clientID string, ordinal int64) {
+// reportDisconnect tells the watchers that a client disconnected.
+func (b *Broker) reportDisconnect(clientID string, ordinal int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for observer := range b.observers.All() {
@@ -169,30 +169,8 @@ func (b *Broker) Kick(_ context.Context, publisher broker.Publisher) error {
 	if !ok || client.Closed() {
 		return ErrUnknownClient
 	}
-	sendAway(client, packets.ErrAdministrativeAction)
+	disconnect(client, packets.ErrAdministrativeAction)
 	return nil
-}
-
-// isNode reports whether a login is that of the store's own nodes.
-func (b *Broker) isNode(client *mqtt.Client, password []byte) bool {
-	if b.config.Open {
-		return b.reserved(client.ID)
-	}
-	if b.config.NodePassword == nil {
-		return false
-	}
-	expected := b.config.NodePassword()
-	return len(expected) > 0 && string(client.Properties.Username) == b.config.NodeUsername && subtle.ConstantTimeCompare(password, expected) == 1
-}
-
-// witness is the length of the end of a node's second client id: -in- and eight digits.
-const witness = 12
-
-// reserved reports whether a client id is one under which nodes connect.
-func (b *Broker) reserved(clientID string) bool {
-	rest, ok := strings.CutPrefix(clientID, b.config.Cluster+"-")
-	return ok && (strings.HasSuffix(rest, "-in") || strings.HasSuffix(rest, "-presence") || strings.HasPrefix(rest, "out-") || rest == "ingest" ||
-		len(rest) > witness && rest[len(rest)-witness:len(rest)-8] == "-in-")
 }
 
 // protected reports whether only nodes may publish on a topic: notifications and probes.

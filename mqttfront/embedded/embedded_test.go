@@ -369,14 +369,14 @@ func rawConnect(t *testing.T, b *Broker, id string, clean bool) net.Conn {
 }
 
 // The client ids of nodes are theirs, whatever they are for.
-func TestReserved(t *testing.T) {
-	b := &Broker{config: Config{Cluster: "holdfast"}}
+func TestNodesClientIDsAreReserved(t *testing.T) {
+	nodes := nodeLogin{&Config{Cluster: "holdfast"}}
 	for id, reserved := range map[string]bool{
 		"holdfast-n1-in": true, "holdfast-n1-in-0123abcd": true, "holdfast-ingest": true, "holdfast-out-0": true, "holdfast-n1-presence": true,
 		"press": false, "holdfast": false, "holdfast-press": false, "holdfaster-ingest": false, "holdfast-in-0": false,
 	} {
 		t.Run(id, func(t *testing.T) {
-			if b.reserved(id) != reserved {
+			if nodes.reserved(id) != reserved {
 				t.Errorf("%v", !reserved)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/hex"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -29,14 +30,18 @@ const (
 // hook is where mochi is corrected, and where the broker serves the store.
 type hook struct {
 	mqtt.HookBase
-	broker *Broker
+	nodes        nodeLogin
+	server       *mqtt.Server
+	nextOrdinal  func() int64
+	disconnected func(clientID string, ordinal int64)
+	log          *slog.Logger
 
 	sequence atomic.Int64
 	// gate keeps messages back while one session replaces another: else those in between are lost.
 	gate        sync.RWMutex
 	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
 	connections sync.Map                    // *mqtt.Client to *connection
-	away        sync.Map                    // *mqtt.Client of a session that is away to the bytes it keeps
+	away        sync.Map                    // *mqtt.Client of a session without a connection, to the bytes it keeps
 	live        sync.Map                    // net.Conn to a channel that is closed when mochi is through with it
 }
 
@@ -48,8 +53,6 @@ type connection struct {
 	original, replacement uint16 // packet id under translation
 	publishing            bool   // holds the gate for reading
 }
-
-func newHook(b *Broker) *hook { return &hook{broker: b} }
 
 // ID implements mqtt.Hook.
 func (h *hook) ID() string { return "holdfast" }
@@ -85,11 +88,11 @@ func (h *hook) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 
 // OnConnectAuthenticate lets everybody in, except under the client ids of the nodes.
 func (h *hook) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
-	node := h.broker.isNode(client, packet.Connect.Password)
-	if !node && (h.broker.reserved(client.ID) || protected(packet.Connect.WillTopic)) { // a will passes no access check
+	node := h.nodes.isNode(client, packet.Connect.Password)
+	if !node && (h.nodes.reserved(client.ID) || protected(packet.Connect.WillTopic)) { // a will passes no access check
 		return false
 	}
-	h.connections.Store(client, &connection{ordinal: h.broker.ordinal.Add(1), node: node})
+	h.connections.Store(client, &connection{ordinal: h.nextOrdinal(), node: node})
 	h.live.Store(client.Net.Conn, make(chan struct{}))
 	return true
 }
@@ -105,7 +108,7 @@ func (h *hook) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 
 // OnSessionEstablish runs before an old session is inherited and before CONNACK.
 func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
-	old, ok := h.broker.server.Clients.Get(client.ID)
+	old, ok := h.server.Clients.Get(client.ID)
 	if ok {
 		h.away.Delete(old)
 		h.retire(old)
@@ -129,7 +132,7 @@ func (h *hook) OnSessionEstablish(client *mqtt.Client, packet packets.Packet) {
 // mochi removes a client that went away, and its subscriptions, by its id, and would remove the new one.
 func (h *hook) retire(old *mqtt.Client) {
 	if !old.Closed() {
-		sendAway(old, packets.ErrSessionTakenOver)
+		disconnect(old, packets.ErrSessionTakenOver)
 	}
 	if errorIs(old.StopCause(), packets.ErrSessionTakenOver) {
 		return // OnDisconnect waits for the mark that it was taken over
@@ -138,7 +141,7 @@ func (h *hook) retire(old *mqtt.Client) {
 	if !ok {
 		return
 	}
-	timer := time.NewTimer(takeOverWait)
+	timer := time.NewTimer(takeoverWait)
 	defer timer.Stop()
 	select {
 	case <-ended.(chan struct{}):
@@ -177,21 +180,21 @@ func (h *hook) ended(network net.Conn) {
 	}
 }
 
-// takeOverWait bounds the wait for mochi to mark a connection as taken over.
-const takeOverWait = 2 * time.Second
+// takeoverWait bounds the wait for mochi to mark a connection as taken over.
+const takeoverWait = 2 * time.Second
 
-// OnDisconnect tells the store that a client went away.
+// OnDisconnect tells the store that a client disconnected.
 func (h *hook) OnDisconnect(client *mqtt.Client, _ error, _ bool) {
 	c := h.connection(client)
 	h.connections.Delete(client)
 	if errorIs(client.StopCause(), packets.ErrSessionTakenOver) {
 		// mochi sets the mark only after it has closed the connection; without it, it may now forget the new one.
-		for end := time.Now().Add(takeOverWait); !client.IsTakenOver() && time.Now().Before(end); {
+		for end := time.Now().Add(takeoverWait); !client.IsTakenOver() && time.Now().Before(end); {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
 	if c != nil && !c.node {
-		h.broker.departed(client.ID, c.ordinal)
+		h.disconnected(client.ID, c.ordinal)
 	}
 }
 
@@ -215,15 +218,15 @@ func (h *hook) OnQosPublish(client *mqtt.Client, packet packets.Packet, _ int64,
 	if kept.(*atomic.Int64).Add(int64(overhead+len(packet.Payload))) <= maxSessionBytes {
 		return
 	}
-	h.broker.config.Log.Warn("a session that is away has too many messages: it is dropped", "client", client.ID)
+	h.log.Warn("a session that is away has too many messages: it is dropped", "client", client.ID)
 	h.forget(client)
-	h.broker.server.Clients.Delete(client.ID)
+	h.server.Clients.Delete(client.ID)
 }
 
 // forget removes what a session that is over has left behind.
 func (h *hook) forget(client *mqtt.Client) {
 	h.away.Delete(client)
-	h.broker.server.UnsubscribeClient(client)
+	h.server.UnsubscribeClient(client)
 	client.ClearInflights()
 }
 
@@ -284,8 +287,8 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 	}
 	c.publishing = true
 	if packet.TopicName == topics.Invoke && strings.ContainsAny(packet.Properties.ResponseTopic, "+#") {
-		// mochi would deliver the request without its response topic, and nobody could tell whom to send away.
-		sendAway(client, packets.ErrAdministrativeAction)
+		// mochi would deliver the request without its response topic, and nobody could tell whom to disconnect.
+		disconnect(client, packets.ErrAdministrativeAction)
 		return packet, packets.CodeSuccessIgnore
 	}
 	packet.Created = h.sequence.Add(1) // the order of a resend
@@ -332,7 +335,7 @@ func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers, packet packets
 	if _, subscribed := subscribers.Subscriptions[string(id)]; subscribed {
 		return subscribers
 	}
-	client, ok := h.broker.server.Clients.Get(string(id))
+	client, ok := h.server.Clients.Get(string(id))
 	if !ok || client.Closed() { // without the second test it would be queued for a session that is offline
 		return subscribers
 	}
@@ -340,9 +343,9 @@ func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers, packet packets
 	return subscribers
 }
 
-// sendAway disconnects a client. mochi's own DisconnectClient leaves the DISCONNECT in a buffer that it throws away when
+// disconnect disconnects a client. mochi's own DisconnectClient leaves the DISCONNECT in a buffer that it throws away when
 // messages are waiting, and sends it to MQTT 3.1.1 clients, who do not know it.
-func sendAway(client *mqtt.Client, code packets.Code) {
+func disconnect(client *mqtt.Client, code packets.Code) {
 	if client.Properties.ProtocolVersion != 5 || client.Net.Conn == nil {
 		client.Stop(code)
 		return

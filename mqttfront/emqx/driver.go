@@ -18,7 +18,7 @@ import (
 
 // API says how to reach EMQX's REST API.
 type API struct {
-	// URL is where it listens, as http://emqx:18083; empty is nowhere, and nobody is sent away.
+	// URL is where it listens, as http://emqx:18083; empty means that no client is disconnected.
 	URL string
 	// Key returns an API key and its secret with a colon between them, as EMQX takes them; it is asked for each call.
 	Key func() []byte

@@ -244,7 +244,7 @@ func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	return told
 }
 
-// await returns the first departure of a client that ends a watch of the given time.
+// await returns the first disconnect of a client that ends a watch of the given time.
 func await(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
 	t.Helper()
 	for {
@@ -285,11 +285,11 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	other.Close()
 	for {
 		select {
-		case departure := <-told:
-			if departure.ClientID == "press" && departure.Time >= watch {
-				t.Fatalf("told of as gone: %+v", departure)
+		case disconnect := <-told:
+			if disconnect.ClientID == "press" && disconnect.Time >= watch {
+				t.Fatalf("reported as disconnected: %+v", disconnect)
 			}
-			if departure.ClientID == "other" && departure.Time >= late {
+			if disconnect.ClientID == "other" && disconnect.Time >= late {
 				return // what came before has been looked at again
 			}
 		case <-time.After(10 * time.Second):
@@ -298,7 +298,7 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	}
 }
 
-// A client is sent away by the REST API; one that has gone already is no error, and a key that EMQX does not know is.
+// A client is disconnected by the REST API; one that has gone already is no error, and a key that EMQX does not know is.
 func TestDisconnect(t *testing.T) {
 	s := startStandIn(t)
 	client := s.connect(t, "line/1 press")
@@ -309,7 +309,7 @@ func TestDisconnect(t *testing.T) {
 	select {
 	case <-client.Done():
 	case <-time.After(5 * time.Second):
-		t.Error("the client was not sent away")
+		t.Error("the client was not disconnected")
 	}
 	if err := d.Kick(t.Context(), broker.Publisher{ClientID: "nobody"}); err != nil {
 		t.Errorf("a client that is not there: %v", err)

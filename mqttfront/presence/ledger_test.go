@@ -12,18 +12,18 @@ import (
 )
 
 // told is a ledger that writes down what it tells.
-func told() (*ledger, *[]broker.Disconnect) {
-	var departures []broker.Disconnect
+func newTestLedger() (*ledger, *[]broker.Disconnect) {
+	var disconnects []broker.Disconnect
 	l := newLedger()
-	l.report = func(d broker.Disconnect) { departures = append(departures, d) }
-	return l, &departures
+	l.report = func(d broker.Disconnect) { disconnects = append(disconnects, d) }
+	return l, &disconnects
 }
 
 const slack = int64(Slack / time.Millisecond)
 
 // A client that goes is told of at once, as of the last marker, and again when it was still away a while later.
 func TestGoneIsToldTwice(t *testing.T) {
-	l, departures := told()
+	l, disconnects := newTestLedger()
 	l.begin(1_000, false)
 	l.marker(2_000)
 	l.event(Event{Kind: Disconnected, ClientID: "a"}, 2_500)
@@ -31,22 +31,22 @@ func TestGoneIsToldTwice(t *testing.T) {
 	l.marker(5_100)
 	l.marker(6_000)
 	want := []broker.Disconnect{{ClientID: "a", Time: 2_000 - slack}, {ClientID: "a", Time: 5_100 - slack}}
-	if !slices.Equal(*departures, want) {
-		t.Errorf("%+v", *departures)
+	if !slices.Equal(*disconnects, want) {
+		t.Errorf("%+v", *disconnects)
 	}
 }
 
 // † No disconnect is reported with a time after the client came back, whatever arrives late.
 func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 	for name, events := range map[string][]Event{
-		"gone and back":                  {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
-		"taken over":                     {{Kind: Connected, ClientID: "a"}, {Kind: TakenOver, ClientID: "a"}},
-		"states at the beginning":        {{Kind: Disconnected, ClientID: "a"}, {Kind: Present, ClientID: "a"}},
-		"end of the old one after all":   {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: Disconnected, ClientID: "a", Connection: 1}},
-		"take-over after the connection": {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: TakenOver, ClientID: "a", Connection: 1}},
+		"gone and back":                 {{Kind: Disconnected, ClientID: "a"}, {Kind: Connected, ClientID: "a"}},
+		"taken over":                    {{Kind: Connected, ClientID: "a"}, {Kind: TakenOver, ClientID: "a"}},
+		"states at the beginning":       {{Kind: Disconnected, ClientID: "a"}, {Kind: Present, ClientID: "a"}},
+		"end of the old one after all":  {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: Disconnected, ClientID: "a", Connection: 1}},
+		"takeover after the connection": {{Kind: Connected, ClientID: "a", Connection: 2}, {Kind: TakenOver, ClientID: "a", Connection: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, departures := told()
+			l, disconnects := newTestLedger()
 			l.begin(1_000, false)
 			l.marker(2_000)
 			for _, e := range events {
@@ -55,7 +55,7 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 			for sent := int64(3_000); sent < 20_000; sent += 1_000 {
 				l.marker(sent)
 			}
-			for _, d := range *departures {
+			for _, d := range *disconnects {
 				if d.Time > 2_000-slack {
 					t.Errorf("reported as disconnected at %d", d.Time)
 				}
@@ -67,19 +67,19 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 // With a session that was not kept, nothing from before is known. One that was kept goes on.
 func TestSessionLost(t *testing.T) {
 	for _, kept := range []bool{false, true} {
-		l, departures := told()
+		l, disconnects := newTestLedger()
 		l.begin(1_000, false)
 		l.event(Event{Kind: Disconnected, ClientID: "a"}, 1_500)
 		l.begin(3_000, kept)
-		if l.marker(9_000); len(*departures) != map[bool]int{false: 1, true: 2}[kept] {
-			t.Errorf("kept: %v: %+v", kept, *departures)
+		if l.marker(9_000); len(*disconnects) != map[bool]int{false: 1, true: 2}[kept] {
+			t.Errorf("kept: %v: %+v", kept, *disconnects)
 		}
 	}
 }
 
 // A broker says again and again when it started: that is news once, and when it starts again.
 func TestBrokerStarted(t *testing.T) {
-	l, departures := told()
+	l, disconnects := newTestLedger()
 	l.marker(100_000)
 	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)
 	l.marker(110_400)
@@ -87,13 +87,13 @@ func TestBrokerStarted(t *testing.T) {
 	l.marker(200_000)
 	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000) // it has waited for this node for a minute
 	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
-	if !slices.Equal(*departures, want) {
-		t.Errorf("%+v", *departures)
+	if !slices.Equal(*disconnects, want) {
+		t.Errorf("%+v", *disconnects)
 	}
 }
 
 func TestBounds(t *testing.T) {
-	l, _ := told()
+	l, _ := newTestLedger()
 	for i := range maxConnections + 10 {
 		l.event(Event{Kind: Connected, ClientID: fmt.Sprint(i), Connection: 1}, 0)
 	}
@@ -106,7 +106,7 @@ func TestBounds(t *testing.T) {
 }
 
 // A client comes and goes, and watches while it is there; what the broker tells arrives late, in its order, with markers in between. No
-// departure ends a watch of a later connection, or of one that has not ended; and when the client is away for good, none stays.
+// disconnect ends a watch of a later connection, or of one that has not ended; and when the client is away for good, none stays.
 func TestNoWatchEndsEarly(t *testing.T) {
 	type happening struct {
 		at   int64 // at the broker
@@ -120,7 +120,7 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			now += rapid.Int64Range(1, 2_000).Draw(t, "pause")
 			switch what := rapid.SampledFrom([]string{"connection", "marker", "watch"}).Draw(t, "what"); {
 			case what == "connection" && connected && rapid.Bool().Draw(t, "taken over"):
-				line = append(line, happening{now, "connect"}) // of a take-over 2.0 tells nothing else
+				line = append(line, happening{now, "connect"}) // of a takeover 2.0 tells nothing else
 			case what == "connection":
 				connected = !connected
 				line = append(line, happening{now, map[bool]string{true: "connect", false: "disconnect"}[connected]})
@@ -138,7 +138,7 @@ func TestNoWatchEndsEarly(t *testing.T) {
 			line = append(line, happening{now, "marker"})
 		}
 
-		l, departures := told()
+		l, disconnects := newTestLedger()
 		l.begin(9_000, false)
 		type watch struct{ stamp, from, to int64 }
 		var watches []*watch
@@ -158,17 +158,17 @@ func TestNoWatchEndsEarly(t *testing.T) {
 				kind := map[string]Kind{"connect": Connected, "disconnect": Disconnected}[h.kind]
 				l.event(Event{Kind: kind, ClientID: "a"}, arrived)
 			}
-			for _, d := range *departures {
+			for _, d := range *disconnects {
 				for _, w := range watches {
 					if d.Time >= w.stamp && w.to > h.at {
-						t.Fatalf("a departure at %d ended a watch of %d", d.Time, w.from)
+						t.Fatalf("a disconnect at %d ended a watch of %d", d.Time, w.from)
 					}
 				}
 			}
 		}
 		for _, w := range watches {
-			if !slices.ContainsFunc(*departures, func(d broker.Disconnect) bool { return d.Time >= w.stamp }) {
-				t.Fatalf("a watch of %d was never ended: %+v", w.from, *departures)
+			if !slices.ContainsFunc(*disconnects, func(d broker.Disconnect) bool { return d.Time >= w.stamp }) {
+				t.Fatalf("a watch of %d was never ended: %+v", w.from, *disconnects)
 			}
 		}
 	})

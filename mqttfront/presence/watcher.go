@@ -65,7 +65,7 @@ func New(config Config, source Source) *Watcher {
 // now returns the time of the steady clock in milliseconds.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements broker.Driver: the time is that of the request's arrival, to be compared with departures.
+// Origin implements broker.Driver: the time is that of the request's arrival, to be compared with the times of disconnects.
 func (w *Watcher) Origin(*paho.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }

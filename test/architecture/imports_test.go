@@ -162,7 +162,6 @@ func rules() []rule {
 		},
 		{"internal/audit", []string{"fsm"}, nil, "what was applied is written down, and nothing else"},
 		{"internal/load", nil, []string{"github.com/HdrHistogram/hdrhistogram-go"}, "load knows nothing of what it is put on"},
-		{"internal/echo", []string{"internal/mqttconn"}, []string{"github.com/eclipse/paho.golang"}, "what answers in the store's place knows nothing of the store"},
 		{"internal/mqttconn", nil, []string{"github.com/eclipse/paho.golang"}, "connections know nothing of the store"},
 	}
 }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/echo"
 	"holdfast/internal/mqttconn"
+	"holdfast/test/bench/echo"
 )
 
 // echoTopic is as long as the store's invoke topic.

@@ -25,7 +25,7 @@ func selftests() []mutant {
 		{"dedup_off", "no deduplication", 3, []string{"power failure of the leader", "broker restart"}, []string{"exactly once"}},
 		{"fence_off", "no fencing", 4, []string{"clients paused", "power failure of the leader"}, []string{"fencing"}},
 		{"wall_expiry", "expiry by the wall clock", 5, []string{"clocks jump together", "leadership transfer"}, []string{"expired early", "lock lost early"}},
-		{"takeover_silent", "notifications dropped on take-over", 6, []string{"leader late at the broker", "power failure of the leader"}, []string{"notifications"}},
+		{"takeover_silent", "notifications dropped at a takeover", 6, []string{"leader late at the broker", "power failure of the leader"}, []string{"notifications"}},
 	}
 }
 

@@ -69,7 +69,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 		t.Errorf("100,000 user properties took the broker %v", took)
 	}
 
-	// A request with another client's response topic, or a node's own topic, is not answered, and its client sent away.
+	// A request with another client's response topic, or a node's own topic, is not answered, and its client is disconnected.
 	for _, topic := range []string{victim.topic, "clients/press-1/anything", "clients/press-1", goResponseOf("press-1"), "clients/robot-2/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response", strings.Repeat("l/", 200) + "l", "holdfast/holdfast/n1/probe", notificationsOf("press-1")[:60]} {
 		tried++
 		offender := g.connect(t, "robot-2", "robot")
@@ -78,7 +78,7 @@ func TestAttacksOnIdentity(t *testing.T) {
 			t.Errorf("response topic %s: ended with 0x%02X", topic, reason)
 		}
 	}
-	attacker = g.connect(t, "robot-1", "robot") // of the same user, which was sent away
+	attacker = g.connect(t, "robot-1", "robot") // of the same user, which was disconnected
 
 	// A will is no request, whatever it says.
 	for _, command := range []string{array("SET", "own/press-1", "stolen"), array("GET", "own/press-1"), array("KEYNOTIFY", "own/press-1", "STOP")} {
@@ -185,7 +185,7 @@ func TestAttacksOnTopics(t *testing.T) {
 	t.Logf("%d attacks on topics and client ids, all stopped", tried)
 }
 
-// A publisher with an invalid response topic is sent away, and can come back; who only pretends to be somebody does not get him sent away.
+// A publisher with an invalid response topic is disconnected, and can come back. A client that uses the id of another one does not get that one disconnected.
 func TestSendAwayOnMosquitto(t *testing.T) {
 	g := startGuarded(t)
 	startGuardedServer(t, g)
@@ -193,7 +193,7 @@ func TestSendAwayOnMosquitto(t *testing.T) {
 	bystander.call(request{payload: array("GET", "own/press-1")}) // somebody leads
 	offender.publish(request{payload: array("GET", "k"), topic: invokeTopic, properties: []string{"__srcId", "press-1", "$holdfast-client-id", "press-1", "$holdfast-username", "press"}})
 	if reason := offender.end(); reason != 0x98 {
-		t.Errorf("sent away with reason 0x%02X, want 0x98 (administrative action)", reason)
+		t.Errorf("disconnected with reason 0x%02X, want 0x98 (administrative action)", reason)
 	}
 	if reply := bystander.call(request{payload: array("GET", "own/press-1")}); string(reply.Payload) != "$-1\r\n" {
 		t.Errorf("the bystander: %q", reply.Payload)

@@ -55,17 +55,9 @@ func TestBench(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "requests/s") || !strings.Contains(out, "p99.9") {
 		t.Errorf("table: %d, %s", code, out)
 	}
-	for _, wrong := range [][]string{{"--subscribers", "3"}, {"--rate", "-1"}, {"--ratio", "x"}, {"--client-id", "c"}} {
+	for _, wrong := range [][]string{{"--rate", "-1"}, {"--ratio", "x"}, {"--client-id", "c"}} {
 		if out, code := holdfast(t, target.address, "", append([]string{"bench"}, wrong...)...); code != 2 {
 			t.Errorf("%q: exit code %d: %s", wrong, code, out)
 		}
-	}
-}
-
-// The echo needs no store: the broker is all that there is.
-func TestBenchEcho(t *testing.T) {
-	broker := startMosquitto(t)
-	for _, subscribers := range []string{"1", "3"} {
-		bench(t, broker.address, "--echo", "--subscribers", subscribers, "--outstanding", "8", "--ratio", "50:50")
 	}
 }

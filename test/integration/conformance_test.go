@@ -433,10 +433,10 @@ func TestInvalidResponseTopics(t *testing.T) {
 				select {
 				case reason := <-p.ended:
 					if reason != 0x98 {
-						t.Errorf("%s: sent away with reason 0x%02X", topic, reason)
+						t.Errorf("%s: disconnected with reason 0x%02X", topic, reason)
 					}
 				case <-time.After(wait):
-					t.Errorf("%s: its publisher was not sent away", topic)
+					t.Errorf("%s: its publisher was not disconnected", topic)
 				}
 			}
 			if m := watcher.call(request{payload: array("GET", key)}); string(m.Payload) != "$-1\r\n" {

@@ -95,6 +95,6 @@ func TestLateDisconnectOnMosquitto(t *testing.T) {
 		}
 	}
 	if !strings.Contains(s.metrics(t), `holdfast_departures_total{result="logged"}`) {
-		t.Error("departures are not counted")
+		t.Error("disconnects are not counted")
 	}
 }

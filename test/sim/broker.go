@@ -20,7 +20,7 @@ type brokerOptions struct {
 	inFlight          int    // to one client
 }
 
-// broker is an MQTT 5 broker with as much as Holdfast and its clients use: sessions, queues, QoS 1, message expiry, take-over.
+// broker is an MQTT 5 broker with as much as Holdfast and its clients use: sessions, queues, QoS 1, message expiry, session takeover.
 // Nodes talk to it in packets over connections; simulated clients call it.
 type broker struct {
 	network *network
