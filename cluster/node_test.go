@@ -249,13 +249,15 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	for _, wrong := range []int64{120_000, -120_000} {
-		n.wall.mu.Lock()
-		n.wall.offset = wrong
-		n.wall.mu.Unlock()
-		n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
-		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
-			t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
-		}
+		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
+			n.wall.mu.Lock()
+			n.wall.offset = wrong
+			n.wall.mu.Unlock()
+			n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
+			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+				t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
+			}
+		})
 	}
 }
 
@@ -265,31 +267,35 @@ func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	n := leader(t, members...)
 	n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
 	for _, wrong := range []int64{120_000, -120_000} {
-		answered := n.watch.peers.Poll(t.Context(), time.Second)
-		if len(answered) != 2 {
-			t.Fatalf("%d members answered", len(answered))
-		}
-		n.watch.noteAnswers(answered)
-		ids := slices.Sorted(maps.Keys(answered))
-		delete(answered, ids[0])
-		off := answered[ids[1]]
-		off.ClockBase += wrong
-		answered[ids[1]] = off
-		n.watch.noteAnswers(answered)
-		if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
-			t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
-		}
+		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
+			answered := n.watch.peers.Poll(t.Context(), time.Second)
+			if len(answered) != 2 {
+				t.Fatalf("%d members answered", len(answered))
+			}
+			n.watch.noteAnswers(answered)
+			ids := slices.Sorted(maps.Keys(answered))
+			delete(answered, ids[0])
+			off := answered[ids[1]]
+			off.ClockBase += wrong
+			answered[ids[1]] = off
+			n.watch.noteAnswers(answered)
+			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
+				t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
+			}
+		})
 	}
 }
 
 func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 	const right, carried = 100_000, 99_000
 	for _, wrong := range []int64{20_000, 180_000} {
-		for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
-			if got := lowerMedian(withCarried(bases, carried)); got != right && got != carried {
-				t.Errorf("of %v and the log's %d: %d", bases, carried, got)
+		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
+			for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
+				if got := lowerMedian(withCarried(bases, carried)); got != right && got != carried {
+					t.Errorf("of %v and the log's %d: %d", bases, carried, got)
+				}
 			}
-		}
+		})
 	}
 	if got := lowerMedian(withCarried([]int64{1, 2, 3}, 3)); got != 2 {
 		t.Errorf("of three clocks: %d", got)
@@ -346,17 +352,19 @@ func TestLogBeforeASnapshotFollowsTheSizeOfTheLast(t *testing.T) {
 func TestLogFromBeforeARestartCountsForTheSnapshot(t *testing.T) {
 	stores := memoryStores()
 	for round, bytes := range []int{8_000, 4_000} {
-		m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
-		leader(t, m).must(t, set("k", string(make([]byte, bytes))))
-		if round == 1 {
-			waitFor(t, "a snapshot is taken", func() bool {
-				list, err := stores.Snapshots.List()
-				return err == nil && len(list) > 0
-			})
-		}
-		if err := m.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(fmt.Sprintf("bytes %v", bytes), func(t *testing.T) {
+			m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, func(c *Config, _ *Environment) { c.SnapshotBytes, c.TrailingEntries = 10_000, 1 })
+			leader(t, m).must(t, set("k", string(make([]byte, bytes))))
+			if round == 1 {
+				waitFor(t, "a snapshot is taken", func() bool {
+					list, err := stores.Snapshots.List()
+					return err == nil && len(list) > 0
+				})
+			}
+			if err := m.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 

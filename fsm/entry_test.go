@@ -125,9 +125,11 @@ func TestDecodeEntryRefuses(t *testing.T) {
 		{"an open message", protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40), ErrDamaged},
 		{"a Configure of nothing", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 1, uint64(KindConfigure)) }), ErrDamaged},
 	} {
-		if _, err := DecodeEntry(seal(test.body)); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v", test.name, err)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := DecodeEntry(seal(test.body)); !errors.Is(err, test.want) {
+				t.Errorf("%s: %v", test.name, err)
+			}
+		})
 	}
 	for _, data := range [][]byte{nil, {1}, []byte("12345"), []byte("1234567890")} {
 		if _, err := DecodeEntry(data); !errors.Is(err, ErrDamaged) {

@@ -47,9 +47,11 @@ func TestVersions(t *testing.T) {
 		{"VDEL", l.do(vdel("k", "v")), CodeDeleted, version(first)},
 		{"DEL", l.do(del("k2")), CodeDeleted, "1696374425000:2:StateStore"},
 	} {
-		if test.got.Code != test.code || version(test.got) != test.want {
-			t.Errorf("%s: code %d, version %q; want %d, %q", test.name, test.got.Code, version(test.got), test.code, test.want)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			if test.got.Code != test.code || version(test.got) != test.want {
+				t.Errorf("%s: code %d, version %q; want %d, %q", test.name, test.got.Code, version(test.got), test.code, test.want)
+			}
+		})
 	}
 }
 
@@ -266,11 +268,13 @@ func TestEntriesOutOfTurnAreSkipped(t *testing.T) {
 		{"3 before 2", 1, 3, true},
 		{"2", 1, 2, false},
 	} {
-		before := l.m.Status().Hash
-		outcome := l.append(entry(test.term, test.number))
-		if outcome.Skipped != test.skipped || (l.m.Status().Hash == before) != test.skipped {
-			t.Errorf("%s: skipped %v", test.name, outcome.Skipped)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			before := l.m.Status().Hash
+			outcome := l.append(entry(test.term, test.number))
+			if outcome.Skipped != test.skipped || (l.m.Status().Hash == before) != test.skipped {
+				t.Errorf("%s: skipped %v", test.name, outcome.Skipped)
+			}
+		})
 	}
 	l.term = 2 // raft appended it in term 2, but its proposer thought that it was term 1
 	if outcome := l.append(entry(1, 3)); !outcome.Skipped {

@@ -2,6 +2,7 @@ package hlc
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -35,13 +36,15 @@ func TestParse(t *testing.T) {
 		{"1:0x1:n", Timestamp{}, false},
 		{"1:٣:n", Timestamp{}, false},
 	} {
-		got, err := Parse(test.text)
-		if (err == nil) != test.ok || got != test.want {
-			t.Errorf("Parse(%q) = %v, %v; want %v, ok %v", test.text, got, err, test.want, test.ok)
-		}
-		if err != nil && !errors.Is(err, ErrMalformed) {
-			t.Errorf("Parse(%q): %v does not wrap ErrMalformed", test.text, err)
-		}
+		t.Run(test.text, func(t *testing.T) {
+			got, err := Parse(test.text)
+			if (err == nil) != test.ok || got != test.want {
+				t.Errorf("Parse(%q) = %v, %v; want %v, ok %v", test.text, got, err, test.want, test.ok)
+			}
+			if err != nil && !errors.Is(err, ErrMalformed) {
+				t.Errorf("Parse(%q): %v does not wrap ErrMalformed", test.text, err)
+			}
+		})
 	}
 }
 
@@ -71,10 +74,12 @@ func TestReceiveRule(t *testing.T) {
 		{"foreign counter carries", Clock{4, 0}, Timestamp{5, math.MaxUint64, "c"}, 5, Clock{6, 0}},
 		{"last counter", Clock{5, CounterLimit - 2}, Timestamp{1, 0, "c"}, 5, Clock{5, CounterLimit - 1}},
 	} {
-		clock := test.clock
-		if got := clock.Receive(test.message, test.wall); got != test.want || clock != test.want {
-			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			clock := test.clock
+			if got := clock.Receive(test.message, test.wall); got != test.want || clock != test.want {
+				t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+			}
+		})
 	}
 }
 
@@ -91,9 +96,11 @@ func TestTooFarAhead(t *testing.T) {
 		{math.MaxInt64, math.MinInt64, true},
 		{60_000, -5, false},
 	} {
-		if got := (Timestamp{Wall: test.t}).TooFarAhead(test.wall); got != test.want {
-			t.Errorf("%d against %d: %v", test.t, test.wall, got)
-		}
+		t.Run(fmt.Sprintf("%d at %d", test.t, test.wall), func(t *testing.T) {
+			if got := (Timestamp{Wall: test.t}).TooFarAhead(test.wall); got != test.want {
+				t.Errorf("%d against %d: %v", test.t, test.wall, got)
+			}
+		})
 	}
 }
 

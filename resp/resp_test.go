@@ -19,10 +19,12 @@ func TestReadRequest(t *testing.T) {
 		{"*1\r\n$4\r\n\r\n\r\n\r\n", []string{"\r\n\r\n"}},
 		{"*2\r\n$1\r\n\x00\r\n$2\r\n\xff\xfe\r\n", []string{"\x00", "\xff\xfe"}},
 	} {
-		request, err := ReadRequest([]byte(test.payload))
-		if err != nil || fmt.Sprintf("%q", request.Arguments()) != fmt.Sprintf("%q", test.want) {
-			t.Errorf("%q: %q, %v", test.payload, request.Arguments(), err)
-		}
+		t.Run(test.payload, func(t *testing.T) {
+			request, err := ReadRequest([]byte(test.payload))
+			if err != nil || fmt.Sprintf("%q", request.Arguments()) != fmt.Sprintf("%q", test.want) {
+				t.Errorf("%q: %q, %v", test.payload, request.Arguments(), err)
+			}
+		})
 	}
 }
 
@@ -37,9 +39,11 @@ func TestReadRequestRefuses(t *testing.T) {
 		"*1000000000\r\n$1\r\na\r\n", "*99999999999999999999\r\n", "*1\r\n$104857600\r\na\r\n", "*1\r\n$99999999999999999999\r\na\r\n",
 		"*1\r\n$2147483648\r\na\r\n", "*1\r\n$4294967297\r\na\r\n", "*4294967297\r\n$1\r\na\r\n", "*1\r\n$18446744073709551617\r\na\r\n",
 	} {
-		if request, err := ReadRequest([]byte(payload)); !errors.Is(err, ErrSyntax) {
-			t.Errorf("%q: %q, %v", payload, request.Arguments(), err)
-		}
+		t.Run(payload, func(t *testing.T) {
+			if request, err := ReadRequest([]byte(payload)); !errors.Is(err, ErrSyntax) {
+				t.Errorf("%q: %q, %v", payload, request.Arguments(), err)
+			}
+		})
 	}
 }
 
@@ -93,18 +97,22 @@ func TestReplies(t *testing.T) {
 		{string(AppendBulk(nil, "")), "$0\r\n\r\n", Reply{Kind: ReplyBulk, Bulk: []byte{}}},
 		{string(AppendError(nil, "syntax error")), "-ERR syntax error\r\n", Reply{Kind: ReplyError, Error: "syntax error"}},
 	} {
-		if test.got != test.want {
-			t.Errorf("wrote %q, want %q", test.got, test.want)
-		}
-		reply, err := ReadReply([]byte(test.want))
-		if err != nil || fmt.Sprint(reply) != fmt.Sprint(test.reply) {
-			t.Errorf("%q: %v, %v", test.want, reply, err)
-		}
+		t.Run(test.got, func(t *testing.T) {
+			if test.got != test.want {
+				t.Errorf("wrote %q, want %q", test.got, test.want)
+			}
+			reply, err := ReadReply([]byte(test.want))
+			if err != nil || fmt.Sprint(reply) != fmt.Sprint(test.reply) {
+				t.Errorf("%q: %v, %v", test.want, reply, err)
+			}
+		})
 	}
 	for _, payload := range []string{"", "+ok\r\n", "$4\r\n123\r\n", "$1\r\n1\r\n ", ":x\r\n", ":-2\r\n", "-ERR", "-ERR x", "OK", "*1\r\n$1\r\na\r\n"} {
-		if reply, err := ReadReply([]byte(payload)); !errors.Is(err, ErrSyntax) {
-			t.Errorf("%q: %v, %v", payload, reply, err)
-		}
+		t.Run(payload, func(t *testing.T) {
+			if reply, err := ReadReply([]byte(payload)); !errors.Is(err, ErrSyntax) {
+				t.Errorf("%q: %v, %v", payload, reply, err)
+			}
+		})
 	}
 }
 
@@ -114,14 +122,18 @@ func TestReadNotification(t *testing.T) {
 		t.Errorf("%v, %v", set, err)
 	}
 	for _, payload := range []string{"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n", "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"} {
-		if deleted, err := ReadNotification([]byte(payload)); err != nil || !deleted.Deleted {
-			t.Errorf("%q: %v, %v", payload, deleted, err)
-		}
+		t.Run(payload, func(t *testing.T) {
+			if deleted, err := ReadNotification([]byte(payload)); err != nil || !deleted.Deleted {
+				t.Errorf("%q: %v, %v", payload, deleted, err)
+			}
+		})
 	}
 	for _, payload := range []string{"", "*1\r\n$6\r\nNOTIFY\r\n", "*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n", "*2\r\n$3\r\nGET\r\n$3\r\nDEL\r\n"} {
-		if _, err := ReadNotification([]byte(payload)); !errors.Is(err, ErrSyntax) {
-			t.Errorf("%q: %v", payload, err)
-		}
+		t.Run(payload, func(t *testing.T) {
+			if _, err := ReadNotification([]byte(payload)); !errors.Is(err, ErrSyntax) {
+				t.Errorf("%q: %v", payload, err)
+			}
+		})
 	}
 }
 

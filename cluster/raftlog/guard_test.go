@@ -53,18 +53,20 @@ func TestDiskEndsTheProcess(t *testing.T) {
 		{"hangs", &hangingLog{release: make(chan struct{})}},
 		{"fails", &hangingLog{err: errors.New("no space left on device")}},
 	} {
-		exits := make(chan error, 1)
-		test.disk.LogStore = raft.NewInmemStore()
-		log := NewCheckedLog(test.disk, Guard{Deadline: 50 * time.Millisecond, Exit: func(err error) { exits <- err }}, 100)
-		done := make(chan error, 1)
-		go func() { done <- log.StoreLogs([]*raft.Log{{Index: 1, Type: raft.LogNoop}}) }()
-		if err := <-exits; !errors.Is(err, ErrDisk) {
-			t.Errorf("%s: %v", test.name, err)
-		}
-		if test.disk.release != nil {
-			close(test.disk.release)
-		}
-		<-done
+		t.Run(test.name, func(t *testing.T) {
+			exits := make(chan error, 1)
+			test.disk.LogStore = raft.NewInmemStore()
+			log := NewCheckedLog(test.disk, Guard{Deadline: 50 * time.Millisecond, Exit: func(err error) { exits <- err }}, 100)
+			done := make(chan error, 1)
+			go func() { done <- log.StoreLogs([]*raft.Log{{Index: 1, Type: raft.LogNoop}}) }()
+			if err := <-exits; !errors.Is(err, ErrDisk) {
+				t.Errorf("%s: %v", test.name, err)
+			}
+			if test.disk.release != nil {
+				close(test.disk.release)
+			}
+			<-done
+		})
 	}
 }
 

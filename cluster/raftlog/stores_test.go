@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -109,13 +110,15 @@ func TestFollowersLogAnswersForWhatItLacks(t *testing.T) {
 	}
 	log.SetFollowerSnapshot(func() (uint64, uint64) { return 6, 2 })
 	for index, term := range map[uint64]uint64{4: 0, 5: 1, 6: 2, 7: 0} {
-		got := raft.Log{}
-		if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != term {
-			t.Errorf("at %d: %+v, %v; want term %d", index, got, err, term)
-		}
-		if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrPlaceholder) {
-			t.Errorf("a placeholder at %d is stored: %v", index, err)
-		}
+		t.Run(fmt.Sprintf("index %v", index), func(t *testing.T) {
+			got := raft.Log{}
+			if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != term {
+				t.Errorf("at %d: %+v, %v; want term %d", index, got, err, term)
+			}
+			if err := log.StoreLog(&got); index != 5 && !errors.Is(err, ErrPlaceholder) {
+				t.Errorf("a placeholder at %d is stored: %v", index, err)
+			}
+		})
 	}
 }
 

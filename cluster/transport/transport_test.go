@@ -146,18 +146,20 @@ func TestRefusals(t *testing.T) {
 		{"nobody is meant, for raft", hello{1, "c", kindRaft, "", "n1.a", "h:1"}, refuseID},
 		{"nobody is meant, for HTTP", hello{1, "c", kindHTTP, "", "n1.a", "h:1"}, refuseID},
 	} {
-		conn, err := net.Dial("tcp", listener.Address())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := writeMessage(conn, &test.hello); err != nil {
-			t.Fatal(err)
-		}
-		var answer welcome
-		if err := readMessage(conn, &answer); err != nil || answer.Refuse != test.want || answer.ID != "n2.b" {
-			t.Errorf("%s: %+v, %v; want %q", test.name, answer, err, test.want)
-		}
-		_ = conn.Close()
+		t.Run(test.name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", listener.Address())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := writeMessage(conn, &test.hello); err != nil {
+				t.Fatal(err)
+			}
+			var answer welcome
+			if err := readMessage(conn, &answer); err != nil || answer.Refuse != test.want || answer.ID != "n2.b" {
+				t.Errorf("%s: %+v, %v; want %q", test.name, answer, err, test.want)
+			}
+			_ = conn.Close()
+		})
 	}
 	conn, err := net.Dial("tcp", listener.Address())
 	if err != nil {
@@ -267,7 +269,9 @@ func mutual(t *testing.T, ca *testcert.Authority, name string) *tlsconfig.Mutual
 func TestCertificatesNameMembers(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	for name, hosts := range map[string][]string{"n1": {"n1", "127.0.0.1"}, "n2": {"n2", "127.0.0.1"}, "printer": {"printer", "127.0.0.1"}} {
-		ca.Issue(name, hosts...)
+		t.Run(name, func(t *testing.T) {
+			ca.Issue(name, hosts...)
+		})
 	}
 	handler := members(peer.Known, "n1.a")
 	handler.address = "n1:7400"

@@ -112,17 +112,19 @@ func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 func TestMatchDoesNotExplode(t *testing.T) {
 	key := strings.Repeat("a", 64<<10)
 	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*", "*[" + strings.Repeat("b", 1020) + "]*"} {
-		p, err := Compile(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		if p.Match(key) {
-			t.Errorf("%.20q… matches", pattern)
-		}
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("%.20q… took %v", pattern, took)
-		}
+		t.Run(pattern, func(t *testing.T) {
+			p, err := Compile(pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if p.Match(key) {
+				t.Errorf("%.20q… matches", pattern)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("%.20q… took %v", pattern, took)
+			}
+		})
 	}
 }
 

@@ -191,9 +191,11 @@ func TestKeysAndWatches(t *testing.T) {
 	}
 	// A query that is not understood does nothing, rather than more than was asked for.
 	for _, query := range []string{"client=c&key=a;b", "client=c&prefix=x", "client=c&client=d", "client=%zz", ""} {
-		if code := follower.call(http.MethodDelete, "/v1/watches?"+query, nil, &failure); code != 400 {
-			t.Errorf("%q: %d", query, code)
-		}
+		t.Run(query, func(t *testing.T) {
+			if code := follower.call(http.MethodDelete, "/v1/watches?"+query, nil, &failure); code != 400 {
+				t.Errorf("%q: %d", query, code)
+			}
+		})
 	}
 	var dropped Dropped
 	if follower.call(http.MethodDelete, "/v1/watches?"+url.Values{"key": {"a;b"}}.Encode(), nil, &dropped); dropped.Dropped != 1 {
@@ -249,9 +251,11 @@ func TestChangesByWayOfAnyNode(t *testing.T) {
 	}
 	var failure Error
 	for path, body := range map[string]string{"/v1/members": `{"address":"nowhere","voter":true}`, "/v1/leader": `{"to":"nobody"}`} {
-		if code := follower.call(http.MethodPost, path, []byte(body), &failure); code != 409 && code != 503 || failure.Outcome != "not done" {
-			t.Errorf("%s %s: %d %+v", path, body, code, failure)
-		}
+		t.Run(path, func(t *testing.T) {
+			if code := follower.call(http.MethodPost, path, []byte(body), &failure); code != 409 && code != 503 || failure.Outcome != "not done" {
+				t.Errorf("%s %s: %d %+v", path, body, code, failure)
+			}
+		})
 	}
 	if code := follower.call(http.MethodPost, "/v1/leader", []byte(`{"two":"n1"}`), &failure); code != 400 {
 		t.Errorf("an unknown field: %d", code)
@@ -331,12 +335,14 @@ func TestOutcomeOfAnError(t *testing.T) {
 // A body is one JSON value, or empty.
 func TestBodyIsOneValue(t *testing.T) {
 	for body, ok := range map[string]bool{"": true, `{"to":"a"}`: true, "{\"to\":\"a\"} \n": true, `{"to":"a"}{"to":"b"}`: false, `{"other":1}`: false, `{`: false} {
-		var value struct {
-			To string `json:"to"`
-		}
-		err := readJSON(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &value)
-		if (err == nil) != ok {
-			t.Errorf("%q: %v", body, err)
-		}
+		t.Run(body, func(t *testing.T) {
+			var value struct {
+				To string `json:"to"`
+			}
+			err := readJSON(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), &value)
+			if (err == nil) != ok {
+				t.Errorf("%q: %v", body, err)
+			}
+		})
 	}
 }

@@ -62,20 +62,22 @@ func TestAppendPublish(t *testing.T) {
 // A header that claims more than the limit costs nothing.
 func TestReadPacketIsBounded(t *testing.T) {
 	for _, header := range []string{"\x30\xff\xff\xff\x7f", "\x30\xff\xff\xff\xff\x0f", "\x30\x80\x80\x80\x80\x01", "\x30\x81\x08"} {
-		reader := bufio.NewReader(strings.NewReader(header + strings.Repeat("x", 100)))
-		if _, err := ReadPacket(reader, 1024); err == nil {
-			t.Errorf("%x was read", header)
-		}
-		near, far := net.Pipe()
-		conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
-		go func() {
-			_, _ = far.Write([]byte(header)) // as much as is read
-			_ = far.Close()
-		}()
-		if _, err := conn.Read(make([]byte, 10)); err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("%x was received: %v", header, err)
-		}
-		_ = conn.Close()
+		t.Run(header, func(t *testing.T) {
+			reader := bufio.NewReader(strings.NewReader(header + strings.Repeat("x", 100)))
+			if _, err := ReadPacket(reader, 1024); err == nil {
+				t.Errorf("%x was read", header)
+			}
+			near, far := net.Pipe()
+			conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(m Message) { t.Errorf("%x was received: %+v", header, m) }})
+			go func() {
+				_, _ = far.Write([]byte(header)) // as much as is read
+				_ = far.Close()
+			}()
+			if _, err := conn.Read(make([]byte, 10)); err == nil || errors.Is(err, io.EOF) {
+				t.Errorf("%x was received: %v", header, err)
+			}
+			_ = conn.Close()
+		})
 	}
 }
 
@@ -84,14 +86,18 @@ func TestParseAddress(t *testing.T) {
 		"mqtt://h": {"h:1883", false}, "mqtts://h": {"h:8883", true}, "mqtt://h:1": {"h:1", false}, "tcp://h:1/": {"h:1", false},
 		"ssl://h": {"h:8883", true}, "h:1883": {"h:1883", false}, "[::1]:1883": {"[::1]:1883", false}, "mqtt://[::1]": {"[::1]:1883", false}, "mqtts://mq1": {"mq1:8883", true},
 	} {
-		if got, err := ParseAddress(text); err != nil || got != want {
-			t.Errorf("%q: %+v, %v", text, got, err)
-		}
+		t.Run(text, func(t *testing.T) {
+			if got, err := ParseAddress(text); err != nil || got != want {
+				t.Errorf("%q: %+v, %v", text, got, err)
+			}
+		})
 	}
 	for _, text := range []string{"", "h", ":1883", "h:", "ftp://h", "mqtt://", "mqtt://h/x", "mqtt://u:p@h", "mqtt://h:x", "mqtt://h:99999", "h:0", "localhost:abc"} {
-		if got, err := ParseAddress(text); !errors.Is(err, ErrAddress) {
-			t.Errorf("%q: %+v, %v", text, got, err)
-		}
+		t.Run(text, func(t *testing.T) {
+			if got, err := ParseAddress(text); !errors.Is(err, ErrAddress) {
+				t.Errorf("%q: %+v, %v", text, got, err)
+			}
+		})
 	}
 }
 

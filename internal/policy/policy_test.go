@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 	"testing"
@@ -37,18 +38,22 @@ func TestGlob(t *testing.T) {
 		{"clients/{principal.clientId}/*", "clients/line-1/x", false},
 		{"*{principal.username}", "uu", true},
 	} {
-		g, err := compileGlob(test.pattern, true)
-		if err != nil || g.matches([]byte(test.text), principal) != test.want {
-			t.Errorf("%q on %q: want %v, error %v", test.pattern, test.text, test.want, err)
-		}
+		t.Run(test.pattern, func(t *testing.T) {
+			g, err := compileGlob(test.pattern, true)
+			if err != nil || g.matches([]byte(test.text), principal) != test.want {
+				t.Errorf("%q on %q: want %v, error %v", test.pattern, test.text, test.want, err)
+			}
+		})
 	}
 	if g, _ := compileGlob("{principal.clientId}*", true); g.matches([]byte("x"), &Principal{}) {
 		t.Error("the token of an unknown client matches the empty text")
 	}
 	for _, pattern := range []string{"[", "[a", "[]", "[z-a]", "{principal.x}", "{principal."} {
-		if _, err := compileGlob(pattern, true); err == nil {
-			t.Errorf("%q compiles", pattern)
-		}
+		t.Run(pattern, func(t *testing.T) {
+			if _, err := compileGlob(pattern, true); err == nil {
+				t.Errorf("%q compiles", pattern)
+			}
+		})
 	}
 }
 
@@ -111,13 +116,15 @@ func TestAllows(t *testing.T) {
 		{Principal{Attributes: []Attribute{{"site", "a"}}}, Read, "s", false},
 		{Principal{Attributes: []Attribute{{"role", "op"}, {"site", "a"}}}, Read, "s", true},
 	} {
-		if got := policy.FirstRule(&test.principal, test.access, []byte(test.key)) != 0; got != test.want {
-			t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
-		}
-		grants := policy.Grants(&test.principal, test.access)
-		if got := grants.Allow([]byte(test.key)); got != test.want {
-			t.Errorf("grants of %+v %d %q: %v", test.principal, test.access, test.key, got)
-		}
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			if got := policy.FirstRule(&test.principal, test.access, []byte(test.key)) != 0; got != test.want {
+				t.Errorf("%+v %d %q: %v", test.principal, test.access, test.key, got)
+			}
+			grants := policy.Grants(&test.principal, test.access)
+			if got := grants.Allow([]byte(test.key)); got != test.want {
+				t.Errorf("grants of %+v %d %q: %v", test.principal, test.access, test.key, got)
+			}
+		})
 	}
 }
 

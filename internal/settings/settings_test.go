@@ -112,20 +112,24 @@ func TestShowRoundTrip(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	for text, want := range map[string]Size{"0": 0, "65536": 65536, "64KiB": 65536, "4MiB": 4 << 20, "1GB": 1e9, "auto": Auto} {
-		var size Size
-		if err := size.Set(text); err != nil || size != want {
-			t.Errorf("%q: %d, %v", text, size, err)
-		}
-		var again Size
-		if err := again.Set(size.String()); err != nil || again != size {
-			t.Errorf("%q is shown as %q", text, size.String())
-		}
+		t.Run(text, func(t *testing.T) {
+			var size Size
+			if err := size.Set(text); err != nil || size != want {
+				t.Errorf("%q: %d, %v", text, size, err)
+			}
+			var again Size
+			if err := again.Set(size.String()); err != nil || again != size {
+				t.Errorf("%q is shown as %q", text, size.String())
+			}
+		})
 	}
 	for _, text := range []string{"", "-1", "x", "1.5MiB", "9999999TiB", "1 PiB"} {
-		var size Size
-		if err := size.Set(text); err == nil {
-			t.Errorf("%q is read as %d", text, size)
-		}
+		t.Run(text, func(t *testing.T) {
+			var size Size
+			if err := size.Set(text); err == nil {
+				t.Errorf("%q is read as %d", text, size)
+			}
+		})
 	}
 	var elements list
 	if err := elements.Set(`"a,b", c`); err != nil || len(elements) != 2 || elements[0] != "a,b" {

@@ -206,13 +206,15 @@ func TestNodesAreProtected(t *testing.T) {
 		t.Errorf("a node was not let in: %v", err)
 	}
 	for _, topic := range []string{"clients/statestore/v1/x/y/command/notify/z", "holdfast/holdfast/n1/probe"} {
-		reasons := make(chan byte, 1)
-		forger := publisher(t, b, "forger")
-		err := forger.Publish(t.Context(), &packets.Publish{Topic: topic}, func(reason byte, _ error) { reasons <- reason })
-		forger.Flush()
-		if reason := <-reasons; err != nil || reason != 0x87 {
-			t.Errorf("%s: reason 0x%02X, %v", topic, reason, err)
-		}
+		t.Run(topic, func(t *testing.T) {
+			reasons := make(chan byte, 1)
+			forger := publisher(t, b, "forger")
+			err := forger.Publish(t.Context(), &packets.Publish{Topic: topic}, func(reason byte, _ error) { reasons <- reason })
+			forger.Flush()
+			if reason := <-reasons; err != nil || reason != 0x87 {
+				t.Errorf("%s: reason 0x%02X, %v", topic, reason, err)
+			}
+		})
 	}
 }
 

@@ -343,9 +343,11 @@ func TestRead(t *testing.T) {
 		{"$SYS/brokers/e/clients/press/disconnected", `{"clientid":`, presence.Event{}},
 		{"$SYS/brokers/e/clients/press/disconnected", `{}`, presence.Event{}},
 	} {
-		if event, ok := (source{}).Read(test.topic, []byte(test.payload), false); event != test.want || ok != (test.want != presence.Event{}) {
-			t.Errorf("%s: %+v", test.topic, event)
-		}
+		t.Run(test.topic, func(t *testing.T) {
+			if event, ok := (source{}).Read(test.topic, []byte(test.payload), false); event != test.want || ok != (test.want != presence.Event{}) {
+				t.Errorf("%s: %+v", test.topic, event)
+			}
+		})
 	}
 	if fmt.Sprint((source{}).Filters()) != "[$SYS/brokers/+/clients/#]" {
 		t.Error("the filters have changed: say so in docs/brokers.md")

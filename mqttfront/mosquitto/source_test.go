@@ -52,10 +52,12 @@ func TestReadLog(t *testing.T) {
 		{false, "Client victim [1.2.3.4:5] disconnected: x. [5.6.7.8:9] disconnected: connection closed by client.", gone, "victim [1.2.3.4:5] disconnected: x."},
 		{true, "New client connected from 1.2.3.4:5 as victim (p5, c1, k60). (p5, c1, k60, u'u').", connected, "victim (p5, c1, k60)."},
 	} {
-		event, ok := readLog(test.line, test.old)
-		if ok != (test.kind != 0) || ok && (event.Kind != test.kind || event.ClientID != test.id) {
-			t.Errorf("%q: %v %+v", test.line, ok, event)
-		}
+		t.Run(test.line, func(t *testing.T) {
+			event, ok := readLog(test.line, test.old)
+			if ok != (test.kind != 0) || ok && (event.Kind != test.kind || event.ClientID != test.id) {
+				t.Errorf("%q: %v %+v", test.line, ok, event)
+			}
+		})
 	}
 }
 
@@ -63,9 +65,11 @@ func TestIsOld(t *testing.T) {
 	for version, old := range map[string]bool{
 		"mosquitto version 2.0.11": true, "mosquitto version 1.6.9": true, "mosquitto version 2.1.2": false, "mosquitto version 3.0.0": false, "": false,
 	} {
-		if isBefore21(version) != old {
-			t.Errorf("%q: %v", version, !old)
-		}
+		t.Run(version, func(t *testing.T) {
+			if isBefore21(version) != old {
+				t.Errorf("%q: %v", version, !old)
+			}
+		})
 	}
 }
 
@@ -86,9 +90,11 @@ func TestReadTopics(t *testing.T) {
 		{"$SYS/broker/uptime", "17 seconds", true, presence.Event{}},
 		{"$SYS/broker/uptime", "long", false, presence.Event{}},
 	} {
-		if event, ok := d.Read(test.topic, []byte(test.payload), test.retained); event != test.want || ok != (test.want != presence.Event{}) {
-			t.Errorf("%s %q: %+v", test.topic, test.payload, event)
-		}
+		t.Run(test.topic, func(t *testing.T) {
+			if event, ok := d.Read(test.topic, []byte(test.payload), test.retained); event != test.want || ok != (test.want != presence.Event{}) {
+				t.Errorf("%s %q: %+v", test.topic, test.payload, event)
+			}
+		})
 	}
 }
 

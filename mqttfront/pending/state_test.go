@@ -1,6 +1,7 @@
 package pending
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -100,9 +101,11 @@ func TestStatesMoveAlongTheTable(t *testing.T) {
 		StateDelivering:   slices.Concat(held, stored),
 		StatePending:      {StateExecuting, StateShedding, StateDelivering},
 	} {
-		for _, f := range from {
-			allowed[move{f, to}] = 0
-		}
+		t.Run(fmt.Sprintf("to %v", to), func(t *testing.T) {
+			for _, f := range from {
+				allowed[move{f, to}] = 0
+			}
+		})
 	}
 	random, now := rand.New(rand.NewPCG(1, 2)), time.Unix(1_700_000_000, 0)
 	operations := []struct {

@@ -67,13 +67,15 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 // With a session that was not kept, nothing from before is known. One that was kept goes on.
 func TestSessionLost(t *testing.T) {
 	for _, kept := range []bool{false, true} {
-		l, disconnects := newTestLedger()
-		l.begin(1_000, false)
-		l.event(Event{Kind: Disconnected, ClientID: "a"}, 1_500)
-		l.begin(3_000, kept)
-		if l.marker(9_000); len(*disconnects) != map[bool]int{false: 1, true: 2}[kept] {
-			t.Errorf("kept: %v: %+v", kept, *disconnects)
-		}
+		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
+			l, disconnects := newTestLedger()
+			l.begin(1_000, false)
+			l.event(Event{Kind: Disconnected, ClientID: "a"}, 1_500)
+			l.begin(3_000, kept)
+			if l.marker(9_000); len(*disconnects) != map[bool]int{false: 1, true: 2}[kept] {
+				t.Errorf("kept: %v: %+v", kept, *disconnects)
+			}
+		})
 	}
 }
 

@@ -22,23 +22,25 @@ func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 	}
 	other.Applied(&fsm.Outcome{Index: s.machine.Status().Index, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	for _, how := range []string{"begin", "sweep"} {
-		third, s3 := newNode(t)
-		s3.machine = s.machine
-		held := PeerRequests{}
-		if how == "begin" {
-			held = PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()}
-			third.barrier.Pass(time.Now())
-		}
-		o := serveWith(third, held)
-		if how == "sweep" {
-			page, _ := other.Held(0, time.Nanosecond)
-			s3.held = map[string][][]byte{"other": {page}}
-			third.barrier.Pass(time.Now())
-			leading(third).sweepOnce(t.Context())
-		}
-		if len(o.outputs)+len(s3.proposed) == 0 {
-			t.Errorf("%s: reported as answered, and nobody answers", how)
-		}
+		t.Run(how, func(t *testing.T) {
+			third, s3 := newNode(t)
+			s3.machine = s.machine
+			held := PeerRequests{}
+			if how == "begin" {
+				held = PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()}
+				third.barrier.Pass(time.Now())
+			}
+			o := serveWith(third, held)
+			if how == "sweep" {
+				page, _ := other.Held(0, time.Nanosecond)
+				s3.held = map[string][][]byte{"other": {page}}
+				third.barrier.Pass(time.Now())
+				leading(third).sweepOnce(t.Context())
+			}
+			if len(o.outputs)+len(s3.proposed) == 0 {
+				t.Errorf("%s: reported as answered, and nobody answers", how)
+			}
+		})
 	}
 }
 

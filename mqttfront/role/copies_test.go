@@ -1,6 +1,7 @@
 package role
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -30,35 +31,37 @@ func commit(t *testing.T, s *fakeStore, entry fsm.Entry) {
 // a node that has not heard of it yet: what its client sent behind it came first.
 func TestDroppedIsNotTakenUp(t *testing.T) {
 	for _, leads := range []bool{true, false} {
-		f, s := newNode(t)
-		other, _ := newNode(t)
-		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
-		if leads {
-			serve(f)
-		}
-		arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-		outcome := &fsm.Outcome{
-			Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
-		}
-		var tags []any
-		if leads {
-			tags = s.tags[len(s.tags)-1:]
-		}
-		f.Applied(outcome, tags)
-		if f.held() != 0 {
-			t.Fatal("the write is not let go")
-		}
-		held := heldBy(t, other)
-		if len(held) != 1 {
-			t.Fatal(held)
-		}
-		if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
-			t.Errorf("leads %v: taken up", leads)
-		}
-		held[0].Arrived = time.Now().Add(time.Second)
-		if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
-			t.Errorf("leads %v: what the client has sent again is refused", leads)
-		}
+		t.Run(fmt.Sprintf("leads %v", leads), func(t *testing.T) {
+			f, s := newNode(t)
+			other, _ := newNode(t)
+			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+			if leads {
+				serve(f)
+			}
+			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
+			outcome := &fsm.Outcome{
+				Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
+			}
+			var tags []any
+			if leads {
+				tags = s.tags[len(s.tags)-1:]
+			}
+			f.Applied(outcome, tags)
+			if f.held() != 0 {
+				t.Fatal("the write is not let go")
+			}
+			held := heldBy(t, other)
+			if len(held) != 1 {
+				t.Fatal(held)
+			}
+			if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 0 {
+				t.Errorf("leads %v: taken up", leads)
+			}
+			held[0].Arrived = time.Now().Add(time.Second)
+			if added := f.merge(fsm.New(), map[string][]*pending.Request{"other": held}); len(added) != 1 {
+				t.Errorf("leads %v: what the client has sent again is refused", leads)
+			}
+		})
 	}
 }
 
@@ -100,38 +103,40 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 // leadership with all of them in hand, they keep the order in which the client sent them.
 func TestPeerCopiesKeepTheirPosition(t *testing.T) {
 	for _, failFirst := range []bool{true, false} {
-		f, s := newNode(t)
-		other, _ := newNode(t)
-		ids := []string{strings.Repeat("a", 16), strings.Repeat("b", 16), strings.Repeat("c", 16)}
-		for _, id := range ids {
-			arrive(other, del, id, "__srcId", "c")
-		}
-		serve(f)
-		held := heldBy(t, other)
-		f.mergeAndExecute(s.machine, map[string][]*pending.Request{"other": held})
-		arrive(f, del, ids[0], "__srcId", "c")
-		fail := func() {
-			for _, tag := range s.tags {
-				f.Failed(tag, false)
+		t.Run(fmt.Sprintf("the first fails first: %v", failFirst), func(t *testing.T) {
+			f, s := newNode(t)
+			other, _ := newNode(t)
+			ids := []string{strings.Repeat("a", 16), strings.Repeat("b", 16), strings.Repeat("c", 16)}
+			for _, id := range ids {
+				arrive(other, del, id, "__srcId", "c")
 			}
-		}
-		if failFirst {
-			fail()
-		}
-		leading(f).stopServing()
-		if !failFirst {
-			fail()
-		}
-		var order []string
-		for _, r := range f.list() {
-			order = append(order, string(r.Correlation))
-			if f.pending.Get(r.Command.ID) != r {
-				t.Error("a request is held that is not known by its identity")
+			serve(f)
+			held := heldBy(t, other)
+			f.mergeAndExecute(s.machine, map[string][]*pending.Request{"other": held})
+			arrive(f, del, ids[0], "__srcId", "c")
+			fail := func() {
+				for _, tag := range s.tags {
+					f.Failed(tag, false)
+				}
 			}
-		}
-		if !slices.Equal(order, ids) {
-			t.Errorf("failed first: %v, order: %q", failFirst, order)
-		}
+			if failFirst {
+				fail()
+			}
+			leading(f).stopServing()
+			if !failFirst {
+				fail()
+			}
+			var order []string
+			for _, r := range f.list() {
+				order = append(order, string(r.Correlation))
+				if f.pending.Get(r.Command.ID) != r {
+					t.Error("a request is held that is not known by its identity")
+				}
+			}
+			if !slices.Equal(order, ids) {
+				t.Errorf("failed first: %v, order: %q", failFirst, order)
+			}
+		})
 	}
 }
 
@@ -189,26 +194,28 @@ func TestHeldIsRecognizedAfterASnapshot(t *testing.T) {
 // for the leader to answer once more. What the follower holds because it has not heard of the outcome yet is not.
 func TestCopyOfWhatWasPublishedIsAnsweredAgain(t *testing.T) {
 	for _, copied := range []bool{true, false} {
-		f, s := newNode(t)
-		other, behind := newNode(t)
-		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
-		first := other.first()
-		for _, store := range []*fakeStore{s, behind} {
-			commit(t, store, fsm.Entry{Commands: []fsm.Command{first.Command}})
-			commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
-		}
-		if copied {
-			other.drop(first)
+		t.Run(fmt.Sprintf("copied %v", copied), func(t *testing.T) {
+			f, s := newNode(t)
+			other, behind := newNode(t)
 			arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
-		}
-		serve(f)
-		held := heldBy(t, other)
-		if len(held) != 1 {
-			t.Fatal(held)
-		}
-		if added := f.merge(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
-			t.Errorf("copied %v: %d taken up", copied, len(added))
-		}
+			first := other.first()
+			for _, store := range []*fakeStore{s, behind} {
+				commit(t, store, fsm.Entry{Commands: []fsm.Command{first.Command}})
+				commit(t, store, fsm.Entry{Published: store.machine.Status().Index})
+			}
+			if copied {
+				other.drop(first)
+				arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
+			}
+			serve(f)
+			held := heldBy(t, other)
+			if len(held) != 1 {
+				t.Fatal(held)
+			}
+			if added := f.merge(s.machine, map[string][]*pending.Request{"other": held}); (len(added) == 1) != copied {
+				t.Errorf("copied %v: %d taken up", copied, len(added))
+			}
+		})
 	}
 }
 

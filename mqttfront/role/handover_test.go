@@ -412,16 +412,18 @@ func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 // What has expired makes room for requests whose clients wait.
 func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
 	for want, messages := range map[int]int{3: 6, 0: 5} {
-		synctest.Test(t, func(t *testing.T) {
-			f, _ := newNode(t, func(c *Config) { c.HoldMessages = messages })
-			for _, letter := range []string{"a", "b", "c"} {
-				withExpiry(f, del, strings.Repeat(letter, 16), 1, "__srcId", "c")
-			}
-			time.Sleep(2 * time.Second)
-			f.giveUp(time.Now())
-			if f.held() != want {
-				t.Errorf("room for %d: %d are held", messages, f.held())
-			}
+		t.Run(fmt.Sprintf("want %v", want), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newNode(t, func(c *Config) { c.HoldMessages = messages })
+				for _, letter := range []string{"a", "b", "c"} {
+					withExpiry(f, del, strings.Repeat(letter, 16), 1, "__srcId", "c")
+				}
+				time.Sleep(2 * time.Second)
+				f.giveUp(time.Now())
+				if f.held() != want {
+					t.Errorf("room for %d: %d are held", messages, f.held())
+				}
+			})
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package role
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,12 +132,14 @@ func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 	m := message(del, "0123456789abcdef", nil)
 	m.Redelivered = true
 	for i, repeat := range []bool{false, true} {
-		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
-		last := len(s.proposed) - 1
-		f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
-		if answered := f.sent() == 1; answered != repeat {
-			t.Errorf("the log has an outcome from before: %v; answered: %v", repeat, answered)
-		}
+		t.Run(fmt.Sprintf("repeat %v", repeat), func(t *testing.T) {
+			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
+			last := len(s.proposed) - 1
+			f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
+			if answered := f.sent() == 1; answered != repeat {
+				t.Errorf("the log has an outcome from before: %v; answered: %v", repeat, answered)
+			}
+		})
 	}
 }
 

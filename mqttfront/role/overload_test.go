@@ -1,6 +1,7 @@
 package role
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -31,16 +32,18 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 // identity that a busy leader will not take stays unanswered.
 func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 	for _, alone := range []bool{false, true} {
-		f, s := newNode(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
-		s.alone = alone
-		serve(f)
-		arrive(f, del, "short", "__srcId", "c")
-		if len(s.proposed) != 0 {
-			t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
-		}
-		if f.held() != 0 || f.Busy() != 0 {
-			t.Errorf("alone %v: %d held, %d busy", alone, f.held(), f.Busy())
-		}
+		t.Run(fmt.Sprintf("alone %v", alone), func(t *testing.T) {
+			f, s := newNode(t, func(c *Config) { c.OverloadAge = time.Nanosecond })
+			s.alone = alone
+			serve(f)
+			arrive(f, del, "short", "__srcId", "c")
+			if len(s.proposed) != 0 {
+				t.Errorf("alone %v: %+v is proposed", alone, s.proposed)
+			}
+			if f.held() != 0 || f.Busy() != 0 {
+				t.Errorf("alone %v: %d held, %d busy", alone, f.held(), f.Busy())
+			}
+		})
 	}
 }
 

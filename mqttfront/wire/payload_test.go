@@ -57,11 +57,13 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 		{[]string{"\u017fET", "k", "v"}, 0, fsm.NoError, fsm.ErrorUnknownCommand}, // a long s is no S
 		{[]string{"\u212aEYNOTIFY", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
 	} {
-		var command fsm.Command
-		ParsePayload(resp.AppendArray(nil, test.arguments...), &command)
-		if command.Kind != test.kind || command.CaseError != test.caseError || command.Error != test.error {
-			t.Errorf("%q: kind %d, errors %d and %d", test.arguments, command.Kind, command.CaseError, command.Error)
-		}
+		t.Run(strings.Join(test.arguments, " "), func(t *testing.T) {
+			var command fsm.Command
+			ParsePayload(resp.AppendArray(nil, test.arguments...), &command)
+			if command.Kind != test.kind || command.CaseError != test.caseError || command.Error != test.error {
+				t.Errorf("%q: kind %d, errors %d and %d", test.arguments, command.Kind, command.CaseError, command.Error)
+			}
+		})
 	}
 }
 
@@ -90,10 +92,12 @@ func TestMilliseconds(t *testing.T) {
 		"0": 0, "0.0": 0, "": 0, ".5": 0, "1.": 0, "-1": 0, "+1": 0, "1e3": 0, "9007199254740992.5": 0, "9007199254740993": 0,
 		"99999999999999999999": 0, " 1": 0, "1.5.5": 0,
 	} {
-		got, ok := milliseconds([]byte(text))
-		if ok != (want > 0) || (ok && got != want) {
-			t.Errorf("%q: %d, %v; want %d", text, got, ok, want)
-		}
+		t.Run(text, func(t *testing.T) {
+			got, ok := milliseconds([]byte(text))
+			if ok != (want > 0) || (ok && got != want) {
+				t.Errorf("%q: %d, %v; want %d", text, got, ok, want)
+			}
+		})
 	}
 }
 

@@ -128,9 +128,11 @@ func TestSameWay(t *testing.T) {
 		{record.Fault{Kind: "broker restart", From: 10 * second, To: 11 * second}, true},
 		{record.Fault{Kind: "pause of the leader", From: 29 * second, To: 30 * second}, true},
 	} {
-		if got := sameWay([]record.Fault{test.fault}, a, b); got != test.want {
-			t.Errorf("%+v: %v", test.fault, got)
-		}
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			if got := sameWay([]record.Fault{test.fault}, a, b); got != test.want {
+				t.Errorf("%+v: %v", test.fault, got)
+			}
+		})
 	}
 }
 

@@ -137,29 +137,33 @@ func TestContested(t *testing.T) {
 func TestNotesOrder(t *testing.T) {
 	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
 	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
-		h := New()
-		for _, n := range order {
-			h.AddNote("a", note(n))
-		}
-		if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
-			t.Errorf("%v: %v", order, findings.Violations)
-		}
+		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
+			h := New()
+			for _, n := range order {
+				h.AddNote("a", note(n))
+			}
+			if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
+				t.Errorf("%v: %v", order, findings.Violations)
+			}
+		})
 	}
 }
 
 // What a client with a new session missed before it had subscribed may come with a repetition, out of its place.
 func TestNotesOrderAfterANewSession(t *testing.T) {
 	for want, gap := range map[bool]time.Duration{true: 15 * time.Second, false: 0} {
-		h := New()
-		if gap > 0 {
-			h.AddGap("a", gap)
-		}
-		for i, key := range []string{"a", "b", "a", "c"} {
-			h.AddNote("a", Note{At: 15*time.Second + time.Duration(i+1)*time.Millisecond, Key: key, Deleted: key != "c", Version: version(map[string]int64{"a": 2, "b": 1, "c": 3}[key])})
-		}
-		if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
-			t.Errorf("gap at %v: %v", gap, findings.Violations)
-		}
+		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
+			h := New()
+			if gap > 0 {
+				h.AddGap("a", gap)
+			}
+			for i, key := range []string{"a", "b", "a", "c"} {
+				h.AddNote("a", Note{At: 15*time.Second + time.Duration(i+1)*time.Millisecond, Key: key, Deleted: key != "c", Version: version(map[string]int64{"a": 2, "b": 1, "c": 3}[key])})
+			}
+			if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
+				t.Errorf("gap at %v: %v", gap, findings.Violations)
+			}
+		})
 	}
 }
 
@@ -198,13 +202,15 @@ func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose.NotesComplete = false
 	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
 	for want, order := range map[bool][]int64{true: {1, 3, 2, 3, 4}, false: {1, 3, 2}} {
-		h := New()
-		for _, n := range order {
-			h.AddNote("a", note(n))
-		}
-		if findings := Check(h, loose); (len(findings.Violations) == 0) != want {
-			t.Errorf("%v: %v", order, findings.Violations)
-		}
+		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
+			h := New()
+			for _, n := range order {
+				h.AddNote("a", note(n))
+			}
+			if findings := Check(h, loose); (len(findings.Violations) == 0) != want {
+				t.Errorf("%v: %v", order, findings.Violations)
+			}
+		})
 	}
 }
 

@@ -18,15 +18,17 @@ stateStoreResources:
 `
 	list := "rules:\n- " + strings.ReplaceAll(strings.TrimSpace(single), "\n", "\n  ")
 	for _, text := range []string{single, list} {
-		parsed, err := Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, who := range []policy.Principal{{ClientID: "line-1"}, {Username: "u"}, {Attributes: []policy.Attribute{{Name: "role", Value: "b"}, {Name: "site", Value: "a"}}}} {
-			if parsed.FirstRule(&who, policy.Read, []byte("n7")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("\x00\xff")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("n7")) != 0 {
-				t.Errorf("%+v", who)
+		t.Run(text, func(t *testing.T) {
+			parsed, err := Parse([]byte(text))
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			for _, who := range []policy.Principal{{ClientID: "line-1"}, {Username: "u"}, {Attributes: []policy.Attribute{{Name: "role", Value: "b"}, {Name: "site", Value: "a"}}}} {
+				if parsed.FirstRule(&who, policy.Read, []byte("n7")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("\x00\xff")) == 0 || parsed.FirstRule(&who, policy.Write, []byte("n7")) != 0 {
+					t.Errorf("%+v", who)
+				}
+			}
+		})
 	}
 	none, err := Parse([]byte("rules: []"))
 	if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
@@ -53,8 +55,10 @@ func TestParseRefuses(t *testing.T) {
 		"rules: [{}]\nprincipals: {clientIds: [a]}\nstateStoreResources: [{method: Read, keys: [k]}]",
 		"[oops",
 	} {
-		if _, err := Parse([]byte(text)); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%q: %v", text, err)
-		}
+		t.Run(text, func(t *testing.T) {
+			if _, err := Parse([]byte(text)); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%q: %v", text, err)
+			}
+		})
 	}
 }

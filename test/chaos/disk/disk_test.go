@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -108,31 +109,33 @@ func TestUnsyncedIsLost(t *testing.T) {
 func TestRemovedIsForgotten(t *testing.T) {
 	d, folder, path := mount(t)
 	for _, replaced := range []bool{false, true} {
-		for range 20 { // until the inode comes again
-			name := filepath.Join(path, "a")
-			if err := os.WriteFile(name, make([]byte, 5000), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if replaced {
-				if err := os.WriteFile(filepath.Join(path, "b"), nil, 0o600); err != nil {
+		t.Run(fmt.Sprintf("replaced %v", replaced), func(t *testing.T) {
+			for range 20 { // until the inode comes again
+				name := filepath.Join(path, "a")
+				if err := os.WriteFile(name, make([]byte, 5000), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.Rename(filepath.Join(path, "b"), name); err != nil {
+				if replaced {
+					if err := os.WriteFile(filepath.Join(path, "b"), nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.Rename(filepath.Join(path, "b"), name); err != nil {
+						t.Fatal(err)
+					}
+				} else if err := os.Remove(name); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := os.Remove(name); err != nil {
-				t.Fatal(err)
+				if err := os.WriteFile(filepath.Join(path, "new"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if info, err := os.Stat(filepath.Join(path, "new")); err != nil || info.Size() != 0 {
+					t.Fatalf("a new file has %d bytes: %v", info.Size(), err)
+				}
+				if err := os.Remove(filepath.Join(path, "new")); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if err := os.WriteFile(filepath.Join(path, "new"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if info, err := os.Stat(filepath.Join(path, "new")); err != nil || info.Size() != 0 {
-				t.Fatalf("a new file has %d bytes: %v", info.Size(), err)
-			}
-			if err := os.Remove(filepath.Join(path, "new")); err != nil {
-				t.Fatal(err)
-			}
-		}
+		})
 	}
 	if err := os.WriteFile(filepath.Join(path, "kept"), []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
