@@ -4,6 +4,8 @@
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
 // again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not
 // come in time returns ErrOutcomeUnknown. An error of the store is a *ServerError and means that nothing was done.
+//
+// Locks are taken in this order: Lock.mu, Client.mu, the lock of the connection. session.mu is held alone.
 package client
 
 import (

@@ -10,4 +10,7 @@
 // What raft says of leadership is a hint, never a proof: its channels drop events, its State may be stale, and its
 // VerifyLeader accepts answers to questions that were asked before. So each leadership begins with a LeaderStart in the
 // log, every entry carries its term and number, and reads are confirmed by fresh answers of the voters.
+//
+// Locks are taken in this order: that of membership changes (package membership), that of the state (package replica), then
+// any other.
 package cluster

@@ -4,4 +4,6 @@
 // Every connection names the raft id that it means and the one that it comes from, and the listener refuses any other: raft
 // itself never checks whom a message was meant for, so a node that lost its disk would vote, at its old address, for an id
 // that is dead (handshake.go). Addresses are names that are resolved anew for each connection.
+//
+// Locks are taken in this order: callClients.mu, callClient.mu. conns.mu and connection.mu are held alone.
 package transport

@@ -8,4 +8,6 @@
 // follows it. A Barrier says what the session cannot deliver any more.
 //
 // The package knows nothing of the state, of roles and of the payload of requests: it gives messages to a Handler.
+//
+// Locks: prober.mu, status.mu and Barrier.mu are held alone. No lock is held while a Handler is called.
 package ingest

@@ -191,10 +191,11 @@ func (p *prober) resumable() (since, contact time.Time, ok bool) {
 	if p.reached && !p.returned.Load() { // no probe has returned in this process: the last successful subscription is the contact
 		contact = p.last
 	}
-	return since, contact, p.mayResume(contact)
+	return since, contact, p.mayResumeLocked(contact)
 }
 
-func (p *prober) mayResume(contact time.Time) bool {
+// mayResumeLocked reports whether a session of this last contact may be resumed.
+func (p *prober) mayResumeLocked(contact time.Time) bool {
 	if p.clean {
 		return false
 	}
