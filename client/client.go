@@ -30,7 +30,7 @@ type Config struct {
 	Addresses []string // mqtt://host:port or mqtts://host:port, tried in turn
 	ClientID  string   // empty: a random one
 	Username  string
-	Password  []byte
+	Password  []byte      // at most 65,535 bytes
 	TLS       *tls.Config // for mqtts
 
 	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the store may listen elsewhere.

@@ -148,7 +148,7 @@ type MemberHealth struct {
 	Healthy     bool          `json:"healthy"`
 	StableSince time.Time     `json:"stableSince"`
 	LastContact string        `json:"lastContact"`
-	LastIndex   uint64        `json:"lastIndex"`
+	LastIndex   uint64        `json:"lastIndex"` // of the member's log
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`
 	BrokerConnected bool   `json:"brokerConnected"`

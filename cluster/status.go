@@ -13,9 +13,9 @@ type Status struct {
 	Serving  bool   // leads, and has begun to serve
 	Behind   bool   // has not applied what the leader had applied a second ago, or has not heard of the leader yet
 	Learning bool   // is a member that does not vote yet, and is to
-	Term     uint64
+	Term     uint64 // of raft
 	LeaderID raft.ServerID
-	Commit   uint64
+	Commit   uint64 // commit index
 	Last     uint64 // index of the last entry in the log
 	Servers  []raft.Server
 	State    fsm.Status

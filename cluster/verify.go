@@ -21,7 +21,7 @@ type StateHash struct {
 
 // Verification compares all replicas at one index.
 type Verification struct {
-	Index uint64 `json:"index"`
+	Index uint64 `json:"index"` // of the log, at which the states were compared
 	Agree bool   `json:"agree"` // all that answered have the same hash
 	// Complete says that all members answered.
 	Complete bool        `json:"complete"`

@@ -105,7 +105,7 @@ type Command struct {
 	// NotificationIndex and ChangedAt belong to a WatchEnd: which change found no subscriber, and the cluster time of that
 	// change.
 	NotificationIndex uint64
-	ChangedAt         int64
+	ChangedAt         int64 // cluster time, in milliseconds
 
 	// Offset belongs to a Stage: where in the snapshot its value is.
 	Offset uint64
@@ -113,7 +113,7 @@ type Command struct {
 	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to a LeaderStart and an Advance: the version of
 	// the log that every member can apply.
 	Nonce   uint64
-	Version uint32
+	Version uint32 // of the log; see Version
 
 	// Settings belong to a Configure.
 	Settings *Settings
@@ -159,7 +159,7 @@ func (c *Command) Refusal(silent bool) Command {
 type Rejection struct {
 	ID       RequestID
 	ClientID string
-	Lifetime int64
+	Lifetime int64 // milliseconds for which the outcome is remembered
 	Dialect  Dialect
 	Silent   bool // the log must not hold it before VersionProlong
 }
@@ -167,8 +167,8 @@ type Rejection struct {
 // Floor is a lower bound of the clocks.
 type Floor struct {
 	Clock hlc.Clock
-	Now   int64
-	Wall  int64
+	Now   int64 // cluster time, in milliseconds
+	Wall  int64 // milliseconds since the Unix epoch
 }
 
 // access returns what the policy has to allow.

@@ -223,18 +223,18 @@ func (m *Machine) Read(command *Command) Result {
 // Status is a summary of the state.
 type Status struct {
 	Index         uint64 // of the last entry applied
-	LeaderTerm    uint64
-	LeaderNonce   uint64
+	LeaderTerm    uint64 // of raft, when the present leader began
+	LeaderNonce   uint64 // tells two leaderships of one term apart
 	Number        uint64 // of the last entry since the LeaderStart
 	LeaderStart   int64  // cluster time at elapsed time 0
-	Now           int64
-	Wall          int64
+	Now           int64  // cluster time, in milliseconds
+	Wall          int64  // milliseconds since the Unix epoch
 	Clock         hlc.Clock
-	Published     uint64
+	Published     uint64 // delivery watermark: an index of the log
 	Version       uint32 // what every member can apply
 	Hash          uint64
 	Keys          int
-	Bytes         int64
+	Bytes         int64 // of keys and values
 	Watches       int
 	Remembered    int // outcomes in the dedup table
 	Unpublished   int // notifications

@@ -28,21 +28,21 @@ type Settings struct {
 
 // Limits bound the state. 0 is no limit, for Keys and TotalBytes.
 type Limits struct {
-	KeyBytes     int64
+	KeyBytes     int64 // of one key
 	ValueBytes   int64 // also of expected values
-	Keys         int64
+	Keys         int64 // number of keys
 	TotalBytes   int64 // of keys and values
-	Watches      int64
+	Watches      int64 // number of watches
 	WatchBytes   int64 // of the keys and client ids of all watches
 	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
 	// WatchesPerClient and DedupPerClient bound the share of one client id; 0 is no share of its own, but half of DedupEntries always. They
 	// are in force from VersionClientShares on.
 	WatchesPerClient int64
-	DedupPerClient   int64
+	DedupPerClient   int64 // number of remembered outcomes
 	// UnpublishedNotifications and UnpublishedBytes bound what is kept of changes that no client has been told of yet.
 	// Beyond it the oldest are given up.
 	UnpublishedNotifications int64
-	UnpublishedBytes         int64
+	UnpublishedBytes         int64 // of the notifications that are not known to be published
 }
 
 // DefaultSettings returns what is in force until a Configure is applied.

@@ -9,8 +9,8 @@ const CounterLimit = 1 << 30
 // Clock is a hybrid logical clock: the greatest reading that it gave so far. It is a plain value without a lock and
 // without a source of time; the physical clock is an argument. The zero value is a fresh clock.
 type Clock struct {
-	Wall    int64
-	Counter uint64
+	Wall    int64  // milliseconds since the Unix epoch
+	Counter uint64 // orders timestamps of one millisecond
 }
 
 // Now advances the clock for a local event at the physical time wall (milliseconds) and returns the new reading, which is

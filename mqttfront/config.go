@@ -28,10 +28,10 @@ type Config struct {
 	SessionAge time.Duration
 	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
 	DefaultExpiry time.Duration
-	MaxExpiry     time.Duration
+	MaxExpiry     time.Duration // bounds DefaultExpiry and the message expiry of each request
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
-	KeepAlive     time.Duration
+	KeepAlive     time.Duration // of MQTT; in whole seconds
 	ConnectTime   time.Duration // bounds a connection attempt
 	BackoffMin    time.Duration // between attempts to connect, with jitter
 	BackoffMax    time.Duration

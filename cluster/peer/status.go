@@ -19,9 +19,9 @@ type Status struct {
 	State     string             `json:"state"`    // leader, follower, candidate or shutdown
 	Leader    raft.ServerID      `json:"leader,omitempty"`
 	Servers   []raft.Server      `json:"servers,omitempty"`
-	Term      uint64             `json:"term"`
-	LastIndex uint64             `json:"lastIndex"`
-	LastTerm  uint64             `json:"lastTerm"`
+	Term      uint64             `json:"term"`      // of raft
+	LastIndex uint64             `json:"lastIndex"` // of the log
+	LastTerm  uint64             `json:"lastTerm"`  // of the last entry
 	Commit    uint64             `json:"commitIndex"`
 	Applied   uint64             `json:"appliedIndex"`
 	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never

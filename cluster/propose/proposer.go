@@ -47,7 +47,7 @@ type batch struct {
 type Config struct {
 	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
 	BatchBytes    int
-	BatchCommands int
+	BatchCommands int // most commands in one entry, at least 1
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
 	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight. 1 disables the wait.
@@ -80,7 +80,7 @@ type Environment struct {
 
 // Leadership is a raft leadership of this node: its term, and two clocks' readings at its start.
 type Leadership struct {
-	Term  uint64
+	Term  uint64        // of raft
 	Began time.Duration // monotonic time when the LeaderStart was applied
 	Start int64         // cluster time when the LeaderStart was applied, in milliseconds
 }

@@ -9,7 +9,7 @@ import (
 
 // Guard runs store calls under a deadline. A call is never abandoned while the process lives.
 type Guard struct {
-	Deadline time.Duration
+	Deadline time.Duration                         // for one operation of the disk
 	Exit     func(error)                           // ends the process
 	Stored   func(what string, took time.Duration) // may be nil
 }

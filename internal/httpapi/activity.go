@@ -23,7 +23,7 @@ type Activity struct {
 	Requests        []Counter   `json:"requests"`      // answered, by command
 	Times           []Histogram `json:"times"`         // of requests by stage (queue, commit, publish), and of the probe
 	Keys            int         `json:"keys"`
-	Bytes           int64       `json:"bytes"`
+	Bytes           int64       `json:"bytes"` // of keys and values
 	Watches         int         `json:"watches"`
 }
 

@@ -168,10 +168,10 @@ type Status struct {
 	LastIndex    uint64   `json:"lastIndex"` // of the last entry in the log
 	CommitIndex  uint64   `json:"commitIndex"`
 	AppliedIndex uint64   `json:"appliedIndex"`
-	LogVersion   uint32   `json:"logVersion"`
-	Hash         string   `json:"hash"` // of the state at the applied index
+	LogVersion   uint32   `json:"logVersion"` // that is in force
+	Hash         string   `json:"hash"`       // of the state at the applied index
 	Keys         int      `json:"keys"`
-	Bytes        int64    `json:"bytes"`
+	Bytes        int64    `json:"bytes"` // of keys and values
 	Watches      int      `json:"watches"`
 	Remembered   int      `json:"rememberedOutcomes"`
 }

@@ -66,7 +66,7 @@ type Dialer struct {
 	TLS       *tls.Config // for addresses with TLS
 	// Renew returns the configuration anew for each connection, where the files that it is made from may change; it counts before TLS.
 	Renew   func() (*tls.Config, error)
-	Timeout time.Duration
+	Timeout time.Duration // bounds an attempt to connect to one address
 	// Network replaces the network, in tests; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 

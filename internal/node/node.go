@@ -38,7 +38,7 @@ type Config struct {
 	Name        string
 	DataDir     string
 	LogStore    raftlog.Kind
-	MinFreeDisk int64
+	MinFreeDisk int64 // in bytes
 	Timing      cluster.Timing
 	Offer       offer.Offer
 	PolicyFile  string       // followed for changes; empty when there is none

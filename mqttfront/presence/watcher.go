@@ -31,8 +31,8 @@ type Config struct {
 	// Trusted says that the broker stamps on requests who published them.
 	Trusted bool
 
-	KeepAlive   time.Duration
-	ConnectTime time.Duration
+	KeepAlive   time.Duration // of MQTT; in whole seconds
+	ConnectTime time.Duration // bounds an attempt to connect and subscribe
 	SessionAge  time.Duration // how long the broker keeps events for a node that has lost it
 	Interval    time.Duration // of markers
 }

@@ -10,7 +10,7 @@ type Config struct {
 
 	Executing    int // requests in the hands of the store at once
 	HoldBytes    int // requests kept until they are known to be answered
-	HoldMessages int
+	HoldMessages int // bounds the same requests by their number
 	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
 	RequestsPerClient int
 	// DedupMargin is how long after the end of a request its client may send it again and gets the same answer.
