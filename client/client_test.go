@@ -502,7 +502,7 @@ func TestWatchCloseWatch(t *testing.T) {
 	}
 }
 
-func TestLocks(t *testing.T) {
+func TestLockIsHeldByOneClient(t *testing.T) {
 	a, b := connect(t), connect(t)
 	held, err := a.Lock(t.Context(), "lock", 3*time.Second)
 	if err != nil {
@@ -542,7 +542,7 @@ func TestLocks(t *testing.T) {
 }
 
 // After Close, what waits ends, and says what is known.
-func TestClose(t *testing.T) {
+func TestCloseEndsWaitingCalls(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
 	watcher, err := c.Watch(t.Context(), "close")
@@ -593,7 +593,7 @@ func TestWallClockComesBack(t *testing.T) {
 }
 
 // The first broker that answers serves, whatever the others do.
-func TestSeveralBrokers(t *testing.T) {
+func TestFirstBrokerThatAnswersServes(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ func clockOf(offset int64) *clusterClock {
 	return newClusterClock(Clock{Wall: func() int64 { return offset }, Monotonic: func() time.Duration { return 0 }})
 }
 
-func TestClusterClock(t *testing.T) {
+func TestClusterClockFollowsTheMedian(t *testing.T) {
 	const hour = 3_600_000
 	for name, test := range map[string]struct {
 		own     int64

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestOneNode(t *testing.T) {
+func TestSingleNodeServesCommands(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	if r := n.must(t, set("k", "v")); r.Code != fsm.CodeOK {
 		t.Fatalf("%+v", r)
@@ -77,7 +77,7 @@ func TestThreeNodesAgree(t *testing.T) {
 }
 
 // Commands are batched: while an entry is on its way, the next one gathers.
-func TestGroupCommit(t *testing.T) {
+func TestCommandsGatherWhileAnEntryIsInFlight(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	before := n.self.raft.LastIndex()
 	replies := make([]*reply, 2000)
@@ -153,7 +153,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 }
 
 // Idle or not, a key expires in time.
-func TestTickExpires(t *testing.T) {
+func TestIdleKeyExpiresInTime(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
 	command.TTL = 100
@@ -171,7 +171,7 @@ func TestTickExpires(t *testing.T) {
 	}
 }
 
-func TestLeadershipMoves(t *testing.T) {
+func TestLeadershipTransferKeepsTheState(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
 	first.must(t, set("k", "v"))
@@ -387,7 +387,7 @@ func TestSnapshotByLogSize(t *testing.T) {
 	}
 }
 
-func TestSaveSnapshot(t *testing.T) {
+func TestSavedSnapshotHasTheState(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
 	var saved bytes.Buffer

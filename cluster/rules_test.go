@@ -302,7 +302,7 @@ func TestTellAndCollect(t *testing.T) {
 }
 
 // Verify sees a replica whose state is another.
-func TestVerify(t *testing.T) {
+func TestVerifyFindsAReplicaThatDiffers(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	n.must(t, set("k", "v"))
@@ -339,7 +339,7 @@ func TestVerify(t *testing.T) {
 }
 
 // A snapshot is restored on every member alike.
-func TestRestoreEverywhere(t *testing.T) {
+func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	waitFor(t, "every member is known to know how", func() bool { return n.replica.Status().Version >= fsm.VersionRestore })
@@ -382,7 +382,7 @@ func TestRestoreEverywhere(t *testing.T) {
 }
 
 // What must not become a member, or a leader, is refused.
-func TestRefusedChanges(t *testing.T) {
+func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
 	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })

@@ -152,7 +152,7 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 }
 
 // The state machine remembers a silent refusal as an outcome, and gives no answer to the request or to its copies.
-func TestSilentRefusal(t *testing.T) {
+func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	done, late := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
 	first := l.do(done)
@@ -226,7 +226,7 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 	}
 }
 
-func TestReject(t *testing.T) {
+func TestRefusalIsRememberedAsTheOutcome(t *testing.T) {
 	l := newLeader(t)
 	done, refused := l.set("k", "1", id(l.newID())), l.set("k", "2", id(l.newID()))
 	l.do(done)

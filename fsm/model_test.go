@@ -238,7 +238,7 @@ func drawCommand(t *rapid.T, wall int64) Command {
 	return c
 }
 
-func TestAgainstModel(t *testing.T) {
+func TestMachineAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{version: drawVersion(rt), keys: map[string]modelValue{}, watching: map[[2]string]bool{}, done: map[RequestID]modelDone{}}
 		l := newLeaderOf(rt, m.version)

@@ -19,7 +19,7 @@ func (l *testLeader) stageAll(data []byte, nonce uint64, size int) {
 
 // A snapshot that is restored through the log replaces the keys on every replica alike, also on one that came in the middle of
 // it. Versions, tokens and the clocks go on.
-func TestReplace(t *testing.T) {
+func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	saved := newLeader(t)
 	saved.do(saved.set("lock", "holder", token(1000), ttl(60_000)))
 	saved.do(Command{Kind: KindKeyNotify, Principal: client("watcher"), Key: []byte("lock")})
@@ -105,7 +105,7 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 }
 
 // What is not whole, or not the same, replaces nothing.
-func TestReplaceRefuses(t *testing.T) {
+func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("k", "v"))
 	backup := newLeader(t).snapshot()
@@ -155,7 +155,7 @@ func TestPinNonVoter(t *testing.T) {
 }
 
 // Pages of keys and watches are in order, without gaps and without repetitions.
-func TestListing(t *testing.T) {
+func TestPagesOfKeysHaveNoGapsAndNoRepeats(t *testing.T) {
 	l := newLeader(t)
 	keys := []string{"a", "a\x00", "b/1", "b/2", "b/3", "c", "\xff\xfe"}
 	for _, key := range keys {

@@ -22,7 +22,7 @@ func version(r Result) string {
 }
 
 // The worked example of the protocol page, and the versions that each reply carries.
-func TestVersions(t *testing.T) {
+func TestRepliesCarryVersions(t *testing.T) {
 	l := newLeader(t)
 	first := l.do(l.set("k", "v"))
 	if got := version(first); got != "1696374425000:1:StateStore" {
@@ -285,7 +285,7 @@ func TestEntriesOutOfTurnAreSkipped(t *testing.T) {
 	}
 }
 
-func TestQuota(t *testing.T) {
+func TestQuotasAreEnforced(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) {
 		s.Limits = Limits{KeyBytes: 4, ValueBytes: 8, Keys: 2, TotalBytes: 20, Watches: 1, WatchBytes: 100, DedupEntries: 10}
@@ -351,7 +351,7 @@ func TestSettingsBeforeClientShares(t *testing.T) {
 	}
 }
 
-func TestDialects(t *testing.T) {
+func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	l := newLeader(t)
 	for _, rule := range []struct {
 		rule            DialectRule
@@ -377,7 +377,7 @@ func TestConfigureKeepsPolicyWhenToldTo(t *testing.T) {
 	l.want("cleared", l.get("k"), CodeNull, NoError)
 }
 
-func TestHostileNumbers(t *testing.T) {
+func TestHostileNumbersDoNotOverflow(t *testing.T) {
 	l := newLeader(t)
 	l.want("the longest PX", l.do(l.set("k", "v", ttl(1<<53))), CodeOK, NoError)
 	l.do(Command{Kind: KindAdvance, Floor: Floor{Now: math.MaxInt64 - 10}})

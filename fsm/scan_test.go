@@ -51,7 +51,7 @@ func (l *testLeader) setAll(keys ...string) {
 	}
 }
 
-func TestScanErrors(t *testing.T) {
+func TestScanRejectsBadArguments(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	seal := newSealer(l.m.scanSecret).seal
 	valid := seal("key")
@@ -91,7 +91,7 @@ func TestScanErrors(t *testing.T) {
 }
 
 // The bytes of a token are a format: a client may keep one across an upgrade.
-func TestTokenGolden(t *testing.T) {
+func TestContinuationTokenKeepsItsFormat(t *testing.T) {
 	const golden = "01411c27d5c1d11dfd26bfc9e116bc7951ea5b1addfe682d3682dc3d03e15b77667a2be2cc378017db432584033098876ceb095d056fa8050869990ed7da504e9a722e7af44137caf4d41fea57c6dae8626c7df2fbb14a497379ae1665680ee38f3bb0f599308a03dd4cff81eeb0469243778c6a87163d50a4b6ec9663307d3fa16d6306eea1a2320c60234399a81793c0"
 	sealer := newSealer(7)
 	if token := hex.EncodeToString([]byte(sealer.seal("key"))); token != golden {
@@ -279,7 +279,7 @@ func TestScanShowsOnlyWhatTheCallerMayRead(t *testing.T) {
 }
 
 // A shortened page goes on after its last key.
-func TestShortenedPage(t *testing.T) {
+func TestShortenedPageGoesOnAfterItsLastKey(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.setAll("a", "b", "c")
 	page := l.m.Read(scanOf("*", nil)).Page

@@ -49,7 +49,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 }
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
-func TestGoldenSnapshots(t *testing.T) {
+func TestOldSnapshotsStayReadable(t *testing.T) {
 	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
@@ -106,7 +106,7 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 }
 
 // Inspect says of a snapshot what the machine says that restores it, and refuses the same.
-func TestInspect(t *testing.T) {
+func TestInspectAgreesWithRestore(t *testing.T) {
 	l := everything(t)
 	data := l.snapshot()
 	restored := New()
@@ -147,7 +147,7 @@ func TestSnapshotIsIsolated(t *testing.T) {
 }
 
 // The same log gives the same hash and the same bytes: applied twice, and applied after a snapshot and restore at any index.
-func TestDeterminism(t *testing.T) {
+func TestSameLogGivesTheSameState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t)
 		first := New()

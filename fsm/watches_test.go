@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestWatches(t *testing.T) {
+func TestWatchesNotifyOfEachChange(t *testing.T) {
 	l := newLeader(t)
 	sdk := watching("b", "k")
 	sdk.Dialect = SDK
@@ -40,7 +40,7 @@ func TestWatches(t *testing.T) {
 }
 
 // A late disconnect event must never end a watch that was made after the client came back; in doubt a watch stays.
-func TestClientGone(t *testing.T) {
+func TestLateDisconnectEndsNoNewerWatch(t *testing.T) {
 	l := newLeader(t)
 	watch := func(clientID, key string, brokerTime int64) {
 		c := watching(clientID, key)
@@ -62,7 +62,7 @@ func TestClientGone(t *testing.T) {
 }
 
 // A notification without a subscriber ends a watch only when the watch is older than that change and at least 5 s old.
-func TestWatchEnd(t *testing.T) {
+func TestOnlyAnOldWatchWithoutSubscriberEnds(t *testing.T) {
 	l := newLeader(t)
 	l.do(watching("a", "k"))
 	changed := l.apply(l.set("k", "1")).Index
@@ -113,7 +113,7 @@ func TestManyReceiversAreBounded(t *testing.T) {
 	l.want("watches are bounded by bytes, too", l.do(watching("another", "k")), CodeError, ErrorQuota)
 }
 
-func TestUnpublished(t *testing.T) {
+func TestUnpublishedEventsAreKeptUntilPublished(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.UnpublishedNotifications = 4 })
 	l.do(watching("a", "k"))

@@ -57,7 +57,7 @@ func TestReceiveWorkedExample(t *testing.T) {
 	}
 }
 
-func TestReceiveRule(t *testing.T) {
+func TestReceiveAdvancesTheClock(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		clock   Clock

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestReadRequest(t *testing.T) {
+func TestReadRequestParsesArrays(t *testing.T) {
 	for _, test := range []struct {
 		payload string
 		want    []string
@@ -72,7 +72,7 @@ func TestReadRequestOfManyArguments(t *testing.T) {
 	}
 }
 
-func TestRoundTrip(t *testing.T) {
+func TestRequestsSurviveARoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		arguments := rapid.SliceOfN(rapid.SliceOf(rapid.Byte()), 1, MaxArguments).Draw(t, "arguments")
 		request, err := ReadRequest(AppendArray(nil, arguments...))
@@ -82,7 +82,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-func TestReplies(t *testing.T) {
+func TestRepliesAreEncodedAndRead(t *testing.T) {
 	for _, test := range []struct {
 		got, want string
 		reply     Reply
@@ -116,7 +116,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-func TestReadNotification(t *testing.T) {
+func TestNotificationsAreParsed(t *testing.T) {
 	set, err := ReadNotification([]byte("*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n"))
 	if err != nil || set.Deleted || string(set.Value) != "abc" {
 		t.Errorf("%v, %v", set, err)
@@ -164,7 +164,7 @@ func FuzzReadReply(f *testing.F) {
 	})
 }
 
-func TestReadPage(t *testing.T) {
+func TestPagesOfKeysAreParsed(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload string
 		keys    int

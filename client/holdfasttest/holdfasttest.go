@@ -1,7 +1,7 @@
 // Package holdfasttest starts a real Holdfast with its MQTT broker in the process of a Go test, on Unix: what a test sees is what the
 // product does.
 //
-//	func TestPress(t *testing.T) {
+//	func TestStoreServesAnotherModule(t *testing.T) {
 //		store := holdfasttest.Start(t)
 //		press := NewPress(store.URL()) // the code under test connects by MQTT, as it always does
 //		...

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Start brings up a store that works, in a time that tests can afford.
-func TestStart(t *testing.T) {
+func TestStartBringsUpAStoreThatWorks(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
 			began := time.Now()

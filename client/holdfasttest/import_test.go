@@ -17,7 +17,7 @@ import (
 	"holdfast/client/holdfasttest"
 )
 
-func TestPress(t *testing.T) {
+func TestStoreServesAnotherModule(t *testing.T) {
 	store, err := client.Connect(t.Context(), client.Config{Addresses: []string{holdfasttest.Start(t).URL()}})
 	if err != nil {
 		t.Fatal(err)

@@ -220,7 +220,7 @@ func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
 
 // A member that joins has to answer at its address under its own id, and to know the version in force; one that lost its disk takes the place of
 // its predecessor, unless that is alive.
-func TestJoin(t *testing.T) {
+func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	for name, test := range map[string]struct {
 		there   *peer.Status // what answers at the address
 		request JoinRequest

@@ -18,7 +18,7 @@ import (
 )
 
 // † Only three errors of raft's Apply say that a command was not done.
-func TestOutcomeUnknown(t *testing.T) {
+func TestOnlyThreeErrorsOfApplyMeanNotDone(t *testing.T) {
 	for _, err := range []error{raft.ErrNotLeader, raft.ErrEnqueueTimeout, raft.ErrLeadershipTransferInProgress, nil} {
 		if OutcomeUnknown(err) {
 			t.Errorf("%v", err)

@@ -37,7 +37,7 @@ func leaderStart() fsm.Entry {
 }
 
 // † An entry that cannot be applied halts the node rather than letting its state diverge.
-func TestReplicaHalts(t *testing.T) {
+func TestEntryThatCannotBeAppliedHaltsTheReplica(t *testing.T) {
 	r := &recorder{}
 	replica := New(r.env())
 	replica.Apply(log(1, leaderStart()))
@@ -83,7 +83,7 @@ func TestReplicaTellsOfEachEntry(t *testing.T) {
 }
 
 // A restored replica has the state of the snapshot.
-func TestReplicaRestores(t *testing.T) {
+func TestRestoredReplicaHasTheSnapshotsState(t *testing.T) {
 	from := New((&recorder{}).env())
 	from.Apply(log(1, leaderStart()))
 	from.Apply(log(2, fsm.Entry{Term: 1, Number: 1, Wall: 7}))

@@ -127,7 +127,7 @@ func TestConnectionsNameWhomTheyMean(t *testing.T) {
 }
 
 // Who is no member, of another cluster, or of another protocol, is told so.
-func TestRefusals(t *testing.T) {
+func TestStrangersAreRefusedWithTheReason(t *testing.T) {
 	handler := members(peer.Known, "n1.a")
 	handler.standing["n3.c"] = peer.Possible
 	listener := listen(t, "n2.b", nil, handler)
@@ -175,7 +175,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // Many calls share a connection; one that hangs holds up none, and the errors of the other side keep what they mean.
-func TestCalls(t *testing.T) {
+func TestHangingCallHoldsUpNoOther(t *testing.T) {
 	handler := members(peer.Known, "n1.a")
 	listener := listen(t, "n2.b", nil, handler)
 	caller := listen(t, "n1.a", nil, members(peer.Known))

@@ -166,7 +166,7 @@ func TestRestart(t *testing.T) {
 }
 
 // Files are of limited size and number, and no line is lost between them; the place is found in the one before when the file is empty.
-func TestRotation(t *testing.T) {
+func TestRotationLosesNoLine(t *testing.T) {
 	c := config(t)
 	c.MaxBytes = 1000
 	done := fsm.Result{Code: fsm.CodeOK}
@@ -222,7 +222,7 @@ func TestRotationThatFails(t *testing.T) {
 }
 
 // A line that was written in part, and whatever else is no record, is passed over: the node starts.
-func TestBrokenLines(t *testing.T) {
+func TestBrokenLinesAreSkipped(t *testing.T) {
 	for name, broken := range map[string]string{"glued": "{\"index\":7,\"ke{\"index\":8}\n", "unfinished": "{\"index\":9", "long": strings.Repeat("x", 5<<20) + "\n"} {
 		t.Run(name, func(t *testing.T) {
 			c := config(t)
@@ -247,7 +247,7 @@ func TestBrokenLines(t *testing.T) {
 }
 
 // After old data was put back, indexes are repeated in a later term: that is no repetition.
-func TestRestoredData(t *testing.T) {
+func TestIndexesOfALaterTermAreNoRepetition(t *testing.T) {
 	c := config(t)
 	for term := range uint64(2) {
 		l := open(t, c)
@@ -263,7 +263,7 @@ func TestRestoredData(t *testing.T) {
 }
 
 // Lines that cannot be written are counted, all of them, and what comes later is written again when it can be.
-func TestLostLines(t *testing.T) {
+func TestUnwrittenLinesAreCounted(t *testing.T) {
 	c := config(t)
 	lost := 0
 	c.Lost = func(lines int) { lost += lines }

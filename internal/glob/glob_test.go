@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestMatch(t *testing.T) {
+func TestPatternsMatchAsDocumented(t *testing.T) {
 	for _, test := range []struct {
 		pattern string
 		matches []string
@@ -61,7 +61,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestSyntaxErrors(t *testing.T) {
+func TestMalformedPatternsAreRejected(t *testing.T) {
 	for _, pattern := range []string{"", "[", "a[", "[a", "[!", "[]", "[!]", "[]a]", "[z-a]", "[a-", "x[a-z"} {
 		t.Run(pattern, func(t *testing.T) {
 			if _, err := Compile(pattern); err != ErrSyntax {

@@ -131,7 +131,7 @@ func TestStopEndsStreams(t *testing.T) {
 }
 
 // The page comes with its parts, forbids everything from elsewhere, and is what the port shows first.
-func TestPage(t *testing.T) {
+func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {
 		t.Run(path, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestPage(t *testing.T) {
 }
 
 // Over loopback in the clear only those who ask for this machine are answered: not a web page whose host's name leads here.
-func TestLocal(t *testing.T) {
+func TestPlainLoopbackAnswersOnlyThisMachine(t *testing.T) {
 	handler := Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	for host, code := range map[string]int{
 		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent, "[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,

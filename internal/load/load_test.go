@@ -23,7 +23,7 @@ func run(t *testing.T, options load.Options, request func(context.Context, int) 
 	return result
 }
 
-func TestClosedLoop(t *testing.T) {
+func TestClosedLoopKeepsRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var underWay, most atomic.Int64
 		result := run(t, load.Options{Outstanding: 4, Warmup: time.Second, Duration: 10 * time.Second}, func(context.Context, int) error {

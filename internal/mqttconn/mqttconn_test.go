@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The encoder writes what paho's decoder reads, and its size is what PublishSize says.
-func TestAppendPublish(t *testing.T) {
+func TestEncodedPublishIsWhatPahoReads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-z]{0,200}`)
 		p := &packets.Publish{
@@ -102,7 +102,7 @@ func TestParseAddress(t *testing.T) {
 }
 
 // Messages go to the receiver and nowhere else, whatever the pieces in which they come; while it has one in hand, nothing is read.
-func TestConnReceives(t *testing.T) {
+func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	near, far := net.Pipe()
 	inHand, letGo := make(chan Message), make(chan struct{})
 	var pubacks []uint16
@@ -209,7 +209,7 @@ func TestWritesWaitForTheRest(t *testing.T) {
 }
 
 // The decoder reads what paho's encoder writes.
-func TestParsePublish(t *testing.T) {
+func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-z/]{0,200}`)
 		format, expiry, subscription := byte(1), rapid.Uint32().Draw(t, "expiry"), 300
@@ -299,7 +299,7 @@ func FuzzParsePublish(f *testing.F) {
 }
 
 // PUBACKs leave in the order of arrival, whatever the order in which messages are done.
-func TestAcks(t *testing.T) {
+func TestPubacksLeaveInOrderOfArrival(t *testing.T) {
 	near, far := net.Pipe()
 	conn := NewConn(near, Receiver{MaxPacket: 1 << 20})
 	acks := NewAcks(conn)

@@ -78,7 +78,7 @@ func TestGlobIsNotExponential(t *testing.T) {
 	}
 }
 
-func TestAllows(t *testing.T) {
+func TestPolicyAllowsByRule(t *testing.T) {
 	policy, err := Compile([]Rule{
 		{
 			ClientIDs: []string{"line-*"},
@@ -143,7 +143,7 @@ func TestStepsOfGrants(t *testing.T) {
 	}
 }
 
-func TestCompileRefuses(t *testing.T) {
+func TestCompileRejectsInvalidRules(t *testing.T) {
 	for _, rule := range []Rule{
 		{ClientIDs: []string{"["}},
 		{Usernames: []string{"["}},

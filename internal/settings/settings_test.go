@@ -19,7 +19,7 @@ func write(t *testing.T, text string) string {
 }
 
 // A flag counts before the environment, that before the file, that before the default.
-func TestPrecedence(t *testing.T) {
+func TestFlagsOverrideEnvironmentOverridesFile(t *testing.T) {
 	file := write(t, "node: {id: file, dataDir: file}\nlimits:\n  keyBytes: 1KiB\n  keys: 7\nbroker:\n  addresses: [mqtt://a:1, mqtts://b]\nwatch:\n")
 	environment := []string{"HOLDFAST_NODE_ID=environment", "HOLDFAST_LIMITS_KEYS=8", "HOLDFAST_PORT=tcp://1.2.3.4:5", "HOLDFAST_BROKER=mqtt://x", "OTHER=1"}
 	s, warnings, err := Load(file, environment, map[string]string{"node.id": "flag", "watch.ttl": "90s"})
@@ -137,7 +137,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-func TestReplicated(t *testing.T) {
+func TestReplicatedSettingsFollowTheConfiguration(t *testing.T) {
 	s := Default()
 	s.Protocol.Dialect, s.Limits.Keys, s.Watch.TTL = "sdk", 5, time.Minute
 	r := s.Replicated(1000)

@@ -160,7 +160,7 @@ func TestFeedReportsFailures(t *testing.T) {
 	})
 }
 
-func TestSubscriber(t *testing.T) {
+func TestSubscriberCallsTheDriver(t *testing.T) {
 	for name, test := range map[string]struct {
 		made    bool
 		err     error

@@ -181,7 +181,7 @@ func TestPubackIsClean(t *testing.T) {
 	}
 }
 
-func TestPortTaken(t *testing.T) {
+func TestTakenPortIsAnError(t *testing.T) {
 	b := startBroker(t)
 	_, err := Start(Config{Listen: b.Address(), Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return 1 }})
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -267,7 +267,7 @@ func TestOriginAndDisconnects(t *testing.T) {
 
 // A message that a session has not acknowledged comes again when the session is resumed, in order, also when the client uses
 // the same packet ids in the other direction meanwhile.
-func TestResumedSession(t *testing.T) {
+func TestResumedSessionRedeliversInOrder(t *testing.T) {
 	b := startBroker(t)
 	conn := rawConnect(t, b, "raw", true)
 	subscribe := &packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: "t", QoS: 1}}}

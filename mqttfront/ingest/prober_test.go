@@ -116,7 +116,7 @@ func TestNagleIsLoggedOnce(t *testing.T) {
 }
 
 // A session that is down or by which nothing comes is silent for that long. One that this node does not read is not.
-func TestSilence(t *testing.T) {
+func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
 		time.Sleep(time.Minute)

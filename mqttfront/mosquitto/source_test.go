@@ -9,7 +9,7 @@ import (
 )
 
 // The lines of 2.0.11 were written down from Debian's broker and the texts in its binary; those of 2.1 from its source.
-func TestReadLog(t *testing.T) {
+func TestMosquittoLogLinesAreParsed(t *testing.T) {
 	const connected, gone, taken = presence.Connected, presence.Disconnected, presence.TakenOver
 	for _, test := range []struct {
 		old  bool
@@ -61,7 +61,7 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
-func TestIsOld(t *testing.T) {
+func TestOldMosquittoVersionsAreRecognized(t *testing.T) {
 	for version, old := range map[string]bool{
 		"mosquitto version 2.0.11": true, "mosquitto version 1.6.9": true, "mosquitto version 2.1.2": false, "mosquitto version 3.0.0": false, "": false,
 	} {
@@ -73,7 +73,7 @@ func TestIsOld(t *testing.T) {
 	}
 }
 
-func TestReadTopics(t *testing.T) {
+func TestMosquittoTopicsAreParsed(t *testing.T) {
 	d := New(presence.Config{Wall: func() int64 { return 0 }})
 	for _, test := range []struct {
 		topic, payload string

@@ -10,7 +10,7 @@ import (
 
 // † A request of another node is settled before a barrier, or before an open request of its client that both nodes received, if this node may have lost
 // it. A request that is done says nothing of others: one node may hold the original, and the other a copy that its client sent later.
-func TestSettled(t *testing.T) {
+func TestRequestIsSettledBeforeABarrier(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	request := func(name byte, at time.Duration, state State) *Request {
 		r := &Request{state: state, Arrived: start.Add(at), SendOrder: start.Add(at), Request: wire.Request{ResponseTopic: "clients/c/r", Command: fsm.Command{ID: fsm.RequestID{name}}}}

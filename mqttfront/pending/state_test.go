@@ -9,7 +9,7 @@ import (
 )
 
 // Each operation moves a request only as the documentation of pending says.
-func TestRequestStates(t *testing.T) {
+func TestRequestsMoveOnlyAsDocumented(t *testing.T) {
 	const unknown, index = 0, 7
 	for _, test := range []struct {
 		name    string

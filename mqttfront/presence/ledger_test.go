@@ -65,7 +65,7 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 }
 
 // With a session that was not kept, nothing from before is known. One that was kept goes on.
-func TestSessionLost(t *testing.T) {
+func TestLostSessionForgetsEarlierEvents(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
 			l, disconnects := newTestLedger()
@@ -80,7 +80,7 @@ func TestSessionLost(t *testing.T) {
 }
 
 // A broker says again and again when it started: that is news once, and when it starts again.
-func TestBrokerStarted(t *testing.T) {
+func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
 	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)

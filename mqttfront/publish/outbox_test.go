@@ -192,7 +192,7 @@ func TestTakeOverUsesTheClientIDsOfTheCluster(t *testing.T) {
 }
 
 // A connection that is down counts while the node leads, and not after.
-func TestDown(t *testing.T) {
+func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no leader")
 		o := newTestOutbox(&fakeBroker{}, func(context.Context) error { return refused })
@@ -275,7 +275,7 @@ func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 }
 
 // The watermark covers what is delivered without a gap, each index when all of its outputs are.
-func TestWatermark(t *testing.T) {
+func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 	var w Watermark
 	for _, index := range []uint64{10, 11, 11, 0, 12, 10} {
 		w.Add(index)

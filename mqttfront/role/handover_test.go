@@ -118,7 +118,7 @@ func TestHandOverOfErrors(t *testing.T) {
 }
 
 // Pages are complete and bounded, also of a buffer that is large.
-func TestHeldPages(t *testing.T) {
+func TestHeldPagesAreCompleteAndBounded(t *testing.T) {
 	f, _ := newNode(t)
 	value := strings.Repeat("v", 100_000)
 	for i := range 50 {
@@ -214,7 +214,7 @@ func TestLeaderReportsReads(t *testing.T) {
 }
 
 // A write whose outcome was applied before the broker delivered it here is let go once it is published, not held for a minute.
-func TestLateDelivery(t *testing.T) {
+func TestLateCopyIsReleasedWhenPublished(t *testing.T) {
 	f, _ := newNode(t)
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -266,7 +266,7 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 }
 
 // A leader takes up what the others have held for long: it passed this node by.
-func TestSweep(t *testing.T) {
+func TestLeaderTakesUpWhatItMissed(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)
 	other, _ := nodeHolding(t, "c:A")

@@ -67,7 +67,7 @@ func TestRequestsGoToTheNextLeadership(t *testing.T) {
 }
 
 // A node that does not lead keeps writes with an identity, once, and lets go of them when they are known to be published.
-func TestFollowerHolds(t *testing.T) {
+func TestFollowerHoldsWritesUntilPublished(t *testing.T) {
 	f, s := newNode(t)
 	if !*arrive(f, del, "0123456789abcdef") {
 		t.Error("with other nodes, PUBACK follows the copy into memory")
@@ -224,7 +224,7 @@ func TestIfVersionWaitsForAllMembers(t *testing.T) {
 }
 
 // The delivery watermark covers what the broker has, and no more.
-func TestPublishedMark(t *testing.T) {
+func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 	f, s := newNode(t)
 	o := serve(f)
 	for i, correlation := range []string{"0123456789abcde0", "0123456789abcde1", "0123456789abcde2"} {

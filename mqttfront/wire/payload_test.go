@@ -86,7 +86,7 @@ func TestLenientReadsWhatStrictAccepts(t *testing.T) {
 	})
 }
 
-func TestMilliseconds(t *testing.T) {
+func TestExpiryIsParsedToMilliseconds(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1": 1, "0001": 1, "0.5": 1, "1.0": 1, "1.000001": 2, "9007199254740992": 1 << 53, "9007199254740991.5": 1 << 53,
 		"0": 0, "0.0": 0, "": 0, ".5": 0, "1.": 0, "-1": 0, "+1": 0, "1e3": 0, "9007199254740992.5": 0, "9007199254740993": 0,

@@ -15,7 +15,7 @@ import (
 )
 
 // A seed draws the same faults each time, and all kinds are drawn in the end.
-func TestPlan(t *testing.T) {
+func TestSeedDrawsTheSameFaults(t *testing.T) {
 	drawn := make(map[string]bool)
 	for seed := range uint64(60) {
 		plan := drawPlan(seed, 5*time.Minute, nil)
@@ -65,7 +65,7 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 }
 
 // Every kind of fault that may be drawn, or that a mutant asks for, can be injected.
-func TestKinds(t *testing.T) {
+func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	asked := faultWeights()
@@ -117,7 +117,7 @@ func TestRules(t *testing.T) {
 }
 
 // The order of two requests says something only when nothing could keep one of them from the leader.
-func TestSameWay(t *testing.T) {
+func TestOrderCountsOnlyWithoutInterveningFaults(t *testing.T) {
 	second := record.Duration(time.Second)
 	a, b := &history.Op{Call: 30 * time.Second, Replied: 31 * time.Second}, &history.Op{Replied: 32 * time.Second}
 	for _, test := range []struct {
@@ -137,7 +137,7 @@ func TestSameWay(t *testing.T) {
 }
 
 // A counter counts its series, and no other.
-func TestCounters(t *testing.T) {
+func TestCounterCountsItsSeriesAlone(t *testing.T) {
 	w := &world{run: record.Run{Counters: make(map[string]float64)}}
 	last := make(map[string]float64)
 	for _, metrics := range []map[string]float64{
@@ -153,7 +153,7 @@ func TestCounters(t *testing.T) {
 }
 
 // What is known of the nodes is judged, too.
-func TestOfNodes(t *testing.T) {
+func TestFindingsOfNodesAreJudged(t *testing.T) {
 	well := func() *record.Run {
 		return &record.Run{Nodes: 2, Healed: record.Duration(time.Minute), Hashes: map[string]string{"n1": "a", "n2": "a"}}
 	}

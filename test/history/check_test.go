@@ -107,7 +107,7 @@ func history(ops []*Op) *History {
 }
 
 // Each promise that is broken is found, and a history without fault is left alone.
-func TestCheck(t *testing.T) {
+func TestBrokenPromisesAreFound(t *testing.T) {
 	for want, ops := range histories() {
 		var found []string
 		for _, v := range Check(history(ops), conditions()).Violations {
@@ -122,7 +122,7 @@ func TestCheck(t *testing.T) {
 }
 
 // Two clients that both use a lock's token at the same time are counted.
-func TestContested(t *testing.T) {
+func TestTwoHoldersOfOneLockAreCounted(t *testing.T) {
 	lock := func(o *Op) { o.TTL, o.Condition = time.Second, NEX }
 	h := history([]*Op{
 		with(op("a", Set, "lock/1", "a", 0, 1, "OK", 1), lock), with(op("b", Set, "lock/1", "b", 5, 6, "OK", 2), lock),
@@ -134,7 +134,7 @@ func TestContested(t *testing.T) {
 }
 
 // Notifications out of order are found, a repetition from some point on is not.
-func TestNotesOrder(t *testing.T) {
+func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
 	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestRefusedEmptyValue(t *testing.T) {
 }
 
 // Of reads with the same reply only those count that lie within no other, and a read counts only from the SET of its value on.
-func TestNeededReads(t *testing.T) {
+func TestOnlyNeededReadsAreJudged(t *testing.T) {
 	ops := []*Op{
 		op("a", Set, "r/1", "x", 5, 6, "OK", 1), op("b", Get, "r/1", "", 0, 9, "x", 1), op("b", Get, "r/1", "", 7, 8, "x", 1), op("b", Get, "r/1", "", 1, 5.5, "x", 1),
 		op("b", Get, "r/1", "", 0, 1, "nil", 0), op("b", Get, "r/1", "", 2, 3, "nil", 0),

@@ -18,7 +18,7 @@ func scanPage(sequence int, call, replied float64, keys string, after, next stri
 	})
 }
 
-func TestCheckScans(t *testing.T) {
+func TestScansThatMissOrRepeatAreFound(t *testing.T) {
 	set := func(key string, call, replied float64) *Op {
 		return op("a", Set, key, "v"+key, call, replied, "OK", int64(100*replied)+int64(key[len(key)-1]))
 	}

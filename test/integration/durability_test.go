@@ -141,7 +141,7 @@ func checkAcknowledged(t *testing.T, store *client.Client, acks *acknowledged) {
 }
 
 // A broker that is restarted under load: everything goes on by itself, and nothing that was acknowledged is lost.
-func TestBrokerRestart(t *testing.T) {
+func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 	broker := startMosquitto(t)
 	newServer(t, "mqtt://"+broker.address, t.TempDir()).waitReady(t)
 	store := connectClient(t, broker.address)

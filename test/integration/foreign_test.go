@@ -42,7 +42,7 @@ func TestMosquittoRR(t *testing.T) {
 }
 
 // Debian's python3-paho-mqtt does the first steps, and watches.
-func TestPythonPaho(t *testing.T) {
+func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 	// Debian's Python, not another that may come first in the path.
 	const python = "/usr/bin/python3"
 	if output, err := exec.Command(python, "-c", "import paho.mqtt").CombinedOutput(); err != nil {
@@ -121,7 +121,7 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-func TestLockCommand(t *testing.T) {
+func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 	target := startBehindMosquitto(t)
 	dir := t.TempDir()
 	started, release := filepath.Join(dir, "started"), filepath.Join(dir, "release")

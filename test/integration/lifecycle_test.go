@@ -65,7 +65,7 @@ func (m members) settled(t testing.TB, size int) {
 
 // † A node that comes back without its disk at its old address is a new member: it must not vote for the id that it had.
 // Its join removes its predecessor, while requests are served.
-func TestWipedNode(t *testing.T) {
+func TestWipedNodeIsANewMember(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
@@ -168,7 +168,7 @@ func TestJoinAndRemove(t *testing.T) {
 
 // All nodes at once without state: none begins a cluster before every peer of the list has said that it has none; and one that
 // has lost its disk never begins a second one.
-func TestBootstrap(t *testing.T) {
+func TestNodesBeginOneClusterTogether(t *testing.T) {
 	broker := startMosquitto(t)
 	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m[0].start(t)
@@ -261,7 +261,7 @@ func TestRollingUpgrade(t *testing.T) {
 }
 
 // A backup brings back keys, versions and tokens; the clocks go on. A damaged one is refused, and changes nothing.
-func TestBackup(t *testing.T) {
+func TestBackupRestoresKeysVersionsAndTokens(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	store := connectClient(t, broker.address)
@@ -331,7 +331,7 @@ func TestBackup(t *testing.T) {
 }
 
 // When a majority is lost for good, the one that is left becomes the only member, and the others join it anew.
-func TestLostQuorum(t *testing.T) {
+func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	store := connectClient(t, broker.address)
@@ -441,7 +441,7 @@ func strangerCertificate(t *testing.T, ca *testcert.Authority) []string {
 }
 
 // A node that comes back at another address makes it known, and is reached there, by the leader too.
-func TestMovedNode(t *testing.T) {
+func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m.settled(t, 3)

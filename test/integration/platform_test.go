@@ -156,7 +156,7 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 }
 
 // The binary says itself whether a node is ready, for an image that holds nothing else.
-func TestHealthCommand(t *testing.T) {
+func TestHealthCommandTellsReadiness(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	s.waitReady(t)
@@ -197,7 +197,7 @@ func TestBillOfMaterials(t *testing.T) {
 }
 
 // The embedded broker alone carries a cluster. With a password nobody but the nodes takes their client ids.
-func TestBrokerAlone(t *testing.T) {
+func TestEmbeddedBrokerCarriesACluster(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)

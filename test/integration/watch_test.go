@@ -13,7 +13,7 @@ import (
 const notifyPrefix = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/"
 
 // §9: the notifications of every kind of change, byte by byte, and their order towards the replies.
-func TestNotifications(t *testing.T) {
+func TestNotificationsOfEveryKindOfChange(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", true)
 		topic := notifyPrefix + "6D65/command/notify/6B00FF"
@@ -123,7 +123,7 @@ func TestExpiry(t *testing.T) {
 }
 
 // The embedded broker delivers to clients that never subscribed, and once to those that did.
-func TestImplicitDelivery(t *testing.T) {
+func TestEmbeddedBrokerDeliversWithoutSubscription(t *testing.T) {
 	target := startEmbedded(t)
 	for _, subscribed := range []bool{false, true} {
 		p := connect(t, target, fmt.Sprintf("c%v", subscribed), subscribed)

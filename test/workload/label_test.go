@@ -3,7 +3,7 @@ package workload
 import "testing"
 
 // A value of any length is written down as a label from which it can be made again.
-func TestLabels(t *testing.T) {
+func TestLabelsRestoreTheirValue(t *testing.T) {
 	for _, size := range []int{0, 1, 20, maxLabel, maxLabel + 1, 1 << 20} {
 		name := "large-1.17:129"
 		if size > maxLabel+1 {

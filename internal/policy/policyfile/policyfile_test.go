@@ -43,7 +43,7 @@ func TestRuleWithoutResourcesIsNamed(t *testing.T) {
 }
 
 // What could only deny everything by mistake is an error.
-func TestParseRefuses(t *testing.T) {
+func TestPolicyThatDeniesEverythingByMistakeIsRejected(t *testing.T) {
 	for _, text := range []string{
 		"", "{}", "rules:", "principals: {clientIds: [a]}", "rule: []", "rules: []\n---\nrules: []",
 		"rules: [{principals: {clientId: [a]}}]",

@@ -37,7 +37,7 @@ func mount(t *testing.T) (d *Disk, folder, path string) {
 }
 
 // What is read is what was written, and what was synced is in the folder.
-func TestContents(t *testing.T) {
+func TestDiskReadsWhatWasWritten(t *testing.T) {
 	_, folder, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))
 	if err != nil {
@@ -149,7 +149,7 @@ func TestRemovedIsForgotten(t *testing.T) {
 }
 
 // Each trouble does what it says.
-func TestTrouble(t *testing.T) {
+func TestEachDiskFaultDoesWhatItSays(t *testing.T) {
 	d, _, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))
 	if err != nil {
@@ -188,13 +188,13 @@ func TestTrouble(t *testing.T) {
 
 // A bbolt database works on it, memory map and all. It is in a process of its own: one that waits for a page of a memory map cannot
 // serve it.
-func TestBolt(t *testing.T) {
+func TestBboltWorksOnTheFaultyDisk(t *testing.T) {
 	if path := os.Getenv("DISK_TEST_BOLT"); path != "" {
 		useBolt(t, path)
 		return
 	}
 	_, _, path := mount(t)
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBolt$", "-test.timeout=20s")
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBboltWorksOnTheFaultyDisk$", "-test.timeout=20s")
 	child.Env = append(os.Environ(), "DISK_TEST_BOLT="+path)
 	if output, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)

@@ -8,7 +8,7 @@ import (
 )
 
 // What goes through the path comes out as it was, in both directions, after the delay; an end on one side is one on the other.
-func TestPath(t *testing.T) {
+func TestPathDelaysAndForwards(t *testing.T) {
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func TestWrite(t *testing.T) {
 }
 
 // A time without answers is found, with the faults at that time.
-func TestWindows(t *testing.T) {
+func TestTimesWithoutAnswersAreFound(t *testing.T) {
 	r, h := run()
 	windows := New(r, h, &history.Findings{}).windows()
 	if len(windows) != 1 || windows[0].Lasted != 6*time.Second || windows[0].Faults != "power failure of the leader, clock jump" {
@@ -74,7 +74,7 @@ func TestWindows(t *testing.T) {
 }
 
 // Service is back with the first write that is acknowledged after the last fault.
-func TestRecovered(t *testing.T) {
+func TestRecoveryIsTheFirstAcknowledgedWrite(t *testing.T) {
 	r, h := run()
 	if got, ever := Recovered(r, h); !ever || got != 2*time.Second+time.Millisecond {
 		t.Error(got, ever)
@@ -86,7 +86,7 @@ func TestRecovered(t *testing.T) {
 }
 
 // Labels that would overlap stand in different rows.
-func TestPlace(t *testing.T) {
+func TestOverlappingLabelsGetTheirOwnRows(t *testing.T) {
 	r, _ := run()
 	x := func(at time.Duration) int { return int(at / time.Second) }
 	list, rows := place(r.Faults, x, func(string) int { return 5 })

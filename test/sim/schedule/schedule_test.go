@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestDraw(t *testing.T) {
+func TestScheduleIsDrawnFromItsSeed(t *testing.T) {
 	if s := Draw(7, 0); s != (Settings{Seed: s.Seed}) {
 		t.Errorf("schedule 0 is not Go's own order: %v", s)
 	}
