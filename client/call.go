@@ -94,7 +94,7 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 			waiting := c.newCallLocked(ctx, correlation, token, arguments)
 			c.pending[waiting.correlation] = waiting
 			c.order = append(c.order, waiting)
-			session.enqueueLocked(waiting)
+			session.enqueue(waiting)
 			c.mu.Unlock()
 			return waiting, nil
 		}

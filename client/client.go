@@ -5,7 +5,7 @@
 // again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not
 // come in time returns ErrOutcomeUnknown. An error of the store is a *ServerError and means that nothing was done.
 //
-// Locks are taken in this order: Lock.mu, Client.mu, the lock of the connection. session.mu is held alone.
+// Locks are taken in this order: Lock.mu, Client.mu, session.mu. The lock of a connection is held alone.
 package client
 
 import (
@@ -86,7 +86,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	}
 	running, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	session.resume()
+	c.resume(session)
 	go c.keepConnected(running, session)
 	return c, nil
 }
@@ -188,7 +188,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 		} else {
 			var err error
 			if s, err = c.connectAny(ctx); err == nil {
-				s.resume()
+				c.resume(s)
 				continue
 			}
 			c.setSession(nil, err)

@@ -17,7 +17,8 @@ import (
 
 // session is one connection to the broker.
 type session struct {
-	client    *Client
+	deliver   func(*paho.Publish)       // a reply or a notification
+	toSend    func(*call) *paho.Publish // marks a request as sent; nil if its caller has stopped waiting
 	mqtt      *paho.Client
 	conn      *mqttconn.Conn
 	acks      *mqttconn.Acks
@@ -28,8 +29,7 @@ type session struct {
 	cancel    context.CancelFunc
 	sending   sync.WaitGroup
 
-	ids   chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
-	queue []*call     // to be sent, in order; guarded by Client.mu
+	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
 	// watching counts the goroutines of watchAgainLocked, by key; guarded by Client.mu.
 	watching map[string]int
 	wake     chan struct{} // has room for one
@@ -37,6 +37,7 @@ type session struct {
 	encoded []byte // of the request that is being sent: sendAll's own
 
 	mu     sync.Mutex
+	queue  []*call // to be sent, in order
 	flight []*call // by packet id
 }
 
@@ -54,7 +55,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		client: c, maxPacket: math.MaxInt,
+		deliver: c.deliver, toSend: c.toSend, maxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[string]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
@@ -98,7 +99,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s.sending.Go(s.sendAll)
-	s.sending.Go(s.renewWatches)
+	s.sending.Go(func() { c.renewWatches(s) })
 	return s, nil
 }
 
@@ -153,21 +154,24 @@ func (s *session) close() {
 
 // received takes a reply or a notification. It must not block: nothing else is read meanwhile.
 func (s *session) received(m mqttconn.Message) {
-	p := m.Publish
-	if p.Topic == s.client.responseTopic {
-		s.client.answered(p)
-	} else if rest, ok := strings.CutPrefix(p.Topic, topics.Notifications); ok {
-		s.client.notified(rest, p)
-	}
-	if p.QoS == 1 {
-		_ = s.acks.Done(s.acks.Arrived(p.PacketID)) // an error means that the connection has ended, as everybody hears
+	s.deliver(m.Publish)
+	if m.QoS == 1 {
+		_ = s.acks.Done(s.acks.Arrived(m.PacketID)) // an error means that the connection has ended, as everybody hears
 	}
 }
 
-// resume makes the session the one that commands use. What is under way is sent again, in order, and watches are made anew:
+// deliver hands a reply to its call, or a notification to its watchers.
+func (c *Client) deliver(p *paho.Publish) {
+	if p.Topic == c.responseTopic {
+		c.answered(p)
+	} else if rest, ok := strings.CutPrefix(p.Topic, topics.Notifications); ok {
+		c.notified(rest, p)
+	}
+}
+
+// resume makes a session the one that commands use. What is under way is sent again, in order, and watches are made anew:
 // the store has ended them with the old connection.
-func (s *session) resume() {
-	c := s.client
+func (c *Client) resume(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.session, c.failure = s, nil
@@ -191,7 +195,7 @@ func (s *session) resume() {
 		if waiting.watches {
 			c.renewLocked(waiting)
 		}
-		s.enqueueLocked(waiting)
+		s.enqueue(waiting)
 	}
 }
 
@@ -199,9 +203,9 @@ func (s *session) resume() {
 // 10 min, and at least 2 min more. A call ends with its message expiry, so only calls that wait for more than 10 min reach this bound.
 const remembered = 12 * time.Minute
 
-// renewWatches sends KEYNOTIFY for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
-func (s *session) renewWatches() {
-	ticker := time.NewTicker(s.client.config.WatchRenewal)
+// renewWatches sends KEYNOTIFY by a session, until it ends, for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
+func (c *Client) renewWatches(s *session) {
+	ticker := time.NewTicker(c.config.WatchRenewal)
 	defer ticker.Stop()
 	for {
 		select {
@@ -209,21 +213,23 @@ func (s *session) renewWatches() {
 			return
 		case <-ticker.C:
 		}
-		s.client.mu.Lock()
-		if s.client.session == s {
-			for key := range s.client.watchers {
+		c.mu.Lock()
+		if c.session == s {
+			for key := range c.watchers {
 				if s.watching[key] == 0 { // else that one still tries
-					s.client.watchAgainLocked(key, nil)
+					c.watchAgainLocked(key, nil)
 				}
 			}
 		}
-		s.client.mu.Unlock()
+		c.mu.Unlock()
 	}
 }
 
-// enqueueLocked sends a request after those that were enqueued before. Client.mu must be held.
-func (s *session) enqueueLocked(waiting *call) {
+// enqueue sends a request after those that were enqueued before.
+func (s *session) enqueue(waiting *call) {
+	s.mu.Lock()
 	s.queue = append(s.queue, waiting)
+	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -238,12 +244,12 @@ func (s *session) sendAll() {
 			return
 		case <-s.wake:
 		}
-		s.client.mu.Lock()
+		s.mu.Lock()
 		queue := s.queue
 		s.queue = nil
-		s.client.mu.Unlock()
+		s.mu.Unlock()
 		for _, waiting := range queue {
-			if publish := s.client.toSend(waiting); publish != nil {
+			if publish := s.toSend(waiting); publish != nil {
 				s.send(waiting, publish)
 			}
 		}
@@ -310,9 +316,7 @@ func (s *session) acknowledged(id uint16, reason byte) bool {
 	case reason == mqttconn.ReasonNoMatchingSubscriber:
 		s.sending.Go(func() {
 			if pause(s.ctx, resendPause) {
-				s.client.mu.Lock()
-				defer s.client.mu.Unlock()
-				s.enqueueLocked(waiting)
+				s.enqueue(waiting)
 			}
 		})
 	}

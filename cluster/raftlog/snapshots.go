@@ -76,8 +76,8 @@ func (s *SnapshotStore) closed(end position) error {
 
 type meteredSink struct {
 	raft.SnapshotSink
-	closed  func() error      // called once, when the snapshot is on the disk
-	written func(bytes int64) // called once, after closed
+	closed  func() error      // called when the snapshot is on the disk; its error is that of Close
+	written func(bytes int64) // called once, after closed returned nil
 	bytes   int64
 	done    bool
 }

@@ -5,5 +5,5 @@
 // itself never checks whom a message was meant for, so a node that lost its disk would vote, at its old address, for an id
 // that is dead (handshake.go). Addresses are names that are resolved anew for each connection.
 //
-// Locks are taken in this order: callClients.mu, callClient.mu. conns.mu and connection.mu are held alone.
+// Locks are taken in this order: callClients.mu, then callClient.mu or connection.mu. conns.mu is held alone.
 package transport

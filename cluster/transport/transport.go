@@ -179,7 +179,7 @@ func (t *Transport) serve(accepted net.Conn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(t.config.Timeout)) // an error shows at the next use
-	theirs, err := admitter{&t.config, t.handler.Load().Standing}.admit(conn)
+	theirs, err := admitter{&t.config, t.standing}.admit(conn)
 	<-t.admitting
 	if err != nil {
 		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
@@ -202,6 +202,11 @@ func (t *Transport) serve(accepted net.Conn) {
 	default:
 		_ = conn.Close() // of a kind that a newer version may know
 	}
+}
+
+// standing asks the present handler: it may be exchanged while a handshake is under way.
+func (t *Transport) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
+	return t.handler.Load().Standing(id)
 }
 
 // tracked is an accepted connection that Close of the Transport ends, whoever has it by then.

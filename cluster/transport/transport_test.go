@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -269,9 +270,7 @@ func mutual(t *testing.T, ca *testcert.Authority, name string) *tlsconfig.Mutual
 func TestCertificatesNameMembers(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	for name, hosts := range map[string][]string{"n1": {"n1", "127.0.0.1"}, "n2": {"n2", "127.0.0.1"}, "printer": {"printer", "127.0.0.1"}} {
-		t.Run(name, func(t *testing.T) {
-			ca.Issue(name, hosts...)
-		})
+		ca.Issue(name, hosts...)
 	}
 	handler := members(peer.Known, "n1.a")
 	handler.address = "n1:7400"
@@ -349,4 +348,26 @@ func TestHTTPStreams(t *testing.T) {
 		t.Errorf("%q, %v", got.String(), err)
 	}
 	_ = far.Close()
+}
+
+// The handler is exchanged when a node has joined. A handshake that began before that is judged by the new one.
+func TestHandshakeIsJudgedByThePresentHandler(t *testing.T) {
+	listener := listen(t, "n2.b", nil, members(peer.Stranger))
+	conn, err := net.Dial("tcp", listener.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for len(listener.admitting) == 0 { // until the listener waits for the hello
+		runtime.Gosched()
+	}
+	listener.Serve(members(peer.Known, "n1.a"))
+	hello := hello{Protocol: protocolVersion, Cluster: "c", Kind: kindCall, To: "n2.b", From: "n1.a", Address: "127.0.0.1:1"}
+	if err := writeMessage(conn, &hello); err != nil {
+		t.Fatal(err)
+	}
+	var answer welcome
+	if err := readMessage(conn, &answer); err != nil || answer.Refuse != "" {
+		t.Errorf("%+v, %v", answer, err)
+	}
 }

@@ -30,7 +30,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		since, contact = time.Now(), time.Now()
 	}
-	c := &connection{session: s, since: since, maxQueuedAge: time.Since(contact), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
+	c := &connection{traits: s.traits, subscribed: s.subscribed, since: since, maxQueuedAge: time.Since(contact), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
 	whileConnected, stop := context.WithCancel(ctx)
 	var detecting sync.WaitGroup
 	detecting.Go(func() { c.pauses.run(whileConnected, s.config.ProbeInterval, c.handleGap) })
@@ -74,6 +74,13 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	err = c.serve(ctx, subscribing)
 	c.close()
 	return network.RemoteAddr().String(), err
+}
+
+// subscribed notes that requests come from now on.
+func (s *session) subscribed() {
+	s.status.setSubscribed()
+	s.setStatus(true, "connected")
+	s.env.Log.Info("broker session up", "client", s.clientID)
 }
 
 // errSessionKept says that the broker still had a session that was ended.

@@ -15,10 +15,11 @@ import (
 
 // connection is one connection of a session.
 type connection struct {
-	session *session
-	client  *paho.Client
-	conn    *mqttconn.Conn
-	acks    *mqttconn.Acks
+	traits
+	subscribed func() // called when the broker has acknowledged the subscriptions
+	client     *paho.Client
+	conn       *mqttconn.Conn
+	acks       *mqttconn.Acks
 
 	pauses       *pauseDetector
 	maxQueuedAge time.Duration   // upper bound on the age of the queued messages when the connection began
@@ -37,26 +38,24 @@ func (c *connection) close() {
 	c.conn.Hurry()
 	_ = c.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
 	<-c.client.Done()
-	c.session.handler.Flush() // process the messages that arrived last
+	c.handler.Flush() // process the messages that arrived last
 	_ = c.conn.Close()
 }
 
 // serve subscribes and stays until the connection or the context ends.
 func (c *connection) serve(ctx, subscribing context.Context) error {
-	subscriptions := []paho.SubscribeOptions{{Topic: c.session.probes.topic, QoS: 1, RetainHandling: 2}}
-	if c.session.carriesRequests {
+	subscriptions := []paho.SubscribeOptions{{Topic: c.probes.topic, QoS: 1, RetainHandling: 2}}
+	if c.carriesRequests {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2})
 	}
 	if err := mqttconn.Subscribe(subscribing, c.client, subscriptions...); err != nil {
 		return err
 	}
-	c.session.status.setSubscribed()
-	c.session.setStatus(true, "connected")
-	c.session.env.Log.Info("broker session up", "client", c.session.clientID)
-	c.session.probes.contact()
+	c.subscribed()
+	c.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
-	probing.Go(func() { c.session.probes.run(ctx, c.client) })
+	probing.Go(func() { c.probes.run(ctx, c.client) })
 	defer probing.Wait()
 	defer cancel()
 	select {
@@ -85,38 +84,37 @@ func (c *connection) end(reason error) {
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
 	arrived := time.Now() // before its age is checked: a pause of the process in between does not make it younger
-	s := c.session
-	s.status.recordMessage()
+	c.status.recordMessage()
 	done := func() {}
 	if message.QoS == 1 {
 		number := c.acks.Arrived(message.PacketID)
 		done = func() { _ = c.acks.Done(number) } // an error means that the connection has ended: the broker delivers the message again
 	}
-	if s.carriesRequests && message.Topic == topics.Invoke && c.tooOld() {
+	if c.carriesRequests && message.Topic == topics.Invoke && c.tooOld() {
 		c.markStale()
 	}
 	switch {
-	case c.stale.Load() && !s.shared:
+	case c.stale.Load() && !c.shared:
 		// Not acknowledged: the session is about to end. A fresh probe must not clear stale here: an earlier request of the same client may
 		// have been dropped, and executing later ones would break the client's order.
-	case message.Topic == s.probes.topic:
+	case message.Topic == c.probes.topic:
 		c.handleProbe(message.Payload)
 		done()
 	case c.stale.Load(): // too old to execute. The session goes on: it is the only one that receives requests
-		s.env.Metrics.stale.Inc()
+		c.env.Metrics.stale.Inc()
 		done()
-	case message.Topic != topics.Invoke || !s.carriesRequests: // not subscribed to
+	case message.Topic != topics.Invoke || !c.carriesRequests: // not subscribed to
 		done()
 	default:
-		s.handler.Receive(c.handlerCtx, message, arrived, s.probes.backlog.Load(), done)
-		s.status.recordMessage() // Receive may have blocked: that was no silence of the broker
+		c.handler.Receive(c.handlerCtx, message, arrived, c.probes.backlog.Load(), done)
+		c.status.recordMessage() // Receive may have blocked: that was no silence of the broker
 	}
 }
 
 // tooOld reports whether a request that is read now may be older than Config.SessionAge. A suspended process sends no probes. When it resumes, requests
 // may have been in its socket for the whole pause.
 func (c *connection) tooOld() bool {
-	probes := c.session.probes
+	probes := c.probes
 	if probes.returned.Load() {
 		return probes.tooOld(time.Since(c.since))
 	}
@@ -126,7 +124,7 @@ func (c *connection) tooOld() bool {
 // handleGap marks the connection stale if the process was suspended for so long that requests in its socket may be too old. It does so only until the
 // first probe has returned.
 func (c *connection) handleGap(gap time.Duration) {
-	if c.session.carriesRequests && !c.session.probes.returned.Load() && c.tooOldAfter(gap) {
+	if c.carriesRequests && !c.probes.returned.Load() && c.tooOldAfter(gap) {
 		c.markStale()
 	}
 }
@@ -134,7 +132,7 @@ func (c *connection) handleGap(gap time.Duration) {
 // tooOldAfter reports whether a request that is read after a gap between two records of the pause detector may be too old. A gap of up to two probe
 // intervals counts as ordinary delay. It is false for the leader's session: no other node receives the requests that would be dropped.
 func (c *connection) tooOldAfter(gap time.Duration) bool {
-	return !c.session.shared && gap > 2*c.session.config.ProbeInterval && c.session.probes.tooOld(c.maxQueuedAge+gap)
+	return !c.shared && gap > 2*c.config.ProbeInterval && c.probes.tooOld(c.maxQueuedAge+gap)
 }
 
 // markStale marks the connection stale: requests that arrive from now on are not executed. A node's own session also ends.
@@ -142,8 +140,8 @@ func (c *connection) markStale() {
 	if c.stale.Swap(true) {
 		return
 	}
-	c.session.probes.setStale()
-	if !c.session.shared {
+	c.probes.setStale()
+	if !c.shared {
 		c.end(errStale)
 	}
 }
@@ -151,13 +149,13 @@ func (c *connection) markStale() {
 // handleProbe handles a probe that returned. A stale probe makes the connection stale: the leader's session until a fresh probe returns; a node's own
 // session ends.
 func (c *connection) handleProbe(payload []byte) {
-	sent, fresh, isProbe := c.session.probes.handle(payload)
+	sent, fresh, isProbe := c.probes.handle(payload)
 	if !isProbe {
 		return
 	}
 	c.since = sent
 	switch {
-	case c.session.shared:
+	case c.shared:
 		c.stale.Store(!fresh)
 	case !fresh:
 		c.stale.Store(true)

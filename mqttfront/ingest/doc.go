@@ -9,5 +9,6 @@
 //
 // The package knows nothing of the state, of roles and of the payload of requests: it gives messages to a Handler.
 //
-// Locks: prober.mu, status.mu and Barrier.mu are held alone. No lock is held while a Handler is called.
+// Locks: prober.mu, status.mu and Barrier.mu are last in the order: no other lock is taken while one of them is held. No lock is held while a
+// Handler is called.
 package ingest

@@ -85,7 +85,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
 	t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
 	c = &connection{
-		session: r.session, since: time.Now(), pauses: newPauseDetector(), handlerCtx: t.Context(), reason: make(chan error, 1),
+		traits: r.traits, subscribed: r.subscribed, since: time.Now(), pauses: newPauseDetector(), handlerCtx: t.Context(), reason: make(chan error, 1),
 		acks: mqttconn.NewAcks(conn),
 	}
 	number := uint16(0)

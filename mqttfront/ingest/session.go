@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// session is a session with the broker, over one connection after the other.
-type session struct {
+// traits are what a session and its connections work with. They do not change.
+type traits struct {
 	config          *Config
 	env             *Environment
 	handler         Handler
@@ -16,6 +16,11 @@ type session struct {
 	shared          bool // the cluster's one ingest session, which only the leader connects; otherwise the node's own
 	status          *status
 	probes          *prober
+}
+
+// session is a session with the broker, over one connection after the other.
+type session struct {
+	traits
 	// connected is 1 while the session is up, else 0; nil for a session without a metric.
 	connected prometheus.Gauge
 	// cleanStart says that the broker kept a session that was ended by another connection. Such a broker is asked for a clean start.
@@ -24,11 +29,11 @@ type session struct {
 
 // newSession returns a session of a client id. Its probes go to a topic, and say the time of a clock that is in milliseconds since the Unix epoch.
 func newSession(config *Config, env *Environment, handler Handler, barrier *Barrier, clientID, topic string, wall func() int64) *session {
-	return &session{
+	return &session{traits: traits{
 		config: config, env: env, handler: handler, clientID: clientID,
 		status: newStatus(handler.Blocked, config.ProbeInterval),
 		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, boot: env.Random(), start: time.Now()},
-	}
+	}}
 }
 
 // Silence returns how long the session has delivered nothing. It is 0 while this node does not read, and for up to 1.5 probe intervals.

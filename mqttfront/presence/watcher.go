@@ -86,7 +86,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	s := &session{watcher: w, reason: make(chan error, 1)}
+	s := &session{config: &w.config, source: w.source, ledger: w.ledger, topic: w.topic(), now: w.now, reason: make(chan error, 1)}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
 	s.acks = mqttconn.NewAcks(s.conn)
 	s.client = paho.NewClient(paho.ClientConfig{
@@ -95,7 +95,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
 	began := w.now()
-	connack, err := s.client.Connect(dialing, s.connect())
+	connack, err := s.client.Connect(dialing, s.connect(w.resumable))
 	if err != nil {
 		_ = s.conn.Close() // the earlier error is returned
 		w.config.Dialer.Next()
@@ -104,8 +104,9 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 		}
 		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
 	}
+	w.resumable = true
 	s.begin(began, connack.SessionPresent)
-	err = s.serve(ctx, dialing)
+	err = s.serve(ctx, dialing, func() { w.setClient(s.client) }, w.Publish)
 	w.setClient(nil)
 	s.conn.Hurry()
 	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
@@ -140,11 +141,15 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 
 // session is one connection.
 type session struct {
-	watcher *Watcher
-	client  *paho.Client
-	conn    *mqttconn.Conn
-	acks    *mqttconn.Acks
-	reason  chan error // why the connection ended, the first word counts
+	config *Config
+	source Source
+	ledger *ledger
+	topic  string       // of markers
+	now    func() int64 // steady clock, in milliseconds
+	client *paho.Client
+	conn   *mqttconn.Conn
+	acks   *mqttconn.Acks
+	reason chan error // why the connection ended, the first word counts
 
 	handling sync.Mutex // of the ledger
 	begun    bool
@@ -153,18 +158,18 @@ type session struct {
 }
 
 func (s *session) clientID() string {
-	return s.watcher.config.Cluster + "-" + s.watcher.config.Node + "-presence"
+	return s.config.Cluster + "-" + s.config.Node + "-presence"
 }
 
-func (s *session) connect() *paho.Connect {
-	config := &s.watcher.config
+func (s *session) connect(resume bool) *paho.Connect {
+	config := s.config
 	var password []byte
 	if config.Password != nil {
 		password = config.Password()
 	}
 	age, receive, packet := uint32(config.SessionAge/time.Second), uint16(65535), uint32(maxPacket)
 	return &paho.Connect{
-		ClientID: s.clientID(), CleanStart: !s.watcher.resumable, KeepAlive: uint16(config.KeepAlive / time.Second),
+		ClientID: s.clientID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
 		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,
 		Properties: &paho.ConnectProperties{SessionExpiryInterval: &age, ReceiveMaximum: &receive, MaximumPacketSize: &packet},
 	}
@@ -174,8 +179,7 @@ func (s *session) connect() *paho.Connect {
 func (s *session) begin(began int64, resumed bool) {
 	s.handling.Lock()
 	defer s.handling.Unlock()
-	s.watcher.resumable = true
-	s.watcher.ledger.begin(began, resumed)
+	s.ledger.begin(began, resumed)
 	s.begun = true
 	for _, message := range s.early {
 		s.handleLocked(message)
@@ -183,23 +187,22 @@ func (s *session) begin(began int64, resumed bool) {
 	s.early = nil
 }
 
-// serve subscribes, and sends markers until the connection or the context ends.
-func (s *session) serve(ctx, subscribing context.Context) error {
-	w := s.watcher
-	subscriptions := []paho.SubscribeOptions{{Topic: w.topic(), QoS: 1, RetainHandling: 2}}
-	for _, filter := range w.source.Filters() {
+// serve subscribes, calls subscribed, and publishes markers until the connection or the context ends.
+func (s *session) serve(ctx, subscribing context.Context, subscribed func(), publish func(context.Context, string, []byte) error) error {
+	subscriptions := []paho.SubscribeOptions{{Topic: s.topic, QoS: 1, RetainHandling: 2}}
+	for _, filter := range s.source.Filters() {
 		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: filter, QoS: 1})
 	}
 	if err := mqttconn.Subscribe(subscribing, s.client, subscriptions...); err != nil {
 		return err
 	}
-	w.setClient(s.client)
-	w.config.Log.Info("client-disconnect feed is up", "client", s.clientID())
-	ticker := time.NewTicker(w.config.Interval)
+	subscribed()
+	s.config.Log.Info("client-disconnect feed is up", "client", s.clientID())
+	ticker := time.NewTicker(s.config.Interval)
 	defer ticker.Stop()
 	for {
-		payload := fmt.Appendf(nil, "%d %d", w.config.Boot, w.now())
-		if err := w.Publish(ctx, w.topic(), payload); err != nil && ctx.Err() == nil {
+		payload := fmt.Appendf(nil, "%d %d", s.config.Boot, s.now())
+		if err := publish(ctx, s.topic, payload); err != nil && ctx.Err() == nil {
 			return s.cause(fmt.Errorf("publish a marker: %w", err))
 		}
 		select {
@@ -244,18 +247,17 @@ func (s *session) received(message mqttconn.Message) {
 
 // handleLocked hands a message to the ledger, and acknowledges it. s.handling must be held.
 func (s *session) handleLocked(message mqttconn.Message) {
-	w := s.watcher
 	if message.QoS == 1 {
 		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended
 	}
-	if message.Topic == w.topic() {
+	if message.Topic == s.topic {
 		boot, sent, _ := strings.Cut(string(message.Payload), " ")
-		if at, err := strconv.ParseInt(sent, 10, 64); err == nil && boot == strconv.FormatUint(w.config.Boot, 10) {
-			w.ledger.marker(at)
+		if at, err := strconv.ParseInt(sent, 10, 64); err == nil && boot == strconv.FormatUint(s.config.Boot, 10) {
+			s.ledger.marker(at)
 		}
 		return
 	}
-	if event, ok := w.source.Read(message.Topic, message.Payload, message.Retain); ok {
-		w.ledger.event(event, w.now())
+	if event, ok := s.source.Read(message.Topic, message.Payload, message.Retain); ok {
+		s.ledger.event(event, s.now())
 	}
 }

@@ -52,7 +52,8 @@ func (c *Clients) propose(command fsm.Command) {
 	c.tracker.store.Flush()
 }
 
-// Kick disconnects the publisher of a request with an invalid response topic. It does not wait for that. Only the leader calls it.
+// Kick disconnects the publisher of a request with an invalid response topic. It does not wait for that. It is called
+// only while this node leads.
 func (c *Clients) Kick(r *wire.Request) {
 	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }

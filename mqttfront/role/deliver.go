@@ -98,7 +98,7 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 	if r := o.Tag.(*pending.Request); r.State() == pending.StateDelivering {
 		now := time.Now()
 		l.metrics.Stage(metrics.StagePublish, now.Sub(o.Queued))
-		l.turnaround += (now.Sub(r.Arrived) - l.turnaround) / 64
+		l.load.turnaround += (now.Sub(r.Arrived) - l.load.turnaround) / 64
 		if o.Index == 0 || r.Read { // the log does not say that it is answered
 			l.reportLocked(r.Command.ID)
 		}

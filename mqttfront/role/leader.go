@@ -33,6 +33,4 @@ type Leader struct {
 	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published. What this leader
 	// executes is never in it, so it does not grow with the leadership.
 	earlier map[fsm.RequestID]bool
-	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average.
-	turnaround time.Duration
 }

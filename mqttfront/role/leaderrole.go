@@ -39,7 +39,7 @@ func (l *Leader) coalescingDelay() time.Duration {
 	if l.load.busy < enoughToDo {
 		return 0
 	}
-	return min(leaderDelay, l.turnaround/delayShare)
+	return min(leaderDelay, l.load.turnaround/delayShare)
 }
 
 func (l *Leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }

@@ -11,6 +11,8 @@ type load struct {
 	busy    int // requests
 	clients clientShares
 	scans   scans
+	// turnaround is what requests took lately from their arrival until the broker had the reply: a moving average over all leaderships.
+	turnaround time.Duration
 }
 
 func newLoad(config *Config) load {
