@@ -186,7 +186,7 @@ func frontEnd() []Mutant {
 		one("read_long_after_probe", "a request is executed although it was read from the socket long after the last probe", "exactly once", "mqttfront/ingest/connection.go",
 			"return probes.tooOld(time.Since(c.since))", "return false").shownBy("stopped until outcomes are forgotten"),
 		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
-			"\tcase c.stale.Load() && !s.shared:\n", "\tcase c.stale.Load() && !s.shared && message.Topic != s.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
+			"\tcase c.stale.Load() && !c.shared:\n", "\tcase c.stale.Load() && !c.shared && message.Topic != c.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
 			"func (l *Leader) requeued(r *pending.Request) {\n", "func (l *Leader) requeued(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
