@@ -63,7 +63,7 @@ func (c *Client) do(ctx context.Context, token hlc.Timestamp, arguments ...[]byt
 		return a, a.err
 	case <-ctx.Done():
 		if !c.forget(waiting) {
-			return answer{}, fmt.Errorf("%w: %w", ErrNotSent, ctx.Err())
+			return answer{}, fmt.Errorf("%w: %w", ErrNotExecuted, ctx.Err())
 		}
 		return answer{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 	}
@@ -82,13 +82,13 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 	_, _ = rand.Read(correlation) // never fails
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+			return nil, fmt.Errorf("%w: %w", ErrNotExecuted, err)
 		}
 		c.mu.Lock()
 		session, changed, failure, closed := c.session, c.changed, c.failure, c.closed
 		if closed {
 			c.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", ErrNotSent, ErrClosed)
+			return nil, fmt.Errorf("%w: %w", ErrNotExecuted, ErrClosed)
 		}
 		if session != nil {
 			waiting := c.newCallLocked(ctx, correlation, token, arguments)
@@ -102,7 +102,7 @@ func (c *Client) begin(ctx context.Context, token hlc.Timestamp, arguments [][]b
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrNotSent, errors.Join(ctx.Err(), failure))
+			return nil, fmt.Errorf("%w: %w", ErrNotExecuted, errors.Join(ctx.Err(), failure))
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (c *Client) answered(p *paho.Publish) {
 // readLocked parses a reply and merges its version into the client's clock. c.mu must be held.
 func (c *Client) readLocked(p *paho.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
-		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotSent, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}
+		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}
 	}
 	if text := p.Properties.User.Get("__ts"); text != "" {
 		version, err := hlc.Parse(text)

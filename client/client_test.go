@@ -118,22 +118,22 @@ func TestErrors(t *testing.T) {
 		"del nothing":      {func() error { _, err := c.Del(ctx, "nothing"); return err }, client.ErrNotFound},
 		"vdel nothing":     {func() error { _, err := c.VDel(ctx, "nothing", nil); return err }, client.ErrNotFound},
 		"not applied":      {func() error { _, err := c.VDel(ctx, "fenced", []byte("x"), client.Fence(token)); return err }, client.ErrNotApplied},
-		"token required":   {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrTokenRequired},
-		"token lower":      {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrTokenLower},
-		"token skew":       {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrTokenSkew},
+		"token required":   {func() error { _, err := c.Set(ctx, "fenced", nil); return err }, client.ErrFencingTokenRequired},
+		"token lower":      {func() error { _, err := c.Del(ctx, "fenced", client.Fence(older)); return err }, client.ErrFencingTokenLower},
+		"token skew":       {func() error { _, err := c.Del(ctx, "fenced", client.Fence(future)); return err }, client.ErrFencingTokenSkew},
 		"empty key":        {func() error { _, err := c.Set(ctx, "", nil); return err }, client.ErrEmptyKey},
 		"quota":            {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
-		"too large":        {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotSent},
-		"set if version 0": {func() error { _, err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{})); return err }, client.ErrNotSent},
-		"del if version 0": {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotSent},
-		"expire 0":         {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotSent},
+		"too large":        {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotExecuted},
+		"set if version 0": {func() error { _, err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
+		"del if version 0": {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
+		"expire 0":         {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotExecuted},
 		"lock for no time": {func() error {
 			_, err := c.TryLock(ctx, "l", []byte("h"), 0)
 			if err != nil {
-				return client.ErrNotSent
+				return client.ErrNotExecuted
 			}
 			return nil
-		}, client.ErrNotSent},
+		}, client.ErrNotExecuted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := test.call(); !errors.Is(err, test.want) {
@@ -224,7 +224,7 @@ func TestCancelledBeforeSending(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i := range 20 {
-		if _, err := c.Set(ended, fmt.Sprint("cancelled", i), nil); !errors.Is(err, client.ErrNotSent) || errors.Is(err, client.ErrOutcomeUnknown) {
+		if _, err := c.Set(ended, fmt.Sprint("cancelled", i), nil); !errors.Is(err, client.ErrNotExecuted) || errors.Is(err, client.ErrOutcomeUnknown) {
 			t.Fatalf("%v", err)
 		}
 	}
@@ -565,7 +565,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 	if !errors.Is(watcher.Err(), client.ErrClosed) {
 		t.Errorf("%v", watcher.Err())
 	}
-	if _, err := c.Set(t.Context(), "close", nil); !errors.Is(err, client.ErrNotSent) || !errors.Is(err, client.ErrClosed) {
+	if _, err := c.Set(t.Context(), "close", nil); !errors.Is(err, client.ErrNotExecuted) || !errors.Is(err, client.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

@@ -28,7 +28,7 @@ type options struct {
 	ttl       time.Duration
 	expires   bool
 	token     Version
-	err       error // wraps ErrNotSent: an option has no meaning
+	err       error // wraps ErrNotExecuted: an option has no meaning
 }
 
 // IfAbsent makes a Set take effect only when the key does not exist (NX).
@@ -49,12 +49,12 @@ func IfAbsentOrEqual(expected []byte) Option {
 
 // IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
 // comes back. The error is a *NotAppliedError otherwise, with the version that is there, or none. The
-// zero version is an ErrNotSent.
+// zero version is an ErrNotExecuted.
 func IfVersion(version Version) Option {
 	return func(o *options) {
 		o.condition, o.expected = []string{"IFVER", version.String()}, nil
 		if version.IsZero() {
-			o.err = fmt.Errorf("%w: IfVersion of the zero version, which no value has", ErrNotSent)
+			o.err = fmt.Errorf("%w: IfVersion of the zero version, which no value has", ErrNotExecuted)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Opti
 		return Version{}, o.err
 	}
 	if o.expires && o.ttl <= 0 {
-		return Version{}, fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotSent, o.ttl)
+		return Version{}, fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotExecuted, o.ttl)
 	}
 	if o.expires { // before NEX, after which it could be taken for an expected value
 		ms := o.ttl / time.Millisecond

@@ -13,44 +13,44 @@ var (
 	ErrNotFound       = errors.New("not found")
 	ErrNotApplied     = errors.New("not applied: the condition was not met")
 	ErrOutcomeUnknown = errors.New("no answer in time: the outcome is unknown")
-	// ErrNotSent says that a command was certainly not executed: it was not sent, or the store does not support its protocol version.
-	ErrNotSent = errors.New("not sent")
+	// ErrNotExecuted says that a command was certainly not executed: it was not sent, or the store does not support its protocol version.
+	ErrNotExecuted = errors.New("not executed")
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the client is closed")
 	// ErrProtocol says that an answer is not what the protocol allows.
 	ErrProtocol = errors.New("the answer is not understood")
 	// ErrRefused says that the broker refused a request, by its access control as a rule.
 	ErrRefused = errors.New("the broker refused the request")
+	// ErrVersion says that the store does not support this protocol version.
+	ErrVersion = errors.New("the store does not support this protocol version")
 )
 
 // The errors of the store, each with the text that the protocol gives it. A ServerError is one of them, by errors.Is.
 var (
-	ErrTimestampSkew    = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrTokenRequired    = errors.New("a fencing token is required for this request")
-	ErrTokenSkew        = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrTokenLower       = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
-	ErrQuota            = errors.New("the quota has been exceeded")
-	ErrSyntax           = errors.New("syntax error")
-	ErrUnknownCommand   = errors.New("unknown command")
-	ErrArguments        = errors.New("wrong number of arguments")
-	ErrEmptyKey         = errors.New("the key length is zero")
-	ErrNotAuthorized    = errors.New("not authorized")
-	ErrMissingTimestamp = errors.New("missing timestamp")
-	ErrMalformed        = errors.New("malformed timestamp")
-	ErrQoS              = errors.New("request must be published with QoS 1")
-	ErrCorrelation      = errors.New("missing correlation data")
-	ErrOverloaded       = errors.New("the service is overloaded; try again")
-	ErrReplyTooLarge    = errors.New("the reply is larger than the broker accepts")
-	ErrInvalidToken     = errors.New("invalid continuation token")
-	// ErrVersion says that the store does not speak this protocol version.
-	ErrVersion = errors.New("the store does not support this protocol version")
+	ErrTimestampSkew        = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenRequired = errors.New("a fencing token is required for this request")
+	ErrFencingTokenSkew     = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenLower    = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
+	ErrQuota                = errors.New("the quota has been exceeded")
+	ErrSyntax               = errors.New("syntax error")
+	ErrUnknownCommand       = errors.New("unknown command")
+	ErrArguments            = errors.New("wrong number of arguments")
+	ErrEmptyKey             = errors.New("the key length is zero")
+	ErrNotAuthorized        = errors.New("not authorized")
+	ErrMissingTimestamp     = errors.New("missing timestamp")
+	ErrMalformed            = errors.New("malformed timestamp")
+	ErrQoS                  = errors.New("request must be published with QoS 1")
+	ErrCorrelation          = errors.New("missing correlation data")
+	ErrOverloaded           = errors.New("the service is overloaded; try again")
+	ErrReplyTooLarge        = errors.New("the reply is larger than the broker accepts")
+	ErrInvalidContinuation  = errors.New("invalid continuation token")
 )
 
 func serverErrors() []error {
 	return []error{
-		ErrTimestampSkew, ErrTokenRequired, ErrTokenSkew, ErrTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArguments,
+		ErrTimestampSkew, ErrFencingTokenRequired, ErrFencingTokenSkew, ErrFencingTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArguments,
 		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformed, ErrQoS, ErrCorrelation, ErrOverloaded, ErrReplyTooLarge,
-		ErrInvalidToken,
+		ErrInvalidContinuation,
 	}
 }
 

@@ -87,7 +87,7 @@ func ExampleClient_Lock() {
 	_, err = store.Set(ctx, "line-7/state", []byte("running"), client.Fence(fast.Token()))
 	fmt.Println(err)
 	_, err = store.Set(ctx, "line-7/state", []byte("stopped"), client.Fence(slow.Token()))
-	fmt.Println(errors.Is(err, client.ErrTokenLower))
+	fmt.Println(errors.Is(err, client.ErrFencingTokenLower))
 	// Output:
 	// <nil>
 	// true

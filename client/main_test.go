@@ -21,7 +21,7 @@ import (
 	"holdfast/mqttfront/embedded"
 )
 
-// broker is the address of the store that the tests and examples use.
+// broker is the address of the MQTT broker that the tests and examples use.
 var broker string
 
 // watches reports whether a client has watches in that store.

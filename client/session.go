@@ -274,7 +274,7 @@ const keptBuffer = 64 << 10
 func (s *session) send(waiting *call, publish *paho.Publish) {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {
-		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrNotSent, mqttconn.ErrTooLarge)})
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrNotExecuted, mqttconn.ErrTooLarge)})
 		return
 	}
 	var id uint16

@@ -27,7 +27,7 @@ type Peer struct {
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
-	Peers   []Peer // the initial members, this one among them
+	Peers   []Peer // the initial members; empty is this node alone
 	// Reload returns the initial members anew, if they may change while the cluster has not begun; may be nil.
 	Reload func() ([]Peer, error)
 	Log    interface{ Info(string, ...any) }
@@ -51,13 +51,13 @@ func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, 
 	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Standing admits nobody but those who ask who this is.
+// Standing takes every caller for a stranger, who may only ask for the PeerStatus.
 func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
 
 // Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
-// when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has none, and
+// when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has no Raft state, and
 // only by the one with the lowest name. The error is the context's.
 func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Server, error) {
 	const interval = 200 * time.Millisecond
@@ -161,8 +161,8 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Peer, d
 	return true, nil
 }
 
-// isMember makes sure that a configuration that lists this node is no change that may yet come to nothing: the leader says so,
-// or nothing but the beginning is in the log.
+// isMember reports whether a configuration that lists this node is committed: the leader says so, or the peer's log has the bootstrap entry alone.
+// The error says why that is not known, or that it is not.
 func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Peer, description *peer.Status) (bool, error) {
 	const bootstrapped = 1 // the index of the first configuration
 	if description.LastIndex <= bootstrapped {
@@ -175,5 +175,8 @@ func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Pee
 	if err != nil {
 		return false, fmt.Errorf("%s lists this node, but there is no leader to say so: %w", initial.Name, err)
 	}
-	return string(body) == "true", nil
+	if string(body) != "true" {
+		return false, fmt.Errorf("%s lists this node, but the leader does not: a change of the members is under way", initial.Name)
+	}
+	return true, nil
 }

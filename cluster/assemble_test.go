@@ -1,9 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -36,6 +40,39 @@ func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 		members, err := newcomer.Assemble(t.Context(), nobodyThere{})
 		if err != nil || len(members) != 1 || members[0].ID != "n1.1" || len(lists) != 0 {
 			t.Errorf("%v, %v, %d lists unread", members, err, len(lists))
+		}
+	})
+}
+
+// uncommitted is a peer whose configuration lists the node n2.1, and whose leader says that it is no member until it is asked for the third time.
+type uncommitted struct{ asked int }
+
+func (u *uncommitted) Call(_ context.Context, _ raft.Server, method peer.Method, _ []byte) ([]byte, error) {
+	switch method {
+	case peer.MethodPeerStatus:
+		return json.Marshal(peer.Status{ID: "n1.1", HasState: true, LastIndex: 9, Servers: []raft.Server{{ID: "n1.1"}, {ID: "n2.1"}}})
+	case peer.MethodIsMember:
+		u.asked++
+		return []byte(strconv.FormatBool(u.asked > 2)), nil
+	default:
+		return nil, errors.New("unexpected call")
+	}
+}
+
+// A node that a peer lists waits until the leader says that it is a member, and says why it waits.
+func TestListedNodeWaitsForTheLeaderAndSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged bytes.Buffer
+		newcomer := &Newcomer{
+			ID: "n2.1", Address: "n2:7400", Peers: []Peer{{"n1", "n1:7400"}, {"n2", "n2:7400"}}, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+		}
+		var there uncommitted
+		members, err := newcomer.Assemble(t.Context(), &there)
+		if members != nil || err != nil || there.asked != 3 {
+			t.Errorf("%v, %v, asked %d times", members, err, there.asked)
+		}
+		if !strings.Contains(logged.String(), "n1 lists this node, but the leader does not") {
+			t.Errorf("the reason is not logged: %q", logged.String())
 		}
 	})
 }

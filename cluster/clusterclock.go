@@ -11,8 +11,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, carried on by this node's monotonic
-// clock. So one node with a wrong clock changes nothing, leader or not, and neither does a clock that is set. It is safe for concurrent use.
+// clusterClock is the clock by which a leader stamps entries: the lower median of the wall clocks of all members, advanced by this node's monotonic
+// clock. With three members or more one wrong clock cannot move it beyond the others, and neither can a clock that is stepped. It is safe for concurrent use.
 //
 // A clock is kept as its base: what it showed at this node's monotonic time 0, in milliseconds since the Unix epoch.
 type clusterClock struct {
@@ -48,7 +48,7 @@ func (c *clusterClock) ahead() time.Duration {
 	return c.offset
 }
 
-// update sets the clock from what members answered in the last poll, if a majority of the voters did. The clock of a member that did not answer this
+// update sets the clock from what members answered in the last poll, if a majority of the voters did. self, the leader, counts as one of them. The clock of a member that did not answer this
 // time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
 func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []raft.Server, self raft.ServerID) {
 	own := c.own.Wall() - c.own.Monotonic().Milliseconds()
@@ -59,9 +59,9 @@ func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []r
 	}
 	bases, voters, answered := []int64{own}, 0, 1
 	for _, server := range servers {
-		_, now := answers[server.ID]
+		_, inTime := answers[server.ID]
 		if server.Suffrage == raft.Voter {
-			if voters++; now {
+			if voters++; inTime {
 				answered++
 			}
 		}

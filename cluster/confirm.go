@@ -10,7 +10,7 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// confirmer asks the other voters whether this node still leads. It is safe for concurrent use.
+// confirmer asks the other voters whether their terms are still the one in which this node led. It is safe for concurrent use.
 type confirmer struct {
 	self    *self
 	timeout time.Duration
@@ -18,8 +18,8 @@ type confirmer struct {
 }
 
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
-// included, said so to a question that was sent after the call began. The leader of a later term was voted for by a
-// majority, a vote raises the term before it is given, and majorities intersect.
+// included, said so to a question that was sent after the call began. A leader of a later
+// term needs votes of a majority, a vote raises the term first, and two majorities share a voter. So none was elected before the call.
 func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	future := c.self.raft.GetConfiguration()
 	if err := future.Error(); err != nil {

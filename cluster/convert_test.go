@@ -23,7 +23,7 @@ func openStores(t *testing.T, dir string, kind raftlog.Kind) raftlog.Stores {
 	return stores
 }
 
-// votes are what raft must not forget.
+// votes are what raft must not forget: the current term, and the term and candidate of the last vote.
 type votes struct {
 	term, lastVote uint64
 	candidate      string

@@ -38,7 +38,7 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	}
 }
 
-// Standing returns what this node knows of the id, and the address of a member.
+// Standing returns whether an id is one of a member, as far as this node knows, and the address of the member.
 func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return n.self.standing(id)
 }

@@ -48,7 +48,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 		proposer: propose.New(l.proposals, propose.Environment{
 			Submit: l.submit, Status: l.self.replica.Status, Failed: l.commands.failed, Monotonic: l.env.Clock.Monotonic, Wall: l.clock.now,
 			StorageLow: func() bool { return l.self.diskLow() || l.peers.AnyDiskLow() }, Proposed: l.env.Metrics.proposed, Log: l.env.Log,
-		}, propose.Leadership{Term: term, Began: startMonotonic, Start: startClusterTime}),
+		}, propose.Leadership{Term: term, StartMonotonic: startMonotonic, StartClusterTime: startClusterTime}),
 		reader: readindex.New(reads), scanner: readindex.New(scans),
 	}
 }
@@ -68,9 +68,9 @@ func (l *leaderLoop) run(ctx context.Context) {
 	for {
 		if l.self.raft.State() != raft.Leader {
 			lastReason = ""
-		} else if led, err := l.lead(ctx); err != nil && ctx.Err() == nil && (led || err.Error() != lastReason) {
+		} else if began, err := l.lead(ctx); err != nil && ctx.Err() == nil && (began || err.Error() != lastReason) {
 			lastReason = err.Error()
-			if led {
+			if began {
 				l.env.Log.Warn("leadership ended", "reason", err)
 			} else {
 				l.env.Log.Warn("could not begin to lead", "reason", err)
@@ -88,7 +88,8 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end. began says that the LeaderStart was applied.
+// lead runs one leadership from its LeaderStart to its end. began says that the LeaderStart was applied, and
+// that no later one was.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}

@@ -80,8 +80,8 @@ func (c *confirmations) Confirm(context.Context) error {
 	return answer
 }
 
-// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that slept
-// in between would throw the true one out, and repeat old news.
+// † Leadership is confirmed before CONNECT and again after CONNACK, and only then is anything published: a leader that was
+// paused in between would take the sessions of its successor over, and publish old notifications again.
 func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	lost := errors.New("no leader any more")
 	for name, test := range map[string]struct {
@@ -126,7 +126,7 @@ func TestTakeOverIsConfirmedTwice(t *testing.T) {
 	}
 }
 
-// † A leader that is confirmed answers what it held, and what only another node held, over the connections that it took over.
+// † A leader that is confirmed answers what it held, and what only another node held, over the sessions that it took over.
 func TestTakeOverAnswers(t *testing.T) {
 	f, s := newTestFront(t)
 	f.SetStore(s)
@@ -157,6 +157,6 @@ func TestTakeOverAnswers(t *testing.T) {
 	cancel()
 	<-ended
 	if s.count() != 0 {
-		t.Error("what needs no log went into it")
+		t.Error("an invalid command was proposed")
 	}
 }

@@ -50,7 +50,7 @@ func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }
 
-// changeMember finds a member and changes it. It holds the lock, so no other change of the members runs meanwhile.
+// changeMember finds a member, waits until no other change of the members is under way, and changes it.
 func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
 	found, err := m.memberToChange(ctx, nameOrID)
 	if err != nil {
@@ -130,14 +130,14 @@ func (m *Membership) remove(ctx context.Context, server raft.Server) error {
 
 // quorumWithout returns an error when the voters without the one would have no majority that is alive.
 func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error {
-	alive := m.env.Statuses.Poll(ctx, peer.PollInterval)
+	statuses := m.env.Statuses.Poll(ctx, peer.PollInterval)
 	voters, answering := 0, 0
 	for _, server := range m.env.Servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {
 			continue
 		}
 		voters++
-		if d, ok := alive[server.ID]; ok && d.State != "shutdown" || server.ID == m.env.Self.ID {
+		if d, ok := statuses[server.ID]; ok && d.State != "shutdown" || server.ID == m.env.Self.ID {
 			answering++
 		}
 	}
@@ -163,11 +163,11 @@ func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error
 	case <-ctx.Done():
 		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
 	}
-	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is made; followChange does it otherwise
+	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is committed in any case; if this fails, followChange proposes the entry
 	return nil
 }
 
-// changeError tells what was not done from what may have been.
+// changeError wraps an error of a change of the members by whether the change may have been made. raft returns ErrNotVoter before it appends anything.
 func changeError(err error) error {
 	if propose.OutcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
 		return fmt.Errorf("%w: %w", peer.ErrOutcomeUnknown, err)

@@ -67,7 +67,7 @@ type Membership struct {
 // New returns the membership as one member sees and changes it.
 func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
 
-// Lock waits for its turn, and keeps the members as they are until Unlock. It fails if the context ends first.
+// Lock waits for its turn, and keeps other changes of the members by this node out until Unlock. It fails if the context ends first.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {
 	case m.changing <- struct{}{}:

@@ -36,13 +36,14 @@ func (o *Offer) Fingerprint() []byte {
 	return append(first[:], second[:]...)
 }
 
-// before returns the offer as a cluster can apply it in which a version of the log is in force.
-func (o Offer) before(version uint32) *Offer {
+// asOf returns the offer without settings that a version of the log does not know.
+func (o Offer) asOf(version uint32) *Offer {
 	o.Settings = o.Settings.Before(version)
 	return &o
 }
 
-// changed returns the offer with only that which is not as it was: the other half stays in force.
+// changed returns the offer to propose. If only the settings or only the policy differ from what this node offered last, the other half is what is in
+// force. Otherwise it is the whole offer.
 func (o *Offer) changed(configured bool, last, now []byte, inForce fsm.Settings) *Offer {
 	changed := *o
 	const half = sha256.Size

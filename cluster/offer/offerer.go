@@ -13,7 +13,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Memory keeps the fingerprint of what this member offered last. The functions block until the disk has it.
+// Memory keeps the fingerprint of what this member offered last. Save returns when the disk has it.
 type Memory interface {
 	Load() ([]byte, error)
 	Save([]byte) error
@@ -67,7 +67,7 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	o.mu.Lock()
 	wanted := o.current
 	o.mu.Unlock()
-	current := wanted.before(o.env.Version())
+	current := wanted.asOf(o.env.Version())
 	now := current.Fingerprint()
 	last, err := o.env.Offered.Load()
 	if err != nil {
@@ -76,16 +76,16 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	inForce, configured := o.env.Settings()
 	switch {
 	case configured && (bytes.Equal(last, now) || bytes.Equal(last, wanted.Fingerprint())):
-		return nil // the second, while an old log is applied again in which an older version is in force
-	case configured && bytes.Equal(last, wanted.before(fsm.VersionClientShares-1).Fingerprint()):
+		return nil // the second is true while an old log is applied again, in which an older version is in force
+	case configured && bytes.Equal(last, wanted.asOf(fsm.VersionClientShares-1).Fingerprint()):
 		// The settings are as this node offered them, and a newer version of the log came into force: only what that brings is new.
 		if err := o.addShares(ctx, inForce, current.Settings.Limits); err != nil {
 			return err
 		}
-	case configured && len(last) != len(now):
+	case configured && len(last) != len(now): // this node has never offered
 		same := Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}
 		if !bytes.Equal(same.Fingerprint(), now) {
-			o.env.Log.Warn("this node's settings differ from those in force in the cluster, which stay: a change on any node takes effect")
+			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
 		}
 	default:
 		if err := o.propose(ctx, current.changed(configured, last, now, inForce)); err != nil {
@@ -140,7 +140,7 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	return err
 }
 
-// Run offers this node's settings once it hears of a leader, and when they change.
+// Run offers this node's settings once the state has any or a leader is known, when they change, and when a newer version of the log comes into force.
 func (o *Offerer) Run(ctx context.Context) {
 	const retry = 500 * time.Millisecond
 	ticker := time.NewTicker(retry)

@@ -18,7 +18,7 @@ import (
 type proposal struct {
 	command fsm.Command
 	tag     any           // the caller's; returned by TakeTags or Failed, exactly once
-	queued  time.Duration // relative to Leadership.Began
+	queued  time.Duration // relative to Leadership.StartMonotonic
 }
 
 func (p *proposal) size() int {
@@ -80,9 +80,9 @@ type Environment struct {
 
 // Leadership is a raft leadership of this node: its term, and two clocks' readings at its start.
 type Leadership struct {
-	Term  uint64        // of raft
-	Began time.Duration // monotonic time when the LeaderStart was applied
-	Start int64         // cluster time when the LeaderStart was applied, in milliseconds
+	Term             uint64        // of raft
+	StartMonotonic   time.Duration // monotonic time when the LeaderStart was applied
+	StartClusterTime int64         // cluster time when the LeaderStart was applied, in milliseconds
 }
 
 // Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one
@@ -115,7 +115,7 @@ type Proposer struct {
 // New returns a proposer for a leadership. It proposes nothing until Run is called.
 func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
-		config: config, env: env, term: l.Term, began: l.Began, start: l.Start, lastNow: l.Start,
+		config: config, env: env, term: l.Term, began: l.StartMonotonic, start: l.StartClusterTime, lastNow: l.StartClusterTime,
 		slots: make(chan struct{}, config.InFlight), flights: make(chan *batch, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }

@@ -45,7 +45,7 @@ func exitCode(err error) (code int, silent bool) {
 		return exitUsage, false
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
 		return exitNotApplied, false
-	case errors.Is(err, client.ErrNotSent): // definitely not done
+	case errors.Is(err, client.ErrNotExecuted): // definitely not done
 		return exitServerError, false
 	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
 		return exitUnknown, false

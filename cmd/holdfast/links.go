@@ -41,7 +41,7 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 			return nil, &usageError{fmt.Errorf("cluster.tls: %w", err)}
 		}
 		if !secure.HasName(s.Node.ID) {
-			return nil, usagef("cluster.tls.certFile is %q: the certificate has to name the node, %s, beside its hosts: members that do not know its address yet ask for that", s.Cluster.TLS.CertFile, s.Node.ID)
+			return nil, usagef("cluster.tls.certFile is %q: the certificate must have %s, the id of the node, as a name: other members verify it before they know the address", s.Cluster.TLS.CertFile, s.Node.ID)
 		}
 	}
 	const dialTimeout = 3 * time.Second

@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // standIn is what EMQX 5 does as far as the driver sees it, written from its documentation: the system topics of clients that connect and
-// disconnect, with the payloads of the manual, and DELETE /api/v5/clients/{clientid} with an API key. It was not compared with the product.
+// disconnect, with the payloads of the manual, and, with an API key, the requests of the REST API that the driver makes. It was not compared with the product.
 type standIn struct {
 	mqtt.HookBase
 	server *mqtt.Server
@@ -244,8 +244,8 @@ func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	return told
 }
 
-// await returns the first disconnect of a client that ends a watch of the given time.
-func await(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
+// awaitDisconnect waits for a disconnect of a client that is no earlier than a watch.
+func awaitDisconnect(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
 	t.Helper()
 	for {
 		select {
@@ -268,11 +268,11 @@ func TestDisconnectsAreReported(t *testing.T) {
 	watch := d.Origin(nil).Time
 	left := time.Now()
 	client.Close()
-	await(t, told, "press", watch)
+	awaitDisconnect(t, told, "press", watch)
 	t.Logf("a watch of 0 s: ended after %v", time.Since(left).Round(time.Millisecond))
 }
 
-// † A client that takes its own connection over has not gone, also when the word of the old one's end comes last.
+// † A session takeover is no disconnect, even if the event of the old connection's end arrives last.
 func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	s := startStandIn(t)
 	d := newDriver(s, apiKey+":"+apiSecret)
@@ -290,7 +290,7 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 				t.Fatalf("reported as disconnected: %+v", disconnect)
 			}
 			if disconnect.ClientID == "other" && disconnect.Time >= late {
-				return // what came before has been looked at again
+				return // the earlier events have been checked again by now
 			}
 		case <-time.After(10 * time.Second):
 			t.Fatal("the other client's end is not told")

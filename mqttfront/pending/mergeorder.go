@@ -11,7 +11,7 @@ import (
 
 // mergeOrder returns the order in which one client sent its open requests. Each list is what one node holds, in the order of arrival there. A
 // list may lack requests, and may hold a later copy of a request in place of the original. If no request was sent twice, the result keeps the
-// order of every list. Where no list orders two requests, the one that arrived first goes first. Of a request that several lists hold, the one of
+// order of every list. Of the requests whose predecessors in all lists are placed, the one that arrived first goes next. Of a request that several lists hold, the one of
 // the first list is returned.
 //
 // The position of a copy that the client sent again is no evidence of the original order. SendOrder shows which copy is
@@ -62,7 +62,7 @@ type mergeNode struct {
 type mergeCopy struct {
 	list int
 	sent time.Time
-	// inversions counts pairs of another request and another list: the request precedes this copy in its list, and follows it in the other list.
+	// inversions is the number of pairs of another request and another list, where the request stands before this copy here and behind it there.
 	inversions int
 }
 
@@ -179,7 +179,7 @@ func (m *mergeGraph) medianDelays() []time.Duration {
 	return medianDelays
 }
 
-// suspicion is what speaks for it that a copy was sent later than another one.
+// suspicion is the evidence that a copy was sent later than the original.
 type suspicion struct {
 	inversions int
 	after      time.Duration // by how much later it looks
@@ -187,7 +187,7 @@ type suspicion struct {
 
 // compare orders copies by whether they contradict another list at all, then by how much later they look, then by how much they contradict.
 func (s suspicion) compare(other suspicion) int {
-	const precision = 100 * time.Millisecond // of the lags of sessions
+	const precision = 100 * time.Millisecond // to which the delays of sessions are known
 	return cmp.Or(cmp.Compare(min(s.inversions, 1), min(other.inversions, 1)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
 		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.after, other.after))
 }
@@ -199,21 +199,21 @@ func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
 		m.inversionsCounted = true
 	}
 	medianDelays := m.medianDelays()
-	var latest *mergeNode
+	var worstNode *mergeNode
 	var worst suspicion
 	at := 0
 	for _, n := range among {
 		for i, c := range n.copies {
 			s := suspicion{inversions: c.inversions, after: c.sent.Sub(n.sent) - medianDelays[c.list]}
-			if len(n.copies) > 1 && (latest == nil || s.compare(worst) > 0) {
-				latest, at, worst = n, i, s
+			if len(n.copies) > 1 && (worstNode == nil || s.compare(worst) > 0) {
+				worstNode, at, worst = n, i, s
 			}
 		}
 	}
-	if latest != nil {
-		latest.copies = slices.Delete(latest.copies, at, at+1)
+	if worstNode != nil {
+		worstNode.copies = slices.Delete(worstNode.copies, at, at+1)
 	}
-	return latest != nil
+	return worstNode != nil
 }
 
 // countInversions sets mergeCopy.inversions of some requests, from their places among each other.

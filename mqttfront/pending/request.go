@@ -87,14 +87,14 @@ func (r *Request) MessageExpired(now time.Time) bool {
 	return !r.Deadline.IsZero() && !now.Before(r.Deadline)
 }
 
-// AnswerKnown reports whether the answer is an error that follows from the message alone: it needs no log.
-func (r *Request) AnswerKnown() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }
+// IsInvalid reports whether the message alone decides that the answer is an error. It needs no log.
+func (r *Request) IsInvalid() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }
 
 // NeedsLogEntry reports whether executing the request needs an entry in the log.
-func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.AnswerKnown() }
+func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.IsInvalid() }
 
-// IsDeduplicated reports whether the dedup table keeps the outcome of the request, or of its refusal.
-func (r *Request) IsDeduplicated() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
+// UsesDedup reports whether the dedup table keeps the outcome of the request, or of its refusal.
+func (r *Request) UsesDedup() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
 
 // Absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
 func (r *Request) Absorb(other *Request) {

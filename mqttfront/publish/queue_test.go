@@ -36,8 +36,8 @@ func lose(q *queue, blamed bool) (abandoned []*Output) {
 	return q.requeue(blamed)
 }
 
-// † An output on which the broker ends its connection goes alone after the first time, and is given up when it ends the next as well, with the
-// other replies to the same client. Those of others are not.
+// † An output that was in flight when the broker ended the connection is sent again alone. If the broker ends that connection, too, the output is given
+// up, with the other replies to the same client. Replies to other clients are kept.
 func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 	q := newTestQueue(true)
 	poison, another, innocent := reply("robot", "a"), reply("robot", "b"), reply("press", "c")

@@ -13,7 +13,7 @@ import (
 // answerLocked sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log.
 func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
 	if r.State().IsHeld() {
-		l.load.add(r) // the outcome was known before anybody executed it here
+		l.load.add(r) // not counted yet: this leader did not execute it, it only sends the reply
 	}
 	l.pending.EndWrite(r)
 	r.MarkDelivering(index, time.Now())
@@ -60,8 +60,8 @@ func (l *Leader) Published(o *publish.Output) {
 	}
 }
 
-// NoSubscriber implements publish.Handler. It ends the watch of a client that does not subscribe, if the watch is older than the change: a client
-// may watch first and subscribe then.
+// NoSubscriber implements publish.Handler. The driver subscribes the client if it can. Otherwise the end of its watch is
+// proposed, which the state machine ignores if the watch is newer than the change.
 func (l *Leader) NoSubscriber(o *publish.Output) {
 	end := fsm.Command{
 		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
@@ -99,17 +99,17 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 		now := time.Now()
 		l.metrics.Stage(metrics.StagePublish, now.Sub(o.Queued))
 		l.load.turnaround += (now.Sub(r.Arrived) - l.load.turnaround) / 64
-		if o.Index == 0 || r.Read { // the log does not say that it is answered
+		if o.Index == 0 || r.Read { // no entry of the log tells the peers that it is answered
 			l.reportLocked(r.Command.ID)
 		}
-		l.answeredEarlierLocked(r)
+		l.markEarlierAnsweredLocked(r)
 		l.load.remove(r)
 		l.endLocked(r)
 	}
 }
 
-// answeredEarlierLocked notes that a request need not be answered any more, if an earlier leader executed it.
-func (l *Leader) answeredEarlierLocked(r *pending.Request) {
+// markEarlierAnsweredLocked notes that a request need not be answered any more, if an earlier leader executed it.
+func (l *Leader) markEarlierAnsweredLocked(r *pending.Request) {
 	if _, ok := l.earlier[r.Command.ID]; ok {
 		l.earlier[r.Command.ID] = true
 	}

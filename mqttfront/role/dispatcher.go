@@ -13,7 +13,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Dispatcher gives the node's role what arrives, and what the store says of the log. All methods are safe for concurrent use.
+// Dispatcher gives the node's role what arrives, and the outcomes of log entries that the store has applied. All exported methods but
+// SetStore are safe for concurrent use.
 type Dispatcher struct {
 	*tracker
 	role    role // guarded by tracker.mu
@@ -124,7 +125,7 @@ func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
 	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
 	for !d.stopped && !d.role.hasRoom(r) {
 		d.blocked.Store(true)
-		d.members.asked = time.Time{} // the wait may take long
+		d.members.asked = time.Time{} // ask again after the wait, which may take long
 		d.store.Flush()
 		d.room.Wait()
 	}
@@ -159,7 +160,7 @@ func (d *Dispatcher) dropSince(moment time.Time) {
 	}
 }
 
-// forgetArrivals is called when a session begins: what ended before it came does not come any more.
+// forgetArrivals is called when a session begins. It forgets which copies of answered requests are still expected: a new session does not bring them.
 func (d *Dispatcher) forgetArrivals() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

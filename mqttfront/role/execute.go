@@ -11,22 +11,22 @@ import (
 
 // executeLocked executes a request: it gives it to the store, or answers it directly. mayRefuse is true for a request that arrives while this node
 // serves: if it waited too long, or its client has too many under way, it is refused. It is false for requests that were held here or by
-// peers.
+// peers: of these only SCANs are refused.
 func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	now := time.Now()
 	if r.Expired(now) {
 		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
-		if !r.IsDeduplicated() {
+		if !r.UsesDedup() {
 			l.endLocked(r)
 			return
 		}
 	}
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
 	hasOutcome := r.State() == pending.StateDuplicate || r.Outcome() != 0
-	rejectOnly := r.IsDeduplicated() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
+	rejectOnly := r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
 	overload := ""
-	if mayRefuse && !rejectOnly && !r.AnswerKnown() {
+	if mayRefuse && !rejectOnly && !r.IsInvalid() {
 		overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
 	}
 	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
@@ -54,7 +54,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	l.load.add(r)
 	command := r.Command
 	switch {
-	case r.AnswerKnown():
+	case r.IsInvalid():
 		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: command.Error})
 		return
 	case overloaded && mayRefuseUnlogged(r):
@@ -82,7 +82,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	}
 }
 
-// outcomeMayBeForgotten reports whether a request of another node expired so long ago that its outcome, if it has one, may be forgotten.
+// outcomeMayBeForgotten reports whether a request that a peer held is past its HoldUntil for so long that its outcome, if it has one, may be forgotten.
 func (l *Leader) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
 	return r.FromPeer && now.After(r.HoldUntil.Add(l.config.DedupMargin))
 }
@@ -94,13 +94,13 @@ func (l *Leader) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
 }
 
 // resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client is to be answered: the dedup table had an outcome with
-// a reply, and the request has not expired. Otherwise it ends the request without a reply, and sets silent.
+// a reply, and the request has not expired. Otherwise it ends the request without a reply, and sets Leader.silent.
 func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeNoReply && !r.Expired(time.Now()) {
 		return true
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
-	l.answeredEarlierLocked(r)
+	l.markEarlierAnsweredLocked(r)
 	l.silent = true
 	l.pending.EndWrite(r)
 	l.load.remove(r)

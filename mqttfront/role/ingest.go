@@ -48,7 +48,7 @@ func (ingestAtLeader) rejectsRedelivery(r *pending.Request, expiredHere, noReply
 // age. Brokers also deliver expired messages, with one second left.
 func (ingestAtLeader) isOfUnknownAge(r, earlier *pending.Request) bool {
 	const leftWhenExpired = time.Second
-	if !r.Redelivered || !r.IsDeduplicated() || r.Deadline.Sub(r.Arrived) > leftWhenExpired {
+	if !r.Redelivered || !r.UsesDedup() || r.Deadline.Sub(r.Arrived) > leftWhenExpired {
 		return false
 	}
 	return earlier == nil || !earlier.IsOpen()

@@ -62,7 +62,7 @@ func markDuplicates(byNode map[string][]*pending.Request) {
 // mustMerge reports whether a request that a peer holds is to be executed, or to be refused in the log. Other expired requests
 // are ignored: the dedup table may have forgotten their outcomes.
 func mustMerge(r *pending.Request, now time.Time) bool {
-	return !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()
+	return !r.Expired(now) || r.IsOpen() && r.UsesDedup()
 }
 
 // extendExpiredCopies makes each expired copy absorb a copy on another node that has not expired, so that the request can be executed at the expired

@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/load"
 )
 
-// newRaftRole is a member of a bare raft cluster: one entry for each command, nothing is done with it, and no MQTT. The leader puts
+// newRaftRole returns the command that runs a member of a bare raft cluster: one entry for each command, nothing is done with it, and no MQTT. The leader puts
 // the load on itself when it is asked to over HTTP, which is also how it says that it leads.
 func newRaftRole() *cobra.Command {
 	var name, dir, listen, peer, peers string
@@ -53,7 +53,7 @@ func openRaft(name, dir, peer string, peers []string) (*raft.Raft, error) {
 		return nil, err
 	}
 	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, "raft.db"), BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}, // as the store's
+		Path: filepath.Join(dir, "raft.db"), BoltOptions: &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}, // as those of holdfast's own log
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (nothing) Restore(snapshot io.ReadCloser) error { return snapshot.Close() }
 
 type raftLoad struct{ raft *raft.Raft }
 
-// ServeHTTP answers GET with whether this member leads, and POST of load.Options with a load.Result.
+// ServeHTTP answers GET with whether this member leads, and POST of loadOptions with a load.Result.
 func (l raftLoad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l.raft.State() != raft.Leader {
 		http.Error(w, "not the leader", http.StatusServiceUnavailable)

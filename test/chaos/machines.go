@@ -12,7 +12,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps a machine from being started until it is released. Nobody looks at whether it runs just then.
+// hold keeps a machine from being started until it is released. It waits until no check of whether it runs is under way.
 func (m *machine) hold() {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -27,7 +27,7 @@ func (m *machine) held() bool {
 	return m.down > 0
 }
 
-// release starts a machine that nobody else holds, with what is wrong with its network.
+// release starts a machine that nobody else holds, with the faults of its network.
 func (w *world) release(ctx context.Context, m *machine) error {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -41,7 +41,7 @@ func (w *world) release(ctx context.Context, m *machine) error {
 	return m.start(ctx)
 }
 
-// start starts a machine. Its life is held.
+// start starts a machine. m.life must be held.
 func (m *machine) start(ctx context.Context) error {
 	if err := m.do(ctx, "start"); err != nil {
 		return err
@@ -155,10 +155,10 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	return v, ""
 }
 
-// settle waits until all machines are members and have the same state, and returns what is missing at the end of its patience.
+// settle waits until all machines are members and tell their state, and returns what is missing at the end of its patience. States that differ are a violation.
 func (w *world) settle(ctx context.Context, patience time.Duration) (v verification, missing string) {
-	for given := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
-		if v, missing = w.verify(ctx); missing == "" || time.Now().After(given) || ctx.Err() != nil {
+	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) || ctx.Err() != nil {
 			return v, missing
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// runOnce runs a cluster under faults and judges it. The containers are taken down in any case; what they wrote is kept when a promise
-// was broken.
+// runOnce runs a cluster under faults and judges it. Unless o.keep is set, the containers are taken down, and what they wrote is
+// removed if no promise was broken and nothing failed.
 func runOnce(ctx context.Context, o options) error {
 	o.command = o.again()
 	if err := makeRoom(o.folder); err != nil {
@@ -63,26 +63,30 @@ func (o *options) again() string {
 		suffix = " INGEST=leader"
 	}
 	if o.smoke {
-		return fmt.Sprintf("make chaos-smoke SEED=%d%s", o.seed, suffix)
+		return fmt.Sprintf("make chaos-smoke SEED=%d%s", o.seed, suffix) + o.mutantOption()
 	}
 	text := fmt.Sprintf("make chaos SEED=%d NODES=%d DURATION=%v%s", o.seed, o.nodes, o.duration, suffix)
 	if len(o.kinds) > 0 {
 		text += fmt.Sprintf(" FAULTS=%q", strings.Join(o.kinds, ","))
 	}
-	if o.mutant != "" {
-		text += " MUTANT=" + o.mutant
-	}
-	return text
+	return text + o.mutantOption()
 }
 
-// violated is the file that marks the folder of a run in which a promise was broken.
+func (o *options) mutantOption() string {
+	if o.mutant == "" {
+		return ""
+	}
+	return " MUTANT=" + o.mutant
+}
+
+// violated is the file that marks the folder of a run in which a promise was broken, or that failed.
 const violated = "VIOLATED"
 
 func markViolated(folder string) error {
 	return os.WriteFile(filepath.Join(folder, violated), nil, 0o644)
 }
 
-// makeRoom makes an empty folder. What another run has left there is removed, unless a promise was broken: then it gets another name.
+// makeRoom makes an empty folder. What another run has left there is removed, unless it is marked as violated: then it gets another name.
 func makeRoom(folder string) error {
 	switch {
 	case !exists(folder):
@@ -102,7 +106,7 @@ func makeRoom(folder string) error {
 	return os.MkdirAll(folder, 0o755)
 }
 
-// live is the life of the cluster: it starts, is disturbed, heals and ends.
+// live runs the cluster: it starts it, injects the faults, waits until it has healed and judges it.
 func (w *world) live(ctx context.Context) error {
 	if err := w.up(ctx); err != nil {
 		return err

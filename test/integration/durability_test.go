@@ -95,7 +95,7 @@ func testKill(t *testing.T, logStore string, count int) {
 	if string(value) != "holder" || version != lock || err != nil {
 		t.Errorf("lock: %q %v, %v; want the version %v", value, version, err, lock)
 	}
-	if _, err := store.Set(t.Context(), "lock", nil); !errors.Is(err, client.ErrTokenRequired) {
+	if _, err := store.Set(t.Context(), "lock", nil); !errors.Is(err, client.ErrFencingTokenRequired) {
 		t.Errorf("the token was lost: %v", err)
 	}
 	if _, err := store.Set(t.Context(), "short", nil, client.Expire(300*time.Millisecond)); err != nil {

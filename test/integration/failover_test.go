@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// repetitions is how often each failure is repeated, and by how much the bounds are stretched: HOLDFAST_REPEAT measures, on a
-// machine that does nothing else; otherwise other tests run beside this one, and a few rounds show that no request fails.
+// repetitions is how often each failure is repeated, and the factor of the bounds in time. HOLDFAST_REPEAT is for measuring on a machine that does
+// nothing else. Otherwise other tests run beside this one, and two rounds show that no request fails.
 func repetitions(t testing.TB) (count int, slack time.Duration) {
 	t.Helper()
 	text := os.Getenv("HOLDFAST_REPEAT")
@@ -30,14 +30,14 @@ const failureClients = 64
 // failure is something that happens to a member, and how late requests may be because of it.
 type failure struct {
 	name   string
-	strike func(t *testing.T, m members) // returns when the member is back, or stopped
-	most   time.Duration                 // the latest request
-	p99    time.Duration                 // of the requests that were under way
+	strike func(t *testing.T, m members) // returns when all members are ready
+	most   time.Duration                 // bounds the latency of each request around the failure
+	p99    time.Duration                 // bounds the 99th percentile of the same requests
 	// settings are those of the members beyond the defaults.
 	settings []string
 }
 
-// lean are the settings that save most.
+// lean are the settings with which members use the least of processor and disk.
 func lean() []string { return []string{"--cluster.ingest", "leader", "--cluster.logStore", "wal"} }
 
 func killLeader(t *testing.T, m members) {

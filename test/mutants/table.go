@@ -209,9 +209,9 @@ func frontEnd() []Mutant {
 		one("expiry_displaces", "an expired request no longer orders the requests behind it", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0").shownBy("requests that expire while there is no leader"),
 		one("expiry_elsewhere", "a request that expired at a peer is ignored, and not refused in the log", "order of a client", "mqttfront/role/merge.go",
-			"\treturn !r.Expired(now) || r.IsOpen() && r.IsDeduplicated()\n", "\treturn !r.Expired(now)\n").shownBy("requests that expire while there is no leader"),
+			"\treturn !r.Expired(now) || r.IsOpen() && r.UsesDedup()\n", "\treturn !r.Expired(now)\n").shownBy("requests that expire while there is no leader"),
 		one("redelivery_of_any_age", "a redelivery in the leader's session is executed however old it may be", "exactly once", "mqttfront/role/ingest.go",
-			"\tif !r.Redelivered || !r.IsDeduplicated() || ", "\tif true || !r.IsDeduplicated() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
+			"\tif !r.Redelivered || !r.UsesDedup() || ", "\tif true || !r.UsesDedup() || ").shownBy("flapping leadership", "reset connections", "leader that is deposed and does not hear of it"),
 		{
 			Name: "merge_late_copies", What: "the merge follows the order of a peer also where that has a copy sent later", Check: "order of a client", Edits: []overlay.Edit{{
 				File: "mqttfront/pending/merge.go", Old: "\t\tp.arrange(append(here, added...), evidence(here, elsewhere), affected, open)\n",

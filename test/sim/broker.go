@@ -34,12 +34,12 @@ type broker struct {
 	up       bool
 	sessions map[string]*session
 	stalled  string        // the client that gets nothing for now
-	losses   []sessionLoss // of sessions that had a subscription
+	losses   []sessionLoss // ends of sessions that had a subscription
 	port     *port
 	work     sync.WaitGroup
 }
 
-// sessionLoss is the end of a session that the broker had kept.
+// sessionLoss is the end of a session.
 type sessionLoss struct {
 	client string
 	at     time.Time
@@ -63,7 +63,7 @@ type session struct {
 type attachment struct {
 	session *session
 	wake    chan struct{} // has room for one
-	gone    chan struct{} // closed when the broker ends the connection
+	gone    chan struct{} // closed when the connection ends
 	reason  byte          // of the DISCONNECT; 0 is none
 	once    sync.Once
 }
@@ -126,8 +126,8 @@ func (b *broker) start() error {
 	return nil
 }
 
-// stop ends all connections. Without its queues it forgets all sessions, as a broker without persistence does.
-func (b *broker) stop(keepQueues bool) {
+// stop ends all connections. Without them it forgets all sessions, as a broker without persistence does.
+func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
 	b.port.die(false)
@@ -135,7 +135,7 @@ func (b *broker) stop(keepQueues bool) {
 		if s.attached != nil {
 			b.detachLocked(s.attached)
 		}
-		if !keepQueues {
+		if !keepSessions {
 			b.drop(s)
 		}
 	}
@@ -226,7 +226,7 @@ func (b *broker) drop(s *session) {
 	}
 }
 
-// forget drops a session, and ends its connection with a word, as an operator may.
+// forget drops a session, and ends its connection with a DISCONNECT packet, as an operator may.
 func (b *broker) forget(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -28,7 +28,7 @@ const (
 func black() color.Color { return rgba(30, 30, 30, 255) }
 func grey() color.Color  { return rgba(200, 200, 200, 255) }
 
-// row is a place for a fault's bar and label.
+// placed is a fault with the row of its bar and label.
 type placed struct {
 	record.Fault
 	row int
