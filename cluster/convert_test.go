@@ -130,9 +130,9 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	}
 	n.must(t, set("k", "w"))
 	late = startMember(t, network, "n3", members, openStores(t, dir, raftlog.WAL), small)
-	waitFor(t, "it has caught up", func() bool { return late.replica.Status().Index >= n.replica.Status().Index })
+	waitFor(t, "it has caught up", func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	n.must(t, set("k", "x"))
-	waitFor(t, "it follows", func() bool { return late.replica.Status().Index >= n.replica.Status().Index })
+	waitFor(t, "it follows", func() bool { return late.Status().State.Index >= n.Status().State.Index })
 	if first, err := late.env.Stores.Log.FirstIndex(); err != nil || first < 10 {
 		t.Errorf("it was sent entries, not a snapshot: the log begins at %d: %v", first, err)
 	}
@@ -190,9 +190,9 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	next := leader(t, others...)
 	next.must(t, set("after", "v"))
 	back := startMember(t, network, id, nil, stores[id], long)
-	for deadline := time.Now().Add(20 * time.Second); back.replica.Status().Index < next.replica.Status().Index; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); back.Status().State.Index < next.Status().State.Index; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it is at %d, the leader at %d", back.replica.Status().Index, next.replica.Status().Index)
+			t.Fatalf("it is at %d, the leader at %d", back.Status().State.Index, next.Status().State.Index)
 		}
 	}
 }

@@ -216,7 +216,7 @@ func leader(t testing.TB, members ...*member) *member {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		for _, m := range members {
-			if m.commands.leadership.Load() != nil && m.self.raft.State() == raft.Leader {
+			if m.leadsForTest() && m.raftForTest().State() == raft.Leader {
 				select {
 				case <-m.recorder.serving:
 					return m

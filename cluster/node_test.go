@@ -54,24 +54,24 @@ func TestThreeNodesAgree(t *testing.T) {
 	if value, err := n.get("k5"); value != "299" && err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
-	want := n.replica.Status()
+	want := n.Status().State
 	for _, m := range members {
-		for m.replica.Status().Index < want.Index {
+		for m.Status().State.Index < want.Index {
 			_, changed := m.replica.StatusAndChange()
 			<-changed
 		}
 		m.recorder.mu.Lock()
 		entries := len(m.recorder.outcomes)
 		m.recorder.mu.Unlock()
-		if entries == 0 || m.replica.Status().Keys != 7 {
-			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.replica.Status())
+		if entries == 0 || m.Status().State.Keys != 7 {
+			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.Status().State)
 		}
 	}
 	var hashes []uint64
 	for _, m := range members {
-		hashes = append(hashes, m.replica.Status().Hash)
+		hashes = append(hashes, m.Status().State.Hash)
 	}
-	if leader := n.replica.Status(); leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
+	if leader := n.Status().State; leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
 		t.Errorf("hashes %v", hashes)
 	}
 }
@@ -79,7 +79,7 @@ func TestThreeNodesAgree(t *testing.T) {
 // Commands are batched: while an entry is on its way, the next one gathers.
 func TestCommandsGatherWhileAnEntryIsInFlight(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	before := n.self.raft.LastIndex()
+	before := n.raftForTest().LastIndex()
 	replies := make([]*reply, 2000)
 	for i := range replies {
 		replies[i] = newReply()
@@ -94,7 +94,7 @@ func TestCommandsGatherWhileAnEntryIsInFlight(t *testing.T) {
 		}
 		last = r.index
 	}
-	if entries := n.self.raft.LastIndex() - before; entries > 1000 {
+	if entries := n.raftForTest().LastIndex() - before; entries > 1000 {
 		t.Errorf("%d entries for 2000 commands", entries)
 	}
 }
@@ -175,7 +175,7 @@ func TestLeadershipTransferKeepsTheState(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
 	first.must(t, set("k", "v"))
-	if err := first.members.TransferIfLeading(t.Context(), ""); err != nil {
+	if err := first.transferForTest(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	second := leader(t, members...)
@@ -199,19 +199,19 @@ func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 		w.Peers = peers
 	})
 	n := leader(t, members...)
-	term := n.commands.leadership.Load().term
-	if err := n.commands.confirmTerm(t.Context(), term); err != nil {
+	term := n.raftForTest().CurrentTerm()
+	if err := n.confirmForTest(t.Context(), term); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.commands.confirmTerm(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.confirmForTest(t.Context(), term-1); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("of a term that is over: %v", err)
 	}
 	peers.set(answers{term: term + 1})
-	if err := n.commands.confirmTerm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.confirmForTest(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when the others know a later term: %v", err)
 	}
 	peers.set(answers{err: peer.ErrUnreachable})
-	if err := n.commands.confirmTerm(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
+	if err := n.confirmForTest(t.Context(), term); !errors.Is(err, peer.ErrUnconfirmed) {
 		t.Errorf("when nobody answers: %v", err)
 	}
 }
@@ -253,7 +253,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 			n.wall.mu.Lock()
 			n.wall.offset = wrong
 			n.wall.mu.Unlock()
-			n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
+			n.watch.noteAnswers(n.pollForTest(t.Context()))
 			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}
@@ -265,10 +265,10 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.watch.noteAnswers(n.watch.peers.Poll(t.Context(), time.Second))
+	n.watch.noteAnswers(n.pollForTest(t.Context()))
 	for _, wrong := range []int64{120_000, -120_000} {
 		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
-			answered := n.watch.peers.Poll(t.Context(), time.Second)
+			answered := n.pollForTest(t.Context())
 			if len(answered) != 2 {
 				t.Fatalf("%d members answered", len(answered))
 			}

@@ -26,24 +26,24 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 		for i := from; i < to; i++ {
 			lead.must(t, set(fmt.Sprint("k", i), "v"))
 		}
-		return lead.self.raft.LastIndex()
+		return lead.raftForTest().LastIndex()
 	}
 	reach := func(index uint64) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); follower.replica.Status().Index < index; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); follower.Status().State.Index < index; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("the follower has applied %d of %d", follower.replica.Status().Index, index)
+				t.Fatalf("the follower has applied %d of %d", follower.Status().State.Index, index)
 			}
 		}
 	}
 	reach(write(0, 10))
-	older := lead.self.raft.Snapshot()
+	older := lead.raftForTest().Snapshot()
 	if err := older.Error(); err != nil {
 		t.Fatal(err)
 	}
 	applied := write(10, 20)
 	reach(applied)
-	if err := follower.self.raft.Snapshot().Error(); err != nil {
+	if err := follower.raftForTest().Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
 	if first, err := follower.snapshots.raftLog.FirstIndex(); err != nil || first+1 < applied {
@@ -56,7 +56,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	}
 
 	// From here on the test is the leader of a later term.
-	term := follower.self.raft.CurrentTerm() + 100
+	term := follower.raftForTest().CurrentTerm() + 100
 	wire := network.Transport("n3", DefaultConfig().Timing)
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n3"), Addr: []byte("n3")}
 	meta, content, err := older.Open()
@@ -72,7 +72,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	if err := wire.InstallSnapshot(follower.ID(), raft.ServerAddress(follower.ID()), &install, &installed, content); err != nil || !installed.Success || installed.Term != term {
 		t.Fatalf("%+v, %v", installed, err)
 	}
-	if now := follower.replica.Status().Index; now != applied {
+	if now := follower.Status().State.Index; now != applied {
 		t.Errorf("the follower goes on from index %d and had applied %d", now, applied)
 	}
 	previous, added := raft.Log{Index: meta.Index, Term: meta.Term}, []*raft.Log{}
@@ -95,10 +95,10 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 		}
 		previous, added = *batch[len(batch)-1], added[len(batch):]
 	}
-	if commit, last := follower.self.raft.CommitIndex(), follower.self.raft.LastIndex(); commit != applied+2 || last != applied+2 {
+	if commit, last := follower.raftForTest().CommitIndex(), follower.raftForTest().LastIndex(); commit != applied+2 || last != applied+2 {
 		t.Errorf("committed %d, last %d, want %d", commit, last, applied+2)
 	}
-	if keys := follower.replica.Status().Keys; keys != 20 {
+	if keys := follower.Status().State.Keys; keys != 20 {
 		t.Errorf("%d keys", keys)
 	}
 }

@@ -47,30 +47,30 @@ func TestAppliedIsNeverReportedAsNotDone(t *testing.T) {
 		})
 	})
 	<-reading
-	last := m.self.raft.LastIndex()
+	last := m.raftForTest().LastIndex()
 	if !m.Propose(set("k", "v"), r) {
 		t.Fatal("not taken up")
 	}
 	m.Flush()
-	for m.self.raft.LastIndex() == last {
+	for m.raftForTest().LastIndex() == last {
 		<-time.After(time.Millisecond)
 	}
 	close(q.quit)
-	for m.commands.leadership.Load() != nil {
+	for m.leadsForTest() {
 		<-time.After(time.Millisecond)
 	}
 	close(slow)
 	viewing.Wait()
 	<-r.done
 	if r.failed && !r.unknown {
-		t.Errorf("reported as not done; the key is there: %v", m.replica.Status().Keys == 1)
+		t.Errorf("reported as not done; the key is there: %v", m.Status().State.Keys == 1)
 	}
 }
 
 // After an Advance has raised cluster time, keys still expire in time.
 func TestTicksAfterAdvance(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
-	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.replica.Status().Now + 3_600_000}})
+	n.must(t, fsm.Command{Kind: fsm.KindAdvance, Floor: fsm.Floor{Now: n.Status().State.Now + 3_600_000}})
 	command := set("k", "v")
 	command.TTL = 100
 	start := time.Now()

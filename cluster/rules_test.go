@@ -52,16 +52,16 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 	for leader(t, members...) != old {
 		waitFor(t, "n1 leads", func() bool {
 			for _, m := range members[1:] {
-				_ = m.members.TransferIfLeading(t.Context(), "n1") // only the leader does it
+				_ = m.transferForTest(t.Context(), "n1") // only the leader does it
 			}
-			return old.commands.leadership.Load() != nil
+			return old.leadsForTest()
 		})
 	}
 	old.must(t, set("k", "old"))
 	cut(old, members[1:]...)
 	next := leader(t, members[1:]...)
 	next.must(t, set("k", "new"))
-	if old.self.raft.State() != raft.Leader {
+	if old.raftForTest().State() != raft.Leader {
 		t.Fatal("the old leader knows that it is none: the test shows nothing")
 	}
 	if value, err := old.get("k"); err == nil {
@@ -80,7 +80,7 @@ func TestDeposedLeaderDoesNotRead(t *testing.T) {
 func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
-	status := n.replica.Status()
+	status := n.Status().State
 	for name, entry := range map[string]fsm.Entry{
 		"one is missing": {Term: status.LeaderTerm, Number: status.Number + 2},
 		"again":          {Term: status.LeaderTerm, Number: status.Number},
@@ -89,7 +89,7 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			entry.Commands = []fsm.Command{set("k", name)}
-			future := n.self.raft.ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
+			future := n.raftForTest().ApplyLog(raft.Log{Data: fsm.AppendEntry(nil, &entry)}, 0)
 			if err := future.Error(); err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 func TestReadsBehindAConfiguration(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	n.must(t, set("k", "v"))
-	if err := n.self.raft.AddNonvoter("n9", "nowhere", 0, 0).Error(); err != nil {
+	if err := n.raftForTest().AddNonvoter("n9", "nowhere", 0, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	if value, err := n.get("k"); value != "v" || err != nil {
@@ -128,18 +128,18 @@ func TestFlappingLeadersLetKeysExpire(t *testing.T) {
 		var n *member
 		waitFor(t, "somebody leads", func() bool {
 			for _, m := range members {
-				if m.commands.leadership.Load() != nil {
+				if m.leadsForTest() {
 					n = m
 				}
 			}
 			return n != nil
 		})
-		if n.replica.Status().Keys == 0 {
+		if n.Status().State.Keys == 0 {
 			return
 		}
 		<-time.After(200 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = n.members.TransferIfLeading(ctx, "") // it may have lost it meanwhile
+		_ = n.transferForTest(ctx, "") // it may have lost it meanwhile
 		cancel()
 	}
 	t.Error("the lock did not expire")
@@ -160,14 +160,14 @@ func TestFastClockEndsNoLock(t *testing.T) {
 			m.wall.mu.Unlock()
 		}
 	}
-	if err := n.members.TransferIfLeading(t.Context(), ""); err != nil {
+	if err := n.transferForTest(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	next := leader(t, members...)
 	if next == n {
 		t.Fatal("no other leader")
 	}
-	waitFor(t, "the lock expires", func() bool { return next.replica.Status().Keys == 0 })
+	waitFor(t, "the lock expires", func() bool { return next.Status().State.Keys == 0 })
 	if took := time.Since(began); took < 2500*time.Millisecond {
 		t.Errorf("a lock of 2.5 s was lost after %v", took)
 	}
@@ -188,13 +188,13 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 		n.wall.offset = 3_600_000
 		n.wall.mu.Unlock()
 		n.must(t, set("k", "v"))
-		if ahead := n.replica.Status().Wall - time.Now().UnixMilli(); ahead > 5_000 {
+		if ahead := n.Status().State.Wall - time.Now().UnixMilli(); ahead > 5_000 {
 			t.Fatalf("the cluster's clock is %d ms ahead", ahead)
 		}
 		n.wall.mu.Lock()
 		n.wall.offset = 0
 		n.wall.mu.Unlock()
-		if err := n.members.TransferIfLeading(t.Context(), ""); err != nil {
+		if err := n.transferForTest(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		n = leader(t, members...)
@@ -207,11 +207,11 @@ func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
 	n.must(t, command)
-	index := n.replica.Status().Index
+	index := n.Status().State.Index
 	<-time.After(50 * time.Millisecond) // the proposer sleeps
 	began := time.Now()
 	n.SetPublished(index)
-	waitFor(t, "the mark is in the log", func() bool { return n.replica.Status().Published >= index })
+	waitFor(t, "the mark is in the log", func() bool { return n.Status().State.Published >= index })
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("after %v", took)
 	}
@@ -224,17 +224,17 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	first := leader(t, members...)
 	first.must(t, set("k", "1"))
 	first.must(t, set("k", "2"))
-	index := first.replica.Status().Index
+	index := first.Status().State.Index
 	second := first
 	for second == first { // the acknowledgement comes when the leadership has just ended
-		if err := first.members.TransferIfLeading(t.Context(), ""); err != nil {
+		if err := first.transferForTest(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "its proposer is gone", func() bool { return first.commands.proposer.Load() == nil })
 		first.SetPublished(index)
 		second = leader(t, members...)
 	}
-	if err := second.members.TransferIfLeading(t.Context(), string(first.ID())); err != nil {
+	if err := second.transferForTest(t.Context(), string(first.ID())); err != nil {
 		t.Fatal(err)
 	}
 	if again := leader(t, members...); again != first {
@@ -242,7 +242,7 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 	}
 	first.must(t, set("k", "3"))
 	first.must(t, set("k", "4")) // its entry was stamped after everything that the leadership began with
-	if got := first.replica.Status().Published; got >= index {
+	if got := first.Status().State.Published; got >= index {
 		t.Errorf("the log's mark is %d, and nothing was published in this leadership", got)
 	}
 }
@@ -260,9 +260,9 @@ func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 		loseBroker(false)
 		n = leader(t, members...)
 		loseBroker(true)
-		term := n.self.raft.CurrentTerm()
+		term := n.raftForTest().CurrentTerm()
 		<-time.After(600 * time.Millisecond)
-		return n.self.raft.State() == raft.Leader && n.self.raft.CurrentTerm() == term
+		return n.raftForTest().State() == raft.Leader && n.raftForTest().CurrentTerm() == term
 	}
 	for attempt := 0; !stays(); attempt++ { // a busy machine may cost a leadership, but not each
 		if attempt == 5 {
@@ -276,7 +276,7 @@ func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 		}
 	}
 	better.recorder.brokerDown.Store(false)
-	waitFor(t, "the one with a broker leads", func() bool { return better.self.raft.State() == raft.Leader })
+	waitFor(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
 }
 
 // What an observer tells reaches the others; what they hold can be collected, page by page.
@@ -342,7 +342,7 @@ func TestVerifyFindsAReplicaThatDiffers(t *testing.T) {
 func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	waitFor(t, "every member is known to know how", func() bool { return n.replica.Status().Version >= fsm.VersionRestore })
+	waitFor(t, "every member is known to know how", func() bool { return n.Status().State.Version >= fsm.VersionRestore })
 	for i := range 2000 {
 		if !n.Propose(set(fmt.Sprint("k", i), string(make([]byte, 1000))), nil) {
 			t.Fatal("not taken up")
@@ -385,7 +385,7 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
 	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
 	if err := n.Membership().Add(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a node with a cluster of its own: %v", err)
@@ -405,8 +405,8 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
-	if err := n.members.TransferIfLeading(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
+	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
+	if err := n.transferForTest(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("the leadership to a non-voter: %v", err)
 	}
 	if err := n.Membership().Remove(t.Context(), "nobody"); !errors.Is(err, peer.ErrRefused) {
@@ -416,13 +416,13 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "it votes", func() bool {
-		server, ok := peer.Find(n.self.servers(), "n2")
+		server, ok := peer.Find(n.serversForTest(), "n2")
 		return ok && server.Suffrage == raft.Voter
 	})
 	if err := n.Membership().Add(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
-	fresh.self.raft.Shutdown()
+	fresh.raftForTest().Shutdown()
 	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
 	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
@@ -433,18 +433,18 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
-	waitFor(t, "the version is in force", func() bool { return n.replica.Status().Version >= fsm.VersionPinNonVoter })
+	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
 	fresh := startMember(t, network, "n2", nil, memoryStores())
 	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it has caught up", func() bool { return fresh.replica.Status().Index > 0 })
+	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
 	<-time.After(stabilization + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	for began := time.Now(); time.Since(began) < 3*peer.PollInterval; <-time.After(10 * time.Millisecond) {
-		if _, member := peer.Find(n.self.servers(), "n2"); member {
+		if _, member := peer.Find(n.serversForTest(), "n2"); member {
 			t.Fatal("it is a member again")
 		}
 	}
@@ -454,7 +454,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	answered := n.watch.peers.Poll(t.Context(), time.Second)
+	answered := n.pollForTest(t.Context())
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
@@ -535,6 +535,6 @@ func TestTransferThatCameToNothing(t *testing.T) {
 	wire.Connect(there.LocalAddr(), there)
 	there.Connect(wire.LocalAddr(), wire)
 	waitFor(t, "it is tried again when the member keeps up", func() bool {
-		return first.Membership().Transfer(t.Context(), to) == nil || first.self.raft.State() != raft.Leader
+		return first.Membership().Transfer(t.Context(), to) == nil || first.raftForTest().State() != raft.Leader
 	})
 }
