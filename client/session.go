@@ -15,10 +15,11 @@ import (
 	"holdfast/internal/topics"
 )
 
-// session is one connection to the broker.
+// session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
 type session struct {
-	deliver   func(*paho.Publish)       // a reply or a notification
-	toSend    func(*call) *paho.Publish // marks a request as sent; nil if its caller has stopped waiting
+	deliver func(*paho.Publish) // a reply or a notification
+	// toSend marks a request as sent. It returns nil if its caller has stopped waiting. again says that an earlier session has sent it.
+	toSend    func(*call) (publish *paho.Publish, again bool)
 	mqtt      *paho.Client
 	conn      *mqttconn.Conn
 	acks      *mqttconn.Acks
@@ -170,7 +171,7 @@ func (c *Client) deliver(p *paho.Publish) {
 }
 
 // resume makes a session the one that commands use. What is under way is sent again, in order, and watches are made anew:
-// the store has ended them with the old connection.
+// the store may have ended them with the old connection.
 func (c *Client) resume(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,7 +201,7 @@ func (c *Client) resume(s *session) {
 }
 
 // remembered bounds for how long a call is sent again. The store deduplicates a request for its message expiry, of which it counts at most
-// 10 min, and at least 2 min more. A call ends with its message expiry, so only calls that wait for more than 10 min reach this bound.
+// 10 min, and 2 min more. A call ends with its message expiry, so only a call with a longer timeout reaches this bound.
 const remembered = 12 * time.Minute
 
 // renewWatches sends KEYNOTIFY by a session, until it ends, for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
@@ -249,32 +250,36 @@ func (s *session) sendAll() {
 		s.queue = nil
 		s.mu.Unlock()
 		for _, waiting := range queue {
-			if publish := s.toSend(waiting); publish != nil {
-				s.send(waiting, publish)
+			if publish, again := s.toSend(waiting); publish != nil {
+				s.send(waiting, publish, again)
 			}
 		}
 	}
 }
 
-// toSend marks a request as sent and returns its message. It returns nil if the caller has stopped waiting for the reply.
-func (c *Client) toSend(waiting *call) *paho.Publish {
+// toSend marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply.
+func (c *Client) toSend(waiting *call) (publish *paho.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending[waiting.correlation] != waiting {
-		return nil
+		return nil, false
 	}
-	waiting.sent = true
-	return waiting.publish
+	again, waiting.sent = waiting.sent, true
+	return waiting.publish, again
 }
 
 // keptBuffer bounds the buffer that is kept from one request to the next.
 const keptBuffer = 64 << 10
 
-// send publishes a request.
-func (s *session) send(waiting *call, publish *paho.Publish) {
+// send publishes a request. again says that it was sent before: then a broker that does not accept it says nothing of its outcome.
+func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {
-		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrNotExecuted, mqttconn.ErrTooLarge)})
+		outcome := ErrNotExecuted
+		if again {
+			outcome = ErrOutcomeUnknown
+		}
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", outcome, mqttconn.ErrTooLarge)})
 		return
 	}
 	var id uint16

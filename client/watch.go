@@ -23,8 +23,8 @@ type EventKind uint8
 const (
 	EventSet     EventKind = iota + 1 // the key has a new value
 	EventDeleted                      // the key was deleted or has expired
-	// EventGap says that changes may have been missed: the connection was lost, or the receiver was too slow. Call Get for the
-	// current value.
+	// EventGap says that changes may have been missed: the connection was lost, the watch could not be renewed, the end of an earlier watch may have
+	// ended this one, or the receiver was too slow. Call Get for the current value.
 	EventGap
 )
 
@@ -80,7 +80,8 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 // Events returns the channel of changes, in their order. It is closed when the watch has ended.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err returns why the watch ended, after Events was closed. It is nil after Close.
+// Err returns why the watch ended, after Events was closed: ErrClosed after Client.Close, the error of the store if it refused the watch, and nil after
+// Close.
 func (w *Watcher) Err() error {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
@@ -164,8 +165,8 @@ func (w *Watcher) gapLocked() {
 }
 
 // watchAgainLocked sends KEYNOTIFY for a key, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
-// a newer watch. It tries until the store answers or the session ends. Then it queues an EventGap for the watchers in missed, and for all
-// if an attempt failed: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. If the key has no
+// a newer watch. It tries until the store accepts or refuses, or the session ends. When the store accepts, it queues an EventGap for the
+// watchers in missed, and, if an attempt failed, for those that were established then: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. If the key has no
 // watcher, or loses its last one meanwhile, it sends STOP. Client.mu must be held.
 func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
 	session := c.session

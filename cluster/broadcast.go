@@ -27,19 +27,19 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	for _, server := range b.self.others() {
 		calling.Go(func() {
 			if _, err := b.self.client.Call(ctx, server, peer.MethodBroadcast, message); err != nil {
-				b.log.Debug("a member did not receive a broadcast", "id", server.ID, "error", err)
+				b.log.Debug("a broadcast to a member failed", "id", server.ID, "error", err)
 			}
 		})
 	}
 	calling.Wait()
 }
 
-// collectGrace is how long collectHeld waits for the rest when a majority has answered: a member that hangs must not hold up the
+// collectGrace is how long collectHeld waits for the rest when more than half of all members, this one and non-voters included, have answered: a member that hangs must not hold up the
 // takeover.
 const collectGrace = 50 * time.Millisecond
 
 // collectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
-// from one goroutine per member. It returns when each member has given everything or failed, a little after a majority has given everything, or when the
+// from one goroutine per member. It returns when each member has given everything or failed, a little after more than half of all members have given everything, or when the
 // context ends.
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -83,7 +83,7 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 			err = fmt.Errorf("a page of %d bytes", len(body))
 		}
 		if err != nil {
-			b.log.Debug("a member does not say what it holds", "id", server.ID, "error", err)
+			b.log.Debug("a member did not give all requests that it holds", "id", server.ID, "error", err)
 			return false
 		}
 		take(string(server.ID), body[8:])

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/durable"
 )
 
-// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation, which is drawn at its
-// first start. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
+// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation, which is drawn when
+// the data folder has no identity, or no log. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
 type Identity struct {
 	Cluster     string `json:"cluster"`
 	Node        string `json:"node"`
@@ -51,7 +51,10 @@ func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, e
 	if err := json.Unmarshal(data, &identity); err != nil {
 		return Identity{}, fmt.Errorf("read identity: %s: %w", file, err)
 	}
-	if identity.Cluster != clusterName || identity.Node != node || identity.Incarnation == "" {
+	if identity.Incarnation == "" {
+		return Identity{}, fmt.Errorf("read identity: %s has no incarnation", file)
+	}
+	if identity.Cluster != clusterName || identity.Node != node {
 		return Identity{}, fmt.Errorf("%w: %s is of node %q in cluster %q, not of %q in %q",
 			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
 	}

@@ -39,10 +39,10 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 	reads := readindex.Environment{
 		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
 		State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-		Confirmed: l.env.Metrics.confirmed,
+		Ready: l.env.Metrics.confirmed,
 	}
 	scans := reads
-	scans.Each = true
+	scans.OneByOne = true
 	return &leadership{
 		term: term,
 		proposer: propose.New(l.proposals, propose.Environment{

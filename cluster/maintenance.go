@@ -28,7 +28,7 @@ type maintenance struct {
 	log      *slog.Logger
 }
 
-// run does the leader's periodic work until the context ends: it transfers leadership to a voter with a broker session when this member has none, raises
+// run does the leader's periodic work until the context ends: it transfers leadership to a voter whose broker connections are up when those of this member are down or silent, raises
 // the log version when every member was upgraded, appends an entry after a change of the members, and makes a new address of this member known.
 func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
@@ -61,7 +61,7 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 	}
 }
 
-// transferWithoutBroker hands leadership to a voter that has its broker session. If there is none, this member keeps the leadership.
+// transferWithoutBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
 func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
@@ -75,7 +75,7 @@ func (m *maintenance) transferWithoutBroker(ctx context.Context) {
 	if best.ID == "" {
 		return
 	}
-	m.log.Warn("transferring leadership: this node has no broker session", "to", best.ID)
+	m.log.Warn("transferring leadership: a broker connection of this node is down or silent", "to", best.ID)
 	if err := m.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
 		m.log.Warn("the transfer of leadership failed", "error", err)
 	}

@@ -43,19 +43,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(64, 4, 10),
 		}),
 		applySeconds:   seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
-		confirmSeconds: seconds("holdfast_read_confirm_seconds", "Time from a batch of reads to the confirmation that this node leads."),
-		skipped:        counter("holdfast_log_entries_skipped_total", "Log entries without effect: not the next of the serving leader."),
-		givenUp:        counter("holdfast_notifications_given_up_total", "Notifications given up because too many were unpublished."),
+		confirmSeconds: seconds("holdfast_read_confirm_seconds", "Time for a batch of reads to confirm the leadership and to apply up to its read index."),
+		skipped:        counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: of an earlier term, or not the next entry of the leader."),
+		givenUp:        counter("holdfast_notifications_given_up_total", "Notifications given up because the unpublished ones exceeded their number or bytes."),
 		leader:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
 		leaderships:    counter("holdfast_leaderships_total", "How often this node began to lead."),
 		snapshotSeconds: seconds("holdfast_snapshot_seconds",
-			"Time to write a snapshot and to cut the log."),
+			"Time to write a snapshot and to compact the log."),
 		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_snapshot_bytes", Help: "Size of the newest snapshot."}),
 	}
 	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "holdfast_store_seconds", Help: "Time to write to the disk: entries of the log, a vote, a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
-	m.leaderChanges = counter("holdfast_leader_changes_total", "How often this node heard of another leader than before.")
+	m.leaderChanges = counter("holdfast_leader_changes_total", "How often this node saw another leader than the last one that it saw; the first counts.")
 	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.givenUp,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m

@@ -48,7 +48,7 @@ func (n *Network) leave(gone *raft.InmemTransport) {
 }
 
 // networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
-// not the interface, and so keeps its other methods, without which raft would silently do without pre-votes.
+// not the interface, and so keeps RequestPreVote, without which raft does without pre-votes.
 type networkTransport struct {
 	*raft.InmemTransport
 	leave func(*raft.InmemTransport)
@@ -65,7 +65,7 @@ var (
 	_ raft.WithClose   = (*networkTransport)(nil)
 )
 
-// HTTP returns a listener for HTTP that other members forward to the member.
+// HTTP returns the listener for HTTP requests that other members forward to a member.
 func (n *Network) HTTP(id raft.ServerID) net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()

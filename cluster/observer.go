@@ -10,16 +10,16 @@ import (
 // Observer is the front end, as the cluster calls it. Applied and Restored come in the order of the log.
 type Observer interface {
 	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
-	// must not call back into the node, but for Propose, Read and Flush, which never wait. tags are those given to Propose, aligned with the outcome's commands, or nil when
-	// this leadership did not propose the entry. The outcome must not be changed.
+	// must not call back into the node, but for Propose, Read and Flush, which never wait. tags are those given to Propose, aligned with the outcome's commands; nil for
+	// a command that the node itself proposed. There are none when this leadership did not propose the entry, or it was skipped. The outcome must not be changed.
 	Applied(outcome *fsm.Outcome, tags []any)
 	// Restored is called after a snapshot has replaced the state, with the status of the new one. Applied is not called for the entries
 	// that the snapshot covers and that this member had not applied. The same restrictions hold.
 	Restored(status fsm.Status)
 	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
 	ReadDone(tag any, index uint64, result fsm.Result)
-	// Failed says that what was proposed or read with a tag has no result. unknown says that the command may still take effect, or has;
-	// otherwise it definitely has not and will not. It must be quick.
+	// Failed says that what was proposed or read with a tag has no result. unknown says that the command may still take effect, or has,
+	// or must not be proposed again. Otherwise it definitely has not and will not. It must be quick.
 	Failed(tag any, unknown bool)
 	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
 	// returns. The context ends with the leadership. An error, or a return before that, ends
@@ -30,7 +30,7 @@ type Observer interface {
 	// Held returns a page of the requests that the observer holds, from a cursor that begins at 0, and the next cursor, 0 at the
 	// end. With an age it omits those held for a shorter time, and those known to have an outcome that await no report.
 	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerDownFor returns for how long a connection to the broker that serving clients needs has been down or silent, 0 if none
-	// is.
+	// BrokerDownFor returns for how long a connection to the broker has been down or silent that is needed to serve clients: the longest time if there are
+	// several, 0 if there are none.
 	BrokerDownFor() time.Duration
 }

@@ -163,7 +163,7 @@ func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error
 	case <-ctx.Done():
 		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
 	}
-	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is committed in any case; if this fails, followChange proposes the entry
+	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is committed in any case; if this fails, the leader's maintenance appends the entry
 	return nil
 }
 

@@ -8,17 +8,18 @@ import (
 )
 
 var (
-	// ErrNotLeader says that this node does not serve now; the command was not taken up.
+	// ErrNotLeader says that this node is not serving as the leader, or knows none. The request was not carried out.
 	ErrNotLeader = errors.New("this node does not lead")
 	// ErrOutcomeUnknown says that a command may or may not take effect.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
 	// ErrNotDone says that a command had no effect and will have none.
 	ErrNotDone = errors.New("the command was not executed")
 	// ErrUnconfirmed says that a majority did not confirm the leadership.
-	ErrUnconfirmed = fmt.Errorf("%w: no majority confirmed it", ErrNotLeader)
-	// ErrUnreachable says that a member did not answer.
+	ErrUnconfirmed = fmt.Errorf("%w: no majority of the voters confirmed its leadership", ErrNotLeader)
+	// ErrUnreachable says that a call got no answer: there was no connection, a handshake was refused, or the time was over. A request that was sent may
+	// still take effect.
 	ErrUnreachable = errors.New("member unreachable")
-	// ErrRefused says that a member, or the leader, refused to do something, and that nothing was changed.
+	// ErrRefused says that a request was refused. Its change was not made; a step before it, such as a pin, may have been committed.
 	ErrRefused = errors.New("refused")
 )
 

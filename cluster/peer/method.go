@@ -13,8 +13,8 @@ type Method uint8
 const (
 	MethodTerm         Method = 10 // raft's current term, and the member's wall clock
 	MethodPeerStatus   Method = 11 // a Status
-	MethodIsMember     Method = 12 // whether a raft id is a member; the leader answers
-	MethodJoin         Method = 13 // add the sender to the cluster
+	MethodIsMember     Method = 12 // whether a raft id is a member; true for any while a configuration is uncommitted; the leader answers
+	MethodJoin         Method = 13 // add the node that the request names, or change its address
 	MethodOffer        Method = 14 // settings for the leader to propose
 	MethodHash         Method = 15 // hash of the state at a log index
 	MethodBroadcast    Method = 16 // a message for the front end; the answer is empty
@@ -29,7 +29,8 @@ func (m Method) Quick() bool { return m == MethodTerm }
 func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodIsMember || m == MethodJoin }
 
 // Client calls other members. Call sends a request and returns the member's answer, computed after the call began. The error is the member's own,
-// or wraps ErrUnreachable if no answer came in time, or says that the request is too large. If the member has no id, Call reaches the process that
+// which may wrap ErrUnreachable if the member could not reach the leader. Or it wraps ErrUnreachable because there was no connection, or no answer in
+// time: then the request may have been executed. Or it says that the request is too large. If the member has no id, Call reaches the process that
 // listens at the address. It is safe for concurrent use.
 type Client interface {
 	Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error)

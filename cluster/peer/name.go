@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// NodeName returns the name of the node that a raft id belongs to.
+// NodeName returns the name of the node in a raft id, which is name.incarnation.
 func NodeName(id raft.ServerID) string {
 	name := string(id)
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {

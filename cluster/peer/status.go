@@ -16,7 +16,7 @@ type Status struct {
 	ID        raft.ServerID      `json:"id"`
 	Address   raft.ServerAddress `json:"address"`
 	HasState  bool               `json:"hasState"` // it belongs, or has belonged, to a cluster
-	State     string             `json:"state"`    // leader, follower, candidate or shutdown
+	State     string             `json:"state"`    // leader, follower, candidate, shutdown, or joining (in no cluster yet)
 	Leader    raft.ServerID      `json:"leader,omitempty"`
 	Servers   []raft.Server      `json:"servers,omitempty"`
 	Term      uint64             `json:"term"`      // of raft
@@ -24,7 +24,7 @@ type Status struct {
 	LastTerm  uint64             `json:"lastTerm"`  // of the last entry
 	Commit    uint64             `json:"commitIndex"`
 	Applied   uint64             `json:"appliedIndex"`
-	Contact   time.Duration      `json:"lastContact"` // since it heard of a leader; negative for never
+	Contact   time.Duration      `json:"lastContact"` // since raft's LastContact; 0 on the leader, negative for never
 	Version   uint32             `json:"version"`     // what it can apply
 	BrokerUp  bool               `json:"brokerUp"`
 	DiskLow   bool               `json:"diskLow"`
@@ -52,7 +52,7 @@ func EncodeTerm(term uint64, wall int64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
 }
 
-// AskTerm asks a member for raft's current term. The member read it after the call.
+// AskTerm asks a member for raft's current term. The member reads it after the call began.
 func AskTerm(ctx context.Context, client Client, member raft.Server) (uint64, error) {
 	body, err := client.Call(ctx, member, MethodTerm, nil)
 	if err != nil {

@@ -1,9 +1,9 @@
 package propose
 
-// fifo is a queue in a slice that is used again. It is not safe for concurrent use.
+// fifo is a queue that reuses its slice. It is not safe for concurrent use.
 type fifo[T any] struct {
 	items []T
-	head  int // of items: those before it are gone
+	head  int // index in items of the first queued item
 }
 
 // keptItems bounds the slice that an empty queue keeps.
@@ -15,7 +15,7 @@ func (f *fifo[T]) len() int { return len(f.items) - f.head }
 func (f *fifo[T]) at(i int) *T { return &f.items[f.head+i] }
 
 func (f *fifo[T]) push(item T) {
-	if len(f.items) == cap(f.items) && f.head > len(f.items)/2 { // moves at most as many as have gone
+	if len(f.items) == cap(f.items) && f.head > len(f.items)/2 { // moves fewer than were dropped: O(1) amortized
 		left := copy(f.items, f.items[f.head:])
 		clear(f.items[left:])
 		f.items, f.head = f.items[:left], 0

@@ -64,7 +64,7 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-// passHeartbeat hands a heartbeat to raft, or answers it, by what raft's state and term are.
+// passHeartbeat passes a heartbeat to raft if raft is a follower whose term is at least the heartbeat's. Otherwise it answers that it failed.
 func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(raft.RPC)) {
 	if heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && (state != raft.Follower || heartbeat.Term > term) {
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term}, nil)
@@ -73,7 +73,7 @@ func passHeartbeat(rpc raft.RPC, state raft.RaftState, term uint64, handle func(
 	handle(rpc)
 }
 
-// RequestVote implements raft.Transport.
+// RequestVote implements raft.Transport. A request that was not granted is repeated with the voter's id: see the documentation of the package.
 func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
 	if err := t.Transport.RequestVote(id, target, request, response); err != nil || response.Granted {
 		return err
@@ -86,7 +86,7 @@ func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req
 	return nil
 }
 
-// RequestPreVote implements raft.WithPreVote.
+// RequestPreVote implements raft.WithPreVote, as RequestVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
 	transport := t.Transport.(raft.WithPreVote)
 	if err := transport.RequestPreVote(id, target, request, response); err != nil || response.Granted {
@@ -100,7 +100,7 @@ func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 	return nil
 }
 
-// Abort ends the calls to other members that are under way, if the transport beneath can.
+// Abort closes all connections with other members and prevents new ones, if the transport beneath can.
 func (t *Transport) Abort() {
 	if aborter, ok := t.Transport.(interface{ Abort() }); ok {
 		aborter.Abort()

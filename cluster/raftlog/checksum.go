@@ -12,7 +12,7 @@ import (
 
 // The checksum of an entry is in raft.Log.Extensions, which raft keeps for middleware and replicates: one byte for the version, then the CRC-32C
 // of the index, the term, the type and the data, in big-endian order. An entry without it was written by an older release. An entry with a
-// checksum of another version was written by a newer release, and is not verified.
+// checksum of another version was written by a newer release: that checksum is not verified.
 const (
 	checksumVersion = 1
 	checksumLength  = 1 + crc32.Size

@@ -15,7 +15,7 @@ import (
 )
 
 // ConvertLog makes a stopped node's log one of the given kind: the entries and the votes are copied, and what was there is removed when
-// the copy is on the disk. It may be called again when it was interrupted. It reports whether there was anything to do.
+// the copy is on the disk. It may be called again when it was interrupted. It reports whether there was a log of the other kind to convert.
 func ConvertLog(ctx context.Context, dataDir string, to Kind, log *slog.Logger) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {
@@ -41,7 +41,7 @@ func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Lo
 	if err != nil {
 		return err
 	}
-	// In one step, because what is removed in part could be taken for a log.
+	// Renamed first: a log that is removed in part could be taken for a whole one.
 	if err := os.RemoveAll(from.path(dataDir) + obsolete); err != nil {
 		return err
 	}
@@ -92,40 +92,40 @@ func checkCopy(src logAndVotes, to Kind, path string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	has, hasErr := standOf(dst)
-	want, wantErr := standOf(src)
+	has, hasErr := logStateOf(dst)
+	want, wantErr := logStateOf(src)
 	if err := errors.Join(hasErr, wantErr, dst.Close()); err != nil {
 		return err
 	}
-	if has.voted < want.voted || has.term < want.term || has.term == want.term && has.index < want.index {
+	if has.currentTerm < want.currentTerm || has.lastTerm < want.lastTerm || has.lastTerm == want.lastTerm && has.lastIndex < want.lastIndex {
 		return fmt.Errorf("%w: %s", ErrTwoLogs, path)
 	}
 	return nil
 }
 
-// stand is how far a log has come.
-type stand struct{ voted, term, index uint64 }
+// logState tells which of two logs is the older one.
+type logState struct{ currentTerm, lastTerm, lastIndex uint64 }
 
-func standOf(store logAndVotes) (s stand, err error) {
-	if s.voted, err = store.GetUint64([]byte("CurrentTerm")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+func logStateOf(store logAndVotes) (s logState, err error) {
+	if s.currentTerm, err = store.GetUint64([]byte("CurrentTerm")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return s, err
 	}
-	if s.index, err = store.LastIndex(); err != nil || s.index == 0 {
+	if s.lastIndex, err = store.LastIndex(); err != nil || s.lastIndex == 0 {
 		return s, err
 	}
 	var last raft.Log
-	if err := store.GetLog(s.index, &last); err != nil {
+	if err := store.GetLog(s.lastIndex, &last); err != nil {
 		return s, err
 	}
-	s.term = last.Term
+	s.lastTerm = last.Term
 	return s, nil
 }
 
 // convertedBytes is about how much is copied at once.
 const convertedBytes = 1 << 20
 
-// copyEntries copies the entries from the last back to the first that lacks its predecessor: boltdb may have a gap behind a snapshot that
-// the node was sent, and what is before that the snapshot has.
+// copyEntries copies the last contiguous run of entries. A boltdb log may have a gap where a snapshot was installed. The snapshot covers all entries
+// before the run.
 func copyEntries(ctx context.Context, dst, src raft.LogStore) error {
 	first, err := src.FirstIndex()
 	if err != nil {

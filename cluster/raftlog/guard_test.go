@@ -19,7 +19,7 @@ func TestTermNeverGoesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrTermBack) || len(exits) != 1 {
+	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrTermBack) || errors.Is(err, ErrDisk) || len(exits) != 1 {
 		t.Errorf("%v, the process ends with %v", err, exits)
 	}
 	if term, err := store.GetUint64([]byte("CurrentTerm")); err != nil || term != 4 {

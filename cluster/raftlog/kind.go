@@ -20,7 +20,8 @@ import (
 // Kind is a way to keep the log and the votes on a disk.
 type Kind string
 
-// The log stores. BoltDB syncs a file twice for each write; WAL, which only appends, once. WAL takes its disk space in parts of 64 MiB.
+// The log stores. BoltDB syncs twice for each write of entries, WAL, which only appends, once. Both keep the term and the vote in BoltDB. WAL takes its
+// disk space in parts of 64 MiB.
 const (
 	BoltDB Kind = "boltdb"
 	WAL    Kind = "wal"
@@ -38,7 +39,7 @@ const (
 // ErrOtherStore says that a data folder has a log that is kept in another way.
 var ErrOtherStore = errors.New("the data folder has a log of another cluster.logStore: stop the node, and call `holdfast raft convert-log`")
 
-// ErrTwoLogs says that a data folder has two logs, and that the log to keep is not a copy of the other.
+// ErrTwoLogs says that a data folder has two logs, and that the one to convert to is behind the other.
 var ErrTwoLogs = errors.New("the data folder has two logs, and the one of the setting is behind the other: move one of them away")
 
 func (k Kind) path(dataDir string) string {
@@ -96,7 +97,7 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 	return store, nil
 }
 
-// lockedWAL is a WAL whose folder is locked: its own lock, of a part of it, would be waited for without an end.
+// lockedWAL is a WAL whose folder is locked. raft-wal itself locks only its metadata, and bbolt would wait for that lock for ever.
 type lockedWAL struct {
 	*wal.WAL
 	meta *metadb.BoltMetaDB // closed here, too: whether the log does so depends on its version

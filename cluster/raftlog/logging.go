@@ -23,7 +23,7 @@ type slogSink struct {
 	latest *repetitions
 }
 
-// repetitions keeps raft from saying the same of the same member several times a second, for as long as that is away.
+// repetitions finds warnings and errors of raft that repeat within repetitionPause. They are logged at the debug level.
 type repetitions struct {
 	mu   sync.Mutex
 	said map[string]time.Time
@@ -49,8 +49,8 @@ func (r *repetitions) again(text string) bool {
 	return false
 }
 
-// Accept implements hclog.SinkAdapter. Raft's information is this project's detail, and what raft warns of, an election for
-// instance, is news; what it calls errors are failed messages to other members, as a rule.
+// Accept implements hclog.SinkAdapter. It logs raft's errors, which are failed messages to other members as a rule, as warnings; raft's warnings, an
+// election for instance, as information; and the rest for debugging.
 func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...any) {
 	to := slog.LevelDebug
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// StableStore ends the process when a call of the stable store fails or takes too long: a vote that is written after the
-// node was given up for dead would land on top of a newer one.
+// StableStore ends the process when Set or SetUint64 fails, hangs, or would lower a term. A write that was abandoned while it hung could overwrite a newer
+// vote later. Reads are not guarded.
 type StableStore struct {
 	raft.StableStore
 	guard Guard
@@ -29,15 +29,22 @@ func (s *StableStore) Set(key, value []byte) error {
 // SetUint64 implements raft.StableStore. A term never goes back: raft's heartbeats are handled beside its main goroutine, and one that was
 // overtaken by an election of this node must not put an older term in the place of the one in which the node was elected.
 func (s *StableStore) SetUint64(key []byte, value uint64) error {
-	return s.guard.do("term", func() error {
+	var lower error
+	err := s.guard.do("term", func() error {
 		s.terms.Lock()
 		defer s.terms.Unlock()
 		if before, err := s.StableStore.GetUint64(key); err == nil && before > value {
-			return fmt.Errorf("%w: %s from %d to %d", ErrTermBack, key, before, value)
+			lower = fmt.Errorf("%w: %s from %d to %d", ErrTermBack, key, before, value)
+			return nil
 		}
 		return s.StableStore.SetUint64(key, value)
 	})
+	if lower != nil {
+		s.guard.Exit(lower)
+		return lower
+	}
+	return err
 }
 
 // ErrTermBack says that a term was about to be replaced by an older one.
-var ErrTermBack = errors.New("a term would go back")
+var ErrTermBack = errors.New("refused to replace the term by an older one")

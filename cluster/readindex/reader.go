@@ -1,4 +1,4 @@
-// Package readindex answers reads by read index (Raft §6.4).
+// Package readindex answers reads by read index (§6.4 of the Raft dissertation).
 package readindex
 
 import (
@@ -32,11 +32,11 @@ type Environment struct {
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed gives back the tag of a read that was not answered.
 	Failed func(tag any)
-	// Each locks the state for each read anew, and pauses after it for as long as it took: others get half of the time. Otherwise the state is
-	// locked once for all reads that wait.
-	Each bool
-	// Confirmed is told how long a batch of reads waited until the state was there.
-	Confirmed func(took time.Duration)
+	// OneByOne locks the state for each read anew, and pauses after it for as long as the read took, so that entries are applied in between. Otherwise
+	// the state is locked once for all reads that wait.
+	OneByOne bool
+	// Ready is told the time from the commit index until the state machine had reached it.
+	Ready func(took time.Duration)
 }
 
 // Reader answers reads by read index: note the commit index, confirm the leadership, wait until the state machine is there,
@@ -122,7 +122,7 @@ func (r *Reader) await(ctx context.Context) error {
 	for {
 		status, changed := r.env.State()
 		if r.env.LastCommand(commit, status.Index) <= status.Index {
-			r.env.Confirmed(time.Since(start))
+			r.env.Ready(time.Since(start))
 			return nil
 		}
 		select {
@@ -135,7 +135,7 @@ func (r *Reader) await(ctx context.Context) error {
 
 // answer answers reads, and returns those that it did not get to before the context ended.
 func (r *Reader) answer(ctx context.Context, waiting []reading) (left []reading) {
-	if !r.env.Each {
+	if !r.env.OneByOne {
 		r.answerTogether(waiting)
 		return nil
 	}

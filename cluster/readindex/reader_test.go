@@ -74,7 +74,7 @@ func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
 			defer f.mu.Unlock()
 			f.failed = append(f.failed, tag)
 		},
-		Confirmed: func(time.Duration) {},
+		Ready: func(time.Duration) {},
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
@@ -141,7 +141,7 @@ func TestEachReadLocksTheState(t *testing.T) {
 		t.Run(fmt.Sprintf("each %v", each), func(t *testing.T) {
 			views, answered := 0, 0
 			r := New(Environment{
-				Each: each, View: func(view func(*fsm.Machine)) { views++; view(fsm.New()) },
+				OneByOne: each, View: func(view func(*fsm.Machine)) { views++; view(fsm.New()) },
 				Done: func(any, uint64, fsm.Result) { answered++ },
 			})
 			command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
@@ -157,7 +157,7 @@ func TestEachReadLocksTheState(t *testing.T) {
 func TestReadsEndWithTheLeadership(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := New(Environment{
-		Each: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) }, Done: func(any, uint64, fsm.Result) { cancel() },
+		OneByOne: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) }, Done: func(any, uint64, fsm.Result) { cancel() },
 	})
 	command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
 	left := r.answer(ctx, []reading{{command, 1}, {command, 2}, {command, 3}})
@@ -174,9 +174,9 @@ func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 		command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
 		var r *Reader
 		r = New(Environment{
-			Each: true, CommitIndex: func() uint64 { return 0 }, Confirm: func(context.Context) error { return nil },
+			OneByOne: true, CommitIndex: func() uint64 { return 0 }, Confirm: func(context.Context) error { return nil },
 			LastCommand: func(uint64, uint64) uint64 { return 0 }, State: func() (fsm.Status, <-chan struct{}) { return fsm.Status{}, nil },
-			Confirmed: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
+			Ready: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
 			Failed: func(tag any) { returned[tag]++ },
 			Done: func(tag any, _ uint64, _ fsm.Result) {
 				if returned[tag]++; tag == 0 {

@@ -2,8 +2,7 @@ package replica
 
 import "sync"
 
-// hashes remembers the state's hash after each of the last entries, so that replicas can be compared at one index although
-// each is somewhere else.
+// hashes remembers the state's hash after each of the last entries, so that replicas with different applied indexes can be compared at one index.
 type hashes struct {
 	mu     sync.Mutex
 	points [1 << 14]point

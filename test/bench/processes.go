@@ -54,7 +54,7 @@ func (p *process) cpu() time.Duration {
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := bytes.Cut(data, []byte(") ")) // the name may hold anything
+	_, rest, _ := bytes.Cut(data, []byte(") ")) // the name may hold spaces, and is one of ours
 	fields := strings.Fields(string(rest))
 	const userTime, systemTime, tick = 11, 12, 10 * time.Millisecond
 	if len(fields) <= systemTime {
@@ -87,7 +87,7 @@ func until(ctx context.Context, what string, limit time.Duration, condition func
 	for !condition() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), context.Cause(ctx)))
+			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -1,5 +1,5 @@
-// Package history holds what clients of the store saw, and judges it by the promises of docs/guarantees.md. It knows the protocol and
-// nothing of the product: the model is written apart from the state machine.
+// Package history holds what clients of the store saw, and judges it by the promises of docs/guarantees.md. It shares the
+// packages hlc and resp with the product; its model is written apart from the state machine.
 package history
 
 import (
@@ -26,7 +26,7 @@ const (
 	Scan   Verb = "SCAN" // one page; the key is the pattern
 )
 
-// Condition restricts a SET.
+// Condition restricts a SET; IFVER also a DEL.
 type Condition string
 
 // The conditions of the protocol.
@@ -46,7 +46,7 @@ type Op struct {
 	Key       string
 	Value     string // SET, VDEL; of a long value its label
 	Condition Condition
-	Expected  string // NEX with an expected value; empty: the new one
+	Expected  string // NEX: the expected value, empty for the new one; IFVER: the value that had ExpectedVersion
 	// ExpectedVersion is IFVER's.
 	ExpectedVersion hlc.Timestamp
 	TTL             time.Duration
@@ -78,7 +78,7 @@ type Op struct {
 // Sending is one publication of a request.
 type Sending struct {
 	At        time.Duration
-	Receivers []string // sessions that got it, where that is known; nil when the broker did not get it
+	Receivers []string // simulation: the sessions that got it; chaos: "broker" upon PUBACK; nil if it is not known to have reached the broker
 }
 
 // Repeat is a further reply.
@@ -146,7 +146,7 @@ func (o *Op) Overloaded() bool {
 	return o.Known && o.Reply.Kind == resp.ReplyError && o.Reply.Error == errorOverloaded
 }
 
-// Singly reports whether the request was published once, and got to the broker.
+// Singly reports whether the request was published once, and is known to have reached the broker.
 func (o *Op) Singly() bool { return len(o.Copies) == 1 && len(o.Copies[0].Receivers) > 0 }
 
 // Note is a notification as its client saw it.
@@ -164,7 +164,8 @@ type Gap struct {
 	At     time.Duration
 }
 
-// History is what all clients saw. Its methods may be called from several goroutines; its fields are for when the run is over.
+// History is what all clients saw. The Add methods, NoteCount and Keys are safe for concurrent use; all else is for when the
+// run is over.
 type History struct {
 	mu    sync.Mutex
 	Ops   []*Op
@@ -239,7 +240,7 @@ func (h *History) gapBetween(client string, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
 }
 
-// byKey returns the operations of each key, in the order of their calls.
+// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN is its pattern.
 func (h *History) byKey() map[string][]*Op {
 	keys := make(map[string][]*Op)
 	for _, o := range h.Ops {

@@ -117,8 +117,8 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// linearizable checks the operations on one key. It tries first without the operations that nobody knows the outcome of, and nobody has
-// seen an effect of: that is quick, and if there is an order then there is one with them, too, in which they come last.
+// linearizable checks the operations on one key. It tries first without the operations of unknown outcome, except SETs whose value a
+// GET returned. That is quick, and an order without them is one with them, too: they come last.
 func linearizable(ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
 	seen := make(map[string]bool)
 	for _, o := range ops {
@@ -168,9 +168,9 @@ func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Opera
 	return append(operations, needed(ops, reads)...)
 }
 
-// needed leaves out the reads that say nothing which another does not say: those that got the same reply within the time of this one. A read
-// cannot be before the only SET of its value, so of its time only the rest counts. Copies that a broker delivers minutes later make many such
-// reads, and whoever looks for an order would try all of theirs.
+// needed leaves out each read whose interval contains that of another read with the same reply: it can be ordered right beside that one. A read
+// cannot precede the only SET of its value, so its interval begins no earlier than that. Copies that a broker delivers minutes later make many such
+// reads, and the search for an order would try all of them.
 func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation) {
 	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when its SET began
 	for _, o := range ops {

@@ -30,10 +30,10 @@ type Client struct {
 	publish func(*Publication)
 	random  *rand.Rand
 
-	mu      sync.Mutex
-	pending map[string]*Request // by correlation data
-	clock   hlc.Clock
-	counter int
+	mu       sync.Mutex
+	requests map[string]*Request // by correlation data
+	clock    hlc.Clock
+	counter  int
 }
 
 // Request is an operation that waits for its reply.
@@ -68,7 +68,7 @@ func (l *Load) Hire(id string, publish func(*Publication)) *Client {
 		seed = seed*31 + uint64(b)
 	}
 	return &Client{
-		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), pending: make(map[string]*Request),
+		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), requests: make(map[string]*Request),
 	}
 }
 
@@ -104,9 +104,9 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.pending[string(properties.CorrelationData)]
+	r := c.requests[string(properties.CorrelationData)]
 	if r == nil {
-		return // long given up
+		return // to no request of this client
 	}
 	now := c.load.Now()
 	reply.Bulk = label(reply.Bulk)
@@ -174,7 +174,7 @@ func (c *Client) Begin(o history.Op) *Request {
 	}
 	recorded.After = string(label([]byte(o.After)))
 	c.mu.Lock()
-	c.pending[correlation] = r
+	c.requests[correlation] = r
 	c.mu.Unlock()
 	c.send(r)
 	return r

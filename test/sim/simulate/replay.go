@@ -79,9 +79,11 @@ func (o *options) twice(ctx context.Context, folder, program string, p pair) (st
 		}
 		results[i], files[i] = result, again.switches
 	}
-	if results[0].Summary == (schedule.Summary{}) {
-		err := fmt.Errorf("seed %d, schedule %d: %s", p.seed, p.schedule, results[0].Violations[0].Text)
-		return err.Error(), err
+	for _, result := range results {
+		if result.Summary == (schedule.Summary{}) { // it did not come to its end
+			err := fmt.Errorf("seed %d, schedule %d: %s", p.seed, p.schedule, result.Violations[0].Text)
+			return err.Error(), err
+		}
 	}
 	if results[0].Summary == results[1].Summary {
 		return fmt.Sprintf("seed %d, schedule %d: the same %d switches twice, hash %016x", p.seed, p.schedule, results[0].Summary.Switches, results[0].Summary.Hash), nil
@@ -132,7 +134,7 @@ func firstDifference(program string, files [2]string) (string, error) {
 			if len(a) == 0 && len(b) == 0 {
 				return "all recorded switches are the same: the runs differ later, or in what they drew after the last", nil
 			}
-			return fmt.Sprintf("switch %d\nonce:\n%sand once:\n%s", at, describe(symbols, a), describe(symbols, b)), nil
+			return fmt.Sprintf("switch %d\nfirst run:\n%ssecond run:\n%s", at, describe(symbols, a), describe(symbols, b)), nil
 		}
 	}
 }
@@ -146,7 +148,7 @@ func symbolTable(program string) (*gosym.Table, error) {
 	defer func() { _ = file.Close() }() // only read
 	lines, text := file.Section(".gopclntab"), file.Section(".text")
 	if lines == nil || text == nil {
-		return nil, fmt.Errorf("%s has no functions", program)
+		return nil, fmt.Errorf("%s has no .gopclntab or .text section", program)
 	}
 	data, err := lines.Data()
 	if err != nil {

@@ -84,7 +84,7 @@ func TestFirstDifferenceNamesTheFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, again, _ := strings.Cut(text, "and once:")
+	once, again, _ := strings.Cut(text, "second run:")
 	if !strings.HasPrefix(text, "switch 5000\n") || !strings.Contains(once, "TestFirstDifference") || strings.Contains(once, "tRunner") || !strings.Contains(again, "testing.tRunner") {
 		t.Error(text)
 	}
