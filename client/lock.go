@@ -29,9 +29,9 @@ type Lock struct {
 	released bool
 }
 
-// Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. The lock is free
-// again at most ttl after this client has died. The error wraps ErrNotApplied if the context ended while
-// another client had the lock.
+// Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the
+// lock expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader. If the context ends,
+// the error wraps ErrNotApplied, if another client had the lock, ErrNotExecuted or ErrOutcomeUnknown; after the last the lock may be held until it expires.
 func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
@@ -41,7 +41,7 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		return lock, err
 	}
 	watcher, err := c.Watch(ctx, name)
-	for shouldRetry(ctx, err) {
+	for shouldRetry(ctx, err) && pause(ctx, lockRetry) {
 		watcher, err = c.Watch(ctx, name)
 	}
 	if err != nil {
@@ -57,14 +57,20 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		if !shouldRetry(ctx, err) {
 			return lock, err
 		}
-		if !errors.Is(err, ErrNotApplied) && !errors.Is(err, ErrOverloaded) {
-			continue // asking again under the same holder's name is safe
+		if !errors.Is(err, ErrNotApplied) { // the lock may be free; asking again under the same holder's name is safe
+			if !pause(ctx, lockRetry) {
+				return nil, err
+			}
+			continue
 		}
 		if err := untilFree(ctx, watcher, ttl); err != nil {
 			return nil, err
 		}
 	}
 }
+
+// lockRetry is the pause after an attempt that did not tell whether another client has the lock.
+const lockRetry = 100 * time.Millisecond
 
 // attempt tries to take a lock, for no longer than a command may take.
 func (c *Client) attempt(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
@@ -121,7 +127,7 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 // Token returns the fencing token: the version of the lock when it was taken.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost is closed when the lock may be somebody else's.
+// Lost is closed when the lock may be somebody else's. After a call of Unlock it is not closed any more.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not
@@ -160,7 +166,7 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 				close(l.lost)
 				return
 			}
-			if !pause(ctx, min(l.ttl/10, 100*time.Millisecond)) {
+			if !pause(ctx, min(l.ttl/10, lockRetry, time.Until(renewedAt.Add(l.ttl)))) {
 				return
 			}
 		}
@@ -168,7 +174,7 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 }
 
 // Unlock gives the lock back. The error is ErrLockLost when it was not this client's any more. After another error it may be
-// tried again; the lock ends by itself, too.
+// tried again; the lock ends by itself, too. After ErrOutcomeUnknown, ErrLockLost may only mean that the first try gave the lock back.
 func (l *Lock) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

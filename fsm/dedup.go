@@ -14,7 +14,7 @@ import (
 // dedupEntry is the outcome of a request that is remembered so that a copy of the request gets the same reply and has no effect.
 type dedupEntry struct {
 	id      RequestID
-	index   uint64 // of the log entry in which it took effect
+	index   uint64 // of the log entry that decided it, or of the Restore that brought it
 	expires int64  // cluster time
 	client  uint64 // hash of the client id
 	wall    int64  // version in the reply
@@ -122,8 +122,8 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// forget removes the groups of outcomes that have expired at now, the oldest first, and at most maxForgotten outcomes. An outcome may stay up to 2 s
-// longer than its lifetime, because expiryKey rounds up. All replicas remove the same outcomes, whether they
+// forget removes the groups of outcomes that have expired at now, the oldest first, and at most maxForgotten outcomes. An outcome may outlive its
+// lifetime by 1,023 ms of cluster time, because expiryKey rounds up, and until the next entry, or longer while more than maxForgotten are due. All replicas remove the same outcomes, whether they
 // applied the log or were restored from a snapshot.
 func (d *dedup) forget(now int64) {
 	for left := maxForgotten; left > 0; {

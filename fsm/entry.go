@@ -15,7 +15,7 @@ type Entry struct {
 	Elapsed    int64  // milliseconds of the leader's monotonic clock since it applied its LeaderStart
 	Wall       int64  // milliseconds since the Unix epoch: the cluster clock
 	Published  uint64 // everything up to this index was published
-	StorageLow bool   // the leader is short of disk space
+	StorageLow bool   // the leader, or a member that answered its last poll, is short of disk space
 	Commands   []Command
 }
 

@@ -67,7 +67,7 @@ func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	}
 }
 
-// refuse remembers a refusal as the outcome of a request, in the reserve of the dedup table. If the reserve is full there is no
+// refuse remembers a refusal as the outcome of a request, in the reserve of the dedup table. If there is no room for it, there is no
 // reply: a copy could still be executed after an overload error.
 func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.reserveRoom(client, &m.settings.Limits) {

@@ -45,7 +45,7 @@ const (
 
 // Snapshot is the state at one index. It does not change while the machine goes on, until Release, and may be written from another goroutine.
 type Snapshot struct {
-	state   Machine // the scalar fields only
+	state   Machine // without values, watches, dedup table and unpublished events
 	values  *btree.BTreeG[*record]
 	release func() // of the values
 	watches *btree.BTreeG[*watch]
@@ -54,7 +54,7 @@ type Snapshot struct {
 }
 
 // Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each list. It must not run beside Apply, Restore
-// or another Snapshot. The caller calls Release when it needs the snapshot no more: until then a SET costs more.
+// or another call of Snapshot. The caller calls Release when it needs the snapshot no more: until then a SET costs more.
 func (m *Machine) Snapshot() *Snapshot {
 	values, release := m.values.capture()
 	return &Snapshot{
@@ -172,7 +172,8 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// Inspect reads a snapshot to its end, as Restore does, and returns what is in it without keeping it in memory. Its errors are those of
+// Inspect reads a snapshot to its end, as Restore does, and returns what is in it without keeping it in memory. Unpublished, NextDeadline,
+// HasDeadline and TimeIsPending of the status stay zero. Its errors are those of
 // Restore; that keys are in order and there once is checked over parts of it only.
 func Inspect(r io.Reader) (Status, error) {
 	const part = 10_000 // frames that are in memory at once
@@ -295,7 +296,7 @@ func readFrames(r *bufio.Reader, frame func(section, []byte) error) error {
 	}
 }
 
-// maxFrame is more than any frame of a release ever was: a key, a value and little else.
+// maxFrame is more than any frame needs: the largest hold a key, a value and the client ids of its watchers.
 const maxFrame = 1 << 30
 
 // readContent reads a length and as many bytes. Memory is only taken for what really comes.

@@ -24,7 +24,7 @@ type watches struct {
 	bytes     int64            // of all keys and client ids
 	perClient map[string]int64 // watches by client id; derived
 
-	// The result of the last lookup that found receivers. A change of the watches clears it.
+	// The result of the last lookup; nil if it found no receiver, or the watches have changed since.
 	latestKey string
 	latest    []Receiver
 }

@@ -323,8 +323,8 @@ func (p *Proposer) SetPublished(index uint64) {
 	}
 }
 
-// awaitResults waits for each entry in flight. The first failure ends the leadership's proposals. The state machine skips all later entries,
-// because their numbers do not follow on.
+// awaitResults waits for each entry in flight. The first failure ends the leadership's proposals. If its entry is never applied, the state
+// machine skips all later ones, because their numbers do not follow on. Otherwise they may be applied, too.
 func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	for flight := range p.flights {
 		err := flight.future.Error()

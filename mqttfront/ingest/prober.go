@@ -26,17 +26,17 @@ type prober struct {
 	// carriesRequests says that requests come by the same session: then an old probe says that they are old, and a fresh one that they are not.
 	carriesRequests bool
 	wall            func() int64 // milliseconds since the Unix epoch
-	boot            uint64       // tells probes of this process from those of an earlier one
+	boot            uint64       // random; tells the probes of this prober from those of any other
 	start           time.Time
-	returned        atomic.Bool // a probe has returned in this process: the broker lets them through
+	returned        atomic.Bool // a probe of this prober has returned: the broker lets them through
 	// backlog: the last probe took longer than backlogAge. The session is behind the broker, and other nodes have probably handled what it delivers.
 	backlog atomic.Bool
 	nagle   nagle // used by the receiving goroutine only
 
 	mu      sync.Mutex
-	reached bool      // the broker, at least once in this process
+	reached bool      // the broker, at least once with this prober
 	last    time.Time // of the last contact
-	since   time.Time // the broker received all that is still queued after this time; zero in a new process until a probe returns or a session starts clean (then Contact has the time)
+	since   time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
 	clean   bool      // the node's own session starts clean next time; without effect on the leader's session
 	saved   time.Time
 	fresh   time.Time // when the last fresh probe came
@@ -168,7 +168,7 @@ func (p *prober) setStale() {
 	defer p.mu.Unlock()
 	p.clean = true
 	if err := p.env.Contact.Save(0); err != nil {
-		p.env.Log.Warn("the last contact with the broker could not be written down", "error", err)
+		p.env.Log.Warn("the saved contact with the broker could not be cleared: a restart may resume a stale session", "error", err)
 	}
 }
 

@@ -18,7 +18,7 @@ type Buffer struct {
 	order    *list.List // of *Request
 	byID     map[fsm.RequestID]*Request
 	bytes    int
-	sequence uint64 // of the last request that was added
+	sequence uint64 // the last number that Add or renumber assigned
 	// outcomes are held requests with a known outcome whose reply is not known to be published, by index.
 	outcomes []heldOutcome
 	writing  map[string]int // by client key: how many writes the store has
@@ -204,7 +204,7 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	return p.writing[r.ClientKey()] == 0
 }
 
-// KeepFirst resolves two copies of a request: a leader buffers every copy, a follower one. The first one keeps its place among its
+// KeepFirst resolves two copies of a request: a leader, or a node that is the only holder, buffers every copy, another follower one. The first one keeps its place among its
 // client's requests and absorbs the other one, which KeepFirst returns: the caller removes it. It returns nil if there is none, or
 // if the store still has it. Then KeepFirst is called again when the store gives it back.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {

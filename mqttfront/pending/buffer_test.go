@@ -42,3 +42,19 @@ func TestEarlierCopyIsKept(t *testing.T) {
 		})
 	}
 }
+
+// If there is no room for a request of a client, its later ones are not taken either: they would be executed before it.
+func TestMergeTakesNothingBehindARequestWithoutRoom(t *testing.T) {
+	p := NewBuffer(100, 1000)
+	request := func(id byte, client string, size int) *Request {
+		r := &Request{Request: wire.Request{Command: fsm.Command{ID: fsm.RequestID{id}}}}
+		r.Command.Principal.ClientID, r.Size = client, size
+		return r
+	}
+	p.Add(request(1, "other", 500))
+	there := []*Request{request(2, "c", 800), request(3, "c", 10), request(4, "d", 10)}
+	added, dropped := p.Merge([][]*Request{there}, (*Request).IsOpen)
+	if len(added) != 1 || added[0].Command.ID != (fsm.RequestID{4}) || dropped != 2 {
+		t.Errorf("%d added, %d dropped", len(added), dropped)
+	}
+}

@@ -22,13 +22,15 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 			affected[r.ClientKey()] = true
 		}
 	}
-	var localKeys map[string]string // this node's client key for each of the peers'; computed before the first Add, from common requests only
+	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
+	dropped := make(map[string]bool) // clients of which a request found no room: their later ones must not overtake it
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
 			if _, buffered := p.byID[r.Command.ID]; buffered {
 				return false
 			}
-			if p.Full(r) {
+			if dropped[r.ClientKey()] || p.Full(r) {
+				dropped[r.ClientKey()] = true
 				full++
 				return true
 			}

@@ -188,12 +188,13 @@ func (m *modelTest) merge() string {
 	}
 	free, bytes := modelRequests-len(m.model), modelBytes-m.model.bytes()
 	var lacking []*Request
-	full := 0
+	full, without := 0, make(map[string]bool) // clients without room
 	for _, r := range there {
 		if len(m.model.with(r.Command.ID)) > 0 {
 			continue
 		}
-		if len(m.model)+len(lacking) > 0 && (free < 1 || bytes < r.Size) {
+		if key := r.ClientKey(); without[key] || len(m.model)+len(lacking) > 0 && (free < 1 || bytes < r.Size) {
+			without[key] = true
 			full++
 			continue
 		}

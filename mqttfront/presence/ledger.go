@@ -70,7 +70,7 @@ func (l *ledger) event(e Event, now int64) {
 	}
 }
 
-// brokerStarted handles a start time of the broker, which publishes its uptime repeatedly. A later start than the known one ends the connections of all
+// brokerStarted handles a start time of the broker, which publishes its uptime repeatedly. The first known start, and each later one, ends the connections of all
 // clients.
 func (l *ledger) brokerStarted(at int64) {
 	const tolerance = 5_000 // milliseconds
@@ -80,7 +80,7 @@ func (l *ledger) brokerStarted(at int64) {
 	}
 }
 
-// marker handles a marker that returned. Events keep the broker's order: a client that disconnected, and whose reconnect has not arrived, was not
+// marker handles a marker that returned. The events of one broker node keep their order: a client that disconnected, and whose reconnect has not arrived, was not
 // connected when the marker was sent. Its disconnect is reported again with that time.
 func (l *ledger) marker(sent int64) {
 	l.processedAfter = max(l.processedAfter, sent)

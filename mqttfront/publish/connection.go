@@ -80,9 +80,9 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 
 // reconnect connects again. Leadership is confirmed before and after that.
 //
-// Nothing is published until the node's own session is up again. The broker may have lost its state in a restart. Then a client
+// Publishing then waits, for a bounded time, until the node's own session is up again (AwaitSession). The broker may have lost its state in a restart. Then a client
 // that connects after its reply was published misses it, and sends the request again. Other nodes drop that copy, because the
-// reply is published. So this node must be subscribed by then.
+// reply is published. So this node should be subscribed by then.
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err

@@ -90,14 +90,14 @@ func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held Pee
 	}
 }
 
-// lacks reports whether a peer holds a request that this node lacks and that mustMerge accepts.
+// lacks reports whether a peer holds a request that this node lacks and that mayMerge accepts.
 func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, requests := range byNode {
 		for _, r := range requests {
-			if l.pending.Get(r.Command.ID) == nil && mustMerge(r, now) {
+			if l.pending.Get(r.Command.ID) == nil && mayMerge(r, now) {
 				return true
 			}
 		}

@@ -20,6 +20,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
+		l.markEarlierAnsweredLocked(r)
 		l.load.remove(r)
 		l.endLocked(r)
 		return

@@ -7,7 +7,7 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// follower is the role of a node that does not serve, where each node's own session brings requests. It holds them. If the node becomes the leader, the
+// follower is the role of a node from the end of a leadership to the Leader.Begin of its next one, where each node's own session brings requests. It holds them. If the node becomes the leader, the
 // leader answers them.
 type follower struct{ *tracker }
 
@@ -26,7 +26,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 	if f.dropRedeliveredLocked(r) {
 		return
 	}
-	// In a backlog, a copy of a request that was answered or shed is old.
+	// In a backlog, a copy of a request that was answered, or refused without a reply, is the original.
 	published := found.index != 0 && found.index <= f.known.published && !f.known.termStart.mayBeUnanswered(found.index)
 	ended := r.Backlog && (published || !f.pending.Hints().EndedAt(r.Command.ID, pending.EndNoReply).IsZero())
 	if ended || !f.resolveCopyLocked(r) {
@@ -104,7 +104,7 @@ func (f follower) resolveCopyLocked(r *pending.Request) bool {
 	index, known := f.pending.Hints().Take(r.Command.ID, r.Arrived)
 	mayBeUnanswered := f.known.termStart.mayBeUnanswered(index)
 	if known && index <= f.known.published && !mayBeUnanswered {
-		return false // answered before this copy arrived
+		return false // it ended before this copy arrived
 	}
 	if r.SetOutcome(index); mayBeUnanswered {
 		r.AwaitReport()

@@ -59,9 +59,9 @@ func markDuplicates(byNode map[string][]*pending.Request) {
 	}
 }
 
-// mustMerge reports whether a request that a peer holds is to be executed, or to be refused in the log. Other expired requests
+// mayMerge reports whether a request that a peer holds may be executed, or has to be refused in the log. Other expired requests
 // are ignored: the dedup table may have forgotten their outcomes.
-func mustMerge(r *pending.Request, now time.Time) bool {
+func mayMerge(r *pending.Request, now time.Time) bool {
 	return !r.Expired(now) || r.IsOpen() && r.UsesDedup()
 }
 
@@ -134,7 +134,7 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 // omitsLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
 // answers it already. If it is answered, the peer need not hold it any longer, and omitsLocked calls report, which returns true.
 func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
-	if !mustMerge(r, now) {
+	if !mayMerge(r, now) {
 		return true
 	}
 	_, index, known := m.Remembered(r.Command.ID)

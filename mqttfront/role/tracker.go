@@ -28,7 +28,7 @@ type tracker struct {
 	load      load
 	members   members
 	stale     staleRange
-	fullAt    time.Time // when a request was last dropped because there was no room to hold it
+	fullAt    time.Time // when addPendingLocked last dropped a request because there was no room to hold it
 }
 
 // logState is what a node knows of the log from the entries that it applied.
@@ -46,7 +46,7 @@ func (s *logState) adopt(settings *fsm.Settings) {
 	s.expiry = time.Duration(settings.NotificationExpiry) * time.Millisecond
 }
 
-// staleRange is when the requests arrived that may be older than the dedup table remembers: after from, and not after to.
+// staleRange is the interval (from, to] of arrival times whose requests may be older than the dedup table remembers.
 type staleRange struct{ from, to time.Time }
 
 func (s staleRange) has(r *pending.Request) bool {

@@ -177,3 +177,28 @@ func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
 		})
 	}
 }
+
+// The outcome of a request is a silent refusal: the new leader sends no reply, and tells a node that still holds a copy that it need not.
+func TestOutcomeWithoutReplyIsReportedToPeers(t *testing.T) {
+	leader, s := newNode(t)
+	other, _ := newNode(t)
+	probe, _ := newNode(t)
+	arrive(probe, del, strings.Repeat("a", 16))
+	w := probe.first().Command
+	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
+	for _, f := range []*node{leader, other} {
+		arrive(f, del, strings.Repeat("a", 16))
+	}
+	commit(t, s, fsm.Entry{Elapsed: w.Lifetime + 5000})
+	commit(t, s, fsm.Entry{Elapsed: w.Lifetime + 5001, Commands: []fsm.Command{w.Refusal(true)}})
+	index := s.machine.Status().Index
+	serve(leader)
+	other.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	other.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	s.held = map[string][][]byte{"other": pages(other)}
+	leader.barrier.Pass(time.Now())
+	leading(leader).sweepOnce(t.Context())
+	if reported := leader.reported(); leader.sent() != 0 || len(reported) != 1 || reported[0] != w.ID {
+		t.Errorf("%d replies, %d reported", leader.sent(), len(reported))
+	}
+}

@@ -396,7 +396,7 @@ func TestMembersWithCertificates(t *testing.T) {
 	misnamed := newMember(t, "n4", "mqtt://"+broker.address, addresses[3], strings.Join(peers[:3], ","), certificate("stranger", "stranger", "127.0.0.1")...)
 	misnamed.start(t)
 	<-misnamed.exited // the others would refuse it: TestCertificatesNameMembers
-	if code := misnamed.process.command.ProcessState.ExitCode(); code != 2 || !strings.Contains(misnamed.output.String(), "has to name the node") {
+	if code := misnamed.process.command.ProcessState.ExitCode(); code != 2 || !strings.Contains(misnamed.output.String(), "must have n4, the id of the node, as a name") {
 		t.Errorf("a certificate of another name: code %d", code)
 	}
 	for name, extra := range map[string][]string{
