@@ -127,7 +127,7 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 // Token returns the fencing token: the version of the lock when it was taken.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost is closed when the lock may be somebody else's. After a call of Unlock it is not closed any more.
+// Lost is closed when another client may have the lock. Unlock ends the renewal, and with it the watch over the lock: Lost is not closed after that.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/durable"
 )
 
-// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation, which is drawn when
-// the data folder has no identity, or no log. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
+// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation. A new
+// incarnation is drawn when the data folder has no identity, or no log. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
 type Identity struct {
 	Cluster     string `json:"cluster"`
 	Node        string `json:"node"`

@@ -21,7 +21,7 @@ type callEnvironment struct {
 	start    func(work func()) // in a goroutine that the transport waits for
 	patience time.Duration     // how long a member may say nothing while a call waits
 	// silent is called when a member has said nothing for patience.
-	silent func(member raft.ServerAddress, patience time.Duration)
+	silent func(member raft.ServerAddress)
 }
 
 // callClients are the connections for calls, one to each member.
@@ -239,7 +239,7 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	case <-ctx.Done():
 		if connection.forget(number, asked, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			c.env.silent(target(c.id, raft.ServerAddress(c.address)), c.env.patience)
+			c.env.silent(target(c.id, raft.ServerAddress(c.address)))
 		}
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}

@@ -56,6 +56,6 @@ func (c *conns[T]) closeIf(chosen func(T) bool) {
 	c.mu.Unlock()
 	for _, conn := range ending {
 		_ = conn.SetDeadline(time.Unix(1, 0)) // ends reads and writes at once; Close of TLS may take 5 s to send its last alert
-		_ = conn.Close()                      // whoever uses it sees the end
+		_ = conn.Close()                      // its user gets an error
 	}
 }

@@ -16,7 +16,7 @@ import (
 // dialer opens connections to other members.
 type dialer struct{ config *Config }
 
-// dial opens a connection to a member. An empty id is whoever listens there. It returns who does.
+// dial opens a connection to a member, and returns the id of the member that listens there. With an empty id any member may.
 func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
 	defer cancel()

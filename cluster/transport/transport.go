@@ -99,14 +99,15 @@ func Listen(config Config) (*Transport, error) {
 		admitting: make(chan struct{}, maxAdmitting), raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
 	}
 	t.dialer.config = &t.config
+	patience := max(config.Patience, minPatience)
 	t.calls.env = callEnvironment{
 		dial: func(id raft.ServerID, address string) (net.Conn, error) {
 			conn, _, err := t.dialer.dial(t.ctx, kindCall, id, address)
 			return conn, err
 		},
 		start:    t.workers.Go,
-		patience: max(config.Patience, minPatience),
-		silent: func(member raft.ServerAddress, patience time.Duration) {
+		patience: patience,
+		silent: func(member raft.ServerAddress) {
 			t.outbound.closeIf(func(o *outbound) bool { return o.silentTo(member, patience) })
 		},
 	}
@@ -156,7 +157,7 @@ func (t *Transport) accept() {
 		select {
 		case t.admitting <- struct{}{}:
 		case <-t.ctx.Done():
-			_ = conn.Close() // nobody was served on it
+			_ = conn.Close() // no request was read from it
 			return
 		}
 		t.workers.Go(func() { t.serve(conn) })

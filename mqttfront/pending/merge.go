@@ -23,7 +23,7 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 		}
 	}
 	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
-	dropped := make(map[string]bool) // clients of which a request found no room: their later ones must not overtake it
+	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
 		elsewhere[i] = slices.DeleteFunc(slices.Clone(list), func(r *Request) bool {
 			if _, buffered := p.byID[r.Command.ID]; buffered {

@@ -32,7 +32,7 @@ func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *
 // NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.
 func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() time.Time, clients *Clients) *Leader {
 	return &Leader{
-		tracker: d.tracker, setRoleLocked: d.setRoleLocked, blocked: d.Blocked,
+		tracker: d.tracker, setRoleLocked: d.setRoleLocked, blocked: d.Blocked, recheckPending: d.recheckPending,
 		barrier: barrier, deliveringSince: deliveringSince, clients: clients,
 	}
 }

@@ -19,6 +19,7 @@ type Leader struct {
 	*tracker
 	setRoleLocked   func(role)  // changes the node's role
 	blocked         func() bool // see Dispatcher.Blocked
+	recheckPending  func()      // see Dispatcher.recheckPending
 	barrier         *ingest.Barrier
 	deliveringSince func() time.Time // see ingest.NodeSession
 	clients         *Clients

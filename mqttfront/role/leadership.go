@@ -11,8 +11,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Begin makes the node lead, and publish by the sender. What the log says is unpublished goes out first, in the order of the log; then what has
-// no outcome yet is executed, in the order of arrival.
+// Begin makes the node lead, and publish by the sender. It first publishes the outputs that the log says are unpublished, in the order of the log. Then
+// it executes the requests without an outcome, in the order of arrival.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
 	l.sender = sender
 	l.store.View(func(m *fsm.Machine) {
@@ -96,11 +96,7 @@ func (l *Leader) Run(ctx context.Context) {
 	working.Go(func() { l.sweep(ctx) })
 	<-ctx.Done()
 	l.sendReport(context.WithoutCancel(ctx), l.stopServing()) // else the next leader answers them again
-	l.store.View(func(m *fsm.Machine) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.recheckPendingLocked(m)
-	})
+	l.recheckPending()
 	working.Wait()
 }
 
