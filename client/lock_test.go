@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,14 +22,17 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c *paho.Client
+	var (
+		c       *paho.Client
+		replies sync.WaitGroup
+	)
 	c = paho.NewClient(paho.ClientConfig{Conn: conn, OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
 		p := r.Packet
 		reply := &paho.Publish{Topic: p.Properties.ResponseTopic, QoS: 1, Payload: []byte(answer(p.Payload)), Properties: &paho.PublishProperties{
 			CorrelationData: p.Properties.CorrelationData,
 			User:            paho.UserProperties{{Key: "__stat", Value: "200"}, {Key: "__ts", Value: "1700000000000:00000:StateStore"}},
 		}}
-		go func() { _, _ = c.Publish(context.Background(), reply) }() // else the reader waits for its own PUBACK
+		replies.Go(func() { _, _ = c.Publish(t.Context(), reply) }) // else the reader waits for its own PUBACK
 		return true, nil
 	}}})
 	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: "stand-in", CleanStart: true, KeepAlive: 30}); err != nil {
@@ -37,7 +41,11 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	if _, err := c.Subscribe(t.Context(), &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Disconnect(&paho.Disconnect{}) })
+	t.Cleanup(func() {
+		_ = c.Disconnect(&paho.Disconnect{})
+		<-c.Done()
+		replies.Wait()
+	})
 }
 
 // A store that is overloaded says nothing of the lock: it is asked again soon, not after the time to live of another client's lock.
