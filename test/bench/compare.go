@@ -235,7 +235,7 @@ func (c *comparison) add(system, line string, outstanding int, m *measurement) {
 	}
 }
 
-// write leaves the figures, a table and a plot in a folder.
+// write leaves the figures, a table and two plots in a folder.
 func (c *comparison) write(dir string) error {
 	data, err := json.MarshalIndent(c, "", " ")
 	if err != nil {
@@ -248,7 +248,7 @@ func (c *comparison) write(dir string) error {
 	fmt.Print("\n", table)
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "compare.md"), []byte(table), 0o644),
-		os.WriteFile(filepath.Join(dir, "compare.svg"), []byte(c.plot()), 0o644),
-		os.WriteFile(filepath.Join(dir, "latency.svg"), []byte(c.latencies()), 0o644),
+		c.throughputChart().save(filepath.Join(dir, "compare.svg")),
+		c.latencyChart().save(filepath.Join(dir, "latency.svg")),
 	)
 }

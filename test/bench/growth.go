@@ -200,7 +200,6 @@ func (g *growth) write(all []*grown) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s. %d requests under way, one run of %v each.\n\n", describeMachine(), growthOutstanding, g.duration)
 	b.WriteString("| what | size | of | requests/s | p50 ms | p99 ms | p99.9 ms | MiB | bytes per key beyond key and value | restart s | p99.9 ms while snapshots are taken | snapshot s |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
-	drawn := chart{title: "One node: throughput and memory with the number of keys", x: "keys", y: "requests per second; MiB"}
 	rates, memory := map[string]*series{}, map[string]*series{}
 	var order []string
 	for _, m := range all {
@@ -213,31 +212,31 @@ func (g *growth) write(all []*grown) error {
 			rates[m.Detail], memory[m.Detail] = &series{name: "requests/s, " + m.Detail}, &series{name: "MiB, " + m.Detail}
 			order = append(order, m.Detail)
 		}
-		rates[m.Detail].x, rates[m.Detail].y = append(rates[m.Detail].x, float64(m.Size)), append(rates[m.Detail].y, m.Rate)
-		memory[m.Detail].x, memory[m.Detail].y = append(memory[m.Detail].x, float64(m.Size)), append(memory[m.Detail].y, max(m.Memory, 1))
+		rates[m.Detail].add(float64(m.Size), m.Rate)
+		memory[m.Detail].add(float64(m.Size), max(m.Memory, 1))
 	}
+	drawn := chart{title: "One node: throughput and memory with the number of keys", x: "keys", y: "requests per second; MiB"}
 	for _, detail := range order {
 		drawn.series = append(drawn.series, *rates[detail], *memory[detail])
 	}
 	fmt.Print("\n", b.String())
 	return errors.Join(
-		os.WriteFile(filepath.Join(g.output, "members.svg"), []byte(plotGrown(all, "members")), 0o644),
-		os.WriteFile(filepath.Join(g.output, "watchers.svg"), []byte(plotGrown(all, "watchers")), 0o644),
+		growthChart(all, "members").save(filepath.Join(g.output, "members.svg")),
+		growthChart(all, "watchers").save(filepath.Join(g.output, "watchers.svg")),
 		os.WriteFile(filepath.Join(g.output, "growth.json"), append(data, '\n'), 0o644),
 		os.WriteFile(filepath.Join(g.output, "growth.md"), []byte(b.String()), 0o644),
-		os.WriteFile(filepath.Join(g.output, "growth.svg"), []byte(drawn.svg()), 0o644),
+		drawn.save(filepath.Join(g.output, "growth.svg")),
 	)
 }
 
-// plotGrown draws throughput and latency against the number of one thing. None of it is drawn at 1, because the axis is logarithmic.
-func plotGrown(all []*grown, what string) string {
+// growthChart draws throughput and latency against the number of one thing. None of it is drawn at 1, because the axis is logarithmic.
+func growthChart(all []*grown, what string) *chart {
 	rate, p99 := series{name: "requests/s"}, series{name: "p99, milliseconds"}
 	for _, m := range all {
 		if m.What == what {
-			x := float64(max(m.Size, 1))
-			rate.x, rate.y = append(rate.x, x), append(rate.y, m.Rate)
-			p99.x, p99.y = append(p99.x, x), append(p99.y, m.P99)
+			rate.add(float64(max(m.Size, 1)), m.Rate)
+			p99.add(float64(max(m.Size, 1)), m.P99)
 		}
 	}
-	return (&chart{title: "SET, 64 under way, with the number of " + what, x: what, y: "requests per second; milliseconds", series: []series{rate, p99}}).svg()
+	return &chart{"SET, 64 under way, with the number of " + what, what, "requests per second; milliseconds", []series{rate, p99}}
 }

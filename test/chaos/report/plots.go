@@ -1,46 +1,81 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"image/color"
-	"math"
+	"os"
 	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
 
 	"holdfast/resp"
 	"holdfast/test/chaos/record"
-	"holdfast/test/history"
 )
 
-// plot is a picture over time: faults as bars on top and bands below, leader changes as dashes.
-type plot struct {
-	*canvas
-	lasted                   time.Duration
-	left, right, top, bottom int // of the field
+// Sizes of a plot.
+const (
+	plotWidth   vg.Length = 1350
+	fieldHeight vg.Length = 360 // the data, the axes and the title
+	rowHeight   vg.Length = 14  // of the bar of a fault
+	legendWidth vg.Length = 170
+)
+
+// timeline is a plot over the time of a run. Faults are bars above the data and bands over it; the beginning of a leadership is a dashed line.
+type timeline struct {
+	*plot.Plot
+	legend  plot.Legend // stands beside the data, where the plot's own would cover it
+	faults  []record.Fault
+	leaders []record.Leading
 }
 
-const (
-	plotWidth  = 1800
-	fieldSize  = 420
-	rowHeight  = 18
-	leftMargin = 90
-)
+func rgba(r, g, b, alpha uint8) color.Color { return color.NRGBA{r, g, b, alpha} }
 
-func black() color.Color { return rgba(30, 30, 30, 255) }
-func grey() color.Color  { return rgba(200, 200, 200, 255) }
+// newTimeline returns a plot without data. x is in seconds.
+func (r *Report) newTimeline(title, y string) *timeline {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "seconds since the start", y
+	p.X.Min, p.X.Max = 0, max(r.lasted, time.Second).Seconds()
+	t := &timeline{p, plot.NewLegend(), r.run.Faults, r.run.Leaders}
+	t.legend.Top, t.legend.Left, t.legend.Padding = true, true, 3
+	t.legend.Add("fault", box(rgba(230, 140, 40, 160)))
+	t.legend.Add("a node begins to lead", leaderLine())
+	return t
+}
+
+// box is the sign of a colour in a legend.
+func box(with color.Color) *plotter.Scatter {
+	return &plotter.Scatter{GlyphStyle: glyph(with, 4)}
+}
+
+func glyph(with color.Color, radius vg.Length) draw.GlyphStyle {
+	return draw.GlyphStyle{Color: with, Radius: radius, Shape: draw.BoxGlyph{}}
+}
+
+func leaderLine() *plotter.Line {
+	return &plotter.Line{LineStyle: draw.LineStyle{Color: rgba(120, 40, 140, 200), Width: 1, Dashes: []vg.Length{3, 3}}}
+}
 
 // placed is a fault with the row of its bar and label.
 type placed struct {
 	record.Fault
-	row int
+	row   int
+	label vg.Length // where it begins
 }
 
-// place puts faults into rows in which their labels do not overlap.
-func place(faults []record.Fault, x func(time.Duration) int, width func(string) int) (list []placed, rows int) {
-	var ends []int // of the rows
+// place puts faults into rows in which their labels do not overlap. x returns the position of a time, width the width of a label.
+// A label that would end behind right begins before its bar.
+func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(string) vg.Length, right vg.Length) (list []placed, rows int) {
+	const gap = 6
+	var ends []vg.Length // of the rows
 	for _, f := range faults {
-		from := min(x(time.Duration(f.From)), plotWidth-20-width(f.Kind)) // a label at the end begins before its bar
-		until := from + width(f.Kind) + 12
-		until = max(until, x(time.Duration(f.To))+6)
+		from := min(x(f.From), right-width(f.Kind))
+		until := max(from+width(f.Kind), x(f.To)) + gap
 		row := 0
 		for row < len(ends) && ends[row] > from {
 			row++
@@ -49,150 +84,97 @@ func place(faults []record.Fault, x func(time.Duration) int, width func(string) 
 			ends = append(ends, 0)
 		}
 		ends[row] = until
-		list = append(list, placed{f, row})
+		list = append(list, placed{f, row, from})
 	}
 	return list, len(ends)
 }
 
-// newPlot draws what all plots have in common.
-func (r *Report) newPlot(title string) (*plot, error) {
-	probe, err := newCanvas(1, 1)
-	if err != nil {
-		return nil, err
-	}
-	p := &plot{lasted: max(r.lasted, time.Second), left: leftMargin, right: plotWidth - 20}
-	faults, rows := place(r.run.Faults, p.x, probe.width)
-	p.top = 40 + rows*rowHeight + 8
-	p.bottom = p.top + fieldSize
-	if p.canvas, err = newCanvas(plotWidth, p.bottom+50); err != nil {
-		return nil, err
-	}
-	p.text(p.left, 24, title, black())
-	for _, f := range faults {
-		from, to, y := p.x(time.Duration(f.From)), p.x(time.Duration(f.To)), 40+f.row*rowHeight
+// save writes the plot as a PNG file.
+func (t *timeline) save(path string) error {
+	label := text.Style{Font: t.X.Label.TextStyle.Font, Color: color.Black, Handler: plot.DefaultTextHandler}
+	label.Font.Size = 9
+	field := draw.Canvas{Rectangle: vg.Rectangle{Min: vg.Point{X: 10, Y: 5}, Max: vg.Point{X: plotWidth - legendWidth, Y: fieldHeight}}}
+	data := t.DataCanvas(field)
+	x := func(at record.Duration) vg.Length { return data.X(t.X.Norm(seconds(at))) }
+	list, rows := place(t.faults, x, label.Width, data.Max.X)
+	picture := vgimg.New(plotWidth, fieldHeight+vg.Length(rows+1)*rowHeight)
+	all := draw.New(picture)
+	field.Canvas, data.Canvas = all.Canvas, all.Canvas
+	t.Draw(field)
+	t.legend.Draw(draw.Crop(all, plotWidth-legendWidth+10, 0, 0, fieldHeight-all.Max.Y))
+	for _, f := range list {
 		shade := rgba(230, 140, 40, 28)
 		if !f.Effect {
 			shade = rgba(160, 160, 160, 20)
 		}
-		p.fill(from, p.top, to, p.bottom, shade)
-		p.fill(from, y, to, y+rowHeight-3, rgba(230, 140, 40, 110))
-		p.text(min(from+3, p.right-p.width(f.Kind)), y+rowHeight-5, f.Kind, black())
+		from, to := x(f.From), max(min(x(f.To), data.Max.X), x(f.From)+1)
+		bottom := field.Max.Y + vg.Length(f.row)*rowHeight
+		all.FillPolygon(shade, rectangle(from, data.Min.Y, to, data.Max.Y))
+		all.FillPolygon(rgba(230, 140, 40, 110), rectangle(from, bottom, to, bottom+rowHeight-2))
+		all.FillText(label, vg.Point{X: f.label, Y: bottom + 3}, f.Kind)
 	}
-	for _, l := range r.run.Leaders {
-		p.dashes(p.x(time.Duration(l.At)), p.top, p.bottom, rgba(120, 40, 140, 200))
+	for _, l := range t.leaders {
+		data.StrokeLine2(leaderLine().LineStyle, x(l.At), data.Min.Y, x(l.At), data.Max.Y)
 	}
-	step := tick(p.lasted)
-	for at := time.Duration(0); at <= p.lasted; at += step {
-		p.fill(p.x(at), p.bottom, p.x(at), p.bottom+6, black())
-		p.text(p.x(at)-12, p.bottom+24, at.String(), black())
+	file, err := os.Create(path)
+	if err != nil {
+		return err
 	}
-	p.fill(p.left, p.bottom, p.right, p.bottom, black())
-	p.fill(p.left, p.top, p.left, p.bottom, black())
-	return p, nil
+	_, err = vgimg.PngCanvas{Canvas: picture}.WriteTo(file)
+	return errors.Join(err, file.Close())
 }
 
-// tick returns a distance between the marks of the time axis.
-func tick(lasted time.Duration) time.Duration {
-	for _, step := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute} {
-		if lasted/step <= 15 {
-			return step
-		}
-	}
-	return 30 * time.Minute
+func seconds(d record.Duration) float64 { return time.Duration(d).Seconds() }
+
+func rectangle(x0, y0, x1, y1 vg.Length) []vg.Point {
+	return []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}}
 }
 
-func (p *plot) x(at time.Duration) int {
-	return p.left + int(float64(p.right-p.left)*float64(at)/float64(p.lasted))
-}
-
-// level draws a mark of the vertical axis.
-func (p *plot) level(y int, label string) {
-	p.fill(p.left, y, p.right, y, grey())
-	p.text(p.left-p.width(label)-8, y+5, label, black())
-}
-
-// legend names colours.
-func (p *plot) legend(entries ...legend) {
-	x := p.left + 420
-	for _, e := range entries {
-		p.fill(x, 13, x+14, 25, e.colour)
-		p.text(x+20, 24, e.name, black())
-		x += 40 + p.width(e.name)
-	}
-}
-
-type legend struct {
-	name   string
-	colour color.Color
-}
-
-// outcome returns what became of an operation, for people, and how it is drawn.
-func outcome(o *history.Op) legend {
-	switch {
-	case !o.Known:
-		return legend{"unknown", rgba(210, 30, 40, 220)}
-	case o.Reply.Kind == resp.ReplyError:
-		return legend{"refused", rgba(240, 150, 0, 200)}
-	default:
-		return legend{"answered", rgba(30, 90, 190, 90)}
-	}
+// scatter adds points, and their colour to the legend.
+func (t *timeline) scatter(name string, points plotter.XYs, with color.Color) {
+	t.Add(&plotter.Scatter{XYs: points, GlyphStyle: glyph(with, 1)})
+	t.legend.Add(name, box(with))
 }
 
 // latency draws every operation as a point.
 func (r *Report) latency(path string) error {
-	p, err := r.newPlot("Latency of each operation, by its call")
-	if err != nil {
-		return err
-	}
-	const lowest, highest = 100 * time.Microsecond, 20 * time.Second
-	y := func(d time.Duration) int {
-		share := math.Log(float64(max(d, lowest))/float64(lowest)) / math.Log(float64(highest)/float64(lowest))
-		return p.bottom - int(share*float64(p.bottom-p.top))
-	}
-	for _, d := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second} {
-		p.level(y(d), d.String())
-	}
+	const lowest, highest, unknown = 0.0001, 20.0, 12.0 // seconds; no client waits 12 s
+	var answered, refused, unanswered plotter.XYs
 	for _, o := range r.history.Ops {
-		if o.Final {
-			continue // nobody is disturbed any more
+		at := o.Call.Seconds()
+		took := min(max((o.Replied-o.Call).Seconds(), lowest), highest)
+		switch {
+		case o.Final: // sent after the last fault, when nobody is disturbed any more
+		case !o.Known:
+			unanswered = append(unanswered, plotter.XY{X: at, Y: unknown})
+		case o.Reply.Kind == resp.ReplyError:
+			refused = append(refused, plotter.XY{X: at, Y: took})
+		default:
+			answered = append(answered, plotter.XY{X: at, Y: took})
 		}
-		took := o.Replied - o.Call
-		if !o.Known {
-			took = 12 * time.Second // longer than anybody waits
-		}
-		x, at := p.x(o.Call), y(min(took, highest))
-		p.fill(x-1, at-1, x+2, at+2, outcome(o).colour)
 	}
-	p.legend(
-		legend{"answered", rgba(30, 90, 190, 255)}, legend{"refused", rgba(240, 150, 0, 255)}, legend{"unknown (drawn at 12 s)", rgba(210, 30, 40, 255)},
-		legend{"fault", rgba(230, 140, 40, 160)}, legend{"a node begins to lead", rgba(120, 40, 140, 255)},
-	)
+	p := r.newTimeline("Latency of each operation, by its call", "seconds")
+	p.Y.Min, p.Y.Max, p.Y.Scale, p.Y.Tick.Marker = lowest, highest, plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.scatter("answered", answered, rgba(30, 90, 190, 90))
+	p.scatter("refused", refused, rgba(240, 150, 0, 200))
+	p.scatter("unknown (drawn at 12 s)", unanswered, rgba(210, 30, 40, 220))
 	return p.save(path)
 }
 
 // throughput draws how many operations were answered in each second.
 func (r *Report) throughput(path string) error {
-	p, err := r.newPlot("Operations answered in each second")
-	if err != nil {
-		return err
+	answered := make(plotter.XYs, int(r.lasted/time.Second)+1)
+	for second := range answered {
+		answered[second].X = min(float64(second)+0.5, r.lasted.Seconds())
 	}
-	seconds := make([]int, int(p.lasted/time.Second)+1)
-	most := 10
 	for _, o := range r.history.Ops {
-		if second := int(o.Replied / time.Second); o.Known && !o.Final && second < len(seconds) {
-			seconds[second]++
-			most = max(most, seconds[second])
+		if second := int(o.Replied / time.Second); o.Known && !o.Final && second < len(answered) {
+			answered[second].Y++
 		}
 	}
-	y := func(n int) int { return p.bottom - n*(p.bottom-p.top-10)/most }
-	for i := range 5 {
-		p.level(y(most*i/4), fmt.Sprint(most*i/4))
-	}
-	for second := 1; second < len(seconds); second++ {
-		at := func(s int) time.Duration { return time.Duration(s)*time.Second + time.Second/2 }
-		p.line(p.x(at(second-1)), y(seconds[second-1]), p.x(min(at(second), p.lasted)), y(seconds[second]), rgba(30, 90, 190, 255))
-	}
-	p.legend(legend{"fault", rgba(230, 140, 40, 160)}, legend{"a node begins to lead", rgba(120, 40, 140, 255)})
+	p := r.newTimeline("Operations answered in each second", "operations")
+	p.Y.Min = 0
+	p.Add(&plotter.Line{XYs: answered, LineStyle: draw.LineStyle{Color: rgba(30, 90, 190, 255), Width: 1.5}})
 	return p.save(path)
 }
 
@@ -206,28 +188,15 @@ func nodeColours() []color.Color {
 
 // memory draws what each node used.
 func (r *Report) memory(path string) error {
-	p, err := r.newPlot("Resident memory of each node")
-	if err != nil {
-		return err
-	}
-	most, colours := int64(64<<20), make(map[string]color.Color)
-	var entries []legend
+	used := make(map[string]plotter.XYs)
 	for _, s := range r.run.Samples {
-		most = max(most, s.Resident)
+		used[s.Node] = append(used[s.Node], plotter.XY{X: seconds(s.At), Y: float64(s.Resident) / (1 << 20)})
 	}
+	p := r.newTimeline("Resident memory of each node", "MiB")
+	p.Y.Min, p.Y.Max = 0, 64
 	for i := range r.run.Nodes {
 		id := fmt.Sprintf("n%d", i+1)
-		colours[id] = nodeColours()[i%len(nodeColours())]
-		entries = append(entries, legend{id, colours[id]})
+		p.scatter(id, used[id], nodeColours()[i%len(nodeColours())])
 	}
-	y := func(n int64) int { return p.bottom - int(n*int64(p.bottom-p.top-10)/most) }
-	for i := range int64(5) {
-		p.level(y(most*i/4), fmt.Sprintf("%d MiB", most*i/4>>20))
-	}
-	for _, s := range r.run.Samples {
-		x, at := p.x(time.Duration(s.At)), y(s.Resident)
-		p.fill(x, at, x+3, at+3, colours[s.Node])
-	}
-	p.legend(entries...)
 	return p.save(path)
 }

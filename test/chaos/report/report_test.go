@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"gonum.org/v1/plot/vg"
+
 	"holdfast/resp"
 	"holdfast/test/chaos/record"
 	"holdfast/test/history"
@@ -85,15 +87,19 @@ func TestRecoveryIsTheFirstAcknowledgedWrite(t *testing.T) {
 	}
 }
 
-// Labels that would overlap stand in different rows.
+// Labels that would overlap stand in different rows, and none ends behind the field.
 func TestOverlappingLabelsGetTheirOwnRows(t *testing.T) {
 	r, _ := run()
-	x := func(at time.Duration) int { return int(at / time.Second) }
-	list, rows := place(r.Faults, x, func(string) int { return 5 })
+	x := func(at record.Duration) vg.Length { return vg.Length(seconds(at)) }
+	width := func(string) vg.Length { return 5 }
+	list, rows := place(r.Faults, x, width, 60)
 	if rows != 2 || list[0].row == list[1].row {
 		t.Errorf("%d rows: %+v", rows, list)
 	}
-	if _, rows := place(r.Faults[:1], x, func(string) int { return 5 }); rows != 1 {
+	if list, _ := place(r.Faults[:1], x, width, 14); list[0].label != 9 {
+		t.Errorf("a label that is 5 wide begins at %v, and the field ends at 14", list[0].label)
+	}
+	if _, rows := place(r.Faults[:1], x, width, 60); rows != 1 {
 		t.Errorf("%d rows for one", rows)
 	}
 }
