@@ -125,7 +125,7 @@ soak: ## the embedded broker for 30 s at 256 outstanding requests
 
 figures: ## measure: a million keys, one node beside three, 20 repetitions of each failure (20 minutes)
 	HOLDFAST_FIGURES=1000000 go test -count=1 -timeout 30m -run 'TestManyKeys|TestThroughput|TestWear' -v ./test/integration | grep -v level=
-	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailover -v ./test/integration | grep -v level=
+	HOLDFAST_REPEAT=20 go test -count=1 -timeout 20m -run TestFailoverFailsNoRequest -v ./test/integration | grep -v level=
 
 brokers: ## real brokers, of this Debian and of newer ones in folders that debootstrap makes (2 minutes once), and the page about Mosquitto: ONLY=name,name; needs root (15 minutes)
 	@$(MAKE) --no-print-directory packages PACKAGES="$(PACKAGES) $(BROKERTOOLS)"

@@ -101,7 +101,7 @@ func (p *proxy) cut(down bool) {
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
-func TestErrors(t *testing.T) {
+func TestRefusalsAreTypedErrors(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
 	token, _ := client.ParseVersion("1000:1:x")
@@ -148,7 +148,7 @@ func TestErrors(t *testing.T) {
 }
 
 // Compare-and-set by the version: a value that came back is not the one that was read.
-func TestIfVersion(t *testing.T) {
+func TestIfVersionRefusesAValueThatCameBack(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
 	first, err := c.Set(ctx, "if-version", []byte("a"))
@@ -255,7 +255,7 @@ func TestOrderAfterGivingUp(t *testing.T) {
 }
 
 // Connections that break do not make commands fail, take effect twice, or end watches and locks.
-func TestReconnect(t *testing.T) {
+func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
 	watcher, err := c.Watch(t.Context(), "reconnect")

@@ -40,7 +40,7 @@ func votesIn(stable raft.StableStore) (v votes, err error) {
 
 // ConvertLog converts a log from boltdb to wal and back, and keeps the last entry, the current term and the vote. It replaces what an interrupted
 // conversion left. OpenStores refuses a log of the other kind.
-func TestConvertLog(t *testing.T) {
+func TestLogIsConvertedAndOpensAsItsNewKindOnly(t *testing.T) {
 	dir := t.TempDir()
 	from := raftlog.BoltDB
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), openStores(t, dir, from))

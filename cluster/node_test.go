@@ -303,7 +303,7 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 }
 
 // A node with a store that was closed and opened again has everything, from the log and from snapshots.
-func TestRestart(t *testing.T) {
+func TestRestartKeepsEverything(t *testing.T) {
 	for _, kind := range []raftlog.Kind{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(kind), func(t *testing.T) { testRestart(t, kind) })
 	}
@@ -461,7 +461,7 @@ func TestNewSettingsAreOfferedAlone(t *testing.T) {
 	}
 }
 
-func TestIdentity(t *testing.T) {
+func TestIdentityBelongsToItsLog(t *testing.T) {
 	dir := t.TempDir()
 	first, err := LoadIdentity(dir, "holdfast", "n1", 7)
 	if err != nil {
@@ -491,7 +491,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-func TestConfigValidate(t *testing.T) {
+func TestConfigErrorsNameFieldAndReason(t *testing.T) {
 	for _, break1 := range []func(*Config){
 		func(c *Config) { c.ID = "" },
 		func(c *Config) { c.Proposals.InFlight = 0 },

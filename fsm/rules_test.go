@@ -97,7 +97,7 @@ func TestOrderOfChecks(t *testing.T) {
 }
 
 // A condition on the version looks at nothing else: a key that is gone, or that came back with the same value, does not have it.
-func TestIfVersion(t *testing.T) {
+func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l := newLeader(t)
 	first := l.do(l.set("k", "v"))
 	ifVersion := func(r Result) func(*Command) {
@@ -140,7 +140,7 @@ func TestCommandBeforeAVersion(t *testing.T) {
 	}
 }
 
-func TestFencing(t *testing.T) {
+func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 	l := newLeader(t)
 	w := l.wall
 	for _, step := range []struct {
@@ -175,7 +175,7 @@ func TestFencing(t *testing.T) {
 	l.want("an expired key has lost its token", l.do(l.set("e", "v")), CodeOK, NoError)
 }
 
-func TestExpiry(t *testing.T) {
+func TestKeyIsAbsentFromItsExpiryOn(t *testing.T) {
 	l := newLeader(t)
 	l.do(watching("w", "k"))
 	set := l.do(l.set("k", "v", ttl(100)))

@@ -82,7 +82,7 @@ func TestOnlyAnOldWatchWithoutSubscriberEnds(t *testing.T) {
 	}
 }
 
-func TestWatchTTL(t *testing.T) {
+func TestWatchEndsAtItsTTL(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.WatchTTL = 1000 })
 	l.do(watching("a", "k"))

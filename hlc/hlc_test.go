@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestParse(t *testing.T) {
+func TestTimestampsAreParsedWithoutOverflow(t *testing.T) {
 	for _, test := range []struct {
 		text string
 		want Timestamp

@@ -87,7 +87,7 @@ func arrive(f *Front, payload, correlation string) {
 	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, time.Now(), false, func() {})
 }
 
-func TestConfigValidate(t *testing.T) {
+func TestFrontConfigErrorsNameTheField(t *testing.T) {
 	for _, change := range []func(*Config){
 		func(c *Config) { c.Node = "" },
 		func(c *Config) { c.Node = "a/b" },

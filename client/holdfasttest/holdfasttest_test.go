@@ -38,7 +38,7 @@ func TestStartBringsUpAStoreThatWorks(t *testing.T) {
 }
 
 // Stores do not see each other, and a policy is obeyed.
-func TestOptions(t *testing.T) {
+func TestStoresAreSeparateAndObeyTheirPolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(file, []byte("principals: {clientIds: [\"nobody\"]}\nstateStoreResources: [{method: Read, keys: [\"*\"]}]\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -134,7 +134,7 @@ func TestErrorsKeepTheirKindOnTheWay(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNamesOfNodesAndTheirOrder(t *testing.T) {
 	for id, want := range map[raft.ServerID]string{"n1.0f": "n1", "a.b.0f": "a.b", "n1": "n1"} {
 		if got := NodeName(id); got != want {
 			t.Errorf("NodeName(%q) is %q", id, got)

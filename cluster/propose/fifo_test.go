@@ -7,7 +7,7 @@ import (
 )
 
 // The queue is one: what comes first goes first, whatever is kept of its slice.
-func TestFIFO(t *testing.T) {
+func TestQueueKeepsItsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var queue fifo[int]
 		var model []int

@@ -328,7 +328,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 }
 
 // HTTP that is forwarded comes out of the listener for it.
-func TestHTTPStreams(t *testing.T) {
+func TestForwardedHTTPReachesTheListener(t *testing.T) {
 	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
 	caller := listen(t, "n1.a", nil, members(peer.Known))
 	near, err := caller.DialHTTP(t.Context(), listener.server())

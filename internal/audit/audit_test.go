@@ -137,7 +137,7 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 
 // After a restart the log is applied again from the last snapshot on. What was written down already is not written again, also when the
 // last line was not finished; a member that begins anew writes everything.
-func TestRestart(t *testing.T) {
+func TestRestartGoesOnBehindTheLastWholeLine(t *testing.T) {
 	c := config(t)
 	done := fsm.Result{Code: fsm.CodeOK}
 	apply := func() {

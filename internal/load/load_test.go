@@ -112,7 +112,7 @@ func TestErrorsAreCounted(t *testing.T) {
 	})
 }
 
-func TestOptions(t *testing.T) {
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	for name, options := range map[string]load.Options{
 		"Outstanding": {Duration: 1}, "Duration": {Outstanding: 1}, "Rate": {Outstanding: 1, Duration: 1, Rate: -1}, "Warmup": {Outstanding: 1, Duration: 1, Warmup: -1},
 	} {

@@ -81,7 +81,7 @@ func TestReadPacketIsBounded(t *testing.T) {
 	}
 }
 
-func TestParseAddress(t *testing.T) {
+func TestBrokerAddressesAreParsed(t *testing.T) {
 	for text, want := range map[string]Address{
 		"mqtt://h": {"h:1883", false}, "mqtts://h": {"h:8883", true}, "mqtt://h:1": {"h:1", false}, "tcp://h:1/": {"h:1", false},
 		"ssl://h": {"h:8883", true}, "h:1883": {"h:1883", false}, "[::1]:1883": {"[::1]:1883", false}, "mqtt://[::1]": {"[::1]:1883", false}, "mqtts://mq1": {"mq1:8883", true},

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestGlob(t *testing.T) {
+func TestPolicyPatternsMatchKeys(t *testing.T) {
 	principal := &Principal{ClientID: "line-*", Username: "u"}
 	for _, test := range []struct {
 		pattern, text string

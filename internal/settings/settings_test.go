@@ -36,7 +36,7 @@ func TestFlagsOverrideEnvironmentOverridesFile(t *testing.T) {
 }
 
 // An error names the field, the value and the reason.
-func TestErrors(t *testing.T) {
+func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 	for text, want := range map[string][]string{
 		"node: {ID: x}":                           {"node.ID", "node.id"},
 		"broker: {password: 'pw@1'}":              {"broker.password", "no such setting"},
@@ -110,7 +110,7 @@ func TestShowRoundTrip(t *testing.T) {
 	}
 }
 
-func TestValues(t *testing.T) {
+func TestValuesAreShownAsTheyAreParsed(t *testing.T) {
 	for text, want := range map[string]Size{"0": 0, "65536": 65536, "64KiB": 65536, "4MiB": 4 << 20, "1GB": 1e9, "auto": Auto} {
 		t.Run(text, func(t *testing.T) {
 			var size Size

@@ -299,7 +299,7 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 }
 
 // A client is disconnected by the REST API; one that has gone already is no error, and a key that EMQX does not know is.
-func TestDisconnect(t *testing.T) {
+func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 	s := startStandIn(t)
 	client := s.connect(t, "line/1 press")
 	d := newDriver(s, apiKey+":"+apiSecret)
@@ -323,7 +323,7 @@ func TestDisconnect(t *testing.T) {
 }
 
 // The payloads of EMQX's manual.
-func TestRead(t *testing.T) {
+func TestPayloadsOfTheManualAreRead(t *testing.T) {
 	for _, test := range []struct {
 		topic, payload string
 		want           presence.Event

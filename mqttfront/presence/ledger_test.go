@@ -94,7 +94,7 @@ func TestBrokerStartIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestBounds(t *testing.T) {
+func TestLedgerIsBounded(t *testing.T) {
 	l, _ := newTestLedger()
 	for i := range maxConnections + 10 {
 		l.event(Event{Kind: Connected, ClientID: fmt.Sprint(i), Connection: 1}, 0)

@@ -212,7 +212,7 @@ func check(r rule, imports []string) (broken []string) {
 	return broken
 }
 
-func TestImports(t *testing.T) {
+func TestImportsPointOneWay(t *testing.T) {
 	packages := list(t)
 	for _, r := range rules() {
 		p, ok := packages[r.path]

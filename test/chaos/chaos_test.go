@@ -98,7 +98,7 @@ func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 }
 
 // The rules drop what faults want dropped, for as long as one of them does.
-func TestRules(t *testing.T) {
+func TestNetworkRulesHoldWhileAFaultWantsThem(t *testing.T) {
 	f := newFirewall()
 	f.set(incoming, "198.18.0.1", 1)
 	f.set(incoming, "198.18.0.1", 1)

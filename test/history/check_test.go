@@ -245,7 +245,7 @@ func TestSaveAndLoad(t *testing.T) {
 }
 
 // Each line is a map; who does not know the outcome goes on as another process.
-func TestEDN(t *testing.T) {
+func TestUnknownOutcomeGoesOnAsAnotherProcessInEDN(t *testing.T) {
 	h := history([]*Op{
 		op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("a", Set, "r/1", "y", 2, 0, "?", 0), op("a", Get, "r/1", "", 4, 5, "x", 1),
 		op("a", Del, "r/1", "", 6, 7, "1", 1), op("a", VDel, "r/1", "x", 8, 9, "0", 0), op("b", Set, "lock/1", "b", 0, 1, "OK", 2),

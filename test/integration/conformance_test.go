@@ -221,7 +221,7 @@ func syntaxErrors() []string {
 	}
 }
 
-func TestConformanceTable(t *testing.T) {
+func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "tester", false)
 		list := rows()
@@ -317,7 +317,7 @@ func checkReply(t *testing.T, name string, m *paho.Publish) {
 }
 
 // §1: what is not executed, and how it is answered.
-func TestRequests(t *testing.T) {
+func TestMalformedRequestsAreRefused(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "asker", false)
 		set := func(key string) request {
@@ -453,7 +453,7 @@ func TestInvalidResponseTopics(t *testing.T) {
 }
 
 // §10: a copy takes effect once and is answered each time with the same reply.
-func TestExactlyOnce(t *testing.T) {
+func TestCopiesTakeEffectOnceAndAreAnsweredAlike(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "repeater", false)
 		first := request{payload: array("SET", "k", "1"), properties: []string{"__ts", now()}, correlation: "0123456789abcdef"}

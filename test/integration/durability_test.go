@@ -40,7 +40,7 @@ const kills = 100
 // A server that is killed at random moments, a hundred times under load, loses nothing that it acknowledged: no value, no
 // version, no token, no time to live; its clock never repeats; and no request fails, because the broker keeps what was not
 // answered.
-func TestKill(t *testing.T) {
+func TestKilledNodesLoseNothingAnswered(t *testing.T) {
 	t.Run("boltdb", func(t *testing.T) { testKill(t, "boltdb", kills) })
 	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills/2) })
 }
@@ -211,7 +211,7 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 }
 
 // SIGTERM stops a server in time, whatever its broker does, and what was under way is answered, by it or by the next.
-func TestStop(t *testing.T) {
+func TestStopAnswersWhatIsUnderWay(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()
 	s := newServer(t, "mqtt://"+broker.address, dir)
@@ -246,7 +246,7 @@ func TestStop(t *testing.T) {
 }
 
 // A snapshot on demand can be inspected, and a damaged one is refused.
-func TestSnapshotCommands(t *testing.T) {
+func TestSnapshotIsInspectedAndADamagedOneRefused(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()
 	s := newServer(t, "mqtt://"+broker.address, dir)

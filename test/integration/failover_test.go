@@ -58,7 +58,7 @@ func stopLeader(t *testing.T, m members) {
 }
 
 // No failure of one member fails a request, whatever happens to the leader: the requests are only late. Each takes effect once.
-func TestFailover(t *testing.T) {
+func TestFailoverFailsNoRequest(t *testing.T) {
 	for _, f := range []failure{
 		{"kill", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond, nil},
 		{"kill, lean", killLeader, 2500 * time.Millisecond, 1500 * time.Millisecond, lean()},

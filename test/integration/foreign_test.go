@@ -10,7 +10,7 @@ import (
 )
 
 // mosquitto_rr does the first steps.
-func TestMosquittoRR(t *testing.T) {
+func TestMosquittoRRSetsAndGets(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		host, port, _ := strings.Cut(target.address, ":")
 		rr := func(payload string, properties ...string) string {
@@ -62,7 +62,7 @@ func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 }
 
 // The commands of the README work when they are pasted, and their exit codes are what scripts rely on.
-func TestCommands(t *testing.T) {
+func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		for _, step := range []struct {
 			arguments string

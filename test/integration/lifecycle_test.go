@@ -208,7 +208,7 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 
 // A restart of one node after the other fails no request, also when the nodes are upgraded on the way: the old binary lacks
 // two kinds of commands, which nobody proposes before all know them.
-func TestRollingUpgrade(t *testing.T) {
+func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "holdfast-1")
 	overlay, err := mutants.Overlay(t.Context(), t.TempDir(), mutants.Version1())
 	if err != nil {
@@ -471,7 +471,7 @@ func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 }
 
 // A node's log is converted while it is stopped, and only then does the node start with the other setting.
-func TestConvertLog(t *testing.T) {
+func TestNodeStartsOnlyWithTheLogStoreOfItsLog(t *testing.T) {
 	broker := startMosquitto(t)
 	dir := t.TempDir()
 	s := newServer(t, "mqtt://"+broker.address, dir)

@@ -91,7 +91,7 @@ func checkNotification(t *testing.T, name string, n *paho.Publish) {
 }
 
 // §6: a key with PX goes away in time, its watchers are told once, with its version, and every command finds it absent.
-func TestExpiry(t *testing.T) {
+func TestExpiryIsNotifiedOnceWithItsVersion(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", true)
 		must(t, p.call(request{payload: array("KEYNOTIFY", "k"), properties: sdk()}), "+OK\r\n")
@@ -179,7 +179,7 @@ func TestNoSubscriberEndsTheWatch(t *testing.T) {
 }
 
 // §8: who is asking.
-func TestIdentity(t *testing.T) {
+func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 	t.Run("mosquitto", func(t *testing.T) {
 		target := startBehindMosquitto(t)
 		p := connect(t, target, "me", true)
@@ -222,7 +222,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // §8: the policy, and that it is re-read.
-func TestPolicy(t *testing.T) {
+func TestPolicyIsEnforcedAndReadAgain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "policy.yaml")
 		writePolicy(t, file, linePolicy)
@@ -285,7 +285,7 @@ func checkPolicy(t *testing.T, target *target, file string) {
 }
 
 // §2, §7: the settings that change the protocol.
-func TestProtocolSettings(t *testing.T) {
+func TestSettingsChangeTheProtocol(t *testing.T) {
 	onBoth(t, []string{"--protocol.dialect", "sdk", "--protocol.caseInsensitive"}, func(t *testing.T, target *target) {
 		p := connect(t, target, "me", false)
 		ts := []string{"__ts", now()}

@@ -28,9 +28,9 @@ spec:
 // certManager is the module whose resource definitions are installed.
 const certManager = "github.com/cert-manager/cert-manager@v1.19.1"
 
-// TestAPI gives the chart to a real API server: every combination of values with strict validation of fields, in a namespace of the level
+// TestChartInstallsUpgradesAndRollsBackWithoutWarnings gives the chart to a real API server: every combination of values with strict validation of fields, in a namespace of the level
 // `restricted`, whose warnings are failures; then an installation, an upgrade, and a rollback.
-func TestAPI(t *testing.T) {
+func TestChartInstallsUpgradesAndRollsBackWithoutWarnings(t *testing.T) {
 	c := startControlPlane(t)
 	c.resources(t)
 	c.namespace(t, "plant")
@@ -154,7 +154,7 @@ func fetch[T any](t *testing.T, c *controlPlane, kind, name string) *T {
 }
 
 // The chart's README is what helm-docs makes of values.yaml: `make chart-docs`.
-func TestReadme(t *testing.T) {
+func TestReadmeIsThatOfTheValues(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS(chart)); err != nil {
 		t.Fatal(err)

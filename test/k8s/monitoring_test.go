@@ -128,7 +128,7 @@ func scrape(t *testing.T) map[string]bool {
 }
 
 // Each alert fires when it has to, and only then.
-func TestAlertRules(t *testing.T) {
+func TestAlertsFireWhenTheyHaveTo(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("CI") == "true" {

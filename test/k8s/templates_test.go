@@ -33,7 +33,7 @@ func combinations(t testing.TB) []string {
 	return files
 }
 
-func TestLint(t *testing.T) {
+func TestChartPassesLint(t *testing.T) {
 	for _, file := range combinations(t) {
 		if _, err := run(t.Context(), filepath.Join(binaries(t, "helm"), "helm"), "lint", "--strict", chart, "--values", file); err != nil {
 			t.Error(err)
@@ -42,7 +42,7 @@ func TestLint(t *testing.T) {
 }
 
 // Every object of every combination is read strictly into its type, so that a misspelt field is found; those of cert-manager are
-// checked against their schemas by TestAPI.
+// checked against their schemas by TestChartInstallsUpgradesAndRollsBackWithoutWarnings.
 func TestEveryObjectHasItsType(t *testing.T) {
 	for _, file := range combinations(t) {
 		r, err := template(t, "--values", file)
@@ -219,7 +219,7 @@ func statefulSet(t testing.TB, r *release) *apps.StatefulSet {
 	return nil
 }
 
-func TestDisruptionBudget(t *testing.T) {
+func TestDisruptionBudgetKeepsAQuorum(t *testing.T) {
 	for replicas, want := range map[int]bool{1: false, 3: true, 5: true} {
 		r := render(t, broker, fmt.Sprintf("replicas=%d", replicas))
 		if got := r.find("PodDisruptionBudget", "store-holdfast") != nil; got != want {
@@ -233,7 +233,7 @@ func TestDisruptionBudget(t *testing.T) {
 }
 
 // A change of the settings restarts the nodes; one of the peers or of the policy does not.
-func TestWhatRestarts(t *testing.T) {
+func TestOnlyChangedSettingsRestartNodes(t *testing.T) {
 	checksum := func(values ...string) string {
 		template := statefulSet(t, render(t, append(values, broker)...)).Spec.Template
 		text, err := yaml.Marshal(template)
@@ -259,7 +259,7 @@ func TestWhatRestarts(t *testing.T) {
 	}
 }
 
-func TestAntiAffinity(t *testing.T) {
+func TestNodesAreSpreadOverHosts(t *testing.T) {
 	for mode, want := range map[string][2]int{"hard": {1, 0}, "soft": {0, 1}} {
 		t.Run(mode, func(t *testing.T) {
 			apart := statefulSet(t, render(t, broker, "antiAffinity="+mode)).Spec.Template.Spec.Affinity.PodAntiAffinity
@@ -283,7 +283,7 @@ func TestAntiAffinity(t *testing.T) {
 }
 
 // Liveness and startup ask whether the process runs: neither quorum nor broker may get a node killed.
-func TestProbes(t *testing.T) {
+func TestProbesAskOnlyWhetherTheProcessRuns(t *testing.T) {
 	container := statefulSet(t, render(t, broker)).Spec.Template.Spec.Containers[0]
 	for what, probe := range map[string]*core.Probe{"/livez": container.LivenessProbe, "/livez ": container.StartupProbe, "/readyz": container.ReadinessProbe} {
 		t.Run(what, func(t *testing.T) {
@@ -354,7 +354,7 @@ func TestSelfSignedCertificates(t *testing.T) {
 }
 
 // Whoever is not a member, a job of the release or named by the operator reaches neither Raft nor the admin API.
-func TestNetworkPolicy(t *testing.T) {
+func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 	rules := get[networking.NetworkPolicy](t, render(t, broker), "NetworkPolicy", "store-holdfast").Spec.Ingress
 	for _, rule := range rules {
 		for _, port := range rule.Ports {
@@ -372,7 +372,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// The level `restricted` of the Pod Security Standards, for every pod; TestAPI lets the API server judge it, too.
+// The level `restricted` of the Pod Security Standards, for every pod; TestChartInstallsUpgradesAndRollsBackWithoutWarnings lets the API server judge it, too.
 func TestEveryPodIsRestricted(t *testing.T) {
 	r, err := template(t, "--values", filepath.Join(chart, "ci", "full-values.yaml"), "--set", "demoBroker.enabled=true")
 	if err != nil {
@@ -403,7 +403,7 @@ func TestEveryPodIsRestricted(t *testing.T) {
 }
 
 // Labels of one's own come to those of the chart, and replace none by which things are found.
-func TestOwnLabels(t *testing.T) {
+func TestOwnLabelsReplaceNoneOfTheChart(t *testing.T) {
 	set := statefulSet(t, render(t, broker, "commonLabels.team=plant", `commonLabels.app\.kubernetes\.io/component=x`, `podLabels.app\.kubernetes\.io/instance=x`, "podLabels.rack=seven"))
 	labels := set.Spec.Template.Labels
 	if labels["team"] != "plant" || labels["rack"] != "seven" {

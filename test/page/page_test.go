@@ -163,7 +163,7 @@ func picture(t *testing.T, name string, width, height int64, scheme string) chro
 	}
 }
 
-func TestStatusPage(t *testing.T) {
+func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	ctx := browser(t)
 	d := startDev(t)
 	for i := range 5 {

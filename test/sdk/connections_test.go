@@ -11,7 +11,7 @@ import (
 
 // The SDK resumes its session (and gives up for good when the broker has lost
 // it), watches again, and makes up a notification from a GET.
-func TestReconnect(t *testing.T) {
+func TestReconnectWatchesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p, other := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})
@@ -58,7 +58,7 @@ func TestReconnect(t *testing.T) {
 
 // A request that was executed, but whose PUBACK and reply the client never
 // saw, is sent again with the same correlation data: it takes effect once.
-func TestResend(t *testing.T) {
+func TestResentRequestTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p, watcher := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})

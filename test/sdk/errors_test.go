@@ -13,7 +13,7 @@ import (
 	sterr "github.com/Azure/iot-operations-sdks/go/services/statestore/errors"
 )
 
-func TestArgumentErrors(t *testing.T) {
+func TestArgumentErrorsAreTyped(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -34,7 +34,7 @@ func TestArgumentErrors(t *testing.T) {
 	}
 }
 
-func TestServiceErrors(t *testing.T) {
+func TestServiceErrorsAreTyped(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -122,7 +122,7 @@ func TestServiceErrors(t *testing.T) {
 	p.mangle(payload("SET", key, "x", "NEX", "kept"), func() { p.set(ctx, key, "x") })
 }
 
-func TestUnsupportedVersion(t *testing.T) {
+func TestUnsupportedProtocolVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -149,7 +149,7 @@ func TestUnsupportedVersion(t *testing.T) {
 	}
 }
 
-func TestTimestampSkew(t *testing.T) {
+func TestTimestampsOfSkewedClocksAreRefused(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	sane := dial(ctx, t, peerOptions{})

@@ -10,7 +10,7 @@ import (
 	sterr "github.com/Azure/iot-operations-sdks/go/services/statestore/errors"
 )
 
-func TestFencing(t *testing.T) {
+func TestFencingRefusesOlderTokens(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})

@@ -31,7 +31,7 @@ func holder(ctx context.Context, t *testing.T, l *leasedlock.Lease[string, strin
 	}
 }
 
-func TestLease(t *testing.T) {
+func TestLeaseHasOneHolder(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	a, b := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})
@@ -88,7 +88,7 @@ func TestLease(t *testing.T) {
 	acquire(ctx, t, forever, 0, true)
 }
 
-func TestLeaseObserve(t *testing.T) {
+func TestLeaseChangesAreObserved(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	a, b, c := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})
@@ -136,7 +136,7 @@ func TestLeaseObserve(t *testing.T) {
 // A renewed lease outlives its duration, until a renewal is refused.
 // (Release on a renewing lease is not tried here: in v0.4.1 the renewing
 // goroutine then spins for ever, leasedlock/lease.go:140.)
-func TestLeaseRenew(t *testing.T) {
+func TestLeaseIsRenewedBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	a, b := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})

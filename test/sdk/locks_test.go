@@ -12,7 +12,7 @@ import (
 	sterr "github.com/Azure/iot-operations-sdks/go/services/statestore/errors"
 )
 
-func TestLockWaits(t *testing.T) {
+func TestLockWaitsForItsHolder(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	for name, release := range map[string]bool{"release": true, "expiry": false} {
@@ -77,7 +77,7 @@ func TestLockWaits(t *testing.T) {
 }
 
 // Many clients add to one number under one lock.
-func TestEdit(t *testing.T) {
+func TestEditsUnderALockLoseNothing(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	lock, data := unique("lock"), unique("data")

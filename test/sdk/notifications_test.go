@@ -13,7 +13,7 @@ import (
 	"github.com/Azure/iot-operations-sdks/go/services/statestore"
 )
 
-func TestNotify(t *testing.T) {
+func TestChangesOfAKeyAreNotified(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p, other := dial(ctx, t, peerOptions{}), dial(ctx, t, peerOptions{})
@@ -138,7 +138,7 @@ func TestNotifyStopTwice(t *testing.T) {
 
 // On the wire everything comes in the order in which it was applied. (Not so
 // out of the SDK's channels.)
-func TestNotifyOrder(t *testing.T) {
+func TestNotificationsComeInOrder(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -184,7 +184,7 @@ func TestNotifyOrder(t *testing.T) {
 }
 
 // A client that does subscribe gets each notification once all the same.
-func TestNotifySubscribed(t *testing.T) {
+func TestSubscribedClientGetsEachNotificationOnce(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -225,7 +225,7 @@ func TestClientIDs(t *testing.T) {
 // A notification that the application does not acknowledge holds back all
 // later PUBACKs of the client (paho sends them in order), replies' too. The
 // replies must come in nevertheless.
-func TestManualAck(t *testing.T) {
+func TestUnacknowledgedNotificationsHoldNoReplyBack(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{kv: []statestore.ClientOption{statestore.WithManualAck(true)}})

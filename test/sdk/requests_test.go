@@ -65,7 +65,7 @@ func TestSetGetDel(t *testing.T) {
 	}
 }
 
-func TestVDel(t *testing.T) {
+func TestVDelDeletesOnlyTheValueThatItNames(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -89,7 +89,7 @@ func TestVDel(t *testing.T) {
 	}
 }
 
-func TestConditions(t *testing.T) {
+func TestConditionsOfSetAreObeyed(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -122,7 +122,7 @@ func TestConditions(t *testing.T) {
 	p.set(ctx, key, "d", nx, expiry(time.Minute))
 }
 
-func TestExpiry(t *testing.T) {
+func TestExpiredKeyIsAbsent(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})
@@ -244,7 +244,7 @@ func fits(p *peer, n int) bool {
 	return limit == nil || int(*limit) >= n
 }
 
-func TestConcurrentRequests(t *testing.T) {
+func TestConcurrentRequestsGetTheirOwnReplies(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})

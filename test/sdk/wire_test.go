@@ -11,7 +11,7 @@ import (
 )
 
 // What the SDK sends, and what it must be answered, byte for byte.
-func TestWireFormat(t *testing.T) {
+func TestRequestsAndRepliesByteForByte(t *testing.T) {
 	t.Parallel()
 	ctx := testCtx(t)
 	p := dial(ctx, t, peerOptions{})

@@ -49,9 +49,9 @@ func config(seed uint64) Config {
 	return c
 }
 
-// TestSeeds runs one cluster after the other in virtual time, each with the faults that its seed draws. `make sim` runs it in a binary
+// TestSimulatedClustersKeepTheirPromises runs one cluster after the other in virtual time, each with the faults that its seed draws. `make sim` runs it in a binary
 // in which a seed also decides the order of goroutines.
-func TestSeeds(t *testing.T) {
+func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
 	if *order != 0 && !schedule.Replays {
 		t.Fatal("this binary cannot replay a schedule: use make sim")
 	}

@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-func TestParse(t *testing.T) {
+func TestPolicyFileHoldsOneRuleOrAList(t *testing.T) {
 	single := `
 principals: {clientIds: ["line-*"], usernames: [u], attributes: [{site: a, role: b}]}
 stateStoreResources:

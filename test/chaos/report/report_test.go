@@ -37,7 +37,7 @@ func run() (*record.Run, *history.History) {
 }
 
 // The report is one file that has everything, and says first what was broken.
-func TestWrite(t *testing.T) {
+func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 	r, h := run()
 	for want, findings := range map[string]*history.Findings{
 		"No promise was broken":   {},

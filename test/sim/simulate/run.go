@@ -63,7 +63,7 @@ var errEnded = errors.New("the process ended without a result")
 func (o *options) run(ctx context.Context, binary string, p pair) (*sim.Result, error) {
 	limited, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
-	command := exec.CommandContext(limited, binary, "-test.run", "TestSeeds", "-sim.results", "-sim.first", fmt.Sprint(p.seed), "-sim.seeds", "1",
+	command := exec.CommandContext(limited, binary, "-test.run", "TestSimulatedClustersKeepTheirPromises", "-sim.results", "-sim.first", fmt.Sprint(p.seed), "-sim.seeds", "1",
 		"-sim.schedule", fmt.Sprint(p.schedule), "-sim.duration", o.duration.String(), "-sim.nodes", fmt.Sprint(o.nodes), "-sim.ingest", o.ingest,
 		"-sim.kinds", strings.Join(o.kinds, ","), "-sim.without", strings.Join(o.without, ","), "-sim.switches", o.switches, fmt.Sprintf("-sim.verbose=%t", o.verbose),
 		"-test.timeout", (o.patience * 9 / 10).String())
