@@ -14,13 +14,13 @@ type Member struct {
 	Node           string             `json:"node"`
 	ID             raft.ServerID      `json:"id"`
 	Address        raft.ServerAddress `json:"address"`
-	State          string             `json:"state"` // leader, follower, candidate, joining or unreachable
+	State          string             `json:"state"` // leader, follower, candidate or unreachable
 	Voter          bool               `json:"voter"`
 	CommitIndex    uint64             `json:"commitIndex"`
 	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries
 }
 
-// List returns the members with what they say of themselves. The error is peer.ErrNotLeader on any other node than the leader.
+// List returns the members with what they say of themselves. The error is peer.ErrNotLeader if no majority confirms that this node leads.
 func (m *Membership) List(ctx context.Context) ([]Member, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -28,24 +28,27 @@ func (m *Membership) List(ctx context.Context) ([]Member, error) {
 	return m.ListAsKnown(ctx), nil
 }
 
-// ListAsKnown returns the members that this node knows, with what they say of themselves now: for when there is no leader
-// whose word would count. How far they trail is then counted from the longest log among those that answered.
+// ListAsKnown returns the members in this node's configuration, with what they say of themselves now. It needs no leader. A leader counts
+// TrailsLeaderBy from its own log, any other node from the longest log among the members that answered.
 func (m *Membership) ListAsKnown(ctx context.Context) []Member {
+	own := m.env.OwnStatus() // before the poll, which lasts as long as its slowest member: a leader's log grows meanwhile
 	described := m.env.Statuses.Poll(ctx, peer.PollInterval)
-	described[m.env.Self.ID] = peer.Answer{Status: m.env.OwnStatus()}
-	longest := uint64(0)
-	for id := range described {
-		longest = max(longest, described[id].LastIndex)
+	described[m.env.Self.ID] = peer.Answer{Status: own}
+	end := own.LastIndex // of the log from which the others trail
+	if own.State != "leader" {
+		for id := range described {
+			end = max(end, described[id].LastIndex)
+		}
 	}
 	members := []Member{}
 	for _, server := range m.env.Servers() {
 		member := Member{
 			Node: peer.NodeName(server.ID), ID: server.ID, Address: server.Address, State: "unreachable",
-			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: longest,
+			Voter: server.Suffrage == raft.Voter, TrailsLeaderBy: end,
 		}
 		if d, ok := described[server.ID]; ok && d.State != "shutdown" {
 			member.State, member.CommitIndex = d.State, d.Commit
-			member.TrailsLeaderBy = longest - d.LastIndex
+			member.TrailsLeaderBy = end - min(end, d.LastIndex)
 		}
 		members = append(members, member)
 	}

@@ -319,7 +319,26 @@ func TestListWithoutMembersIsEmpty(t *testing.T) {
 	}
 }
 
-// † An operator's pin passes to a node that takes the place of a pinned member before that is removed: an attempt that ends in between loses nothing.
+// A poll lasts as long as its slowest member, and the leader's log grows meanwhile: that does not make the others trail.
+func TestMembersTrailTheLogThatTheLeaderHadBeforeThePoll(t *testing.T) {
+	f, m := newFake(t)
+	own := peer.Status{ID: "n1.1", State: "leader", LastIndex: 10}
+	m.env.OwnStatus = func() peer.Status {
+		own.LastIndex += 5
+		return own
+	}
+	own.LastIndex -= 5
+	n2, n3 := f.statuses["n2"], f.statuses["n3"]
+	n2.LastIndex, n3.LastIndex = 12, 7 // n2 has already more than the leader had
+	f.statuses["n2"], f.statuses["n3"] = n2, n3
+	for _, member := range m.ListAsKnown(t.Context()) {
+		if want := map[string]uint64{"n1": 0, "n2": 0, "n3": 3}[member.Node]; member.TrailsLeaderBy != want {
+			t.Errorf("%s trails by %d, want %d", member.Node, member.TrailsLeaderBy, want)
+		}
+	}
+}
+
+// † The replacement is pinned before the pinned member is removed, so a join that ends in between keeps the operator's pin.
 func TestPinPassesToTheSuccessorFirst(t *testing.T) {
 	f, m := newFake(t)
 	f.pinned["n2.1"] = true
@@ -339,7 +358,7 @@ func TestPinPassesToTheSuccessorFirst(t *testing.T) {
 }
 
 // A removal that waited for a join does not remove the node that has joined under the same name.
-func TestRemovalDoesNotMeetTheReplacement(t *testing.T) {
+func TestQueuedRemovalSparesTheReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m := newFake(t)
 		delete(f.statuses, "n3") // n3.1 is lost

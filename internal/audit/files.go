@@ -24,9 +24,15 @@ func openFiles(config Config) (*files, place, error) {
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
 		return nil, place{}, err
 	}
-	if err := f.begin(); err != nil {
+	file, err := openFile(config.File)
+	if err != nil {
 		return nil, place{}, err
 	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, place{}, errors.Join(err, file.Close())
+	}
+	f.file, f.size = file, info.Size()
 	last, end, err := scan(f.file)
 	if err == nil && end < f.size {
 		f.size = end
@@ -46,17 +52,8 @@ func openFiles(config Config) (*files, place, error) {
 
 func (f *files) name(number int) string { return fmt.Sprintf("%s.%d", f.config.File, number) }
 
-func (f *files) begin() error {
-	file, err := os.OpenFile(f.config.File, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return errors.Join(err, file.Close())
-	}
-	f.file, f.size = file, info.Size()
-	return nil
+func openFile(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 }
 
 func lastOf(name string) (Record, error) {
@@ -115,25 +112,40 @@ func (f *files) append(lines []byte) error {
 	return nil
 }
 
-// rotate begins the next file. The oldest of those that are kept goes. Where that cannot be done the file goes on: a file that is too large
-// is better than lines that are lost.
+// rotate begins the next file, and removes the oldest if there are more than are kept. If that fails the current file is written further: a
+// file that is too large is better than lines that are lost.
 func (f *files) rotate() {
-	last := f.file
-	if err := errors.Join(last.Sync(), f.move()); err != nil {
+	if err := f.replace(); err != nil {
 		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
-		return
 	}
-	if err := f.begin(); err != nil {
-		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
-		return
-	}
-	_ = last.Close() // it was synced
 }
 
-// move gives the file, and those before it, their next names.
+// replace opens the next file before it moves any: each attempt that fails after the moves would push out a kept file.
+func (f *files) replace() error {
+	name := f.config.File + ".next"
+	next, err := openFile(name)
+	if err != nil {
+		return err
+	}
+	err = f.file.Sync()
+	if err == nil {
+		err = f.move()
+	}
+	if err == nil {
+		err = os.Rename(name, f.config.File)
+	}
+	if err != nil {
+		return errors.Join(err, next.Close(), os.Remove(name))
+	}
+	_ = f.file.Close() // it was synced
+	f.file, f.size = next, 0
+	return nil
+}
+
+// move gives the file, and those before it, their next names. It does nothing if the file has been moved already.
 func (f *files) move() error {
-	if f.config.Files == 0 {
-		return os.Remove(f.config.File)
+	if _, err := os.Lstat(f.config.File); errors.Is(err, fs.ErrNotExist) || f.config.Files == 0 {
+		return nil // with no file to keep, the next one takes the file's name
 	}
 	for number := f.config.Files; number > 0; number-- {
 		from := f.config.File

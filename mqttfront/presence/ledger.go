@@ -53,9 +53,12 @@ func (l *ledger) event(e Event, now int64) {
 	case Present:
 		delete(l.recheckAt, e.ClientID)
 	case TakenOver:
-		if e.Connection == 0 || e.Connection >= known { // else the Connected event of the newer connection has reported this already
-			l.emit(e.ClientID, l.processedAfter)
+		if e.Connection != 0 && e.Connection < known {
+			return // the Connected event of the newer connection has reported this already
 		}
+		// The current connection ended. The number of the one that took over may be lower: clocks of broker nodes differ, and are set.
+		delete(l.connections, e.ClientID)
+		l.emit(e.ClientID, l.processedAfter)
 	case Disconnected:
 		if e.Connection != 0 && e.Connection < known {
 			return // an earlier connection than the current one

@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/broker"
 )
 
-// told is a ledger that writes down what it tells.
+// newTestLedger returns a ledger and what it has reported.
 func newTestLedger() (*ledger, *[]broker.Disconnect) {
 	var disconnects []broker.Disconnect
 	l := newLedger()
@@ -21,8 +21,8 @@ func newTestLedger() (*ledger, *[]broker.Disconnect) {
 
 const slack = int64(Slack / time.Millisecond)
 
-// A client that goes is told of at once, as of the last marker, and again when it was still away a while later.
-func TestGoneIsToldTwice(t *testing.T) {
+// A disconnect is reported at once, with the time of the last marker, and again when the client is still away a while later.
+func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.begin(1_000, false)
 	l.marker(2_000)
@@ -59,6 +59,26 @@ func TestReturnedClientIsNotReportedAsDisconnected(t *testing.T) {
 				if d.Time > 2_000-slack {
 					t.Errorf("reported as disconnected at %d", d.Time)
 				}
+			}
+		})
+	}
+}
+
+// A broker node's clock may be ahead of that of the node where the client connects next, so the current connection may have a lower number.
+func TestDisconnectAfterATakeoverIsReportedWhateverTheClocksOfTheBrokersSay(t *testing.T) {
+	connected, taken := Event{Kind: Connected, ClientID: "a", Connection: 102}, Event{Kind: TakenOver, ClientID: "a", Connection: 105}
+	for name, events := range map[string][]Event{"connected first": {connected, taken}, "taken over first": {taken, connected}} {
+		t.Run(name, func(t *testing.T) {
+			l, disconnects := newTestLedger()
+			l.begin(1_000, false)
+			l.event(Event{Kind: Connected, ClientID: "a", Connection: 105}, 1_500)
+			for _, e := range events {
+				l.event(e, 2_000)
+			}
+			l.marker(3_000)
+			l.event(Event{Kind: Disconnected, ClientID: "a", Connection: 102}, 3_500)
+			if last := (*disconnects)[len(*disconnects)-1]; last.Time != 3_000-slack {
+				t.Errorf("%+v", *disconnects)
 			}
 		})
 	}

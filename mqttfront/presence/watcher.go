@@ -108,6 +108,9 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 	s.begin(began, connack.SessionPresent)
 	err = s.serve(ctx, dialing, func() { w.setClient(s.client) }, w.Publish)
 	w.setClient(nil)
+	if err != nil {
+		w.config.Dialer.Next() // this broker refuses the subscription, or ends its connections
+	}
 	s.conn.Hurry()
 	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-s.client.Done()

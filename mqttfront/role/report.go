@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// reportInterval is how often the leader tells the other nodes what it answered outside of the log.
+	// reportInterval is how often the leader reports to the other nodes what it answered outside of the log.
 	reportInterval = 100 * time.Millisecond
 	// maxReport bounds one report; what is beyond it is not reported, and held elsewhere until it expires.
 	maxReport = 1 << 16
 )
 
-// reportAnswered tells the other nodes, until the context ends, which requests were answered that never enter the log: they need not
-// hold them any longer.
+// reportAnswered reports to the other nodes, until the context ends, the answered requests that never enter the log: they need not hold
+// them any longer.
 func (l *Leader) reportAnswered(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
@@ -29,11 +29,11 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		answered := l.toRelease
 		l.toRelease = nil
 		l.mu.Unlock()
-		l.sendReport(ctx, answered)
+		l.sendReport(context.WithoutCancel(ctx), answered) // taken from toRelease, so nobody sends it when the leadership ends
 	}
 }
 
-// sendReport sends a report. It waits for nobody who is slow: what gets lost is held until it expires.
+// sendReport sends a report, for at most two intervals. A node that does not get it holds the requests until they expire.
 func (l *Leader) sendReport(ctx context.Context, answered []fsm.RequestID) {
 	if len(answered) == 0 {
 		return

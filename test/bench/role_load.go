@@ -120,9 +120,11 @@ func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
 	for worker := range o.Outstanding {
 		workers.Go(func() {
 			for n := int(next.Add(1)) - 1; n < o.Keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
-				if err := s.Set(ctx, worker%o.Connections, key(n), value); err != nil {
+				setting, done := context.WithTimeout(ctx, requestTimeout)
+				if err := s.Set(setting, worker%o.Connections, key(n), value); err != nil {
 					cancel(err)
 				}
+				done()
 			}
 		})
 	}

@@ -6,15 +6,15 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// A process may be stopped between any two instructions. Some of these places matter more than others, and are passed in no time: so a
-// fault waits until a node gets there, and stops it a few synchronisation points later. Without the overlay (package schedule) nothing stops.
+// A process may be stopped between any two instructions. Some code paths are too short for a random stop to hit them. A trap waits until a node
+// enters such a path, and stops it a few synchronisation points later. Without the overlay (package schedule) nothing stops.
 
 // traps are the places at which a node is to be stopped.
 type traps struct {
 	mu       schedule.Mutex
 	leading  *fault // the next node that begins to lead
 	dialling *fault // the next leader that connects to the broker
-	failing  *fault // the next leader whose proposal fails: one of its goroutines is slow, and it still takes requests
+	failing  *fault // the next node of which a proposal or a read fails: one of its goroutines is delayed, the others go on
 }
 
 func (t *traps) set(f *fault) {
@@ -25,7 +25,7 @@ func (t *traps) set(f *fault) {
 		t.leading = f
 	case stoppedWhenDialling:
 		t.dialling = f
-	default:
+	case flapLeader:
 		t.failing = f
 	}
 }
@@ -37,7 +37,7 @@ func (t *traps) endFlapping() {
 	t.failing = nil
 }
 
-// remove takes a trap away, and reports whether a node was stopped by it.
+// remove takes a trap away, and reports whether it stopped a node. A later trap of the same kind may have taken its place.
 func (t *traps) remove(f *fault) (sprung bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,10 +46,8 @@ func (t *traps) remove(f *fault) (sprung bool) {
 		t.leading = nil
 	case t.dialling:
 		t.dialling = nil
-	default:
-		return true
 	}
-	return false
+	return f.sprung
 }
 
 // stopLater stops the host's node if there is a trap.
@@ -58,6 +56,9 @@ func (h *host) stopLater(trap **fault) {
 	t.mu.Lock()
 	f := *trap
 	*trap = nil
+	if f != nil {
+		f.sprung = true
+	}
 	t.mu.Unlock()
 	if f != nil {
 		h.sim.trace.add("FAULT", "stops %s for %v in %d synchronisation points", h.name, f.delay, f.points)
@@ -92,7 +93,8 @@ func (h *host) dialsBroker() {
 	}
 }
 
-// trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker.
+// trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker. It
+// reports whether a node was stopped.
 func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	s.traps.set(f)
 	if f.kind == stoppedWhenDialling && f.variant%2 == 0 {

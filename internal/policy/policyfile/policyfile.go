@@ -68,20 +68,14 @@ func Parse(data []byte) (*policy.Policy, error) {
 	if err := decoder.Decode(&document{}); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: there is more than one YAML document in the file", ErrInvalid)
 	}
-	hasPrincipals := len(content.Principals.ClientIDs)+len(content.Principals.Usernames)+len(content.Principals.Attributes) > 0
-	switch hasResources := len(content.StateStoreResources) > 0; {
-	case content.Rules != nil || hasResources:
-	case hasPrincipals:
-		return nil, fmt.Errorf("%w: the rule has principals and no stateStoreResources", ErrInvalid)
-	default:
-		return nil, fmt.Errorf("%w: there are no rules, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
-	}
 	sources := content.Rules
-	if len(content.StateStoreResources) > 0 || hasPrincipals {
-		if content.Rules != nil {
-			return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
-		}
+	switch single := content.hasPrincipals() || len(content.StateStoreResources) > 0; {
+	case single && sources != nil:
+		return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
+	case single:
 		sources = []rule{content.rule}
+	case sources == nil:
+		return nil, fmt.Errorf("%w: there are no rules, which would deny everything; write 'rules: []' if that is meant", ErrInvalid)
 	}
 	var rules []policy.Rule
 	for i, source := range sources {
@@ -98,7 +92,18 @@ func Parse(data []byte) (*policy.Policy, error) {
 	return compiled, nil
 }
 
+func (r *rule) hasPrincipals() bool {
+	return len(r.Principals.ClientIDs)+len(r.Principals.Usernames)+len(r.Principals.Attributes) > 0
+}
+
+// convert refuses a rule that allows nothing: it is a mistake, and denies what it was written to allow.
 func convert(source rule) (policy.Rule, error) {
+	switch {
+	case !source.hasPrincipals():
+		return policy.Rule{}, errors.New("principals are missing: nobody gets access by it")
+	case len(source.StateStoreResources) == 0:
+		return policy.Rule{}, errors.New("stateStoreResources are missing: it gives access to nothing")
+	}
 	converted := policy.Rule{ClientIDs: source.Principals.ClientIDs, Usernames: source.Principals.Usernames}
 	for _, set := range source.Principals.Attributes {
 		var attributes []policy.Attribute

@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,8 +18,8 @@ stateStoreResources:
   - {method: Write, keyType: String, keys: ["*"]}
 `
 	list := "rules:\n- " + strings.ReplaceAll(strings.TrimSpace(single), "\n", "\n  ")
-	for _, text := range []string{single, list} {
-		t.Run(text, func(t *testing.T) {
+	for name, text := range map[string]string{"one rule": single, "list": list} {
+		t.Run(name, func(t *testing.T) {
 			parsed, err := Parse([]byte(text))
 			if err != nil {
 				t.Fatal(err)
@@ -36,29 +37,57 @@ stateStoreResources:
 	}
 }
 
-func TestRuleWithoutResourcesIsNamed(t *testing.T) {
-	if _, err := Parse([]byte("principals: {clientIds: [a]}")); err == nil || !strings.Contains(err.Error(), "stateStoreResources") {
-		t.Error(err)
+// A file that is not a policy, or has a rule that allows nothing, is refused, and the error says what is wrong.
+func TestInvalidPolicyFileIsRefused(t *testing.T) {
+	for name, test := range map[string]struct{ text, why string }{
+		"empty file":             {"", "would deny everything"},
+		"empty document":         {"{}", "would deny everything"},
+		"rules without a list":   {"rules:", "would deny everything"},
+		"misspelt rules":         {"rule: []", "field rule not found"},
+		"misspelt principals":    {"rules: [{principals: {clientId: [a]}}]", "field clientId not found"},
+		"two documents":          {"rules: []\n---\nrules: []", "more than one YAML document"},
+		"no YAML":                {"[oops", "yaml"},
+		"rule without anything":  {"rules: [{}]", "rule 1: principals are missing"},
+		"no resources":           {"principals: {clientIds: [a]}", "rule 1: stateStoreResources are missing"},
+		"no resources in a list": {"rules: [{principals: {clientIds: [a]}}]", "rule 1: stateStoreResources are missing"},
+		"no principals":          {"stateStoreResources: [{method: Read, keys: [k]}]", "rule 1: principals are missing"},
+		"no keys":                {rulesFor("{method: Read}"), "resource 1: keys are missing"},
+		"unknown method":         {rulesFor("{method: read, keys: [k]}"), "must be Read, Write or ReadWrite"},
+		"unknown key type":       {rulesFor("{method: Read, keyType: Glob, keys: [k]}"), "must be Pattern, String or Binary"},
+		"malformed pattern":      {rulesFor("{method: Read, keys: ['[']}"), "without its"},
+		"malformed base64":       {rulesFor("{method: Read, keyType: Binary, keys: ['!']}"), "base64"},
+		"rule and list":          {rulesFor("{method: Read, keys: [k]}") + "\nprincipals: {clientIds: [a]}", "exclude each other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse([]byte(test.text)); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.why) {
+				t.Errorf("%v, want %q", err, test.why)
+			}
+		})
 	}
 }
 
-// What could only deny everything by mistake is an error.
-func TestPolicyThatDeniesEverythingByMistakeIsRejected(t *testing.T) {
-	for _, text := range []string{
-		"", "{}", "rules:", "principals: {clientIds: [a]}", "rule: []", "rules: []\n---\nrules: []",
-		"rules: [{principals: {clientId: [a]}}]",
-		"rules: [{stateStoreResources: [{method: Read}]}]",
-		"rules: [{stateStoreResources: [{method: read, keys: [k]}]}]",
-		"rules: [{stateStoreResources: [{method: Read, keyType: Glob, keys: [k]}]}]",
-		"rules: [{stateStoreResources: [{method: Read, keys: ['[']}]}]",
-		"rules: [{stateStoreResources: [{method: Read, keyType: Binary, keys: ['!']}]}]",
-		"rules: [{}]\nprincipals: {clientIds: [a]}\nstateStoreResources: [{method: Read, keys: [k]}]",
-		"[oops",
-	} {
-		t.Run(text, func(t *testing.T) {
-			if _, err := Parse([]byte(text)); !errors.Is(err, ErrInvalid) {
-				t.Errorf("%q: %v", text, err)
-			}
-		})
+// rulesFor returns a policy file in which one client has a resource.
+func rulesFor(resource string) string {
+	return "rules: [{principals: {clientIds: [a]}, stateStoreResources: [" + resource + "]}]"
+}
+
+// The policy in the operator's manual works when it is pasted.
+func TestPolicyOfTheManualIsValid(t *testing.T) {
+	manual, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(manual), "## Authorization\n")
+	_, text, begins := strings.Cut(text, "    rules:\n")
+	text, _, ends := strings.Cut(text, "\n\n")
+	if !found || !begins || !ends {
+		t.Fatal("the manual has no policy")
+	}
+	parsed, err := Parse([]byte("    rules:\n" + text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed.FirstRule(&policy.Principal{ClientID: "line-1"}, policy.Read, []byte("n7")) != 1 {
+		t.Error("line-1 may not read n7")
 	}
 }
