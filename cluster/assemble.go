@@ -51,14 +51,14 @@ func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, 
 	return json.Marshal(peer.Status{ID: c.ID, Address: c.Address, State: "joining", Version: fsm.Version})
 }
 
-// Standing takes every caller for a stranger, who may only ask for the PeerStatus.
+// Standing returns Stranger: connections between members are refused. Callers that name no id reach Handle, which answers MethodPeerStatus alone.
 func (c *Newcomer) Standing(raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return peer.Stranger, ""
 }
 
 // Assemble returns when the node may open its Node: with the members with which it has to bootstrap the cluster, or with nil
-// when it is a member of one that exists. A cluster is begun only when every peer of the list answers that it has no Raft state, and
-// only by the one with the lowest name. The error is the context's.
+// when it is a member of one that exists. A cluster is bootstrapped only when every peer of the list answers that it has no Raft state, and only
+// by the one whose name is the first in byte order. A node without peers bootstraps a cluster of its own. The error is the context's.
 func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Server, error) {
 	const interval = 200 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -87,8 +87,8 @@ func (c *Newcomer) Assemble(ctx context.Context, client peer.Client) ([]raft.Ser
 	}
 }
 
-// reload takes another list of initial members: what was to be five may have to be three, if there are no more machines. A list that
-// cannot be read leaves the one before.
+// reload reads the list of initial members again, because an operator may shorten it before the bootstrap. A list that is empty or cannot be read
+// changes nothing.
 func (c *Newcomer) reload() {
 	if c.Reload == nil {
 		return
@@ -102,7 +102,7 @@ func (c *Newcomer) reload() {
 // wait.
 func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []raft.Server, joined bool, err error) {
 	name := peer.NodeName(c.ID)
-	lowest := slices.MinFunc(c.Peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) }).Name
+	first := slices.MinFunc(c.Peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) }).Name
 	members = []raft.Server{{ID: c.ID, Address: c.Address}}
 	var missing []error
 	for _, initial := range c.Peers {
@@ -131,8 +131,8 @@ func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []r
 		return nil, false, errors.Join(missing...)
 	case !slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.Name == name }):
 		return nil, false, fmt.Errorf("none of the peers has a cluster, and %s is not one of them", name)
-	case name != lowest:
-		return nil, false, fmt.Errorf("%s has to begin the cluster", lowest)
+	case name != first:
+		return nil, false, fmt.Errorf("waiting for %s to bootstrap the cluster: its name is the first in byte order", first)
 	}
 	return members, false, nil
 }

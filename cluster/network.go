@@ -12,7 +12,7 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Network connects the members of one process: raft's in-memory transport, and calls by function calls.
+// Network connects the members of one process: raft's in-memory transport, and calls by function calls. It is safe for concurrent use.
 type Network struct {
 	mu      sync.Mutex
 	http    map[raft.ServerID]*pipeListener
@@ -47,8 +47,8 @@ func (n *Network) leave(gone *raft.InmemTransport) {
 	n.wires = slices.DeleteFunc(n.wires, func(w *raft.InmemTransport) bool { return w == gone })
 }
 
-// networkTransport leaves the network when it is closed, so that nobody waits for its answers. It embeds the transport itself,
-// not the interface, and so keeps RequestPreVote, without which raft does without pre-votes.
+// networkTransport leaves the network when it is closed, so that new calls to it fail at once. It embeds the transport itself, not the interface,
+// because raftfix needs its RequestPreVote.
 type networkTransport struct {
 	*raft.InmemTransport
 	leave func(*raft.InmemTransport)
@@ -142,6 +142,6 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Meth
 	if node == nil {
 		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	// The id is not empty: each call within the process counts as one of a member, so no certificate is checked.
+	// The caller has an id, as members have: no certificate is checked, and a follower does not forward the call to the leader.
 	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
 }

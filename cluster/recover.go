@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -13,9 +14,9 @@ import (
 	"holdfast/fsm"
 )
 
-// Recover makes a stopped node the only member of its cluster, with all that is in its stores: for when a majority is lost for
-// good. It commits what may never have been committed, and what the lost members alone had is gone. Every other node that is
-// left has to be emptied before it joins again.
+// Recover makes a stopped node the only member of its cluster, with all that is in its stores: for when a majority is lost for good. Uncommitted
+// entries of this node become committed. Entries that only lost members had are lost. The data folders of all other nodes must be emptied before
+// they join again.
 func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddress, log *slog.Logger) (fsm.Status, error) {
 	config := raft.DefaultConfig()
 	config.LocalID = id
@@ -23,7 +24,8 @@ func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddres
 	config.Logger = raftlog.Logger(log)
 	replayed := &replay{machine: fsm.New()}
 	exit := func(err error) { replayed.fault = err }
-	checked := raftlog.NewCheckedLog(stores.Log, raftlog.Guard{Deadline: DefaultConfig().Timing.DiskDeadline, Exit: exit}, 0)
+	const deadline = time.Hour // for one write, and raft deletes the whole log in one: no other member waits for this disk
+	checked := raftlog.NewCheckedLog(stores.Log, raftlog.Guard{Deadline: deadline, Exit: exit}, 0)
 	_, transport := raft.NewInmemTransport(address)
 	members := raft.Configuration{Servers: []raft.Server{{ID: id, Address: address}}}
 	err := raft.RecoverCluster(config, replayed, checked, stores.Stable, stores.Snapshots, transport, members)
@@ -33,10 +35,10 @@ func Recover(stores *raftlog.Stores, id raft.ServerID, address raft.ServerAddres
 	return replayed.machine.Status(), nil
 }
 
-// replay is the state machine of a node that does not run.
+// replay is the raft.FSM into which Recover replays the snapshot and the log.
 type replay struct {
 	machine *fsm.Machine
-	fault   error
+	fault   error // the first of the state machine, or the last of the disk
 }
 
 // Apply implements raft.FSM.

@@ -13,7 +13,7 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge("holdfast_keys", "Keys in the store.", func(s Status) float64 { return float64(s.State.Keys) })
 	gauge("holdfast_bytes", "Bytes of all keys and values.", func(s Status) float64 { return float64(s.State.Bytes) })
 	gauge("holdfast_watches", "Watches of clients on keys.", func(s Status) float64 { return float64(s.State.Watches) })
-	gauge("holdfast_dedup_entries", "Outcomes that are remembered for copies of their requests.", func(s Status) float64 { return float64(s.State.Remembered) })
+	gauge("holdfast_dedup_entries", "Outcomes in the dedup table.", func(s Status) float64 { return float64(s.State.Remembered) })
 	gauge("holdfast_notifications_unpublished", "Notifications beyond the delivery watermark.", func(s Status) float64 { return float64(s.State.Unpublished) })
 	gauge("holdfast_raft_term", "Raft's current term.", func(s Status) float64 { return float64(s.Term) })
 	gauge("holdfast_raft_commit_index", "Raft's commit index.", func(s Status) float64 { return float64(s.Commit) })
@@ -30,7 +30,7 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		free, _ := node.env.FreeSpace()
 		return float64(free)
 	})
-	gauge("holdfast_disk_low", "1 while that is too little, else 0.", func(Status) float64 {
+	gauge("holdfast_disk_low", "1 while free disk space is below node.minFreeDisk, else 0.", func(Status) float64 {
 		if node.self.diskLow() {
 			return 1
 		}

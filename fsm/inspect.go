@@ -7,6 +7,8 @@ import (
 	"holdfast/hlc"
 )
 
+// The methods of Machine in this file may run at the same time as Read and as each other, but not as Apply or Restore.
+
 // KeyInfo is what operators see of a key.
 type KeyInfo struct {
 	Key     string
@@ -18,8 +20,7 @@ type KeyInfo struct {
 	Watchers []Receiver
 }
 
-// ListKeys returns at most limit keys with the prefix that come after the given one, in the order of their bytes. It runs
-// beside Read.
+// ListKeys returns at most limit keys with the prefix that come after the given one, in byte order. limit must be positive.
 func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	var found []KeyInfo
 	m.scanKeys(prefix, after, func(r *record) bool {
@@ -29,8 +30,8 @@ func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	return found
 }
 
-// ListExpiring returns at most limit keys with the prefix that expire, the next to go first. It looks at no more than visits of all that
-// expire, and reports whether it has seen all of them. It runs beside Read.
+// ListExpiring returns at most limit keys with the prefix that have a deadline, the earliest first. It examines at most visits keys with a
+// deadline. all is true if it examined every one.
 func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInfo, all bool) {
 	all = true
 	m.values.byDeadline.Scan(func(r *record) bool {
@@ -46,8 +47,8 @@ func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInf
 	return found, all
 }
 
-// CountKeys counts at most limit keys with the prefix that come after the given one, and their bytes. It returns the last one
-// that it counted. It runs beside Read.
+// CountKeys counts at most limit keys with the prefix that come after the given one, and their bytes. It returns the last one that it counted.
+// limit must be positive.
 func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {
 	m.scanKeys(prefix, after, func(r *record) bool {
 		count++
@@ -67,7 +68,8 @@ func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	return m.keyInfo(found), true
 }
 
-// scanKeys visits what is there at cluster time. No key is empty, so an empty after is before all of them.
+// scanKeys calls visit for each key with the prefix behind after that has not expired, in byte order, until visit returns false. No key is
+// empty, so an empty after is before all of them.
 func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 	first := max(prefix, after)
 	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
@@ -105,8 +107,8 @@ type WatchInfo struct {
 	Age           int64 // milliseconds of cluster time since it was last renewed
 }
 
-// ListWatches returns at most limit watches on keys with the prefix, of one client or, when that is empty, of all, that come
-// after the given one in the order of keys and clients. It runs beside Read.
+// ListWatches returns at most limit watches on keys with the prefix, of one client or, when that is empty, of all, that come after the given one
+// in the order of keys and clients. Only the key and the client of after count. limit must be positive.
 func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit int) []WatchInfo {
 	var found []WatchInfo
 	first := &watch{key: after.Key, clientID: after.ClientID}
@@ -126,7 +128,7 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 	return found
 }
 
-// Watches reports whether a client watches any key. It runs beside Read.
+// Watches reports whether a client watches any key.
 func (m *Machine) Watches(clientID string) (watches bool) {
 	m.watches.byClient.Ascend(&watch{clientID: clientID}, func(first *watch) bool {
 		watches = first.clientID == clientID

@@ -165,7 +165,7 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	}
 	if err != nil {
 		l.guard.Exit(err)
-		// Exit returned, so this is a test. The replica is halted. Return a no-op, because raft panics on an error.
+		// Exit returned: this is a test, or a recovery, which reports the error when it ends. Return a no-op, because raft panics on an error.
 		*log = raft.Log{Index: index, Term: log.Term, Type: raft.LogNoop}
 	}
 	return nil

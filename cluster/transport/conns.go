@@ -29,7 +29,7 @@ func (c *conns[T]) add(conn T) error {
 	return nil
 }
 
-// remove forgets a connection, which closes.
+// remove takes a connection out of the set. The connection's Close calls it.
 func (c *conns[T]) remove(conn T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +44,7 @@ func (c *conns[T]) closeAll() {
 	c.closeIf(func(T) bool { return true })
 }
 
-// closeIf ends the connections that are chosen. Their users see it at their next use.
+// closeIf closes the connections for which chosen returns true. Reads and writes in progress fail, too. chosen is called with c.mu held.
 func (c *conns[T]) closeIf(chosen func(T) bool) {
 	var ending []T
 	c.mu.Lock()
@@ -55,7 +55,11 @@ func (c *conns[T]) closeIf(chosen func(T) bool) {
 	}
 	c.mu.Unlock()
 	for _, conn := range ending {
-		_ = conn.SetDeadline(time.Unix(1, 0)) // ends reads and writes at once; Close of TLS may take 5 s to send its last alert
-		_ = conn.Close()                      // its user gets an error
+		_ = conn.SetDeadline(time.Unix(1, 0)) // ends reads and writes at once: each Close of TLS may take 5 s to send its last alert
 	}
+	var closing sync.WaitGroup
+	for _, conn := range ending {
+		closing.Go(func() { _ = conn.Close() }) // its user gets an error
+	}
+	closing.Wait()
 }

@@ -83,7 +83,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "identity.usernameProperty", Value: (*text)(&s.Identity.UsernameProperty), Help: "user property in which the broker stamps the publisher's user name"},
 		Field{Path: "identity.attributeProperties", Value: (*list)(&s.Identity.AttributeProperties), Help: "user properties that the broker stamps with attributes of the publisher"},
 		Field{Path: "policyFile", Value: (*text)(&s.PolicyFile), Help: "authorization policy; none turns authorization off"},
-		Field{Path: "watch.ttl", Value: (*duration)(&s.Watch.TTL), Help: "how long a watch lasts that is not renewed; 0 is for ever"},
+		Field{Path: "watch.ttl", Value: (*duration)(&s.Watch.TTL), Help: "how long a watch lasts that is not renewed; 0 is no expiry"},
 		Field{Path: "watch.notificationExpiry", Value: (*duration)(&s.Watch.NotificationExpiry), Help: "how long a notification is worth delivering"},
 		Field{Path: "log.level", Value: (*text)(&s.Log.Level), Help: "debug, info, warn or error"},
 		Field{Path: "log.format", Value: (*text)(&s.Log.Format), Help: "text or json"},

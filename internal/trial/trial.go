@@ -91,7 +91,7 @@ func address(s *httpapi.Server) string {
 // Folder returns where the data is, and whether that is temporary.
 func (c *Cluster) Folder() (folder string, temporary bool) { return c.folder, c.temporary }
 
-// Exits receives an error when a node cannot go on.
+// Exits receives an error when a node cannot go on. WaitReady receives from the same channel.
 func (c *Cluster) Exits() <-chan error { return c.exits }
 
 func (c *Cluster) start() (err error) {
@@ -133,14 +133,21 @@ func (c *Cluster) start() (err error) {
 	return err
 }
 
-// checkFolder refuses a folder that was made with another number of nodes: those that are missing would be waited for in vain.
+// checkFolder refuses a folder that has the logs of another number of nodes: the nodes without a log get new ids, which the configuration in the
+// other logs does not name.
 func (c *Cluster) checkFolder() error {
-	found, err := filepath.Glob(filepath.Join(c.folder, "n[0-9]", "identity.json"))
+	folders, err := filepath.Glob(filepath.Join(c.folder, "n[0-9]"))
 	if err != nil {
 		return err
 	}
-	if len(found) > 0 && len(found) != c.config.Nodes {
-		return fmt.Errorf("%w: folder %s has the data of %d nodes, want %d", ErrConfig, c.folder, len(found), c.config.Nodes)
+	logs := 0
+	for _, folder := range folders {
+		if raftlog.HasLog(folder) {
+			logs++
+		}
+	}
+	if logs > 0 && logs != c.config.Nodes {
+		return fmt.Errorf("%w: folder %s has the data of %d nodes, want %d: use another folder, or remove it", ErrConfig, c.folder, logs, c.config.Nodes)
 	}
 	return nil
 }
@@ -201,14 +208,15 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	return nil
 }
 
-// timing is for several nodes that share one machine with everything else: a member that is late is no sign of a crash.
+// timing has twice LAN's election timeout: all nodes share one machine with everything else, so a late heartbeat is no sign of a crash.
 func timing() cluster.Timing {
 	timing := cluster.LAN()
 	timing.Heartbeat, timing.Election, timing.LeaderLease = 600*time.Millisecond, 600*time.Millisecond, 400*time.Millisecond
 	return timing
 }
 
-// reportExit reports that a node cannot go on: its state or disk cannot be trusted, or it was removed. Only the first report is kept.
+// reportExit reports that a node cannot go on: its state or disk cannot be trusted, or it was removed. A report is dropped while an
+// earlier one has not been received.
 func (c *Cluster) reportExit(err error) {
 	select {
 	case c.exits <- err:

@@ -7,19 +7,19 @@ type Metrics struct {
 	notifications *prometheus.CounterVec // result
 	losses        prometheus.Counter
 	abandoned     *prometheus.CounterVec // kind
-	contested     prometheus.Counter
+	takeoverLoops     prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_notifications_total", Help: "Notifications by what became of them."}, []string{"result"}),
+		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_notifications_total", Help: "Notifications that ended on a publishing connection, by result."}, []string{"result"}),
 		losses:        prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_losses_total", Help: "How often a publishing connection was lost."}),
-		abandoned:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_publish_abandoned_total", Help: "Replies and notifications that no connection survived, or that do not fit into a packet."}, []string{"kind"}),
-		contested:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "How often the publishing connections were found to be contested by another cluster."}),
+		abandoned:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_publish_abandoned_total", Help: "Replies and notifications that were dropped: the broker ended connections on them, their client has a penalty, or they exceed the packet limit."}, []string{"kind"}),
+		takeoverLoops:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "Warnings of a takeover loop of the publishing connections, at most one in 10 minutes."}),
 	}
-	registry.MustRegister(m.notifications, m.losses, m.abandoned, m.contested)
-	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
+	registry.MustRegister(m.notifications, m.losses, m.abandoned, m.takeoverLoops)
+	// Each series is made at 0, so that increase() counts its first event.
 	for _, result := range []string{"published", "expired", "given_up", "no_subscriber", "refused"} {
 		m.notifications.WithLabelValues(result)
 	}

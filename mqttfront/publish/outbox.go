@@ -139,7 +139,7 @@ func (o *Outbox) lost(began time.Time, lived time.Duration) {
 	if lived > loopConnection || !o.env.SessionUpSince(began) || !o.loop.lost(time.Now()) {
 		return
 	}
-	o.env.Metrics.contested.Inc()
+	o.env.Metrics.takeoverLoops.Inc()
 	o.env.Log.Error("publishing connections are lost again and again: another cluster with the same cluster.name may use this broker (give each cluster its own name), or the broker ends the connections",
 		"cluster", o.config.Cluster)
 }

@@ -57,13 +57,14 @@ func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex
 // errNothing says that there was nothing to disturb: no leader, for instance.
 var errNothing = errors.New("there was nothing to disturb")
 
-// disturb injects all faults of a plan, and waits until the last one is healed.
+// disturb injects all faults of a plan, whose times count from now on, and waits until the last one is healed.
 func (w *world) disturb(ctx context.Context, plan []fault) {
+	start := w.now()
 	var working sync.WaitGroup
 	for i := range plan {
 		f := &plan[i]
 		working.Go(func() {
-			if sleep(ctx, f.at-w.now()) {
+			if sleep(ctx, start+f.at-w.now()) {
 				w.inject(ctx, f)
 			}
 		})

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// fault is one that is to be injected.
+// fault is a planned fault.
 type fault struct {
 	kind  string
-	at    time.Duration // since the beginning of the load
+	at    time.Duration // since the clients started
 	lasts time.Duration
-	draw  uint64 // decides what the kind leaves open
+	seed  uint64 // of random
 }
 
 func (f *fault) String() string {
 	return fmt.Sprintf("%v for %v: %s", f.at.Round(time.Millisecond), f.lasts.Round(time.Millisecond), f.kind)
 }
 
-// random returns what decides what the kind leaves open.
-func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.draw, 0)) }
+// random returns the fault's own generator, which decides what the kind leaves open.
+func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.seed, 0)) }
 
 // oldPersistence is the fault after which the broker does not know what it has acknowledged lately.
 const oldPersistence = "broker kill -9 with old persistence"
 
-// kinds of faults, and how often each is drawn.
+// faultWeights returns the relative weight of each kind of fault in drawPlan.
 func faultWeights() map[string]int {
 	return map[string]int{
 		"power failure of the leader": 4, "power failure of a node": 3, "power failure of a majority": 2, "power failure of all": 1,
@@ -57,7 +57,7 @@ func drawPlan(seed uint64, duration time.Duration, only []string) (plan []fault)
 	for at := 5 * time.Second; ; {
 		end := at
 		for range 1 + r.IntN(3) {
-			f := fault{kind: urn[r.IntN(len(urn))], at: at + between(0, 3*time.Second), lasts: between(2*time.Second, 12*time.Second), draw: r.Uint64()}
+			f := fault{kind: urn[r.IntN(len(urn))], at: at + between(0, 3*time.Second), lasts: between(2*time.Second, 12*time.Second), seed: r.Uint64()}
 			if f.at+f.lasts > duration {
 				return plan
 			}
@@ -68,7 +68,7 @@ func drawPlan(seed uint64, duration time.Duration, only []string) (plan []fault)
 	}
 }
 
-// smokePlan is one of each that has to have an effect.
+// smokePlan returns the plan of --smoke. The run fails if one of its faults has no effect.
 func smokePlan() []fault {
 	return []fault{
 		{kind: "power failure of the leader", at: 8 * time.Second, lasts: 4 * time.Second},
