@@ -38,10 +38,10 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 // takeover.
 const collectGrace = 50 * time.Millisecond
 
-// collectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
+// collectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
 // from one goroutine per member. It returns when each member has given everything or failed, a little after more than half of all members have given everything, or when the
 // context ends.
-func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
+func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	servers := b.self.servers()
@@ -49,7 +49,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take f
 	complete := make(chan bool, len(others))
 	var collecting sync.WaitGroup
 	for _, server := range others {
-		collecting.Go(func() { complete <- b.collectFrom(ctx, server, age, take) })
+		collecting.Go(func() { complete <- b.collectFrom(ctx, server, age, handlePage) })
 	}
 	var grace <-chan time.Time
 	for ended, answered := 0, 1; ended < len(others); { // this member counts, too
@@ -75,7 +75,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, take f
 }
 
 // collectFrom collects what one member holds, and reports whether it gave everything.
-func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, take func(member string, page []byte)) bool {
+func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
 		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
@@ -86,12 +86,15 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 			b.log.Debug("a member did not give all requests that it holds", "id", server.ID, "error", err)
 			return false
 		}
-		take(string(server.ID), body[8:])
+		handlePage(string(server.ID), body[8:])
 		if cursor = binary.BigEndian.Uint64(body); cursor == 0 {
 			return true
 		}
 	}
 }
+
+// handleBroadcast gives another member's message to this node's observer.
+func (b *broadcaster) handleBroadcast(message []byte) { b.observer.HandleBroadcast(message) }
 
 // handleHeld answers with a page of what this node's observer holds.
 func (b *broadcaster) handleHeld(request []byte) ([]byte, error) {

@@ -28,6 +28,21 @@ type commands struct {
 	confirmTerm func(ctx context.Context, term uint64) error
 }
 
+// begin lets the node propose and read in a leadership.
+func (c *commands) begin(l *leadership) {
+	c.proposer.Store(l.proposer)
+	c.leadership.Store(l)
+}
+
+// refuse ends proposals and reads in a leadership. Entries in flight still get their results.
+func (c *commands) refuse(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
+
+// end is called when all work of a leadership has ended.
+func (c *commands) end(l *leadership) {
+	c.refuse(l)
+	c.proposer.Store(nil)
+}
+
 // serving reports whether this node can propose and read as the leader. It becomes true shortly before Observer.Serve is called.
 func (c *commands) serving() bool { return c.leadership.Load() != nil }
 
@@ -100,7 +115,7 @@ func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result f
 }
 
 // applied passes on an entry that was applied. The state is locked.
-func (c *commands) applied(outcome *fsm.Outcome) {
+func (c *commands) applied(outcome *fsm.EntryOutcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {
 		tags = p.TakeTags(outcome)

@@ -29,7 +29,7 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	case peer.MethodHash:
 		return n.verifier.handleHash(ctx, request)
 	case peer.MethodBroadcast:
-		n.broadcaster.observer.HandleBroadcast(request)
+		n.broadcaster.handleBroadcast(request)
 		return nil, nil
 	case peer.MethodHeldRequests:
 		return n.broadcaster.handleHeld(request)

@@ -26,7 +26,7 @@ import (
 // recorder is an Observer that keeps what it is told.
 type recorder struct {
 	mu       sync.Mutex
-	outcomes []fsm.Outcome
+	outcomes []fsm.EntryOutcome
 	serving  chan uint64 // terms, as they begin
 	told     []string
 	held     []string
@@ -45,7 +45,7 @@ type reply struct {
 
 func newReply() *reply { return &reply{done: make(chan struct{})} }
 
-func (r *recorder) Applied(outcome *fsm.Outcome, tags []any) {
+func (r *recorder) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outcomes = append(r.outcomes, *outcome)

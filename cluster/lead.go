@@ -97,7 +97,7 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	if err := future.Error(); err != nil {
 		return false, fmt.Errorf("propose LeaderStart: %w", err)
 	}
-	outcome, ok := future.Response().(*fsm.Outcome)
+	outcome, ok := future.Response().(*fsm.EntryOutcome)
 	if !ok {
 		return false, fmt.Errorf("apply LeaderStart: %v", future.Response())
 	}
@@ -113,10 +113,8 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	l.env.Metrics.leading(true)
 	defer l.env.Metrics.leading(false)
 
-	l.commands.proposer.Store(current.proposer)
-	defer l.commands.proposer.Store(nil)
-	l.commands.leadership.Store(current)
-	defer l.commands.leadership.CompareAndSwap(current, nil)
+	l.commands.begin(current)
+	defer l.commands.end(current)
 	var workers sync.WaitGroup
 	for _, work := range slices.Concat(l.duties, []func(context.Context) error{
 		current.proposer.Run, current.reader.Run, current.scanner.Run,
@@ -141,7 +139,7 @@ func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
 		}
 	}
 	err := l.observer.Serve(ctx, current.term)
-	l.commands.leadership.CompareAndSwap(current, nil)
+	l.commands.refuse(current)
 	if err == nil {
 		if err = context.Cause(ctx); err == nil {
 			err = errors.New("Observer.Serve returned early without an error")

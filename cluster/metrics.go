@@ -67,7 +67,7 @@ func (m *Metrics) proposed(commands, bytes int) {
 	m.entryBytes.Observe(float64(bytes))
 }
 
-func (m *Metrics) applied(outcome *fsm.Outcome, took time.Duration) {
+func (m *Metrics) applied(outcome *fsm.EntryOutcome, took time.Duration) {
 	m.applySeconds.Observe(took.Seconds())
 	m.givenUp.Add(float64(outcome.Dropped))
 	if outcome.Skipped {

@@ -93,11 +93,11 @@ func (n *Node) Alone() bool { return n.self.alone() }
 // the context ends: what gets lost is lost.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls take with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
 // from one goroutine per member. It returns when each member has given everything or failed, a little after a majority has given everything, or when the
 // context ends.
-func (n *Node) CollectHeld(ctx context.Context, age time.Duration, take func(member string, page []byte)) {
-	n.broadcaster.collectHeld(ctx, age, take)
+func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
+	n.broadcaster.collectHeld(ctx, age, handlePage)
 }
 
 // Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
@@ -115,7 +115,7 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 func (n *Node) Status() Status {
 	servers := n.self.servers()
 	return Status{
-		ID: n.self.ID, Role: n.self.role(), Servers: servers, Serving: n.commands.serving(), Behind: n.watch.behind(), Learning: n.self.learning(servers),
+		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.watch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(),
 	}

@@ -12,7 +12,7 @@ type Observer interface {
 	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
 	// must not call back into the node, but for Propose, Read and Flush, which never wait. tags are those given to Propose, aligned with the outcome's commands; nil for
 	// a command that the node itself proposed. There are none when this leadership did not propose the entry, or it was skipped. The outcome must not be changed.
-	Applied(outcome *fsm.Outcome, tags []any)
+	Applied(outcome *fsm.EntryOutcome, tags []any)
 	// Restored is called after a snapshot has replaced the state, with the status of the new one. Applied is not called for the entries
 	// that the snapshot covers and that this member had not applied. The same restrictions hold.
 	Restored(status fsm.Status)

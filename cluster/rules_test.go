@@ -93,7 +93,7 @@ func TestEntriesOutOfTurnHaveNoEffect(t *testing.T) {
 			if err := future.Error(); err != nil {
 				t.Fatal(err)
 			}
-			if outcome, ok := future.Response().(*fsm.Outcome); !ok || !outcome.Skipped {
+			if outcome, ok := future.Response().(*fsm.EntryOutcome); !ok || !outcome.Skipped {
 				t.Errorf("%+v", future.Response())
 			}
 		})

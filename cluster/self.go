@@ -58,8 +58,8 @@ func (s *self) callLeader(ctx context.Context, method peer.Method, request []byt
 	return s.client.Call(ctx, leader, method, request)
 }
 
-// role returns what raft is, as operators call it.
-func (s *self) role() string {
+// raftState returns raft's state as peer.Status.State has it.
+func (s *self) raftState() string {
 	switch s.raft.State() {
 	case raft.Leader:
 		return "leader"
@@ -72,7 +72,7 @@ func (s *self) role() string {
 	}
 }
 
-// lastTerm returns the term of the last entry in the log. Raft tells it in one place only, together with everything else.
+// lastTerm returns the term of the last entry in the log. Raft exposes it only in Stats.
 func (s *self) lastTerm() uint64 {
 	term, _ := strconv.ParseUint(s.raft.Stats()["last_log_term"], 10, 64) // always a number
 	return term
@@ -110,10 +110,6 @@ func (s *self) diskLow() bool {
 
 // status returns what this member says of itself.
 func (s *self) status() peer.Status {
-	address, leader := s.raft.LeaderWithID()
-	if address == "" {
-		leader = ""
-	}
 	contact := time.Duration(-1)
 	if last := s.raft.LastContact(); !last.IsZero() {
 		contact = time.Since(last)
@@ -123,15 +119,15 @@ func (s *self) status() peer.Status {
 	}
 	servers := s.servers()
 	return peer.Status{
-		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.role(), Leader: leader, Servers: servers,
+		ID: s.ID, Address: s.Address, HasState: len(servers) > 0 || s.raft.LastIndex() > 0, State: s.raftState(), Leader: s.leader(), Servers: servers,
 		Term: s.raft.CurrentTerm(), LastIndex: s.raft.LastIndex(), LastTerm: s.lastTerm(), Commit: s.raft.CommitIndex(),
 		Applied: s.applied(), Contact: contact, Version: fsm.Version, BrokerUp: s.brokerDownFor() == 0, DiskLow: s.diskLow(),
 		Wall: s.wall(),
 	}
 }
 
-// standing returns whether the id is a member, and a member's address. If this node has no leader or is not a member itself,
-// its configuration may be stale. It then reports Possible for an unlisted id, so that a new leader can replicate to it.
+// standing returns what this node knows of an id, with the member's address if it is Known. If this node has no leader or is not a member itself, its
+// configuration may be stale. An unlisted id is then Possible: it may be the new leader, which must be able to replicate to this node.
 func (s *self) standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	servers := s.servers()
 	if server, known := peer.Find(servers, id); known {

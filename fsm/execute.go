@@ -10,7 +10,7 @@ import (
 )
 
 // execute runs one command and stores its result in Results[position].
-func (m *Machine) execute(position int, command *Command, storageLow bool, outcome *Outcome) {
+func (m *Machine) execute(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	switch command.Kind {
 	case KindReject:
@@ -39,7 +39,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 }
 
 // request runs a client's write, once for all copies of it.
-func (m *Machine) request(position int, command *Command, storageLow bool, outcome *Outcome) {
+func (m *Machine) request(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if command.ID.IsZero() {
 		m.write(position, command, storageLow, outcome)
@@ -119,7 +119,7 @@ func (m *Machine) RemembersFor(id RequestID, while int64) bool {
 }
 
 // write runs a client's write in the order of checks of the protocol.
-func (m *Machine) write(position int, command *Command, storageLow bool, outcome *Outcome) {
+func (m *Machine) write(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	result.Dialect = m.settings.dialect(command.Dialect)
 	if result.Error = m.checkRequest(command, &result.Rule); result.Error != NoError {
@@ -175,7 +175,7 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 }
 
 // lookup returns the record of the key. A record whose deadline has passed is expired first and not returned.
-func (m *Machine) lookup(position int, key []byte, outcome *Outcome) (*record, bool) {
+func (m *Machine) lookup(position int, key []byte, outcome *EntryOutcome) (*record, bool) {
 	found, ok := m.values.find(key)
 	if ok && found.deadline <= m.now {
 		m.expire(position, found, outcome)
@@ -199,7 +199,7 @@ func (m *Machine) skewed(t hlc.Timestamp) bool {
 	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
 }
 
-func (m *Machine) set(position int, command *Command, storageLow bool, outcome *Outcome) {
+func (m *Machine) set(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	if m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)
@@ -286,7 +286,7 @@ func (m *Machine) exceedsQuota(command *Command, found *record, present, storage
 		(limits.TotalBytes > 0 && m.values.bytes+growth > limits.TotalBytes)
 }
 
-func (m *Machine) delete(position int, command *Command, outcome *Outcome) {
+func (m *Machine) delete(position int, command *Command, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	found, present := m.lookup(position, command.Key, outcome)
 	if code := m.fence(&command.Token, found, present); code != NoError {

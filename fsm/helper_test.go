@@ -55,7 +55,7 @@ func (l *testLeader) start() {
 	l.append(&Entry{Commands: []Command{{Kind: KindLeaderStart, Nonce: l.term * 7, Version: l.version}}})
 }
 
-func (l *testLeader) append(entry *Entry) *Outcome {
+func (l *testLeader) append(entry *Entry) *EntryOutcome {
 	l.t.Helper()
 	l.index++
 	data := AppendEntry(nil, entry)
@@ -68,7 +68,7 @@ func (l *testLeader) append(entry *Entry) *Outcome {
 }
 
 // apply applies the commands in one entry.
-func (l *testLeader) apply(commands ...Command) *Outcome {
+func (l *testLeader) apply(commands ...Command) *EntryOutcome {
 	l.t.Helper()
 	l.number++
 	return l.append(&Entry{Term: l.term, Number: l.number, Elapsed: l.elapsed, Wall: l.wall, Commands: commands})
@@ -81,7 +81,7 @@ func (l *testLeader) do(command Command) Result {
 }
 
 // pass lets cluster time and the cluster clock pass, and tells the machine.
-func (l *testLeader) pass(ms int64) *Outcome {
+func (l *testLeader) pass(ms int64) *EntryOutcome {
 	l.t.Helper()
 	l.elapsed += ms
 	l.wall += ms

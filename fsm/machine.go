@@ -54,7 +54,7 @@ func New() *Machine {
 // Apply applies the log entry at the raft index, which must grow, with the raft term. The outcome shares memory with data
 // and with the state; it must not be changed. An error (ErrDamaged, ErrUnknown) means that nothing was applied and that this
 // replica must stop.
-func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
+func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) {
 	entry, err := DecodeEntry(data)
 	if err != nil {
 		return nil, fmt.Errorf("log entry %d: %w", index, err)
@@ -71,7 +71,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*Outcome, error) {
 		}
 	}
 	m.index = index
-	outcome := &Outcome{Index: index, Term: term, Number: entry.Number, Commands: entry.Commands}
+	outcome := &EntryOutcome{Index: index, Term: term, Number: entry.Number, Commands: entry.Commands}
 	if starts {
 		m.lead(term, &entry.Commands[0])
 		outcome.Results = make([]Result, 1)
@@ -125,7 +125,7 @@ func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+
 const maxExpired = 10_000
 
 // advance moves cluster time and ends what is due by it.
-func (m *Machine) advance(now int64, outcome *Outcome) {
+func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	m.now = now
 	for range maxExpired {
 		due, ok := m.values.due(now)
@@ -147,7 +147,7 @@ func (m *Machine) advance(now int64, outcome *Outcome) {
 }
 
 // expire removes a key that is due, and tells its watchers.
-func (m *Machine) expire(position int, due *record, outcome *Outcome) {
+func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) {
 	m.values.delete(due)
 	m.mixIntoStateHash('X', uint64(due.wall), uint64(due.counter))
 	m.emitEvent(outcome, position, due, true)
@@ -159,7 +159,7 @@ func (m *Machine) endWatch(ended *watch) {
 }
 
 // emitEvent records the change of a key for the clients that watch it.
-func (m *Machine) emitEvent(outcome *Outcome, command int, changed *record, deleted bool) {
+func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) {
 	receivers := m.watches.receivers(changed.key())
 	if len(receivers) == 0 {
 		return

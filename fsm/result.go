@@ -124,8 +124,8 @@ type Receiver struct {
 	Dialect  Dialect
 }
 
-// Outcome is what an entry did.
-type Outcome struct {
+// EntryOutcome is what an entry did.
+type EntryOutcome struct {
 	Index, Term, Number uint64
 	// Skipped says that the entry was not of the serving leader, or not the next of it: it had no effect at all.
 	Skipped bool

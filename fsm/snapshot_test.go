@@ -216,7 +216,7 @@ func snapshotOf(t fataler, m *Machine) []byte {
 	return buffer.Bytes()
 }
 
-func applyLogged(t fataler, m *Machine, entry logged) *Outcome {
+func applyLogged(t fataler, m *Machine, entry logged) *EntryOutcome {
 	t.Helper()
 	outcome, err := m.Apply(entry.index, entry.term, entry.data)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // What the store tells and asks of a front end.
 
 // Applied implements the store's observer.
-func (f *Front) Applied(outcome *fsm.Outcome, tags []any) { f.dispatcher.Applied(outcome, tags) }
+func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) { f.dispatcher.Applied(outcome, tags) }
 
 // Restored implements the store's observer.
 func (f *Front) Restored(status fsm.Status) { f.dispatcher.Restored(status) }

@@ -59,7 +59,7 @@ type Config struct {
 
 // Environment has the functions that a Proposer calls. They are safe for concurrent use.
 type Environment struct {
-	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.Outcome, or an error.
+	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.EntryOutcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
@@ -298,7 +298,7 @@ func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.began 
 
 // TakeTags marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
 // this leadership. It is called for each entry that is applied, with the state locked.
-func (p *Proposer) TakeTags(outcome *fsm.Outcome) []any {
+func (p *Proposer) TakeTags(outcome *fsm.EntryOutcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if outcome.Skipped || outcome.Term != p.term || len(p.inFlight) == 0 || p.inFlight[0].number != outcome.Number {
@@ -348,7 +348,7 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 		unknown := OutcomeUnknown(err)
 		if err == nil {
 			// The state machine skipped the entry, or it has halted and the response is an error.
-			outcome, ok := flight.future.Response().(*fsm.Outcome)
+			outcome, ok := flight.future.Response().(*fsm.EntryOutcome)
 			unknown, err = !ok || !outcome.Skipped, ErrSkipped
 			if halted, isError := flight.future.Response().(error); isError {
 				err = halted

@@ -49,7 +49,7 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 // entry is one that a proposer submitted, and its future. It ends when the test closes done.
 type entry struct {
 	decoded fsm.Entry
-	outcome *fsm.Outcome
+	outcome *fsm.EntryOutcome
 	halted  error // why the state machine did not apply it
 	done    chan struct{}
 }
@@ -83,7 +83,7 @@ func (f *fakeRaft) submit(data []byte) raft.ApplyFuture {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	outcome := &fsm.Outcome{Term: decoded.Term, Number: decoded.Number, Index: decoded.Number}
+	outcome := &fsm.EntryOutcome{Term: decoded.Term, Number: decoded.Number, Index: decoded.Number}
 	f.entries = append(f.entries, &entry{decoded: *decoded, outcome: outcome, done: make(chan struct{})})
 	return f.entries[len(f.entries)-1]
 }
@@ -209,7 +209,7 @@ func TestTagsComeBackWithTheirEntry(t *testing.T) {
 		f, stop := start(t, testConfig())
 		f.propose(2)
 		e := f.submitted()[0]
-		for name, other := range map[string]fsm.Outcome{
+		for name, other := range map[string]fsm.EntryOutcome{
 			"another term":   {Term: e.outcome.Term + 1, Number: e.outcome.Number},
 			"another number": {Term: e.outcome.Term, Number: e.outcome.Number + 1},
 			"skipped":        {Term: e.outcome.Term, Number: e.outcome.Number, Skipped: true},

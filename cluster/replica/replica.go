@@ -17,11 +17,11 @@ import (
 // Environment is all that a Replica touches outside of its own memory.
 type Environment struct {
 	// Applied is called after each entry, with the state locked.
-	Applied func(outcome *fsm.Outcome)
+	Applied func(outcome *fsm.EntryOutcome)
 	// Restored is called when a snapshot has replaced the state, with the new state's status and the state locked.
 	Restored func(status fsm.Status)
 	// Took is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
-	Took func(outcome *fsm.Outcome, took time.Duration)
+	Took func(outcome *fsm.EntryOutcome, took time.Duration)
 	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
 	// The state is locked.
 	WallAdvanced func(wall int64)
@@ -53,7 +53,7 @@ func New(env Environment) *Replica {
 // Apply implements raft.FSM.
 func (r *Replica) Apply(log *raft.Log) any { return r.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.Outcome, an error, or nil for an entry that is no command.
+// ApplyBatch implements raft.BatchingFSM. Each response is an *fsm.EntryOutcome, an error, or nil for an entry that is no command.
 func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 	responses := make([]any, len(logs))
 	for i, log := range logs {
@@ -73,7 +73,7 @@ func (r *Replica) ApplyBatch(logs []*raft.Log) []any {
 // ErrHalted says that this replica takes no more entries, because its state or its disk cannot be trusted.
 var ErrHalted = errors.New("this node has stopped: its state or its disk cannot be trusted any more")
 
-func (r *Replica) apply(log *raft.Log) (*fsm.Outcome, error) {
+func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}

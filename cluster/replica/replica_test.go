@@ -15,14 +15,14 @@ import (
 // recorder is the Environment of a replica.
 type recorder struct {
 	exits    []error
-	outcomes []*fsm.Outcome
+	outcomes []*fsm.EntryOutcome
 	walls    []int64
 	restores int
 }
 
 func (r *recorder) env() Environment {
 	return Environment{
-		Applied: func(o *fsm.Outcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.Outcome, time.Duration) {},
+		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.EntryOutcome, time.Duration) {},
 		Restored:     func(fsm.Status) { r.restores++ },
 		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
 	}

@@ -105,7 +105,7 @@ const deniedSuffix = ".denied"
 func (l *Log) Close() error { return errors.Join(l.changes.close(), l.denials.close()) }
 
 // Applied takes the changes of a log entry. It is called for one entry after the other.
-func (l *Log) Applied(outcome *fsm.Outcome) {
+func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 	if outcome.Skipped {
 		return
 	}

@@ -67,8 +67,8 @@ func set(key string) fsm.Command {
 	return fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte("v"), Principal: policy.Principal{ClientID: "press", Username: "u"}}
 }
 
-func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.Outcome {
-	o := &fsm.Outcome{Term: 1, Index: index, Commands: commands}
+func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.EntryOutcome {
+	o := &fsm.EntryOutcome{Term: 1, Index: index, Commands: commands}
 	for range commands {
 		o.Results = append(o.Results, result)
 	}

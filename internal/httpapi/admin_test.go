@@ -32,7 +32,7 @@ import (
 // idle is an observer that does nothing.
 type idle struct{}
 
-func (idle) Applied(*fsm.Outcome, []any)                 {}
+func (idle) Applied(*fsm.EntryOutcome, []any)                 {}
 func (idle) ReadDone(any, uint64, fsm.Result)            {}
 func (idle) Failed(any, bool)                            {}
 func (idle) HandleBroadcast([]byte)                      {}

@@ -17,7 +17,7 @@ type audited struct {
 }
 
 // Applied implements cluster.Observer.
-func (a *audited) Applied(outcome *fsm.Outcome, tags []any) {
+func (a *audited) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	a.log.Applied(outcome)
 	a.Observer.Applied(outcome, tags)
 }

@@ -113,7 +113,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	}
 	r, held := p.byID[id]
 	if expected && held && r.outcome < index { // a greater one is of a leader that answers the request again
-		r.SetOutcome(index)
+		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, heldOutcome{r, index})
 	}

@@ -87,9 +87,9 @@ func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
 	}
 }
 
-// Take consumes one expected arrival. expected is false if there was none. index is that of the log entry in which the request ended, 0 if only a leader's
+// Consume consumes one expected arrival. expected is false if there was none. index is that of the log entry in which the request ended, 0 if only a leader's
 // report says so. A copy that the client sends later is a request of its own.
-func (h *Hints) Take(id fsm.RequestID, now time.Time) (index uint64, expected bool) {
+func (h *Hints) Consume(id fsm.RequestID, now time.Time) (index uint64, expected bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
 		return 0, false

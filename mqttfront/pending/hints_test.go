@@ -49,7 +49,7 @@ func TestHintsAgainstModel(t *testing.T) {
 					n.arrivals++
 				}
 			case choice < 14:
-				index, early := h.Take(id, now)
+				index, early := h.Consume(id, now)
 				if early != (n.arrivals > 0) || early && index != n.index {
 					t.Fatalf("seed %d, step %d: %d, %v, want %+v", seed, step, index, early, *n)
 				}

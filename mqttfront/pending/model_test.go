@@ -409,8 +409,8 @@ func (m *modelTest) compare(seed uint64) {
 	var want []*Request
 	for _, r := range m.model {
 		want = append(want, r.Request)
-		if r.Request.State() != r.state || r.Outcome() != r.outcome || r.AwaitsReport() != r.awaits || r.IsOpen() != r.open() || r.Expired(m.now) != r.expired(m.now) {
-			m.Fatalf("seed %d: state %d, outcome %d, awaits a report: %v; want %d, %d, %v", seed, r.Request.State(), r.Outcome(), r.AwaitsReport(), r.state, r.outcome, r.awaits)
+		if r.Request.State() != r.state || r.OutcomeIndex() != r.outcome || r.AwaitsReport() != r.awaits || r.IsOpen() != r.open() || r.Expired(m.now) != r.expired(m.now) {
+			m.Fatalf("seed %d: state %d, outcome %d, awaits a report: %v; want %d, %d, %v", seed, r.Request.State(), r.OutcomeIndex(), r.AwaitsReport(), r.state, r.outcome, r.awaits)
 		}
 	}
 	p := &m.buffer
@@ -464,7 +464,7 @@ func (m *modelTest) comparePages(seed uint64) {
 		}
 		for i, r := range got {
 			w := want[i]
-			if r.Command.ID != w.Command.ID || r.Outcome() != w.outcome || r.AwaitsReport() != w.awaits || r.IsDuplicate() != w.IsDuplicate() || r.Relayed != w.FromPeer {
+			if r.Command.ID != w.Command.ID || r.OutcomeIndex() != w.outcome || r.AwaitsReport() != w.awaits || r.IsDuplicate() != w.IsDuplicate() || r.Relayed != w.FromPeer {
 				m.Fatalf("seed %d: request %d of a page is %+v", seed, i, r)
 			}
 			if r.Arrived.Sub(w.Arrived).Abs() > time.Millisecond || r.HoldUntil.Sub(w.holds).Abs() > time.Millisecond {

@@ -144,7 +144,7 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	}
 	r.HoldUntil = now.Add(body.milliseconds())
 	r.Arrived = now.Add(-body.milliseconds())
-	r.SetOutcome(body.number())
+	r.SetOutcomeIndex(body.number())
 	flags := body.number()
 	encoded := body.bytes()
 	if body.err != nil {

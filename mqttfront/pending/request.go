@@ -110,7 +110,7 @@ func (r *Request) Absorb(other *Request) {
 		r.MarkDuplicate()
 	}
 	if r.outcome == 0 {
-		r.SetOutcome(other.outcome)
+		r.SetOutcomeIndex(other.outcome)
 		r.awaitsReport = other.awaitsReport
 	}
 }

@@ -37,8 +37,8 @@ func (s State) IsHeld() bool { return s <= StateLate }
 // State returns where the request stands.
 func (r *Request) State() State { return r.state }
 
-// Outcome returns the index of the log entry with the outcome, 0 while that is not known.
-func (r *Request) Outcome() uint64 { return r.outcome }
+// OutcomeIndex returns the index of the log entry with the outcome, 0 while that is not known.
+func (r *Request) OutcomeIndex() uint64 { return r.outcome }
 
 // IsDuplicate reports whether the request was found to have an outcome already.
 func (r *Request) IsDuplicate() bool { return r.state == StateDuplicate || r.state == StateRetrieving }
@@ -100,8 +100,8 @@ func (r *Request) AwaitsReport() bool { return r.awaitsReport }
 // AwaitReport makes the request wait for the leader's report: the leader that executed it does not lead any more.
 func (r *Request) AwaitReport() { r.awaitsReport = true }
 
-// SetOutcome notes the index of the log entry that has the outcome, if it is known: it is not 0.
-func (r *Request) SetOutcome(index uint64) {
+// SetOutcomeIndex notes the index of the log entry that has the outcome, if it is known: it is not 0.
+func (r *Request) SetOutcomeIndex(index uint64) {
 	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
 		r.state = StateOutcomeKnown
 	}

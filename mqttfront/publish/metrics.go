@@ -7,7 +7,7 @@ type Metrics struct {
 	notifications *prometheus.CounterVec // result
 	losses        prometheus.Counter
 	abandoned     *prometheus.CounterVec // kind
-	takeoverLoops     prometheus.Counter
+	takeoverLoops prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -16,7 +16,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_notifications_total", Help: "Notifications that ended on a publishing connection, by result."}, []string{"result"}),
 		losses:        prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_losses_total", Help: "How often a publishing connection was lost."}),
 		abandoned:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_publish_abandoned_total", Help: "Replies and notifications that were dropped: the broker ended connections on them, their client has a penalty, or they exceed the packet limit."}, []string{"kind"}),
-		takeoverLoops:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "Warnings of a takeover loop of the publishing connections, at most one in 10 minutes."}),
+		takeoverLoops: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_contested_total", Help: "Warnings of a takeover loop of the publishing connections, at most one in 10 minutes."}),
 	}
 	registry.MustRegister(m.notifications, m.losses, m.abandoned, m.takeoverLoops)
 	// Each series is made at 0, so that increase() counts its first event.

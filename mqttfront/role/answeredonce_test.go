@@ -20,7 +20,7 @@ func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 	if _, err := s.machine.Apply(s.machine.Status().Index+1, 2, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}})); err != nil {
 		t.Fatal(err)
 	}
-	other.Applied(&fsm.Outcome{Index: s.machine.Status().Index, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: s.machine.Status().Index, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	for _, how := range []string{"begin", "sweep"} {
 		t.Run(how, func(t *testing.T) {
 			third, s3 := newNode(t)
@@ -52,7 +52,7 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	leader.barrier.Pass(time.Now())
 	leading(leader).sweepOnce(t.Context())
 	commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
-	other.Applied(&fsm.Outcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{{Repeat: true, Code: fsm.CodeOK}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{{Repeat: true, Code: fsm.CodeOK}}}, nil)
 	// lost before the reply is out
 	third, s3 := newNode(t)
 	s3.machine = s.machine
@@ -72,13 +72,13 @@ func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	index := s.machine.Status().Index
 	other, os := newNode(t)
 	os.machine = s.machine
-	other.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 	arrive(other, del, correlationA, "__srcId", "c") // 5 ms later than the leader's
-	other.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	o := serve(leader)
 	o.deliver()
 	commit(t, s, fsm.Entry{Published: index})
-	other.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
 	leader.barrier.Pass(time.Now())
 	page, _ := other.Held(0, time.Nanosecond)
 	s.held = map[string][][]byte{"other": {page}}
@@ -96,17 +96,17 @@ func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	w := former.first().Command
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
 	index := s.machine.Status().Index
-	former.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
+	former.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
 	leading(former).stopServing()
 	former.recheckPending()
-	former.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	former.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	leader, ls := newNode(t)
 	ls.machine = s.machine
 	arrive(leader, del, correlationA, "__srcId", "c")
 	o := serve(leader)
 	o.deliver()
 	commit(t, s, fsm.Entry{Published: index})
-	former.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	former.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
 	leader.barrier.Pass(time.Now())
 	page, _ := former.Held(0, time.Nanosecond)
 	ls.held = map[string][][]byte{"former": {page}}
@@ -125,10 +125,10 @@ func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	index := s.machine.Status().Index
 	f, fs := newNode(t)
 	fs.machine = s.machine
-	f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
-	f.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	commit(t, s, fsm.Entry{Published: index})
-	f.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
 	f.receiver.decodeAndAdmit(context.Background(), message(del, correlationA, nil, "__srcId", "c"), time.Now(), true, func() {})
 	if f.held() != 1 {
 		t.Error("dropped")
@@ -154,9 +154,9 @@ func TestRequestIsReportedOnce(t *testing.T) {
 	commit(t, s, fsm.Entry{Published: index})
 	s.held = map[string][][]byte{}
 	for i, f := range others {
-		f.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
-		f.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
-		f.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+		f.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+		f.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+		f.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
 		page, _ := f.Held(0, time.Nanosecond)
 		s.held[string(rune('x'+i))] = [][]byte{page}
 	}
@@ -190,7 +190,7 @@ func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 		commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
 		result, _, _ := s.machine.Remembered(other.first().Command.ID)
 		result.Repeat = true
-		leader.Applied(&fsm.Outcome{Index: s.machine.Status().Index, Published: index, Commands: s.proposed, Results: []fsm.Result{result}}, s.tags)
+		leader.Applied(&fsm.EntryOutcome{Index: s.machine.Status().Index, Published: index, Commands: s.proposed, Results: []fsm.Result{result}}, s.tags)
 		replies += len(o.outputs)
 		o.deliver()
 		commit(t, s, fsm.Entry{Published: s.published})

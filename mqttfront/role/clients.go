@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/fsm"
 	"holdfast/internal/policy"
 	"holdfast/internal/topics"
@@ -14,9 +16,11 @@ import (
 // Clients is what a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that
 // misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
 type Clients struct {
-	tracker    *tracker
-	kicker     *broker.Kicker
-	subscriber *broker.Subscriber
+	mayWatch    func(clientID string) bool // see Dispatcher.mayWatch
+	propose     func(fsm.Command)          // proposes a command that no request waits for
+	disconnects *prometheus.CounterVec
+	kicker      *broker.Kicker
+	subscriber  *broker.Subscriber
 }
 
 // Run calls the driver until the context ends.
@@ -29,27 +33,12 @@ func (c *Clients) Run(ctx context.Context) {
 
 // EndWatches proposes the end of a client's watches, if it has any, or has requests under way that may make some.
 func (c *Clients) EndWatches(d broker.Disconnect) {
-	watches := d.Everyone
-	if !watches {
-		c.tracker.mu.Lock()
-		watches = c.tracker.pending.Writes(d.ClientID) > 0
-		c.tracker.mu.Unlock()
-	}
-	if !watches {
-		c.tracker.store.View(func(m *fsm.Machine) { watches = m.Watches(d.ClientID) })
-	}
-	if !watches {
-		c.tracker.metrics.Disconnects.WithLabelValues("no_watches").Inc()
+	if !d.Everyone && !c.mayWatch(d.ClientID) {
+		c.disconnects.WithLabelValues("no_watches").Inc()
 		return
 	}
-	c.tracker.metrics.Disconnects.WithLabelValues("logged").Inc()
+	c.disconnects.WithLabelValues("logged").Inc()
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
-}
-
-// propose proposes a command that no request waits for.
-func (c *Clients) propose(command fsm.Command) {
-	c.tracker.store.Propose(command, nil)
-	c.tracker.store.Flush()
 }
 
 // Kick disconnects the publisher of a request with an invalid response topic. It does not wait for that. It is called

@@ -39,7 +39,7 @@ func TestDroppedIsNotTakenUp(t *testing.T) {
 				serve(f)
 			}
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-			outcome := &fsm.Outcome{
+			outcome := &fsm.EntryOutcome{
 				Index: 4, Published: 4, Commands: []fsm.Command{other.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
 			}
 			var tags []any
@@ -86,7 +86,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject || s.proposed[0].Rejected[0].ID != command.ID {
 		t.Fatalf("%+v is proposed: the log must say that no copy may be executed", s.proposed)
 	}
-	refused := &fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
+	refused := &fsm.EntryOutcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}
 	if f.Applied(refused, s.tags); f.held() != 0 || f.Busy() != 0 || f.writes("c") != 0 {
 		t.Errorf("%d held, %d busy, %d writing after that", f.held(), f.Busy(), f.writes("c"))
 	}
@@ -163,7 +163,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	f, _ := newNode(t)
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.Applied(&fsm.Outcome{
+	f.Applied(&fsm.EntryOutcome{
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
 	}, nil)
 	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))

@@ -32,8 +32,8 @@ func NewDispatcher(config *Config, metrics *metrics.Metrics, log *slog.Logger) *
 // NewLeader returns a leader that does not serve yet. deliveringSince is that of the node's own session.
 func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() time.Time, clients *Clients) *Leader {
 	return &Leader{
-		tracker: d.tracker, setRoleLocked: d.setRoleLocked, blocked: d.Blocked, recheckPending: d.recheckPending,
-		barrier: barrier, deliveringSince: deliveringSince, clients: clients,
+		tracker: d.tracker, becomeLocked: d.becomeLocked, resignLocked: d.resignLocked,
+		blocked: d.Blocked, recheckPending: d.recheckPending, barrier: barrier, deliveringSince: deliveringSince, clients: clients,
 	}
 }
 
@@ -41,10 +41,37 @@ func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() t
 func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 	metrics, log := d.metrics, d.log
 	return &Clients{
-		tracker:    d.tracker,
+		mayWatch: d.mayWatch, propose: d.propose, disconnects: metrics.Disconnects,
 		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
 		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
 	}
+}
+
+// mayWatch reports whether a client watches a key, or has writes under way, which may make it watch one.
+func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
+	d.mu.Lock()
+	writes := d.pending.Writes(clientID)
+	d.mu.Unlock()
+	if writes > 0 {
+		return true
+	}
+	d.store.View(func(m *fsm.Machine) { watches = m.Watches(clientID) })
+	return watches
+}
+
+// propose proposes a command that no request waits for.
+func (d *Dispatcher) propose(command fsm.Command) {
+	d.store.Propose(command, nil)
+	d.store.Flush()
+}
+
+// flush passes on what the store has gathered.
+func (d *Dispatcher) flush() { d.store.Flush() }
+
+// ignored counts a message on the invoke topic that is not executed.
+func (d *Dispatcher) ignored(reason string) {
+	d.metrics.Ignored.WithLabelValues(reason).Inc()
+	d.log.Debug("message on the invoke topic is not executed", "reason", reason)
 }
 
 // SetStore gives the store, before any request comes.
@@ -100,18 +127,24 @@ func (d *Dispatcher) DroppedLately() bool {
 func (d *Dispatcher) leads() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.role.leads()
+	return d.role.leadsLocked()
 }
 
-// setRoleLocked changes the role.
-func (d *Dispatcher) setRoleLocked(role role) { d.role = role }
+// becomeLocked makes a leader the node's role.
+func (d *Dispatcher) becomeLocked(l *Leader) { d.role = l }
+
+// resignLocked makes a role that does not lead the node's, and returns it.
+func (d *Dispatcher) resignLocked() role {
+	d.role = nonLeader(d.tracker)
+	return d.role
+}
 
 // recheckPending marks duplicates among the requests of a node that does not lead.
 func (d *Dispatcher) recheckPending() {
 	d.store.View(func(m *fsm.Machine) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if !d.role.leads() {
+		if !d.role.leadsLocked() {
 			d.recheckPendingLocked(m)
 		}
 	})
@@ -123,9 +156,9 @@ func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// The leader, and a node that is the only holder, block here until there is room: TCP backpressure.
-	for !d.stopped && !d.role.hasRoom(r) {
+	for !d.stopped && !d.role.hasRoomLocked(r) {
 		d.blocked.Store(true)
-		d.members.asked = time.Time{} // ask again after the wait, which may take long
+		d.alone.asked = time.Time{} // ask again after the wait, which may take long
 		d.store.Flush()
 		d.room.Wait()
 	}
@@ -133,7 +166,7 @@ func (d *Dispatcher) admit(ctx context.Context, r *pending.Request) {
 	if d.stopped || ctx.Err() != nil {
 		return // not acknowledged: the broker still has it
 	}
-	d.role.admit(r, found)
+	d.role.admitLocked(r, found)
 }
 
 // dedupLookup marks a request that has just come as a duplicate if the state has its outcome. A node that missed log entries learns that only from the state.
@@ -171,5 +204,5 @@ func (d *Dispatcher) forgetArrivals() {
 func (d *Dispatcher) coalescingDelay() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.role.coalescingDelay()
+	return d.role.coalescingDelayLocked()
 }

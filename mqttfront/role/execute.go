@@ -22,7 +22,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		}
 	}
 	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
-	hasOutcome := r.State() == pending.StateDuplicate || r.Outcome() != 0
+	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
 	rejectOnly := r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
 	overload := ""
@@ -67,7 +67,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		command = command.Refusal(silent && l.known.version >= fsm.VersionProlong)
 	case r.Read && l.pending.NoConflictingWrite(r):
 		if !l.store.Read(&r.Command, r) {
-			l.requeueLocked(r, l)
+			requeueLocked(l.tracker, l, r)
 		}
 		return
 	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
@@ -78,7 +78,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	}
 	l.pending.BeginWrite(r)
 	if !l.store.Propose(command, r) {
-		l.requeueLocked(r, l)
+		requeueLocked(l.tracker, l, r)
 	}
 }
 

@@ -22,7 +22,7 @@ func (t *tracker) giveUp(now time.Time) {
 
 // forgetLocked removes a held request for which no client waits any more.
 func (t *tracker) forgetLocked(r *pending.Request) {
-	if r.Outcome() == 0 {
+	if r.OutcomeIndex() == 0 {
 		t.metrics.HeldDropped.WithLabelValues("expired").Inc()
 		t.noteExpiredLocked(r)
 	}

@@ -7,17 +7,17 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// follower is the role of a node from the end of a leadership to the Leader.Begin of its next one, where each node's own session brings requests. It holds them. If the node becomes the leader, the
-// leader answers them.
+// follower is the role of a node that does not lead, where each node's own session brings requests. It holds them. If the node becomes the leader,
+// the leader answers them.
 type follower struct{ *tracker }
 
-func (follower) leads() bool { return false }
+func (follower) leadsLocked() bool { return false }
 
-func (f follower) hasRoom(r *pending.Request) bool {
+func (f follower) hasRoomLocked(r *pending.Request) bool {
 	return !f.onlyHolderLocked(r.Arrived) || !f.pending.Full(r)
 }
 
-func (f follower) admit(r *pending.Request, found dedupResult) {
+func (f follower) admitLocked(r *pending.Request, found dedupResult) {
 	f.unchecked = f.unchecked || !found.checked
 	if f.stale.has(r) {
 		f.metrics.HeldDropped.WithLabelValues("stale").Inc()
@@ -33,7 +33,7 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 		r.Done()
 		return
 	}
-	if f.addPendingLocked(r) && r.Outcome() != 0 {
+	if f.addPendingLocked(r) && r.OutcomeIndex() != 0 {
 		f.pending.AddOutcome(r)
 	}
 }
@@ -41,32 +41,32 @@ func (f follower) admit(r *pending.Request, found dedupResult) {
 // followerDelay is how long a follower lets messages gather. It only holds them, so no client waits longer for that.
 const followerDelay = 5 * time.Millisecond
 
-func (follower) coalescingDelay() time.Duration { return followerDelay }
+func (follower) coalescingDelayLocked() time.Duration { return followerDelay }
 
-func (follower) changed(*fsm.Event) {}
+func (follower) changedLocked(*fsm.Event) {}
 
-func (f follower) committed(r *pending.Request, _ *fsm.Outcome, _ int) {
-	f.requeueMaybeAppliedLocked(r, f)
+func (f follower) committedLocked(r *pending.Request, _ *fsm.EntryOutcome, _ int) {
+	requeueMaybeAppliedLocked(f.tracker, f, r)
 }
 
-func (f follower) applied(outcome *fsm.Outcome) {
+func (f follower) appliedLocked(outcome *fsm.EntryOutcome) {
 	for _, r := range f.pending.Released(outcome.Published) {
 		f.endLocked(r)
 	}
 }
 
-func (f follower) readDone(r *pending.Request, _ *fsm.Result) { f.requeueLocked(r, f) }
+func (f follower) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLocked(f.tracker, f, r) }
 
-func (f follower) requeued(r *pending.Request) {
+func (f follower) requeuedLocked(r *pending.Request) {
 	f.pending.EndWrite(r)
 	if !f.dropStaleLocked(r) { // a leader that was stopped had it
 		f.keepFirstLocked(r)
 	}
 }
 
-func (follower) expects() bool { return true }
+func (follower) expectsLocked() bool { return true }
 
-func (f follower) reported(id fsm.RequestID, now time.Time) {
+func (f follower) reportedLocked(id fsm.RequestID, now time.Time) {
 	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
 		f.endLocked(r)
 	} else {
@@ -89,7 +89,7 @@ func (f follower) resolveCopyLocked(r *pending.Request) bool {
 		earlier = nil
 	}
 	if earlier != nil {
-		if earlier.Outcome() == 0 { // one copy is enough
+		if earlier.OutcomeIndex() == 0 { // one copy is enough
 			earlier.Absorb(r)
 			return false
 		}
@@ -101,12 +101,12 @@ func (f follower) resolveCopyLocked(r *pending.Request) bool {
 		f.endLocked(earlier) // the reply may have been lost: hold the new copy instead
 		return true
 	}
-	index, known := f.pending.Hints().Take(r.Command.ID, r.Arrived)
+	index, known := f.pending.Hints().Consume(r.Command.ID, r.Arrived)
 	mayBeUnanswered := f.known.termStart.mayBeUnanswered(index)
 	if known && index <= f.known.published && !mayBeUnanswered {
 		return false // it ended before this copy arrived
 	}
-	if r.SetOutcome(index); mayBeUnanswered {
+	if r.SetOutcomeIndex(index); mayBeUnanswered {
 		r.AwaitReport()
 	}
 	return true

@@ -219,20 +219,20 @@ func TestLateCopyIsReleasedWhenPublished(t *testing.T) {
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16), "__srcId", "c")
 	command := probe.first().Command
-	outcome := func(index, published uint64) *fsm.Outcome {
-		return &fsm.Outcome{Index: index, Published: published, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}
+	outcome := func(index, published uint64) *fsm.EntryOutcome {
+		return &fsm.EntryOutcome{Index: index, Published: published, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}
 	}
 	f.Applied(outcome(5, 0), nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	if f.held() != 1 {
 		t.Fatal("not published yet, and not held")
 	}
-	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 6, Published: 5}, nil)
 	if f.held() != 0 {
 		t.Error("published, and still held")
 	}
 	f.Applied(outcome(7, 5), nil)
-	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 8, Published: 7}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	if f.held() != 0 {
 		t.Error("published before it came, and held")
@@ -245,9 +245,9 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	f, _ := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	first := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{first.Command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 5, Commands: []fsm.Command{first.Command}, Results: []fsm.Result{{Code: fsm.CodeMissing}}}, nil)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
-	f.Applied(&fsm.Outcome{Index: 6, Published: 5}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 6, Published: 5}, nil)
 	if f.held() != 1 || f.first() == first {
 		t.Error("the copy went with the first")
 	}
@@ -258,7 +258,7 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 	r := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
 	if len(s.proposed) != 1 || s.proposed[0].Kind != fsm.KindReject {
 		t.Errorf("%+v is proposed", s.proposed)
@@ -307,7 +307,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 		"it may be forgotten": {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-5 * time.Second) }, time.Second, 1, 1},
 		"a GET":               {get, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 1, 0},
 		"for long":            {del, func(r *pending.Request) { r.HoldUntil = time.Now().Add(-time.Minute) }, time.Minute, 0, 0},
-		"it has an outcome":   {del, func(r *pending.Request) { r.SetOutcome(1); r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 0, 0},
+		"it has an outcome":   {del, func(r *pending.Request) { r.SetOutcomeIndex(1); r.HoldUntil = time.Now().Add(-time.Second) }, time.Minute, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other, _ := newNode(t)

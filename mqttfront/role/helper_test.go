@@ -236,7 +236,7 @@ func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...st
 	return acknowledged
 }
 
-func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.Outcome {
+func (s *fakeStore) outcome(index uint64, code fsm.Code) *fsm.EntryOutcome {
 	n := len(s.proposed) - 1
-	return &fsm.Outcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
+	return &fsm.EntryOutcome{Index: index, Commands: s.proposed[n:], Results: []fsm.Result{{Code: code}}}
 }

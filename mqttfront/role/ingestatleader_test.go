@@ -135,7 +135,7 @@ func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 		t.Run(fmt.Sprintf("repeat %v", repeat), func(t *testing.T) {
 			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
 			last := len(s.proposed) - 1
-			f.Applied(&fsm.Outcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
+			f.Applied(&fsm.EntryOutcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
 			if answered := f.sent() == 1; answered != repeat {
 				t.Errorf("the log has an outcome from before: %v; answered: %v", repeat, answered)
 			}
@@ -164,7 +164,7 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 				t.Errorf("outcome %+v", result)
 			}
 			first := s.tags[0].(*pending.Request)
-			f.Applied(&fsm.Outcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
+			f.Applied(&fsm.EntryOutcome{Index: 3, Commands: s.proposed[:1], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[:1])
 			if first.State() != pending.StateDone || f.Busy() != 1 {
 				t.Errorf("state %d, %d busy", first.State(), f.Busy())
 			}

@@ -29,12 +29,12 @@ func TestCopyWhileTheStoreHasTheRequest(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16))
 	r := f.first()
-	f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 5, Commands: []fsm.Command{r.Command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}}, nil)
 	serve(f)
 	leading(f).stopServing()
 	arrive(f, del, strings.Repeat("a", 16))
 	f.Failed(s.tags[0], true)
-	f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 9, Published: 8}, nil)
 	if f.held() != 1 || f.heldBytes() != r.Size || f.first() != r {
 		t.Errorf("%d held, %d bytes", f.held(), f.heldBytes())
 	}
@@ -46,7 +46,7 @@ func TestReportKeepsTheNoReplyHint(t *testing.T) {
 	probe, _ := newNode(t)
 	arrive(probe, del, strings.Repeat("a", 16))
 	command := probe.first().Command
-	f.Applied(&fsm.Outcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 4, Published: 4, Commands: []fsm.Command{command.Refusal(true)}, Results: []fsm.Result{{Code: fsm.CodeNoReply}}}, nil)
 	f.HandleBroadcast(command.ID[:])
 	if f.pending.Hints().EndedAt(command.ID, pending.EndNoReply).IsZero() {
 		t.Error("the report replaced the hint")
@@ -70,7 +70,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		f.barrier.Pass(time.Now())
 		sweepNow(t, f, s, other)
-		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
+		f.Applied(&fsm.EntryOutcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
 		if f.sent() != 1 {
 			t.Error("unanswered")
 		}
@@ -85,7 +85,7 @@ func TestRefusalThatWaitedIsNoAnswer(t *testing.T) {
 		arrive(f, del, strings.Repeat("b", 16)) // fills the share
 		arrive(f, del, strings.Repeat("a", 16))
 		time.Sleep(f.config.ProposalAge + time.Second)
-		f.Applied(&fsm.Outcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
+		f.Applied(&fsm.EntryOutcome{Index: 9, Commands: s.proposed[1:], Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}}}, s.tags[1:])
 		if f.sent() != 0 || s.tags[1].(*pending.Request).State() != pending.StateDone {
 			t.Error("a definite refusal of what may have had its effect")
 		}

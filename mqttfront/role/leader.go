@@ -17,9 +17,10 @@ type Sender interface {
 // Leader is the role of a node while it serves: it executes and answers requests. It is a publish.Handler. All methods are safe for concurrent use.
 type Leader struct {
 	*tracker
-	setRoleLocked   func(role)  // changes the node's role
-	blocked         func() bool // see Dispatcher.Blocked
-	recheckPending  func()      // see Dispatcher.recheckPending
+	becomeLocked    func(*Leader) // makes this leader the node's role
+	resignLocked    func() role   // makes a role that does not lead the node's, and returns it
+	blocked         func() bool   // see Dispatcher.Blocked
+	recheckPending  func()        // see Dispatcher.recheckPending
 	barrier         *ingest.Barrier
 	deliveringSince func() time.Time // see ingest.NodeSession
 	clients         *Clients

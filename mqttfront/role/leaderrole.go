@@ -9,13 +9,13 @@ import (
 
 // What a leader does with requests, and with what the log says of them.
 
-func (*Leader) leads() bool { return true }
+func (*Leader) leadsLocked() bool { return true }
 
-func (l *Leader) hasRoom(r *pending.Request) bool {
+func (l *Leader) hasRoomLocked(r *pending.Request) bool {
 	return l.load.busy < l.config.Executing && !l.pending.Full(r)
 }
 
-func (l *Leader) admit(r *pending.Request, _ dedupResult) {
+func (l *Leader) admitLocked(r *pending.Request, _ dedupResult) {
 	if l.dropRedeliveredLocked(r) {
 		return
 	}
@@ -35,20 +35,20 @@ const (
 	enoughToDo  = 16
 )
 
-func (l *Leader) coalescingDelay() time.Duration {
+func (l *Leader) coalescingDelayLocked() time.Duration {
 	if l.load.busy < enoughToDo {
 		return 0
 	}
 	return min(leaderDelay, l.load.turnaround/delayShare)
 }
 
-func (l *Leader) changed(event *fsm.Event) { l.notifyLocked(event, 0) }
+func (l *Leader) changedLocked(event *fsm.Event) { l.notifyLocked(event, 0) }
 
-func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
+func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, i int) {
 	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
 		l.pending.EndWrite(r)
 		if !l.store.Read(&r.Command, r) {
-			l.requeueLocked(r, l)
+			requeueLocked(l.tracker, l, r)
 		}
 		l.store.Flush()
 		return
@@ -61,7 +61,7 @@ func (l *Leader) committed(r *pending.Request, outcome *fsm.Outcome, i int) {
 	}
 }
 
-func (l *Leader) applied(outcome *fsm.Outcome) {
+func (l *Leader) appliedLocked(outcome *fsm.EntryOutcome) {
 	if l.silent {
 		l.silent = false
 		l.watermark.Add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
@@ -69,18 +69,18 @@ func (l *Leader) applied(outcome *fsm.Outcome) {
 	}
 }
 
-func (l *Leader) readDone(r *pending.Request, result *fsm.Result) {
+func (l *Leader) readDoneLocked(r *pending.Request, result *fsm.Result) {
 	if r.Scan == pending.ScanReads {
 		l.load.scans.move(r.ClientKey(), &r.Scan, pending.ScanDelivers)
 	}
 	l.answerLocked(r, 0, result)
 }
 
-// requeued leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
-func (l *Leader) requeued(r *pending.Request) {
+// requeuedLocked leaves a write counted as under way: the leadership is about to end, and no GET of the same client may overtake the write until then.
+func (l *Leader) requeuedLocked(r *pending.Request) {
 	l.dropStaleLocked(r)
 }
 
-func (l *Leader) expects() bool { return false }
+func (l *Leader) expectsLocked() bool { return false }
 
-func (l *Leader) reported(fsm.RequestID, time.Time) {} // of an earlier leader
+func (l *Leader) reportedLocked(fsm.RequestID, time.Time) {} // of an earlier leader

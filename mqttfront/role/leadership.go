@@ -11,14 +11,14 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Begin makes the node lead, and publish by the sender. It first publishes the outputs that the log says are unpublished, in the order of the log. Then
-// it executes the requests without an outcome, in the order of arrival.
+// Begin makes the node lead, and publish by the sender. It queues the unpublished notifications and the replies of requests that have an outcome, in
+// the order of the log. Then it executes or rejects all other held requests, in the buffer's order.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
 	l.sender = sender
 	l.store.View(func(m *fsm.Machine) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.setRoleLocked(l)
+		l.becomeLocked(l)
 		l.leading = true
 		settings, _ := m.Settings()
 		l.known.adopt(&settings)
@@ -88,8 +88,8 @@ func stillToRemember(r *pending.Request) time.Duration {
 	return lifetime - time.Since(r.LastArrival())
 }
 
-// Run tells the peers what is answered, and takes up the requests that this node's own session missed, until the context ends.
-// Then the node follows again.
+// Run reports to the peers what is answered, and takes up the requests that this node's own session missed, until the context ends. Then the node
+// has the role of one that does not lead.
 func (l *Leader) Run(ctx context.Context) {
 	var working sync.WaitGroup
 	working.Go(func() { l.reportAnswered(ctx) })
@@ -100,20 +100,19 @@ func (l *Leader) Run(ctx context.Context) {
 	working.Wait()
 }
 
-// stopServing switches the node to the role of one that does not lead, and gives that role the requests whose replies the broker has not acknowledged.
-// It returns toRelease.
+// stopServing switches the node to the role of one that does not lead. That role gets the requests whose replies the broker has not acknowledged, and
+// those that are held. The requests that the store has follow by Failed, Applied or ReadDone. It returns toRelease.
 func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := nonLeader(l.tracker)
-	l.setRoleLocked(next)
+	next := l.resignLocked()
 	l.leading, l.unchecked = false, true
 	toRelease, l.toRelease = l.toRelease, nil
 	for _, r := range slices.Collect(l.pending.All()) {
 		if r.State() == pending.StateDelivering {
-			l.requeueMaybeAppliedLocked(r, next)
+			requeueMaybeAppliedLocked(l.tracker, next, r)
 		} else if r.State().IsHeld() {
-			next.requeued(r)
+			next.requeuedLocked(r)
 		}
 	}
 	l.pending.EndWrites()

@@ -25,7 +25,7 @@ func TestCopyWhoseReplyWasOnItsWayIsTakenUp(t *testing.T) {
 	arrive(old, del, "0123456789abcdef", "__srcId", "c")
 	index := oldStore.machine.Status().Index
 	result, _, _ := oldStore.machine.Remembered(write.ID)
-	old.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{write}, Results: []fsm.Result{result}, Published: index - 1}, oldStore.tags)
+	old.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{write}, Results: []fsm.Result{result}, Published: index - 1}, oldStore.tags)
 	leading(old).stopServing()
 	old.recheckPending()
 	serve(next)

@@ -25,7 +25,7 @@ func TestClientBeyondItsShareIsRefused(t *testing.T) {
 	if got := fmt.Sprint(kinds()); got != fmt.Sprint([]fsm.Kind{fsm.KindDel, fsm.KindDel, fsm.KindReject, fsm.KindDel}) {
 		t.Fatalf("proposed %s", got)
 	}
-	outcome := &fsm.Outcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
+	outcome := &fsm.EntryOutcome{Index: 1, Commands: s.proposed, Results: make([]fsm.Result, len(s.proposed))}
 	f.Applied(outcome, s.tags)
 	o.deliver()
 	if len(f.load.clients.byClient) != 0 || f.Busy() != 0 {

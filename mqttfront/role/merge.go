@@ -155,7 +155,7 @@ func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, 
 	// An earlier leader may have proposed a refusal to retrieve the outcome. The peer then has the greater index of that entry. The reply counts as
 	// published only if the watermark has passed both.
 	published := m.Status().Published
-	if known && !r.IsDuplicate() && (answered || index <= published && r.Outcome() <= published) {
+	if known && !r.IsDuplicate() && (answered || index <= published && r.OutcomeIndex() <= published) {
 		return report(r.Command.ID) // the peer has only not learnt of it yet
 	}
 	return false

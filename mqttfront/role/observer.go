@@ -7,16 +7,16 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// What the store tells and asks.
+// What the store reports and asks.
 
 // Applied implements the store's observer.
-func (d *Dispatcher) Applied(outcome *fsm.Outcome, tags []any) {
+func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	events := outcome.Events
 	notifyUpTo := func(position int) {
 		for len(events) > 0 && events[0].Command <= position {
-			d.role.changed(&events[0])
+			d.role.changedLocked(&events[0])
 			events = events[1:]
 		}
 	}
@@ -28,16 +28,16 @@ func (d *Dispatcher) Applied(outcome *fsm.Outcome, tags []any) {
 		notifyUpTo(len(outcome.Commands))
 	}
 	d.known.published = max(d.known.published, outcome.Published)
-	d.role.applied(outcome)
+	d.role.appliedLocked(outcome)
 }
 
 // appliedCommandLocked takes up the outcome of one command.
-func (d *Dispatcher) appliedCommandLocked(outcome *fsm.Outcome, i int, tags []any) {
+func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags []any) {
 	d.followLocked(outcome, &outcome.Commands[i])
 	if tags != nil && tags[i] != nil {
-		d.role.committed(tags[i].(*pending.Request), outcome, i)
+		d.role.committedLocked(tags[i].(*pending.Request), outcome, i)
 	}
-	d.learnLocked(outcome, i, d.role.expects())
+	d.learnLocked(outcome, i, d.role.expectsLocked())
 }
 
 // Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,
@@ -60,7 +60,7 @@ func (d *Dispatcher) Restored(status fsm.Status) {
 func (d *Dispatcher) ReadDone(tag any, _ uint64, result fsm.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.role.readDone(tag.(*pending.Request), &result)
+	d.role.readDoneLocked(tag.(*pending.Request), &result)
 }
 
 // Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
@@ -70,9 +70,9 @@ func (d *Dispatcher) Failed(tag any, unknown bool) {
 	defer d.mu.Unlock()
 	r := tag.(*pending.Request)
 	if unknown {
-		d.requeueMaybeAppliedLocked(r, d.role)
+		requeueMaybeAppliedLocked(d.tracker, d.role, r)
 	} else {
-		d.requeueLocked(r, d.role)
+		requeueLocked(d.tracker, d.role, r)
 	}
 }
 
@@ -92,6 +92,6 @@ func (d *Dispatcher) HandleBroadcast(message []byte) {
 	for len(message) >= len(fsm.RequestID{}) {
 		id := fsm.RequestID(message[:len(fsm.RequestID{})])
 		message = message[len(id):]
-		d.role.reported(id, now)
+		d.role.reportedLocked(id, now)
 	}
 }

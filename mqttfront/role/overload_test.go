@@ -65,7 +65,7 @@ func TestRefusalOfTheStoreIsNoAnswer(t *testing.T) {
 			serve(f)
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			refusal := s.proposed[0].Refusal(true)
-			f.Applied(&fsm.Outcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
+			f.Applied(&fsm.EntryOutcome{Index: 5, Commands: []fsm.Command{refusal}, Results: []fsm.Result{test.result}}, s.tags)
 			if answered := f.held() == 1; answered != test.answered || (f.Busy() == 1) != answered || f.writes("c") != 0 {
 				t.Errorf("answered %v, %d busy, %d writing", answered, f.Busy(), f.writes("c"))
 			}

@@ -28,14 +28,14 @@ func NewReceiver(dispatcher *Dispatcher, driver broker.Driver, decoder wire.Deco
 // Receive implements ingest.Handler.
 func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
 	select {
-	case <-c.drain: // not acknowledged: the broker keeps it for whoever comes next
+	case <-c.drain: // not acknowledged: the broker keeps it for the next session
 	default:
 		c.decodeAndAdmit(ctx, message, arrived, backlog, done)
 	}
 }
 
 // Flush implements ingest.Handler.
-func (c *Receiver) Flush() { c.dispatcher.store.Flush() }
+func (c *Receiver) Flush() { c.dispatcher.flush() }
 
 // Blocked implements ingest.Handler.
 func (c *Receiver) Blocked() bool { return c.dispatcher.Blocked() }
@@ -56,11 +56,10 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
 	if reason != "" {
-		c.dispatcher.metrics.Ignored.WithLabelValues(reason).Inc()
+		c.dispatcher.ignored(reason)
 	}
 	switch verdict {
 	case wire.VerdictIgnore:
-		c.dispatcher.log.Debug("message on the invoke topic is not executed", "reason", reason)
 		done()
 	case wire.VerdictKick:
 		done()

@@ -78,11 +78,11 @@ func TestFollowerHoldsWritesUntilPublished(t *testing.T) {
 		t.Fatalf("%d held", f.held())
 	}
 	command := f.first().Command
-	f.Applied(&fsm.Outcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 7, Commands: []fsm.Command{command}, Results: []fsm.Result{{Code: fsm.CodeDeleted}}, Published: 6}, nil)
 	if f.held() != 1 {
 		t.Error("released when applied, before it was published")
 	}
-	f.Applied(&fsm.Outcome{Index: 8, Published: 7}, nil)
+	f.Applied(&fsm.EntryOutcome{Index: 8, Published: 7}, nil)
 	if f.held() != 0 || f.heldBytes() != 0 || len(s.proposed) != 0 {
 		t.Errorf("%d held, %d bytes", f.held(), f.heldBytes())
 	}
@@ -212,7 +212,7 @@ func TestIfVersionWaitsForAllMembers(t *testing.T) {
 	for version, want := range map[uint32]fsm.Kind{fsm.VersionIfVersion - 1: fsm.KindInvalid, fsm.VersionIfVersion: fsm.KindDel} {
 		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
 			f, s := newNode(t)
-			f.Applied(&fsm.Outcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
+			f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
 			serve(f)
 			arrive(f, set, "0123456789abcdef")
 			if len(s.proposed) != 1 || s.proposed[0].Kind != want || (s.proposed[0].Condition == fsm.IfVersion) != (want == fsm.KindDel) ||

@@ -24,9 +24,9 @@ type Store interface {
 	Alone() bool
 	// Broadcast gives a message to the HandleBroadcast of the front ends of all other nodes that can be reached in time.
 	Broadcast(ctx context.Context, message []byte)
-	// CollectHeld calls take with each page of the requests that the other nodes have held for at least age. The calls come in order for each node,
+	// CollectHeld calls handlePage with each page of the requests that the other nodes have held for at least age. The calls come in order for each node,
 	// and concurrently for several.
-	CollectHeld(ctx context.Context, age time.Duration, take func(node string, page []byte))
+	CollectHeld(ctx context.Context, age time.Duration, handlePage func(node string, page []byte))
 	// Wall returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
 	Wall() int64
 	// SetPublished tells that everything up to the log index was published.

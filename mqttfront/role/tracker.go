@@ -26,7 +26,7 @@ type tracker struct {
 	unchecked bool
 	known     logState
 	load      load
-	members   members
+	alone     aloneCache
 	stale     staleRange
 	fullAt    time.Time // when addPendingLocked last dropped a request because there was no room to hold it
 }
@@ -53,21 +53,21 @@ func (s staleRange) has(r *pending.Request) bool {
 	return r.Arrived.After(s.from) && !r.Arrived.After(s.to)
 }
 
-// members keeps the last answer of Store.Alone. Asking costs more than all the rest of admitting a request.
-type members struct {
-	alone bool      // this node is the only member
+// aloneCache keeps the last answer of Store.Alone. Asking costs more than all the rest of admitting a request.
+type aloneCache struct {
+	alone bool      // this node was the only member
 	asked time.Time // zero: Store.Alone is asked at the next call
 }
 
 // aloneValid is for how long an answer of Store.Alone counts.
 const aloneValid = 10 * time.Millisecond
 
-// isAlone reports whether this node is the only member, or was up to aloneValid ago.
-func (m *members) isAlone(now time.Time, ask func() bool) bool {
-	if since := now.Sub(m.asked); since < 0 || since > aloneValid {
-		m.alone, m.asked = ask(), now
+// get reports whether this node is the only member, or was up to aloneValid ago.
+func (c *aloneCache) get(now time.Time, ask func() bool) bool {
+	if since := now.Sub(c.asked); since < 0 || since > aloneValid {
+		c.alone, c.asked = ask(), now
 	}
-	return m.alone
+	return c.alone
 }
 
 func newTracker(config *Config, metrics *metrics.Metrics, log *slog.Logger) *tracker {
@@ -86,7 +86,7 @@ func newTracker(config *Config, metrics *metrics.Metrics, log *slog.Logger) *tra
 
 // onlyHolderLocked reports whether only this node and the broker have the requests that come here, or did so up to aloneValid ago.
 func (t *tracker) onlyHolderLocked(now time.Time) bool {
-	return t.ingest.onlyHolder(t.members.isAlone(now, t.store.Alone))
+	return t.ingest.onlyHolder(t.alone.get(now, t.store.Alone))
 }
 
 // endLocked removes a request from the buffer, and acknowledges it to the broker if that has not been done. releaseLocked leaves it to the broker.
@@ -152,26 +152,8 @@ func (t *tracker) addPendingLocked(r *pending.Request) bool {
 	return true
 }
 
-// requeueLocked makes a request wait for the next leadership, in the node's role.
-func (t *tracker) requeueLocked(r *pending.Request, role role) {
-	r.MarkHeld()
-	t.load.remove(r)
-	role.requeued(r)
-}
-
-// requeueMaybeAppliedLocked makes a request that was applied, or may have been, wait for the next leadership, in the node's role. The next leader
-// finds its outcome by its identity. A write without an identity cannot be found and must not be proposed again: it is
-// dropped unanswered.
-func (t *tracker) requeueMaybeAppliedLocked(r *pending.Request, role role) {
-	t.requeueLocked(r, role)
-	if r.State().IsHeld() && !r.Read && r.Command.ID.IsZero() {
-		t.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
-		t.endLocked(r)
-	}
-}
-
 // followLocked takes up what a command of an applied entry says of the log itself.
-func (t *tracker) followLocked(outcome *fsm.Outcome, command *fsm.Command) {
+func (t *tracker) followLocked(outcome *fsm.EntryOutcome, command *fsm.Command) {
 	t.known.version = max(t.known.version, command.Version)
 	switch command.Kind {
 	case fsm.KindConfigure:
@@ -183,7 +165,7 @@ func (t *tracker) followLocked(outcome *fsm.Outcome, command *fsm.Command) {
 }
 
 // learnLocked notes how the requests of command i of an applied entry ended. expected says that such requests are held here, or are still to come.
-func (t *tracker) learnLocked(outcome *fsm.Outcome, i int, expected bool) {
+func (t *tracker) learnLocked(outcome *fsm.EntryOutcome, i int, expected bool) {
 	command, end, now := &outcome.Commands[i], pending.EndAnswered, time.Now()
 	if outcome.Results[i].Code == fsm.CodeNoReply {
 		end = pending.EndNoReply

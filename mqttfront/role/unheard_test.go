@@ -19,10 +19,10 @@ func executedByEarlierLeader(t *testing.T) (leader, other *node, s *fakeStore, i
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
 	index = s.machine.Status().Index
 	serve(leader)
-	other.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
-	other.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	commit(t, s, fsm.Entry{Published: index})
-	other.Applied(&fsm.Outcome{Index: index + 2, Published: index}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
 	return leader, other, s, index
 }
 
@@ -46,7 +46,7 @@ func TestRequestOfWhichTheNewLeaderDidNotHearIsAnswered(t *testing.T) {
 	commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
 	result, _, _ := s.machine.Remembered(other.first().Command.ID)
 	result.Repeat = true
-	retrieved := &fsm.Outcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{result}}
+	retrieved := &fsm.EntryOutcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{result}}
 	leader.Applied(retrieved, s.tags)
 	if leader.sent() != 1 {
 		t.Fatal("not answered")
@@ -55,7 +55,7 @@ func TestRequestOfWhichTheNewLeaderDidNotHearIsAnswered(t *testing.T) {
 	if other.held() != 1 {
 		t.Fatal("released before the reply is published")
 	}
-	if other.Applied(&fsm.Outcome{Index: index + 4, Published: index + 3}, nil); other.held() != 0 {
+	if other.Applied(&fsm.EntryOutcome{Index: index + 4, Published: index + 3}, nil); other.held() != 0 {
 		t.Error("held although the reply is published")
 	}
 }
@@ -96,7 +96,7 @@ func TestLateCopyOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, _ := newNode(t)
 			outcome := func(index, published uint64, c fsm.Command) {
-				f.Applied(&fsm.Outcome{Index: index, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+				f.Applied(&fsm.EntryOutcome{Index: index, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 			}
 			if test.index < 10 {
 				outcome(test.index, 5, w)
@@ -118,11 +118,11 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 	tests := map[string]func(*node, *fakeStore, fsm.Command){
 		"the leadership ends": func(f *node, s *fakeStore, w fsm.Command) {
 			serve(f)
-			f.Applied(&fsm.Outcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
+			f.Applied(&fsm.EntryOutcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, s.tags)
 			leading(f).stopServing()
 		},
 		"a snapshot is restored": func(f *node, _ *fakeStore, w fsm.Command) {
-			f.Applied(&fsm.Outcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+			f.Applied(&fsm.EntryOutcome{Index: 4, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 			f.Restored(fsm.Status{})
 		},
 	}
@@ -132,7 +132,7 @@ func TestCommittedRequestAwaitsAReport(t *testing.T) {
 			arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
 			w := f.first().Command
 			end(f, s, w)
-			if f.Applied(&fsm.Outcome{Index: 9, Published: 8}, nil); f.held() != 1 {
+			if f.Applied(&fsm.EntryOutcome{Index: 9, Published: 8}, nil); f.held() != 1 {
 				t.Fatal("released by the delivery watermark")
 			}
 			if f.HandleBroadcast(w.ID[:]); f.held() != 0 {
@@ -161,7 +161,7 @@ func TestLateCopyBehindASnapshotIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, _ := newNode(t)
 			outcome := func(index, term, published uint64, c fsm.Command) {
-				f.Applied(&fsm.Outcome{Index: index, Term: term, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+				f.Applied(&fsm.EntryOutcome{Index: index, Term: term, Published: published, Commands: []fsm.Command{c}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 			}
 			if test.restarted {
 				f.Restored(fsm.Status{LeaderTerm: 3, Index: 6})
@@ -193,8 +193,8 @@ func TestOutcomeWithoutReplyIsReportedToPeers(t *testing.T) {
 	commit(t, s, fsm.Entry{Elapsed: w.Lifetime + 5001, Commands: []fsm.Command{w.Refusal(true)}})
 	index := s.machine.Status().Index
 	serve(leader)
-	other.Applied(&fsm.Outcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
-	other.Applied(&fsm.Outcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
+	other.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	s.held = map[string][][]byte{"other": pages(other)}
 	leader.barrier.Pass(time.Now())
 	leading(leader).sweepOnce(t.Context())

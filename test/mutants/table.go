@@ -188,7 +188,7 @@ func frontEnd() []Mutant {
 		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !c.shared:\n", "\tcase c.stale.Load() && !c.shared && message.Topic != c.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
-			"func (l *Leader) requeued(r *pending.Request) {\n", "func (l *Leader) requeued(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
+			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
@@ -245,7 +245,7 @@ func takeover() []Mutant {
 					File: "cluster/commands.go", Old: "\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 					New: "\tc.published.Store(max(index, c.published.Load()))\n\tif p := c.proposer.Load(); p != nil {\n\t\tp.SetPublished(index)\n",
 				},
-				{File: "cluster/lead.go", Old: "\tl.commands.proposer.Store(current.proposer)\n", New: "\tcurrent.proposer.SetPublished(l.commands.published.Load())\n\tl.commands.proposer.Store(current.proposer)\n"},
+				{File: "cluster/commands.go", Old: "\tc.proposer.Store(l.proposer)\n", New: "\tl.proposer.SetPublished(c.published.Load())\n\tc.proposer.Store(l.proposer)\n"},
 			},
 			Faults: []string{"leaders cut off one after the other"},
 		},

@@ -41,7 +41,7 @@ type observer struct {
 }
 
 // Applied implements cluster.Observer.
-func (o observer) Applied(outcome *fsm.Outcome, tags []any) {
+func (o observer) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	select {
 	case <-o.dead: // the only voter commits what reaches no disk
 	default:
@@ -51,7 +51,7 @@ func (o observer) Applied(outcome *fsm.Outcome, tags []any) {
 	o.Front.Applied(outcome, tags)
 }
 
-func (d *deliveries) apply(outcome *fsm.Outcome, now time.Duration) {
+func (d *deliveries) apply(outcome *fsm.EntryOutcome, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if outcome.Skipped {

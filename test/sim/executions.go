@@ -32,7 +32,7 @@ func newExecutions() executions {
 }
 
 // apply notes the effects of an entry, when the first node applies it.
-func (e *executions) apply(o *fsm.Outcome, now time.Duration) {
+func (e *executions) apply(o *fsm.EntryOutcome, now time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if o.Index <= e.newest {
