@@ -29,7 +29,7 @@ FUZZ := hlc:FuzzParse resp:FuzzReadRequest resp:FuzzReadReply fsm:FuzzDecodeEntr
 
 # The simulation: make sim SEEDS=200 DURATION=2m NODES=0 (drawn: 3 or 5) FIRST=1 SCHEDULE=1. A run is a pair of a seed, of what goes wrong,
 # and a schedule, the order in which goroutines run. PAIRS=1 also runs the pairs of all failures that were ever found.
-# Whoever names a schedule wants that run, and not those of 200 seeds.
+# With a schedule, only that run is made, and not those of 200 seeds.
 SEEDS    ?= $(if $(filter command line,$(origin SCHEDULE)),1,200)
 SCHEDULE ?= 1
 SCHEDULES ?= 1

@@ -251,7 +251,7 @@ func (c *Client) giveUp() {
 		}
 	}
 	c.watchers = map[string][]*Watcher{}
-	close(c.changed) // whoever waits for a connection
+	close(c.changed) // wakes those who wait for a connection
 	c.changed = make(chan struct{})
 }
 

@@ -367,7 +367,7 @@ func TestReconnectAttemptsStayFrequent(t *testing.T) {
 }
 
 // Each loss of the connection is told, also when nothing changes in between.
-func TestEachGapIsTold(t *testing.T) {
+func TestEachGapIsReportedOnce(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
 	watcher, err := c.Watch(t.Context(), "gaps")
@@ -441,7 +441,7 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 }
 
 // A receiver that is too slow is told that it has missed something, also when nothing more changes.
-func TestGapIsTold(t *testing.T) {
+func TestGapOfAWatchIsReported(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })
 	watcher, err := c.Watch(t.Context(), "gap")
 	if err != nil {
@@ -525,7 +525,7 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 	if second == nil || !held.Token().Before(second.Token()) {
 		t.Fatal("the second holder has no newer token")
 	}
-	if _, err := a.Set(t.Context(), "lock", []byte("thief")); err != nil { // whoever ignores the rules
+	if _, err := a.Set(t.Context(), "lock", []byte("thief")); err != nil { // a client that ignores the rules
 		t.Fatal(err)
 	}
 	select {

@@ -69,7 +69,7 @@ func ExampleClient_Watch() {
 	// owned by nobody
 }
 
-// Whoever writes under a lock sends its token along: a holder that was paused for too long is refused.
+// A client that writes under a lock sends its token along: a holder that was paused for too long is refused.
 func ExampleClient_Lock() {
 	ctx := context.Background()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})

@@ -13,7 +13,7 @@ import (
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
 var ErrLockLost = errors.New("the lock was lost")
 
-// Lock is a lock that this client holds, as far as it knows. A lock alone is no proof: whoever writes under it sends its Token
+// Lock is a lock that this client holds, as far as it knows. A lock alone is no proof: a client that writes under it sends its Token
 // along with Fence, so that the store refuses what comes late.
 type Lock struct {
 	client *Client

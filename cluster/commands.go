@@ -118,7 +118,7 @@ func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result f
 func (c *commands) applied(outcome *fsm.EntryOutcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {
-		tags = p.TakeTags(outcome)
+		tags = p.Applied(outcome)
 	}
 	for i, tag := range tags {
 		if w, ok := tag.(*waiter); ok {

@@ -125,7 +125,7 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	for i := range 50 {
 		n.must(t, set(fmt.Sprint("k", i), "v"))
 	}
-	if err := n.Snapshots().Take(); err != nil {
+	if err := n.Snapshots().Create(); err != nil {
 		t.Fatal(err)
 	}
 	n.must(t, set("k", "w"))
@@ -154,7 +154,7 @@ func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	for i := range 20 {
 		old.must(t, set(fmt.Sprint("k", i), "v"))
 	}
-	if err := old.Snapshots().Take(); err != nil {
+	if err := old.Snapshots().Create(); err != nil {
 		t.Fatal(err)
 	}
 	crashed, crash := context.WithCancel(t.Context())

@@ -253,7 +253,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 			n.wall.mu.Lock()
 			n.wall.offset = wrong
 			n.wall.mu.Unlock()
-			n.watch.noteAnswers(n.pollForTest(t.Context()))
+			n.watch.recordAnswers(n.pollForTest(t.Context()))
 			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}
@@ -265,20 +265,20 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.watch.noteAnswers(n.pollForTest(t.Context()))
+	n.watch.recordAnswers(n.pollForTest(t.Context()))
 	for _, wrong := range []int64{120_000, -120_000} {
 		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
 			answered := n.pollForTest(t.Context())
 			if len(answered) != 2 {
 				t.Fatalf("%d members answered", len(answered))
 			}
-			n.watch.noteAnswers(answered)
+			n.watch.recordAnswers(answered)
 			ids := slices.Sorted(maps.Keys(answered))
 			delete(answered, ids[0])
 			off := answered[ids[1]]
 			off.ClockBase += wrong
 			answered[ids[1]] = off
-			n.watch.noteAnswers(answered)
+			n.watch.recordAnswers(answered)
 			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}
@@ -325,7 +325,7 @@ func testRestart(t *testing.T, kind raftlog.Kind) {
 		}
 		n.must(t, set(fmt.Sprint("k", round), "v"))
 		if round == 1 {
-			if err := n.Snapshots().Take(); err != nil {
+			if err := n.Snapshots().Create(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -248,7 +248,7 @@ func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
 }
 
 // A leader that alone has lost its broker hands over to a member that has not; when none has, it stays.
-func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
+func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 	members := startCluster(t, 3)
 	loseBroker := func(lost bool) {
 		for _, m := range members {
@@ -280,7 +280,7 @@ func TestHandOverWhenTheBrokerIsLost(t *testing.T) {
 }
 
 // What an observer tells reaches the others; what they hold can be collected, page by page.
-func TestTellAndCollect(t *testing.T) {
+func TestBroadcastReachesAllAndHeldRequestsAreCollected(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	for _, m := range members {
@@ -458,7 +458,7 @@ func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
-	n.watch.noteAnswers(answered)
+	n.watch.recordAnswers(answered)
 	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
 		t.Errorf("the cluster's clock is %d ms ahead", ahead)
 	}

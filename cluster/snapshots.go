@@ -43,7 +43,7 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 		if !s.isDue() {
 			continue
 		}
-		if err := s.Take(); err != nil && ctx.Err() == nil {
+		if err := s.Create(); err != nil && ctx.Err() == nil {
 			s.log.Warn("snapshot failed", "error", err)
 		}
 	}
@@ -71,8 +71,8 @@ func logBeforeSnapshot(least, newest int64) int64 {
 	return min(max(newest, least), maxLogFactor*least)
 }
 
-// Take writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
-func (s *Snapshots) Take() error {
+// Create writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
+func (s *Snapshots) Create() error {
 	start := time.Now()
 	err := s.self.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {

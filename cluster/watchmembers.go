@@ -72,7 +72,7 @@ func (w *memberWatch) run(ctx context.Context) {
 // poll asks the other members for their status, and logs who does not answer any more, or answers again.
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
-	last, first := w.noteAnswers(answered)
+	last, first := w.recordAnswers(answered)
 	for _, server := range w.self.others() {
 		_, now := answered[server.ID]
 		_, before := last[server.ID]
@@ -90,8 +90,8 @@ func (w *memberWatch) poll(ctx context.Context) {
 // It is false on a leader that accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
-// noteAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
-func (w *memberWatch) noteAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
+// recordAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
+func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.self.servers(), w.self.ID)
 	return before, first
@@ -101,7 +101,7 @@ func (w *memberWatch) noteAnswers(answered map[raft.ServerID]peer.Answer) (befor
 func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {
-		if w.noteAnswers(w.peers.Poll(ctx, w.election)); w.clock.now() != 0 {
+		if w.recordAnswers(w.peers.Poll(ctx, w.election)); w.clock.now() != 0 {
 			break
 		}
 		select {

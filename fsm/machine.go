@@ -96,7 +96,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) 
 
 // lead begins a leadership. It adds nothing to cluster time.
 func (m *Machine) lead(term uint64, command *Command) {
-	m.staged = staged{} // whoever restores has to begin again
+	m.staged = staged{} // a restore has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
 	m.raiseVersion(command.Version)
 	m.mixIntoStateHash('L', term, command.Nonce)

@@ -366,7 +366,7 @@ func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	}
 }
 
-func TestConfigureKeepsPolicyWhenToldTo(t *testing.T) {
+func TestConfigureKeepsThePolicyWhenAsked(t *testing.T) {
 	l := newLeader(t)
 	deny, _ := policy.Compile(nil)
 	l.configure(func(s *Settings) { s.Policy = deny })

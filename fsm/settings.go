@@ -15,7 +15,7 @@ const (
 )
 
 // Settings are what decides outcomes beside the commands themselves. They are replicated, so that a request has the same
-// outcome whoever leads. Every replica has Settings from its first day: DefaultSettings, until a Configure replaces them.
+// outcome whichever node leads. Every replica has Settings from its first day: DefaultSettings, until a Configure replaces them.
 type Settings struct {
 	Dialect         DialectRule
 	CaseInsensitive bool // verbs and options are understood in lower case too

@@ -7,7 +7,7 @@
 // Timestamps travel in three places: the user property __ts of a request (the client's clock), the user property __ft of a
 // request (a fencing token, which is a timestamp that somebody got from the store before), and the user property __ts of
 // replies and notifications (the version of a value). A timestamp from outside that lies far in the future would drag every
-// clock that merges it along; whoever merges one checks it against MaxSkew first.
+// clock that merges it along; check it against MaxSkew before merging it.
 //
 // Nothing in this package reads a clock.
 package hlc
@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// MaxSkew is how far, in milliseconds, a timestamp may lie ahead of the clock of whoever receives it.
+// MaxSkew is how far, in milliseconds, a timestamp may lie ahead of the clock of its receiver.
 const MaxSkew = 60_000
 
 // StoreNodeID is the node id in every version that the store gives.

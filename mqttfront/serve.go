@@ -23,7 +23,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 	collecting.Go(func() { held = leader.CollectFromPeers(ctx, untilConnected) })
 	defer collecting.Wait()
 	defer stopCollecting()
-	connections, err := f.outbox.TakeOver(ctx, leader)
+	connections, err := f.outbox.Connect(ctx, leader)
 	if err != nil {
 		return fmt.Errorf("take over the publishing connections: %w", err)
 	}

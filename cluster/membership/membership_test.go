@@ -284,7 +284,7 @@ func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	}
 }
 
-func TestWhoIsAMember(t *testing.T) {
+func TestOnlyTheLeaderAnswersIsMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		serving    bool
 		configured uint64

@@ -53,7 +53,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
 	default: // the target may have been asked to stand, and may still win
-		m.noteFailed(term, target.ID)
+		m.recordFailed(term, target.ID)
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrOutcomeUnknown, err)
 	}
 }
@@ -106,7 +106,7 @@ type failedTransfer struct {
 // settling is how long after a transfer that came to nothing no other is tried.
 const settling = time.Second
 
-func (m *Membership) noteFailed(term uint64, to raft.ServerID) {
+func (m *Membership) recordFailed(term uint64, to raft.ServerID) {
 	t := &m.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()

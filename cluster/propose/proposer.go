@@ -296,9 +296,9 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 
 func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.began }
 
-// TakeTags marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
+// Applied marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
 // this leadership. It is called for each entry that is applied, with the state locked.
-func (p *Proposer) TakeTags(outcome *fsm.EntryOutcome) []any {
+func (p *Proposer) Applied(outcome *fsm.EntryOutcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if outcome.Skipped || outcome.Term != p.term || len(p.inFlight) == 0 || p.inFlight[0].number != outcome.Number {
@@ -331,7 +331,7 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 		p.mu.Lock()
 		applied := flight.applied
 		if !applied {
-			// TakeTags must not find it: its tags go to Failed, even if it is applied later.
+			// Applied must not find it: its tags go to Failed, even if it is applied later.
 			for i, other := range p.inFlight {
 				if other == flight {
 					p.inFlight = append(p.inFlight[:i:i], p.inFlight[i+1:]...)

@@ -110,7 +110,7 @@ func (f *fakeRaft) submitted() []*entry {
 
 // commit applies an entry, and returns the tags of its commands.
 func (f *fakeRaft) commit(e *entry) (tags []any) {
-	tags = f.proposer.TakeTags(e.outcome)
+	tags = f.proposer.Applied(e.outcome)
 	close(e.done)
 	return tags
 }
@@ -214,14 +214,14 @@ func TestTagsComeBackWithTheirEntry(t *testing.T) {
 			"another number": {Term: e.outcome.Term, Number: e.outcome.Number + 1},
 			"skipped":        {Term: e.outcome.Term, Number: e.outcome.Number, Skipped: true},
 		} {
-			if tags := f.proposer.TakeTags(&other); tags != nil {
+			if tags := f.proposer.Applied(&other); tags != nil {
 				t.Errorf("%s: %v", name, tags)
 			}
 		}
 		if tags := f.commit(e); len(tags) != 2 || tags[0] != 0 || tags[1] != 1 {
 			t.Errorf("tags %v", tags)
 		}
-		if tags := f.proposer.TakeTags(e.outcome); tags != nil {
+		if tags := f.proposer.Applied(e.outcome); tags != nil {
 			t.Errorf("again: %v", tags)
 		}
 		_ = stop() // why it ends is shown elsewhere

@@ -35,7 +35,7 @@ type Environment struct {
 	// OneByOne locks the state for each read anew, and pauses after it for as long as the read took, so that entries are applied in between. Otherwise
 	// the state is locked once for all reads that wait.
 	OneByOne bool
-	// Ready is told the time from the commit index until the state machine had reached it.
+	// Ready is called once a round, with the time that it took to confirm the leadership and to apply up to the read index.
 	Ready func(took time.Duration)
 }
 

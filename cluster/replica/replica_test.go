@@ -58,7 +58,7 @@ func TestEntryThatCannotBeAppliedHaltsTheReplica(t *testing.T) {
 }
 
 // Each entry is told of once, with its state's hash, and a wall clock that goes back is not.
-func TestReplicaTellsOfEachEntry(t *testing.T) {
+func TestReplicaReportsEachEntry(t *testing.T) {
 	r := &recorder{}
 	replica := New(r.env())
 	_, changed := replica.StatusAndChange()

@@ -135,7 +135,7 @@ type admitter struct {
 	standing func(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
-// admit opens a connection on the listener's side. Whoever has no certificate of the authorities gets no word at all: the
+// admit opens a connection on the listener's side. A caller without a certificate of the authorities gets no answer: the
 // handshake of TLS fails before.
 func (a admitter) admit(conn net.Conn) (hello, error) {
 	var theirs hello

@@ -124,7 +124,7 @@ func (t *Transport) Serve(handler Handler) {
 	}
 }
 
-// Close ends all connections, and waits for whoever serves them.
+// Close ends all connections, and waits for the goroutines that serve them.
 func (t *Transport) Close() error {
 	var err error
 	t.closing.Do(func() {
@@ -210,7 +210,7 @@ func (t *Transport) standing(id raft.ServerID) (peer.Standing, raft.ServerAddres
 	return t.handler.Load().Standing(id)
 }
 
-// tracked is an accepted connection that Close of the Transport ends, whoever has it by then.
+// tracked is an accepted connection that Close of the Transport ends, whichever goroutine has it by then.
 type tracked struct {
 	net.Conn
 	closed func(*tracked)

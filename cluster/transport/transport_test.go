@@ -108,7 +108,7 @@ func TestConnectionsNameWhomTheyMean(t *testing.T) {
 	defer func() { _ = votes.(raft.WithClose).Close() }()
 	voter := wiped.Raft()
 	defer func() { _ = voter.(raft.WithClose).Close() }()
-	go func() { // whoever is asked gives the vote, as raft does
+	go func() { // the voter grants its vote, as raft does
 		for {
 			select {
 			case rpc := <-voter.Consumer():

@@ -28,7 +28,7 @@ func newBroker() *cobra.Command {
 		Short: "Run the embedded MQTT broker alone, for trials",
 		Long: `Runs the MQTT 5 broker of ` + "`holdfast dev`" + ` by itself, for trials of a cluster without another broker. It keeps sessions in memory only:
 what is queued is gone when it ends. Clients connect as they like. With --node-password-file only the store's nodes know the login
-under which its own client ids and topics may be used; without, whoever takes such an id is taken for a node.`,
+under which its own client ids and topics may be used; without, any client that uses such an id is taken for a node.`,
 		Example: "  holdfast broker --listen 0.0.0.0:1883\n  holdfast server --broker.addresses mqtt://127.0.0.1:1883",
 		Args:    positional(cobra.NoArgs),
 		RunE:    func(command *cobra.Command, _ []string) error { return o.run(command) },
@@ -61,7 +61,7 @@ func (o *brokerOptions) run(command *cobra.Command) (err error) {
 		}
 	} else {
 		config.Open = true
-		log.Warn("whoever connects under a node's client id is taken for a node: --node-password-file changes that")
+		log.Warn("any client that uses a node's client id is taken for a node: set --node-password-file")
 	}
 	broker, err := embedded.Start(config)
 	if err != nil {

@@ -122,8 +122,8 @@ func readSecret(file string) ([]byte, error) {
 	return data, nil
 }
 
-// followSecret returns a function that reads the secret anew each time, so that it may be changed. Whoever changes a file may do it in
-// steps: what cannot be read is what it was before.
+// followSecret returns a function that reads the secret anew each time, so that it may be changed. A file may be changed in steps:
+// while it cannot be read, the secret is what it was before.
 func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 	var mu sync.Mutex
 	last, err := readSecret(file)

@@ -126,7 +126,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return errors.Join(err, closeLinks(connected))
 	}
-	tellSystemd(log, started) // not only when the node is ready: others wait for it to listen before they are
+	notifySystemd(log, started) // not only when the node is ready: others wait for it to listen before they are
 	running, err := node.Start(command.Context(), config, identity, connected.assemble)
 	if err == nil {
 		starting.done(running)
@@ -141,7 +141,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	} else if command.Context().Err() != nil {
 		err = nil // told to stop while it waited for the others
 	}
-	tellSystemd(log, stopping)
+	notifySystemd(log, stopping)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err = errors.Join(err, closeServers(servers))

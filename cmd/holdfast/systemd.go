@@ -12,8 +12,8 @@ const (
 	stopping = daemon.SdNotifyStopping
 )
 
-// tellSystemd tells systemd a state, where it has started this process as a service that does.
-func tellSystemd(log *slog.Logger, state string) {
+// notifySystemd tells systemd a state, where it has started this process as a service that does.
+func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("systemd is not told", "state", state, "error", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Activity is what a node has done since it started, from its metrics. Whoever asks twice learns rates and latencies.
+// Activity is what a node has done since it started, from its metrics. Two answers give rates and latencies.
 type Activity struct {
 	Node            string      `json:"node"`
 	State           string      `json:"state"` // leader, follower, candidate or shutdown

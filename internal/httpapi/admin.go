@@ -48,7 +48,7 @@ type admin struct {
 // route is one operation of the API. openapi.json describes the same ones; a test compares them.
 type route struct {
 	method, path string
-	leader       bool   // whoever leads answers: any other node forwards
+	leader       bool   // only the leader answers: any other node forwards
 	query        string // names of the parameters, separated by spaces
 	serve        func(*admin, http.ResponseWriter, *http.Request) error
 }

@@ -32,7 +32,7 @@ import (
 // idle is an observer that does nothing.
 type idle struct{}
 
-func (idle) Applied(*fsm.EntryOutcome, []any)                 {}
+func (idle) Applied(*fsm.EntryOutcome, []any)            {}
 func (idle) ReadDone(any, uint64, fsm.Result)            {}
 func (idle) Failed(any, bool)                            {}
 func (idle) HandleBroadcast([]byte)                      {}
@@ -294,7 +294,7 @@ func TestSnapshotsByWayOfAnyNode(t *testing.T) {
 	}
 }
 
-// A web page of another site cannot operate the cluster of whoever looks at it.
+// A web page of another site cannot operate the cluster of the person who looks at it.
 func TestOtherSitesAreRefused(t *testing.T) {
 	leader, _ := startAPIs(t)
 	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, leader.url+"/v1/leader", strings.NewReader(`{}`))

@@ -74,7 +74,7 @@ func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) 
 	}
 }
 
-// answer lets whoever leads answer, this node perhaps. A leader that hands over first is asked again when there is another. Where
+// answer lets the leader answer, which may be this node. If the leadership ends first, the next leader is asked. Where
 // there is none, leaderless answers, if it is not nil.
 func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
 	var body []byte

@@ -149,7 +149,7 @@ func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 }
 
 // Over loopback in the clear only those who ask for this machine are answered: not a web page whose host's name leads here.
-func TestPlainLoopbackAnswersOnlyThisMachine(t *testing.T) {
+func TestLocalRefusesForeignHostHeaders(t *testing.T) {
 	handler := Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	for host, code := range map[string]int{
 		"127.0.0.1:7401": http.StatusNoContent, "localhost:7401": http.StatusNoContent, "[::1]:7401": http.StatusNoContent, "[::1]": http.StatusNoContent,

@@ -9,7 +9,7 @@ import (
 const snapshotTimeout = time.Hour
 
 func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
-	if err := a.Node.Snapshots().Take(); err != nil {
+	if err := a.Node.Snapshots().Create(); err != nil {
 		return err
 	}
 	return a.status(w, r)

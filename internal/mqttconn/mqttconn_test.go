@@ -159,7 +159,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 }
 
 // The receiver hears that all is received, also when what follows ends the reading.
-func TestIdleBeforeTheEnd(t *testing.T) {
+func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
 		t.Run(name, func(t *testing.T) {
 			near, far := net.Pipe()
@@ -179,7 +179,7 @@ func TestIdleBeforeTheEnd(t *testing.T) {
 }
 
 // What is written while the reader rests is sent when it is done.
-func TestWritesWaitForTheRest(t *testing.T) {
+func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 	near, far := net.Pipe()
 	rests := make(chan struct{}, 1)
 	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
@@ -342,7 +342,7 @@ func fakeBroker(t *testing.T, properties *packets.Properties, then func(net.Conn
 }
 
 // Every message that was sent is told of exactly once, also when the connection ends first.
-func TestPublisherTellsOfEachMessage(t *testing.T) {
+func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	const acknowledged = 50
 	network := fakeBroker(t, &packets.Properties{}, func(conn net.Conn, reader *bufio.Reader) {
 		for n := 0; n < acknowledged; {

@@ -37,7 +37,7 @@ type Config struct {
 	// connection; without one there are no nodes, unless the broker is Open.
 	NodeUsername string
 	NodePassword func() []byte
-	// Open takes whoever connects under a node's client id for a node.
+	// Open takes any client that uses a node's client id for a node.
 	Open bool
 }
 

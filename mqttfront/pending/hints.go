@@ -21,7 +21,7 @@ const (
 type Hints struct {
 	byID map[fsm.RequestID]hint
 	// order has two queues of notes, by End.queue. Notes that were replaced are still in them.
-	order [2][]hintNote
+	order [2][]hintEntry
 }
 
 type hint struct {
@@ -31,7 +31,7 @@ type hint struct {
 	when     time.Time
 }
 
-type hintNote struct {
+type hintEntry struct {
 	id   fsm.RequestID
 	when time.Time
 }
@@ -75,7 +75,7 @@ func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, copyExpected bool
 		known.arrivals++
 	}
 	h.byID[id] = known
-	h.order[end.queue()] = append(h.order[end.queue()], hintNote{id, now})
+	h.order[end.queue()] = append(h.order[end.queue()], hintEntry{id, now})
 	h.Forget(now)
 }
 

@@ -4,8 +4,10 @@
 // The broker's events arrive late, and by another connection than requests. Time is therefore taken from markers: messages that a node
 // sends itself through the broker, by the session that brings the events. What arrives after a marker was processed by the broker after
 // the marker was sent; and when a client was not seen to come back before a marker returns, it was away when the marker was sent. No clock
-// of the broker counts. The clocks of two nodes count only when the leadership changes between a watch and its end, and may then be
+// of the broker gives a time. The clocks of two nodes count only when the leadership changes between a watch and its end, and may then be
 // 2 x Slack apart.
+//
+// Locks: session.handling is held while a Disconnect is reported and while a message is acknowledged; Watcher.mu is held alone.
 package presence
 
 import (
@@ -15,7 +17,7 @@ import (
 // Slack is by how much watches are stamped later, and disconnects earlier, so that the clocks of two nodes may differ.
 const Slack = time.Second
 
-// Kind is what an Event tells.
+// Kind says what an Event is.
 type Kind uint8
 
 // The kinds of events.
@@ -27,17 +29,17 @@ const (
 	Started                      // the broker has started: no client that was connected before is connected any more
 )
 
-// Event is what a broker tells of a client.
+// Event is what a broker publishes about a client.
 type Event struct {
 	Kind     Kind
 	ClientID string
-	// Connection orders the connections of one client, where the broker tells; 0 is unknown.
+	// Connection orders the connections of one client, where the broker publishes that; 0 is unknown.
 	Connection int64
 	// Ago is, for Started, an upper bound on the broker's uptime when it published the event.
 	Ago time.Duration
 }
 
-// Source says how a broker tells of its clients. Its methods are safe for concurrent use.
+// Source says how a broker publishes events of its clients. Its methods are safe for concurrent use.
 type Source interface {
 	// Filters are what to subscribe to.
 	Filters() []string

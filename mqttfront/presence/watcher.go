@@ -28,7 +28,7 @@ type Config struct {
 	// Boot tells the markers of this process from those of an earlier one.
 	Boot uint64
 	Log  *slog.Logger
-	// Trusted says that the broker stamps on requests who published them.
+	// Trusted says that the broker adds the publisher's client id to each request.
 	Trusted bool
 
 	KeepAlive   time.Duration // of MQTT; in whole seconds
@@ -65,7 +65,8 @@ func New(config Config, source Source) *Watcher {
 // now returns the time of the steady clock in milliseconds.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
-// Origin implements broker.Driver: the time is that of the request's arrival, to be compared with the times of disconnects.
+// Origin implements broker.Driver. Time is that of the arrival plus Slack, so that a disconnect, which is reported Slack earlier, never ends a newer
+// watch.
 func (w *Watcher) Origin(*paho.Publish) broker.Origin {
 	return broker.Origin{Time: w.now() + int64(Slack/time.Millisecond)}
 }
@@ -78,8 +79,8 @@ func (w *Watcher) topic() string {
 }
 
 // WatchDisconnects implements broker.Driver. It is called once at a time.
-func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconnect)) error {
-	w.ledger.report = tell
+func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disconnect)) error {
+	w.ledger.report = report
 	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTime)
 	defer cancel()
 	network, err := w.config.Dialer.Dial(dialing)
@@ -115,9 +116,9 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, tell func(broker.Disconn
 	_ = s.client.Disconnect(&paho.Disconnect{}) // keeps the session; an error means that the connection is gone already
 	<-s.client.Done()
 	_ = s.conn.Close()
-	s.handling.Lock() // nothing is told any more
+	s.handling.Lock() // after this, no message reaches the ledger
 	defer s.handling.Unlock()
-	s.over = true
+	s.closed = true
 	return err
 }
 
@@ -142,7 +143,7 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 	return err
 }
 
-// session is one connection.
+// session is one connection of a Watcher.
 type session struct {
 	config *Config
 	source Source
@@ -152,12 +153,12 @@ type session struct {
 	client *paho.Client
 	conn   *mqttconn.Conn
 	acks   *mqttconn.Acks
-	reason chan error // why the connection ended, the first word counts
+	reason chan error // why the connection ended: the first error
 
-	handling sync.Mutex // of the ledger
+	handling sync.Mutex // guards the fields below, and serializes the ledger
 	begun    bool
-	early    []mqttconn.Message // of a resumed session, before it is known that it is
-	over     bool
+	early    []mqttconn.Message // that came before CONNACK was handled
+	closed   bool
 }
 
 func (s *session) clientID() string {
@@ -178,7 +179,7 @@ func (s *session) connect(resume bool) *paho.Connect {
 	}
 }
 
-// begin notes that the session has begun, and takes what came before that was known.
+// begin starts the ledger's session, and handles the messages that came before CONNACK was handled.
 func (s *session) begin(began int64, resumed bool) {
 	s.handling.Lock()
 	defer s.handling.Unlock()
@@ -218,7 +219,7 @@ func (s *session) serve(ctx, subscribing context.Context, subscribed func(), pub
 	}
 }
 
-// cause returns what the connection ended of, if it says so soon: the callbacks come after the end, each in a goroutine of its own.
+// cause returns why the connection ended if that is known within 100 ms, else other. Paho calls back after the end, each time in a goroutine of its own.
 func (s *session) cause(other error) error {
 	select {
 	case err := <-s.reason:
@@ -240,7 +241,7 @@ func (s *session) received(message mqttconn.Message) {
 	s.handling.Lock()
 	defer s.handling.Unlock()
 	switch {
-	case s.over:
+	case s.closed:
 	case s.begun:
 		s.handleLocked(message)
 	default:
@@ -248,7 +249,7 @@ func (s *session) received(message mqttconn.Message) {
 	}
 }
 
-// handleLocked hands a message to the ledger, and acknowledges it. s.handling must be held.
+// handleLocked gives a message to the ledger, and acknowledges it.
 func (s *session) handleLocked(message mqttconn.Message) {
 	if message.QoS == 1 {
 		defer func(number uint64) { _ = s.acks.Done(number) }(s.acks.Arrived(message.PacketID)) // an error means that the connection has ended

@@ -92,7 +92,7 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 		return nil, err
 	}
 	c.env.AwaitSession(ctx, time.Now())
-	if err := c.env.confirmTaken(ctx); err != nil {
+	if err := c.env.confirmConnected(ctx); err != nil {
 		publisher.Abort()
 		return nil, err
 	}

@@ -42,12 +42,12 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 	if now := time.Now(); !c.env.SessionUpSince(now) {
 		c.env.AwaitSession(ctx, now)
 	}
-	return publishers, c.env.confirmTaken(ctx)
+	return publishers, c.env.confirmConnected(ctx)
 }
 
-// confirmTaken confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
+// confirmConnected confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
 // leader, and must not publish.
-func (w *Environment) confirmTaken(ctx context.Context) error { return w.Confirm(ctx) }
+func (w *Environment) confirmConnected(ctx context.Context) error { return w.Confirm(ctx) }
 
 // start makes the connections publish until the context ends or they are closed.
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {

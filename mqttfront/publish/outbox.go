@@ -71,10 +71,10 @@ func NewOutbox(config Config, env Environment) *Outbox {
 	return o
 }
 
-// TakeOver connects with the client ids that all nodes share, so that the broker disconnects an earlier leader (session takeover). An earlier leader
-// that was paused cannot publish an old notification after the new leader has published a newer one. TakeOver tries until it succeeds or the context ends; then the error is the
-// context's cause. The caller closes the connections before it calls TakeOver again.
-func (o *Outbox) TakeOver(ctx context.Context, handler Handler) (*Connections, error) {
+// Connect connects with the client ids that all nodes share, so that the broker disconnects an earlier leader (session takeover). An earlier leader
+// that was paused cannot publish an old notification after the new leader has published a newer one. Connect tries until it succeeds or the context ends; then the error is the
+// context's cause. The caller closes the connections before it calls Connect again.
+func (o *Outbox) Connect(ctx context.Context, handler Handler) (*Connections, error) {
 	c := o.newConnections(handler)
 	o.setConnections(c)
 	for delay := o.config.BackoffMin; ; delay = min(2*delay, o.config.BackoffMax) {

@@ -111,7 +111,7 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, handler := &fakeBroker{poison: "poison"}, &recorder{}
 		o := newTestOutbox(broker, confirmed)
-		c, err := o.TakeOver(t.Context(), handler)
+		c, err := o.Connect(t.Context(), handler)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +149,7 @@ func TestNothingIsPublishedBeforeTheNodesOwnSessionIsUp(t *testing.T) {
 				o.env.SessionUpSince = func(time.Time) bool { return up }
 				o.env.AwaitSession = func(context.Context, time.Time) { <-sessionUp }
 				go func() {
-					c, err := o.TakeOver(t.Context(), handler)
+					c, err := o.Connect(t.Context(), handler)
 					if err != nil {
 						t.Error(err)
 						return
@@ -180,7 +180,7 @@ func TestTakeOverUsesTheClientIDsOfTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakeBroker{}
 		o := newTestOutbox(broker, confirmed)
-		c, err := o.TakeOver(t.Context(), &recorder{})
+		c, err := o.Connect(t.Context(), &recorder{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestDownCountsOnlyWhileLeading(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := o.TakeOver(ctx, &recorder{})
+			_, err := o.Connect(ctx, &recorder{})
 			ended <- err
 		}()
 		time.Sleep(10 * time.Second)

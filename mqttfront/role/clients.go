@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"holdfast/fsm"
 	"holdfast/internal/policy"
 	"holdfast/internal/topics"
@@ -16,11 +14,11 @@ import (
 // Clients is what a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that
 // misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
 type Clients struct {
-	mayWatch    func(clientID string) bool // see Dispatcher.mayWatch
-	propose     func(fsm.Command)          // proposes a command that no request waits for
-	disconnects *prometheus.CounterVec
-	kicker      *broker.Kicker
-	subscriber  *broker.Subscriber
+	mayWatch   func(clientID string) bool // see Dispatcher.mayWatch
+	propose    func(fsm.Command)          // proposes a command that no request waits for
+	count      func(result string)        // counts a client disconnect
+	kicker     *broker.Kicker
+	subscriber *broker.Subscriber
 }
 
 // Run calls the driver until the context ends.
@@ -34,10 +32,10 @@ func (c *Clients) Run(ctx context.Context) {
 // EndWatches proposes the end of a client's watches, if it has any, or has requests under way that may make some.
 func (c *Clients) EndWatches(d broker.Disconnect) {
 	if !d.Everyone && !c.mayWatch(d.ClientID) {
-		c.disconnects.WithLabelValues("no_watches").Inc()
+		c.count("no_watches")
 		return
 	}
-	c.disconnects.WithLabelValues("logged").Inc()
+	c.count("logged")
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
 }
 

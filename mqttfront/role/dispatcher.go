@@ -41,7 +41,7 @@ func (d *Dispatcher) NewLeader(barrier *ingest.Barrier, deliveringSince func() t
 func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 	metrics, log := d.metrics, d.log
 	return &Clients{
-		mayWatch: d.mayWatch, propose: d.propose, disconnects: metrics.Disconnects,
+		mayWatch: d.mayWatch, propose: d.propose, count: func(result string) { metrics.Disconnects.WithLabelValues(result).Inc() },
 		kicker:     broker.NewKicker(driver, func(result string) { metrics.Kicked.WithLabelValues(result).Inc() }, log),
 		subscriber: broker.NewSubscriber(driver, func(result string) { metrics.Subscribed.WithLabelValues(result).Inc() }, log),
 	}

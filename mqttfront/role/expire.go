@@ -24,13 +24,13 @@ func (t *tracker) giveUp(now time.Time) {
 func (t *tracker) forgetLocked(r *pending.Request) {
 	if r.OutcomeIndex() == 0 {
 		t.metrics.HeldDropped.WithLabelValues("expired").Inc()
-		t.noteExpiredLocked(r)
+		t.recordExpiredLocked(r)
 	}
 	t.endLocked(r)
 }
 
-// noteExpiredLocked notes that a request expired before this node executed it.
-func (t *tracker) noteExpiredLocked(r *pending.Request) {
+// recordExpiredLocked notes that a request expired before this node executed it.
+func (t *tracker) recordExpiredLocked(r *pending.Request) {
 	if !r.Command.ID.IsZero() && !r.Read {
 		t.pending.Hints().Ended(r.Command.ID, pending.EndExpired, 0, false, time.Now())
 	}

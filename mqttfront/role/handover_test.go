@@ -61,7 +61,7 @@ func takeUpFrom(t *testing.T, f *node, s *fakeStore, other *node) (added []*pend
 }
 
 // † A new leader takes up what only the other nodes hold, in each node's order for each client.
-func TestTakeUpHeld(t *testing.T) {
+func TestNewLeaderExecutesWhatOnlyPeersHold(t *testing.T) {
 	for name, test := range map[string]struct {
 		here   []string
 		others map[string][]string
@@ -94,7 +94,7 @@ func TestTakeUpHeld(t *testing.T) {
 }
 
 // A request whose answer is an error, or one that cannot be read, does not hide those behind it.
-func TestHandOverOfErrors(t *testing.T) {
+func TestMergeOfRequestsWithErrorOutcomes(t *testing.T) {
 	other, _ := newNode(t)
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("a", 16), "__srcId", "c")
 	arrive(other, del, strings.Repeat("b", 16), "__srcId", "c")

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// TestDocumentationNamesWhatExists: whoever follows a name from the documentation finds the test or the file.
+// TestDocumentationNamesWhatExists: a test or file that the documentation names exists.
 func TestDocumentationNamesWhatExists(t *testing.T) {
 	root := filepath.Join("..", "..")
 	declared, files := make(map[string]bool), make(map[string]bool)

@@ -319,7 +319,7 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 
 // pauseClients stops all clients, holders of locks among them.
 func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
-	in.brokerDown.Lock() // whoever ends the broker asks the clients whether they noticed
+	in.brokerDown.Lock() // a fault that ends the broker asks the clients whether they noticed
 	defer in.brokerDown.Unlock()
 	in.on, in.began = []string{"the clients"}, in.now()
 	err := in.load.do(always, "pause")

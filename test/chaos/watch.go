@@ -176,7 +176,7 @@ func (w *world) revive(ctx context.Context, m *machine) {
 	output := m.logs(ctx, 40)
 	excused, useless := m.reasons()
 	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless, lastLine(output))
-	// Whoever may end says why.
+	// A node that may end says why.
 	if !excused || strings.Contains(output, "panic:") || strings.Contains(output, "goroutine ") {
 		w.fail("%s has ended by itself: %s", m.ID, output)
 	}

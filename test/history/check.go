@@ -150,7 +150,7 @@ func (j *judge) checkErrors() {
 			}
 		}
 	}
-	for client, notes := range j.history.Notes {
+	for client, notes := range j.history.Notifications {
 		for _, n := range notes {
 			if r := refused[n.Value]; r != nil && !n.Deleted && r.Value != r.Client {
 				j.violation("effect after an error", "%s was told to %s", r, client)

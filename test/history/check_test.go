@@ -135,7 +135,7 @@ func TestTwoHoldersOfOneLockAreCounted(t *testing.T) {
 
 // Notifications out of order are found, a repetition from some point on is not.
 func TestNotificationsOutOfOrderAreFound(t *testing.T) {
-	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	note := func(n int64) Notification { return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
 	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
 			h := New()
@@ -158,7 +158,7 @@ func TestNotesOrderAfterANewSession(t *testing.T) {
 				h.AddGap("a", gap)
 			}
 			for i, key := range []string{"a", "b", "a", "c"} {
-				h.AddNote("a", Note{At: 15*time.Second + time.Duration(i+1)*time.Millisecond, Key: key, Deleted: key != "c", Version: version(map[string]int64{"a": 2, "b": 1, "c": 3}[key])})
+				h.AddNote("a", Notification{At: 15*time.Second + time.Duration(i+1)*time.Millisecond, Key: key, Deleted: key != "c", Version: version(map[string]int64{"a": 2, "b": 1, "c": 3}[key])})
 			}
 			if findings := Check(h, conditions()); (len(findings.Violations) == 0) != want {
 				t.Errorf("gap at %v: %v", gap, findings.Violations)
@@ -187,7 +187,7 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 					at += unsettled
 					continue
 				}
-				h.AddNote("a", Note{At: at, Key: string(rune('a' + n)), Value: "v", Version: version(n)})
+				h.AddNote("a", Notification{At: at, Key: string(rune('a' + n)), Value: "v", Version: version(n)})
 			}
 			if findings := Check(h, conditions()); (len(findings.Violations) > 0) != test.broken {
 				t.Errorf("found %v", findings.Violations)
@@ -200,7 +200,7 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()
 	loose.NotesComplete = false
-	note := func(n int64) Note { return Note{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	note := func(n int64) Notification { return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
 	for want, order := range map[bool][]int64{true: {1, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
 			h := New()
@@ -222,7 +222,7 @@ func TestSaveAndLoad(t *testing.T) {
 			h.Add(o)
 		}
 	}
-	h.AddNote("a", Note{At: 5, Key: "k", Version: version(3)})
+	h.AddNote("a", Notification{At: 5, Key: "k", Version: version(3)})
 	h.AddGap("a", 7)
 	h.AddOdd("odd")
 	h.AddAhead("ahead")
@@ -239,7 +239,7 @@ func TestSaveAndLoad(t *testing.T) {
 			t.Errorf("%+v became %+v", h.Ops[i], loaded.Ops[i])
 		}
 	}
-	if !reflect.DeepEqual([]any{loaded.Notes, loaded.Gaps, loaded.Odd, loaded.Ahead}, []any{h.Notes, h.Gaps, h.Odd, h.Ahead}) {
+	if !reflect.DeepEqual([]any{loaded.Notifications, loaded.Gaps, loaded.Odd, loaded.Ahead}, []any{h.Notifications, h.Gaps, h.Odd, h.Ahead}) {
 		t.Errorf("%+v became %+v", h, loaded)
 	}
 }

@@ -11,7 +11,7 @@ import (
 type line struct {
 	Op     *Op    `json:"op,omitempty"`
 	Client string `json:"client,omitempty"` // of the note
-	Note   *Note  `json:"note,omitempty"`
+	Note   *Notification  `json:"note,omitempty"`
 	Gap    *Gap   `json:"gap,omitempty"`
 	Odd    string `json:"odd,omitempty"`
 	Ahead  string `json:"ahead,omitempty"`
@@ -30,7 +30,7 @@ func (h *History) Save(w io.Writer) error {
 	for _, o := range h.Ops {
 		put(line{Op: o})
 	}
-	for client, notes := range h.Notes {
+	for client, notes := range h.Notifications {
 		for i := range notes {
 			put(line{Client: client, Note: &notes[i]})
 		}
@@ -62,7 +62,7 @@ func Load(r io.Reader) (*History, error) {
 		case l.Op != nil:
 			h.Ops = append(h.Ops, l.Op)
 		case l.Note != nil:
-			h.Notes[l.Client] = append(h.Notes[l.Client], *l.Note)
+			h.Notifications[l.Client] = append(h.Notifications[l.Client], *l.Note)
 		case l.Gap != nil:
 			h.Gaps = append(h.Gaps, *l.Gap)
 		case l.Odd != "":

@@ -149,8 +149,8 @@ func (o *Op) Overloaded() bool {
 // Singly reports whether the request was published once, and is known to have reached the broker.
 func (o *Op) Singly() bool { return len(o.Copies) == 1 && len(o.Copies[0].Receivers) > 0 }
 
-// Note is a notification as its client saw it.
-type Note struct {
+// Notification is a notification as its client saw it.
+type Notification struct {
 	At      time.Duration
 	Key     string
 	Deleted bool
@@ -169,14 +169,14 @@ type Gap struct {
 type History struct {
 	mu    sync.Mutex
 	Ops   []*Op
-	Notes map[string][]Note // by client
+	Notifications map[string][]Notification // by client
 	Gaps  []Gap
 	Odd   []string // what no client should ever see: replies that cannot be read, for instance
 	Ahead []string // versions from the future
 }
 
 // New returns an empty history.
-func New() *History { return &History{Notes: make(map[string][]Note)} }
+func New() *History { return &History{Notifications: make(map[string][]Notification)} }
 
 // Add adds an operation, and numbers it.
 func (h *History) Add(o *Op) {
@@ -187,17 +187,17 @@ func (h *History) Add(o *Op) {
 }
 
 // AddNote adds a notification.
-func (h *History) AddNote(client string, n Note) {
+func (h *History) AddNote(client string, n Notification) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.Notes[client] = append(h.Notes[client], n)
+	h.Notifications[client] = append(h.Notifications[client], n)
 }
 
 // NoteCount returns how many notifications a client has.
 func (h *History) NoteCount(client string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.Notes[client])
+	return len(h.Notifications[client])
 }
 
 // AddGap notes that a client may have missed notifications.

@@ -15,7 +15,7 @@ type change struct {
 	Deleted bool
 }
 
-func (n *Note) change() change { return change{n.Key, n.Version, n.Deleted} }
+func (n *Notification) change() change { return change{n.Key, n.Version, n.Deleted} }
 
 // before reports the order of two changes of one key: a deletion has the version of what it deletes.
 func (c change) before(other change) bool {
@@ -31,7 +31,7 @@ func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version
 // checkNotes: notifications come in order, complete, and again only from some point on.
 func (j *judge) checkNotes() {
 	complete := j.conditions.NotesComplete
-	for client, notes := range j.history.Notes {
+	for client, notes := range j.history.Notifications {
 		j.checkSuffixes(client, notes, complete)
 		if complete {
 			j.checkNotesBeforeReplies(client, notes)
@@ -48,7 +48,7 @@ const unsettled = 5 * time.Second
 
 // checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. Where notifications were
 // given up, a leader may repeat one that the last one had left out.
-func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
+func (j *judge) checkSuffixes(client string, notes []Notification, complete bool) {
 	var seen []change // as they came first
 	position := make(map[change]int)
 	latest, known := make(map[string]change), make(map[change]bool)
@@ -81,7 +81,7 @@ func (j *judge) checkSuffixes(client string, notes []Note, complete bool) {
 		}
 		// Where notifications were given up, what comes again may have been left out before. It then has to lead up to what came before it.
 		again := func(reached func(change) bool) bool {
-			return !complete && slices.ContainsFunc(notes[i+1:], func(n Note) bool { return reached(n.change()) })
+			return !complete && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
 		}
 		if last, ok := latest[c.Key]; ok && c.before(last) && !known[c] && !again(func(n change) bool { return n.Key == c.Key && !n.before(last) }) {
 			j.violation("notifications", "%s: %+v at %v came after %+v", client, c, notes[i].At, last)
@@ -139,7 +139,7 @@ func within(covered []coverage, o *Op) bool {
 	return slices.ContainsFunc(covered, func(c coverage) bool { return o.Call > c.from && o.Replied < c.to })
 }
 
-// checkComplete: whoever watched was told of every change that was acknowledged.
+// checkComplete: each watcher got a notification of every acknowledged change.
 func (j *judge) checkComplete() {
 	for key, ops := range j.history.byKey() {
 		watchers := make(map[string]bool)
@@ -150,8 +150,8 @@ func (j *judge) checkComplete() {
 		}
 		for client := range watchers {
 			told := make(map[change]bool)
-			for i := range j.history.Notes[client] {
-				told[j.history.Notes[client][i].change()] = true
+			for i := range j.history.Notifications[client] {
+				told[j.history.Notifications[client][i].change()] = true
 			}
 			covered := j.covered(client, ops)
 			for _, o := range ops {
@@ -168,7 +168,7 @@ func (j *judge) checkComplete() {
 }
 
 // checkNotesBeforeReplies: a client that watches what it changes hears of the change before its reply.
-func (j *judge) checkNotesBeforeReplies(client string, notes []Note) {
+func (j *judge) checkNotesBeforeReplies(client string, notes []Notification) {
 	first := make(map[change]int)
 	for i := range notes {
 		if _, known := first[notes[i].change()]; !known {

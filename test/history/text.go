@@ -19,9 +19,9 @@ func (h *History) Write(w io.Writer) {
 			fmt.Fprintf(w, "    answered again at %.6f: %q %s\n", again.At.Seconds(), again.Payload, again.Version)
 		}
 	}
-	for _, client := range slices.Sorted(maps.Keys(h.Notes)) {
+	for _, client := range slices.Sorted(maps.Keys(h.Notifications)) {
 		fmt.Fprintf(w, "\n%s was told:\n", client)
-		for _, n := range h.Notes[client] {
+		for _, n := range h.Notifications[client] {
 			fmt.Fprintf(w, "    %.6f %s %s deleted=%v %s\n", n.At.Seconds(), n.Key, n.Value, n.Deleted, n.Version)
 		}
 	}

@@ -114,7 +114,7 @@ func TestJoinAndRemove(t *testing.T) {
 	fourth.waitReady(t)
 	for _, member := range fourth.list(t) {
 		if !member.Voter {
-			t.Errorf("%s is ready and does not vote: whoever waits for readiness would take the next vote away", member.Node)
+			t.Errorf("%s is ready and does not vote: an operator who waits for readiness would take the next vote away", member.Node)
 		}
 	}
 	m = append(m, fourth)

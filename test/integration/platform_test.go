@@ -156,7 +156,7 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 }
 
 // The binary says itself whether a node is ready, for an image that holds nothing else.
-func TestHealthCommandTellsReadiness(t *testing.T) {
+func TestHealthCommandShowsReadiness(t *testing.T) {
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
 	s.waitReady(t)

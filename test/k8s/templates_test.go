@@ -353,7 +353,7 @@ func TestSelfSignedCertificates(t *testing.T) {
 	}
 }
 
-// Whoever is not a member, a job of the release or named by the operator reaches neither Raft nor the admin API.
+// Only members, jobs of the release and pods that the operator names reach Raft and the admin API.
 func TestNetworkPolicyAdmitsMembersAndOperatorsOnly(t *testing.T) {
 	rules := get[networking.NetworkPolicy](t, render(t, broker), "NetworkPolicy", "store-holdfast").Spec.Ingress
 	for _, rule := range rules {

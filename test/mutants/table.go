@@ -205,7 +205,7 @@ func frontEnd() []Mutant {
 		one("takeover_overtakes", "a new leader takes requests from peers that its own session may still deliver", "order of a client", "mqttfront/role/leadership.go",
 			"\t\t\tl.dropUnsettledLocked(m, held.byNode)\n", "").shownBy("leader whose session lags"),
 		one("expired_forgotten", "a pending request that expired is forgotten", "order of a client", "mqttfront/role/expire.go",
-			"\t\tt.noteExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
+			"\t\tt.recordExpiredLocked(r)\n", "").shownBy("requests that expire while there is no leader"),
 		one("expiry_displaces", "an expired request no longer orders the requests behind it", "order of a client", "mqttfront/pending/request.go",
 			"const orderMemory = maxLag + expiryRounding", "const orderMemory = 0").shownBy("requests that expire while there is no leader"),
 		one("expiry_elsewhere", "a request that expired at a peer is ignored, and not refused in the log", "order of a client", "mqttfront/role/merge.go",
@@ -235,7 +235,7 @@ func takeover() []Mutant {
 		one("one_confirmation", "publishing connections taken over without the second confirmation", "notifications, order of a client, linearizability", "mqttfront/publish/connections.go",
 			"{ return w.Confirm(ctx) }", "{ return nil }"),
 		one("reconnect_unconfirmed", "a publishing connection reconnects without the confirmation after CONNACK", "notifications, order of a client, linearizability", "mqttfront/publish/connection.go",
-			"\tif err := c.env.confirmTaken(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
+			"\tif err := c.env.confirmConnected(ctx); err != nil {\n\t\tpublisher.Abort()\n\t\treturn nil, err\n\t}\n", "").shownBy("leader stopped on its way to the broker"),
 		one("own_publish_connections", "publishing connections of the last leader not taken over", "linearizability, notifications, order of a client", "mqttfront/front.go",
 			"\t\tCluster: config.Cluster, Connections:", "\t\tCluster: config.Cluster + config.Node, Connections:"),
 		{

@@ -136,14 +136,14 @@ func (b *broker) stop(keepSessions bool) {
 			b.detachLocked(s.attached)
 		}
 		if !keepSessions {
-			b.drop(s)
+			b.dropLocked(s)
 		}
 	}
 	b.mu.Unlock()
 	b.work.Wait()
 }
 
-// attach connects a client to its session, and reports whether there was one. Whoever was connected under the same id is sent
+// attach connects a client to its session, and reports whether there was one. A client that was connected under the same id is sent
 // away.
 func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit int) (*attachment, bool, error) {
 	b.mu.Lock()
@@ -158,7 +158,7 @@ func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit 
 		s = b.sessions[id]
 	}
 	if s != nil && cleanStart {
-		b.drop(s)
+		b.dropLocked(s)
 		s = nil
 	}
 	present := s != nil
@@ -201,20 +201,20 @@ func (b *broker) detachLocked(a *attachment) {
 	}
 	s.attached = nil
 	if s.expiry <= 0 {
-		b.drop(s)
+		b.dropLocked(s)
 		return
 	}
 	s.expires = time.AfterFunc(s.expiry, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.sessions[s.id] == s && s.attached == nil {
-			b.drop(s)
+			b.dropLocked(s)
 		}
 	})
 }
 
-// drop forgets a session. b.mu is held.
-func (b *broker) drop(s *session) {
+// dropLocked forgets a session.
+func (b *broker) dropLocked(s *session) {
 	if s.expires != nil {
 		s.expires.Stop()
 	}
@@ -237,7 +237,7 @@ func (b *broker) forget(id string) {
 	if s.attached != nil {
 		s.attached.end(reasonAdministrative)
 	}
-	b.drop(s)
+	b.dropLocked(s)
 }
 
 // close ends what is left of the broker.

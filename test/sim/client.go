@@ -117,7 +117,7 @@ func (c *client) receive(a *attachment) {
 		for _, d := range deliveries {
 			c.Take(d.message.topic, d.message.payload, d.message.properties)
 		}
-		c.reach() // whoever is disconnected here gets them again
+		c.reach() // a client that is disconnected here gets them again
 		for _, d := range deliveries {
 			c.sim.broker.acknowledge(a, d.id)
 		}

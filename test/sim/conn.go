@@ -256,7 +256,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// deadline is a moment that may be moved, at which whoever reads is woken.
+// deadline is a moment that may be moved, at which the reader is woken.
 type deadline struct {
 	mu      schedule.Mutex
 	at      time.Time

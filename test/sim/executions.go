@@ -45,7 +45,7 @@ func (e *executions) apply(o *fsm.EntryOutcome, now time.Duration) {
 	for i := range o.Commands {
 		command, result := &o.Commands[i], &o.Results[i]
 		if command.Kind == fsm.KindSet && isOfOne(string(command.Key), string(command.Value)) && result.Code != fsm.CodeNoReply {
-			e.note(command, result, o.Term, now)
+			e.record(command, result, o.Term, now)
 		}
 	}
 }
@@ -53,8 +53,8 @@ func (e *executions) apply(o *fsm.EntryOutcome, now time.Duration) {
 // commitTime is by how much cluster time and virtual time may differ between two entries: the time that an entry may need to be committed.
 const commitTime = 8 * time.Second
 
-// note notes the outcome of a request.
-func (e *executions) note(command *fsm.Command, result *fsm.Result, term uint64, now time.Duration) {
+// record notes the outcome of a request.
+func (e *executions) record(command *fsm.Command, result *fsm.Result, term uint64, now time.Duration) {
 	what := string(command.Key) + " " + string(command.Value)
 	known, lifetime := e.last[what], time.Duration(0)
 	if command.IsRemembered() {

@@ -26,7 +26,7 @@ func (s *simulation) injectFaults() {
 		acting.Go(func() {
 			s.trace.add("FAULT", "begins: %s", f)
 			if s.inject(f) {
-				s.noteEffect(string(f.kind))
+				s.recordEffect(string(f.kind))
 			} else {
 				s.trace.add("FAULT", "has no effect: %s", f)
 			}

@@ -114,7 +114,7 @@ func (h *host) start() {
 	}
 	p.mount = newMount(h.disk, p.exit)
 	h.process = p
-	h.sim.noteRegistry(p.registry)
+	h.sim.addRegistry(p.registry)
 	h.sim.load.Go(func() {
 		defer close(p.gone)
 		schedule.Enter(h.group)
@@ -311,7 +311,7 @@ func (p *process) run(ctx context.Context) error {
 	return p.close(at, node)
 }
 
-// close closes the node once, and waits for it: by a channel, because whoever waits for a lock holds up virtual time.
+// close closes the node once, and waits for it: by a channel, because a goroutine that waits for a lock holds up virtual time.
 func (p *process) close(ctx context.Context, node *cluster.Node) error {
 	if p.closing.Swap(true) {
 		<-p.closed

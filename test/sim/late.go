@@ -177,7 +177,7 @@ func (s *simulation) comeBackToLead(ctx context.Context, f *fault, h *host) bool
 		s.sleep(f.lasts - time.Second)
 		for _, other := range s.hosts {
 			if node := other.member(); other != h && node != nil {
-				s.done("snapshot", node.Snapshots().Take())
+				s.done("snapshot", node.Snapshots().Create())
 			}
 		}
 		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with an earlier hang of the disk the stop may exceed DiskDeadline: the node may exit then

@@ -61,7 +61,7 @@ func (s *simulation) injectLeaderFault(f *fault, victim *host) bool {
 		for range 3 {
 			for _, h := range s.hosts {
 				if member := h.member(); member != nil {
-					s.done("snapshot", member.Snapshots().Take())
+					s.done("snapshot", member.Snapshots().Create())
 				}
 			}
 			s.sleep(f.lasts / 3)
@@ -111,7 +111,7 @@ func (s *simulation) flap(ctx context.Context, f *fault) {
 			continue
 		}
 		for deadline := s.trace.now() + patience; s.trace.now() < deadline; s.sleep(time.Millisecond) {
-			if s.handBack(ctx, leader) {
+			if s.transferBack(ctx, leader) {
 				break
 			}
 		}
@@ -157,8 +157,8 @@ func (s *simulation) lag(ctx context.Context, f *fault) {
 	}
 }
 
-// handBack lets whoever leads hand over to a host's node, before it serves perhaps, and reports whether anybody did.
-func (s *simulation) handBack(ctx context.Context, to *host) bool {
+// transferBack lets the leader transfer the leadership to a host's node, perhaps before it serves, and reports whether any did.
+func (s *simulation) transferBack(ctx context.Context, to *host) bool {
 	for _, h := range s.hosts {
 		if node := h.member(); h != to && node != nil && node.Status().Role == "leader" {
 			return s.done("transfer back", node.Membership().Transfer(ctx, to.name))

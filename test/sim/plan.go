@@ -59,7 +59,7 @@ type fault struct {
 	lasts    time.Duration
 	kind     kind
 	node     int  // by its number from 0
-	leader   bool // whoever leads then, instead of node
+	leader   bool // the leader of that moment, instead of node
 	others   int  // how many more
 	shape    shape
 	classes  []class

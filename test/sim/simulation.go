@@ -138,13 +138,13 @@ func (s *simulation) violation(check, format string, args ...any) {
 	}
 }
 
-func (s *simulation) noteRegistry(r *prometheus.Registry) {
+func (s *simulation) addRegistry(r *prometheus.Registry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.registries = append(s.registries, r)
 }
 
-func (s *simulation) noteEffect(kind string) {
+func (s *simulation) recordEffect(kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.effects[kind]++

@@ -140,7 +140,7 @@ func (c *Client) takeNote(rest, topic string, payload []byte, version hlc.Timest
 		c.load.History.AddOdd("%s got a notification that cannot be read: %s %q", c.ID, topic, payload)
 		return
 	}
-	c.load.History.AddNote(c.ID, history.Note{
+	c.load.History.AddNote(c.ID, history.Notification{
 		At: c.load.Now(), Key: string(key), Deleted: notification.Deleted, Value: string(label(notification.Value)), Version: version,
 	})
 }

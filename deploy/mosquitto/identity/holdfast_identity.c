@@ -198,7 +198,7 @@ static bool may_receive(const char *topic, const char *client_id)
 	return !has_prefix(topic, PROBES) && !has_prefix(topic, LOG) && !has_prefix(topic, CONNECTIONS) && strcmp(topic, INVOKE_TOPIC) != 0;
 }
 
-/* may_publish judges a message from an ordinary client. Requests are neither retained, else a retained will would wait for whoever subscribes, nor
+/* may_publish judges a message from an ordinary client. Requests are neither retained, else a retained will would wait for each subscriber, nor
  * published with QoS 2, whose messages the broker delivers without checking them for writing once more. */
 static bool may_publish(const char *topic, uint8_t qos, bool retain)
 {

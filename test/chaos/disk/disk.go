@@ -63,7 +63,7 @@ type unsynced struct {
 	opened  int      // handles; guarded by Disk.mu
 	file    *os.File // of its own, for when it is written back
 	extents []extent
-	size    int64 // as whoever reads sees it
+	size    int64 // as a reader sees it
 }
 
 type extent struct {
@@ -99,7 +99,7 @@ func (d *Disk) detach(u *unsynced) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u.opened--
-	d.drop(u)
+	d.dropLocked(u)
 }
 
 // forget drops the unsynced data of a file that has lost a name, if it has no name and no handle left: another file may get its inode.
@@ -107,12 +107,12 @@ func (d *Disk) forget(inode uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if u := d.files[inode]; u != nil {
-		d.drop(u)
+		d.dropLocked(u)
 	}
 }
 
-// drop forgets a file that has no open handle, and no unsynced data or no name. d.mu is held.
-func (d *Disk) drop(u *unsynced) {
+// dropLocked forgets a file that has no open handle, and no unsynced data or no name.
+func (d *Disk) dropLocked(u *unsynced) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var st syscall.Stat_t

@@ -79,7 +79,7 @@ func (s *server) state(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *server) answer(w http.ResponseWriter, value any) {
-	_ = json.NewEncoder(w).Encode(value) // whoever asked has left
+	_ = json.NewEncoder(w).Encode(value) // the caller has left
 }
 
 // start lets the clients work.

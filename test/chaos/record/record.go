@@ -1,4 +1,4 @@
-// Package record holds what the parts of the harness write down and tell each other.
+// Package record holds what the parts of the harness write down and send each other.
 package record
 
 import (
@@ -12,8 +12,11 @@ import (
 // Duration is a duration that is text in JSON, as in "1.5s".
 type Duration time.Duration
 
+// String returns the duration as in "1.5s".
+func (d Duration) String() string { return time.Duration(d).String() }
+
 // MarshalText implements encoding.TextMarshaler.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(text []byte) error {

@@ -17,7 +17,7 @@ import (
 func run() (*record.Run, *history.History) {
 	second := record.Duration(time.Second)
 	r := &record.Run{
-		Seed: 7, Nodes: 3, Lasted: 60 * second, Healed: 14 * second, Command: "make chaos SEED=7",
+		Seed: 7, Nodes: 3, Duration: 90 * second, Lasted: 60 * second, Healed: 14 * second, Command: "make chaos SEED=7",
 		Faults: []record.Fault{
 			{Kind: "clock jump", From: 12 * second, To: 14 * second}, {Kind: "power failure of the leader", From: 11 * second, To: 13 * second, Effect: true},
 		},
@@ -52,7 +52,7 @@ func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, part := range []string{want, "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
+		for _, part := range []string{want, "3 nodes, 1m30s of faults", "<td>11s</td><td>13s</td>", "make chaos SEED=7", "power failure of the leader", "data:image/png;base64,iVBOR"} {
 			if !strings.Contains(string(page), part) {
 				t.Errorf("%q is missing", part)
 			}
