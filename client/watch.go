@@ -37,7 +37,7 @@ type Event struct {
 }
 
 // Watcher receives the changes of one key. Receive from Events until the channel is closed: by Close, by Client.Close, or
-// because the store refused the watch. Err says which.
+// because the store refused the watch. Err says which. All methods are safe for concurrent use.
 type Watcher struct {
 	client *Client
 	key    string

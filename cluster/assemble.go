@@ -23,7 +23,8 @@ type Peer struct {
 	Address raft.ServerAddress
 }
 
-// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open.
+// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open. Waiting, Handle and Standing are safe
+// for concurrent use, also with the one call of Assemble, which alone uses the exported fields that change.
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress

@@ -144,11 +144,11 @@ type Health struct {
 type MemberHealth struct {
 	Member      string        `json:"node"`
 	ID          raft.ServerID `json:"id"`
-	State       string        `json:"state"`
+	State       string        `json:"state"` // leader, voter, non-voter or none: raft-autopilot's words
 	Healthy     bool          `json:"healthy"`
 	StableSince time.Time     `json:"stableSince"`
-	LastContact string        `json:"lastContact"`
-	LastIndex   uint64        `json:"lastIndex"` // of the member's log
+	LastContact string        `json:"lastContact"` // time since the leader heard of it, as time.Duration prints it
+	LastIndex   uint64        `json:"lastIndex"`   // of the member's log
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`
 	BrokerConnected bool   `json:"brokerConnected"`

@@ -29,6 +29,7 @@ func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i
 var ErrForeignData = errors.New("the data folder belongs to somebody else")
 
 // LoadIdentity reads the identity of a data folder, or makes it with a random number as its incarnation if there is none, or no log.
+// The error is ErrForeignData if the folder belongs to another node or cluster.
 func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
 	data, err := os.ReadFile(file)

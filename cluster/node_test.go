@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -492,21 +493,23 @@ func TestIdentityBelongsToItsLog(t *testing.T) {
 }
 
 func TestConfigErrorsNameFieldAndReason(t *testing.T) {
-	for _, break1 := range []func(*Config){
-		func(c *Config) { c.ID = "" },
-		func(c *Config) { c.Proposals.InFlight = 0 },
-		func(c *Config) { c.Proposals.BatchBytes = -1 },
-		func(c *Config) { c.Timing.LeaderLease = time.Hour },
-		func(c *Config) { c.Timing.Election = time.Millisecond },
+	for want, change := range map[string]func(*Config){
+		`ID is "": must not be empty`:  func(c *Config) { c.ID = "" },
+		"Proposals.InFlight is 0":      func(c *Config) { c.Proposals.InFlight = 0 },
+		"Proposals.BatchBytes is -1":   func(c *Config) { c.Proposals.BatchBytes = -1 },
+		"Timing.LeaderLease is 1h0m0s": func(c *Config) { c.Timing.LeaderLease = time.Hour },
+		"Timing.Election is 1ms":       func(c *Config) { c.Timing.Election = time.Millisecond },
 	} {
-		config := DefaultConfig()
-		config.ID = "n1"
-		if err := config.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		break1(&config)
-		if err := config.Validate(); err == nil {
-			t.Errorf("%+v is valid", config)
-		}
+		t.Run(want, func(t *testing.T) {
+			config := DefaultConfig()
+			config.ID = "n1"
+			if err := config.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			change(&config)
+			if err := config.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }

@@ -7,23 +7,26 @@ import (
 	"holdfast/fsm"
 )
 
-// Observer is the front end, as the cluster calls it. Applied and Restored come in the order of the log.
+// Observer is the front end, as the cluster calls it. Its methods must be safe for concurrent use. Applied and Restored come in the order of the log,
+// one at a time.
 type Observer interface {
-	// Applied is called for each entry on every member, in the order of the log, with the state locked: it must be quick and
-	// must not call back into the node, but for Propose, Read and Flush, which never wait. tags are those given to Propose, aligned with the outcome's commands; nil for
-	// a command that the node itself proposed. There are none when this leadership did not propose the entry, or it was skipped. The outcome must not be changed.
+	// Applied is called for each entry on every member, in the order of the log, with the state locked. It must be quick. Of the node it may call
+	// Propose, Read and Flush alone, which never wait. The outcome must not be changed.
+	//
+	// tags are those given to Propose, one for each of the outcome's commands; nil for a command that the node itself proposed. tags is nil if this
+	// leadership did not propose the entry, or the entry was skipped.
 	Applied(outcome *fsm.EntryOutcome, tags []any)
 	// Restored is called after a snapshot has replaced the state, with the status of the new one. Applied is not called for the entries
 	// that the snapshot covers and that this member had not applied. The same restrictions hold.
 	Restored(status fsm.Status)
 	// ReadDone answers a Read with the state as it is after the entry at index. The same restrictions hold.
 	ReadDone(tag any, index uint64, result fsm.Result)
-	// Failed says that what was proposed or read with a tag has no result. unknown says that the command may still take effect, or has,
-	// or must not be proposed again. Otherwise it definitely has not and will not. It must be quick.
+	// Failed says that a command or a read has no result. tag is the one given to Propose or Read. unknown says that the command may still take
+	// effect, or has, or must not be proposed again. Otherwise it has no effect and will have none. It must be quick.
 	Failed(tag any, unknown bool)
-	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it
-	// returns. The context ends with the leadership. An error, or a return before that, ends
-	// this leadership but not raft's: the node proposes another LeaderStart and calls Serve again.
+	// Serve is called in a goroutine of its own when this node has begun to lead in a raft term, and may propose until it returns. The context ends
+	// with the leadership. An error, or a return before that, ends this leadership but not raft's: the node proposes another LeaderStart and calls
+	// Serve again.
 	Serve(ctx context.Context, term uint64) error
 	// HandleBroadcast is called with what the observer of another member gave to Broadcast.
 	HandleBroadcast(message []byte)

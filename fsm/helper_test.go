@@ -39,6 +39,13 @@ func newLeaderOf(t fataler, version uint32) *testLeader {
 	return l
 }
 
+// in lets a subtest report what is wrong.
+func (l *testLeader) in(t *testing.T) {
+	outer := l.t
+	l.t = t
+	t.Cleanup(func() { l.t = outer })
+}
+
 // fataler is what a testing.TB and a rapid.T have in common here.
 type fataler interface {
 	Helper()

@@ -89,8 +89,11 @@ func TestOrderOfChecks(t *testing.T) {
 		{"error", func() { command.Error = ErrorEmptyKey }, CodeError, ErrorEmptyKey},
 		{"case error", func() { command.CaseError = ErrorUnknownCommand }, CodeError, ErrorUnknownCommand},
 	} {
-		step.change()
-		l.want(step.name, l.do(command), step.code, step.err)
+		t.Run(step.name, func(t *testing.T) {
+			l.in(t)
+			step.change()
+			l.want(step.name, l.do(command), step.code, step.err)
+		})
 	}
 	l.configure(func(s *Settings) { s.CaseInsensitive = true })
 	l.want("case insensitive", l.do(command), CodeError, ErrorEmptyKey)
@@ -168,7 +171,10 @@ func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 		{"and the token is gone", l.set("k", "6"), CodeOK, NoError},
 		{"DEL with one on a key without passes", del("k", token(w)), CodeDeleted, NoError},
 	} {
-		l.want(step.name, l.do(step.do), step.code, step.err)
+		t.Run(step.name, func(t *testing.T) {
+			l.in(t)
+			l.want(step.name, l.do(step.do), step.code, step.err)
+		})
 	}
 	l.do(l.set("e", "v", token(w), ttl(10)))
 	l.pass(11)
@@ -353,16 +359,19 @@ func TestSettingsBeforeClientShares(t *testing.T) {
 
 func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	l := newLeader(t)
-	for _, rule := range []struct {
+	for name, rule := range map[string]struct {
 		rule            DialectRule
 		documented, sdk Dialect
-	}{{DialectAuto, Documented, SDK}, {DialectDocumented, Documented, Documented}, {DialectSDK, SDK, SDK}} {
-		l.configure(func(s *Settings) { s.Dialect = rule.rule })
-		plain := l.do(l.set("k", "v"))
-		library := l.do(l.set("k", "v", func(c *Command) { c.Dialect = SDK }))
-		if plain.Dialect != rule.documented || library.Dialect != rule.sdk {
-			t.Errorf("rule %d: %d, %d", rule.rule, plain.Dialect, library.Dialect)
-		}
+	}{"auto": {DialectAuto, Documented, SDK}, "documented": {DialectDocumented, Documented, Documented}, "sdk": {DialectSDK, SDK, SDK}} {
+		t.Run(name, func(t *testing.T) {
+			l.in(t)
+			l.configure(func(s *Settings) { s.Dialect = rule.rule })
+			plain := l.do(l.set("k", "v"))
+			library := l.do(l.set("k", "v", func(c *Command) { c.Dialect = SDK }))
+			if plain.Dialect != rule.documented || library.Dialect != rule.sdk {
+				t.Errorf("%d, %d", plain.Dialect, library.Dialect)
+			}
+		})
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Config is what a Front needs to know. DefaultConfig gives the rest a value.
+// Config is what a Front needs to know. DefaultConfig gives a value to each field that has one; Validate says which values are allowed.
 type Config struct {
 	Cluster string // prefix of the MQTT client ids
 	Node    string
@@ -26,7 +26,7 @@ type Config struct {
 
 	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
 	SessionAge time.Duration
-	// DefaultExpiry is how long a request without a message expiry is worth answering, MaxExpiry how long any is.
+	// DefaultExpiry is for how long a request without a message expiry is answered.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration // bounds DefaultExpiry and the message expiry of each request
 	// ProbeInterval is how often a node sends itself a message through the broker.
@@ -38,7 +38,7 @@ type Config struct {
 
 	Publishers int // publishing connections
 	Window     int // messages in flight on each
-	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
+	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are dropped.
 	QueueNotifications int
 	QueueBytes         int // of their keys and values
 }

@@ -3,6 +3,7 @@ package mqttfront
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -88,21 +89,26 @@ func arrive(f *Front, payload, correlation string) {
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {
-	for _, change := range []func(*Config){
-		func(c *Config) { c.Node = "" },
-		func(c *Config) { c.Node = "a/b" },
-		func(c *Config) { c.Addresses = nil },
-		func(c *Config) { c.Publishers = 0 },
-		func(c *Config) { c.BackoffMax = 0 },
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no node":               {func(c *Config) { c.Node = "" }, "Node"},
+		"slash in the node":     {func(c *Config) { c.Node = "a/b" }, "a/b"},
+		"no address":            {func(c *Config) { c.Addresses = nil }, "Addresses"},
+		"no publisher":          {func(c *Config) { c.Publishers = 0 }, "Publishers"},
+		"no time between tries": {func(c *Config) { c.BackoffMax = 0 }, "BackoffMax"},
 	} {
-		config := DefaultConfig()
-		config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
-		if err := config.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		change(&config)
-		if config.Validate() == nil {
-			t.Errorf("%+v is valid", config)
-		}
+		t.Run(name, func(t *testing.T) {
+			config := DefaultConfig()
+			config.Node, config.Addresses = "n1", make([]mqttconn.Address, 1)
+			if err := config.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			test.change(&config)
+			if err := config.Validate(); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v does not name %q", err, test.want)
+			}
+		})
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Add adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
-// non-voter. Only the leader can do it.
+// non-voter. The error is peer.ErrNotLeader on another node than the leader, peer.ErrUnreachable if the node does not answer, and otherwise as
+// those of Remove.
 func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
 	there, err := peer.AskStatus(ctx, m.env.Client, raft.Server{Address: address})
 	if err != nil {
@@ -39,13 +40,14 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	return nil
 }
 
-// Remove removes a member by its name or id. The leader hands over before it is removed: the error is ErrNotLeader then,
-// and the next leader is to be asked.
+// Remove removes a member by its name or id. A leader that is to be removed transfers the leadership first: the error is peer.ErrNotLeader then, as on
+// any other node, and the next leader is to be asked. peer.ErrRefused says that the change would be unsafe or that there is no such member,
+// peer.ErrNotDone that it was not made, and peer.ErrOutcomeUnknown that it may still be made.
 func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
 
-// Demote makes a voter a non-voter, which it stays until it is added as a voter again.
+// Demote makes a voter a non-voter, which it stays until it is added as a voter again. Its errors are those of Remove.
 func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }

@@ -19,6 +19,7 @@ type JoinRequest struct {
 }
 
 // HandleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
+// The error is peer.ErrRefused for a malformed request or a wrong certificate, and otherwise as those of Add.
 func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []byte) error {
 	var request JoinRequest
 	if err := json.Unmarshal(body, &request); err != nil || request.ID == "" || request.Address == "" {

@@ -29,7 +29,7 @@ type fake struct {
 	executed   []fsm.Command
 }
 
-// future is the end of what raft was asked for.
+// future is a raft future with a scripted error.
 type future struct {
 	run     func() error
 	index   uint64
@@ -168,7 +168,7 @@ func TestChangesAreMadeOneAtATime(t *testing.T) {
 	m.Unlock()
 }
 
-// † A transfer that came to nothing is not tried again with a member before that has got something since.
+// † A failed transfer is not tried again before 1 s has passed and the member has every entry that the leader had at the failure.
 func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m := newFake(t)
@@ -200,13 +200,13 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// A transfer that raft did not begin was not done. After any other error the member may have been asked to stand, and may win.
+// A transfer that raft did not begin was not done. After any other error the member may have got TimeoutNow, and may win.
 func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
 	for name, test := range map[string]struct{ failed, want error }{
-		"another is under way":     {raft.ErrLeadershipTransferInProgress, peer.ErrNotDone},
-		"this node does not lead":  {raft.ErrNotLeader, peer.ErrNotDone},
-		"raft did not take it":     {raft.ErrEnqueueTimeout, peer.ErrNotDone},
-		"the member was not quick": {errors.New("leadership transfer timeout"), peer.ErrOutcomeUnknown},
+		"another is under way":    {raft.ErrLeadershipTransferInProgress, peer.ErrNotDone},
+		"this node does not lead": {raft.ErrNotLeader, peer.ErrNotDone},
+		"raft did not take it":    {raft.ErrEnqueueTimeout, peer.ErrNotDone},
+		"the transfer timed out":  {errors.New("leadership transfer timeout"), peer.ErrOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFake(t)
@@ -219,20 +219,20 @@ func TestErrorOfATransferSaysWhetherItMayStillHappen(t *testing.T) {
 }
 
 // A member that joins has to answer at its address under its own id, and to know the version in force; one that lost its disk takes the place of
-// its predecessor, unless that is alive.
+// its predecessor, if that is unreachable.
 func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	for name, test := range map[string]struct {
 		there   *peer.Status // what answers at the address
 		request JoinRequest
-		away    bool // its predecessor is
+		away    bool // its predecessor is unreachable
 		termErr error
 		want    []string
 	}{
-		"a new node":       {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, want: []string{"add non-voter n4.1"}},
-		"nobody there":     {request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
-		"another is there": {there: &peer.Status{ID: "n5.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
-		"too old":          {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version - 1}},
-		"of another cluster": {
+		"a new node":          {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}, want: []string{"add non-voter n4.1"}},
+		"nobody there":        {request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
+		"another is there":    {there: &peer.Status{ID: "n5.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version}},
+		"log version too old": {there: &peer.Status{ID: "n4.1"}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version - 1}},
+		"has the state of another cluster": {
 			there: &peer.Status{ID: "n4.1", HasState: true}, request: JoinRequest{ID: "n4.1", Address: "n4", Version: fsm.Version},
 		},
 		"a member again": {there: &peer.Status{ID: "n2.1", HasState: true}, request: JoinRequest{ID: "n2.1", Address: "n2", Version: fsm.Version}},
@@ -284,6 +284,7 @@ func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 	}
 }
 
+// A follower forwards the question once. While a change is not committed, the leader answers that every id may be a member.
 func TestOnlyTheLeaderAnswersIsMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		serving    bool

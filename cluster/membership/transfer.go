@@ -88,10 +88,10 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 	return best, nil
 }
 
-// transfers remembers to whom transfers have come to nothing in the present term. Raft v1.7.3 must not be asked for the same member
-// again while that does not keep up: the first attempt may have left something in a channel that has room for one, the second waits
-// for room, and when leadership ends just then nobody makes any. Raft would take the transfer to be in progress for good, and refuse
-// every proposal when this node leads again. A member that has got something since shows that the channel is looked at again.
+// transfers remembers the failed transfers of the current term. Raft v1.7.3 must not be asked for the same member again while the member does not
+// keep up. The first attempt may have left a value in a channel of size one, and the second waits for room. If the leadership ends just then, no
+// goroutine reads the channel. Raft would take the transfer to be in progress for good, and refuse every proposal when this node leads again. A
+// member that has all that the leader had at the failure shows that raft's replication goroutine reads the channel.
 type transfers struct {
 	mu   sync.Mutex
 	term uint64
@@ -103,7 +103,7 @@ type failedTransfer struct {
 	last uint64 // index of the last entry in the log then
 }
 
-// settling is how long after a transfer that came to nothing no other is tried.
+// settling is how long after a failed transfer no other one to the same member is tried.
 const settling = time.Second
 
 func (m *Membership) recordFailed(term uint64, to raft.ServerID) {

@@ -16,7 +16,7 @@ import (
 // entry ends the process, so that it is not replicated. A write or deletion that fails ends the process, because raft goes on
 // after a failed StoreLogs; one that hangs ends it, too. CheckedLog caches the newest entries, up to a number of bytes. It
 // knows which of the stored indexes hold commands: a read waits for the last committed command, because the state machine does
-// not see no-ops and configurations.
+// not see no-ops and configurations. All methods are safe for concurrent use.
 type CheckedLog struct {
 	raft.LogStore
 	guard Guard

@@ -51,9 +51,11 @@ func (s *Stores) LastEntry() (term, index uint64, err error) {
 	return snapshots[0].Term, snapshots[0].Index, nil
 }
 
-// OfferStore keeps a small blob. Load returns nil when there is none.
+// OfferStore keeps the settings that a node offered last. It is used by one goroutine at a time.
 type OfferStore interface {
+	// Load returns what was saved last, and nil if nothing was.
 	Load() ([]byte, error)
+	// Save replaces it. When it returns nil, the data is on the disk.
 	Save([]byte) error
 }
 

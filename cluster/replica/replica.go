@@ -31,8 +31,8 @@ type Environment struct {
 	Exit func(error)
 }
 
-// Replica is the state machine of one member. It is the one place that applies entries. Apply, ApplyBatch, Snapshot and Restore must not run at the same
-// time: raft calls them from one goroutine. All other methods are safe for concurrent use.
+// Replica is the state machine of one member. Nothing else applies entries in a running node. Apply, ApplyBatch, Snapshot and Restore must not run at
+// the same time: raft never calls two of them at once. All other methods are safe for concurrent use.
 type Replica struct {
 	env Environment
 

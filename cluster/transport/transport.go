@@ -34,7 +34,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Network opens ports and connections.
+// Network opens ports and connections. It must be safe for concurrent use.
 type Network interface {
 	Listen(address string) (net.Listener, error)
 	Dial(ctx context.Context, address string) (net.Conn, error)
@@ -51,7 +51,7 @@ func (tcp) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 }
 
-// Handler answers other members.
+// Handler answers other members. It must be safe for concurrent use.
 type Handler interface {
 	// Handle answers a call.
 	Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error)

@@ -58,9 +58,9 @@ type Record struct {
 	Key      string    `json:"key,omitempty"`
 	KeyBytes string    `json:"keyBase64,omitempty"` // of a key that is no text
 	KeyHash  string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
-	Outcome  string    `json:"outcome"`
-	Rule     uint16    `json:"rule,omitempty"`    // of the policy, from 1 on
-	Version  string    `json:"version,omitempty"` // of the value that was written or deleted
+	Outcome  string    `json:"outcome"`             // "done" or "not authorized"
+	Rule     uint16    `json:"rule,omitempty"`      // of the policy, from 1 on
+	Version  string    `json:"version,omitempty"`   // of the value that was written or deleted
 }
 
 // maxName is how many bytes of a key, client id or user name are written; longer ones are written by their SHA-256, so that no client decides

@@ -75,7 +75,7 @@ func outcome(index uint64, result fsm.Result, commands ...fsm.Command) *fsm.Entr
 	return o
 }
 
-// Who changed what, and who was not allowed to, is written down; reads, repetitions, and what had no effect are not.
+// Changes and denied writes are recorded. Reads, copies and writes without an effect are not.
 func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -134,8 +134,8 @@ func TestDenialsPushNoChangeOut(t *testing.T) {
 	}
 }
 
-// After a restart the log is applied again from the last snapshot on. What was written down already is not written again, also when the
-// last line was not finished; a member that begins anew writes everything.
+// After a restart the log is applied again from the last snapshot on. What is recorded is not recorded again, also when the last line is unfinished.
+// A member with a new id records everything.
 func TestReplayAfterARestartIsNotRecordedTwice(t *testing.T) {
 	c := config(t)
 	done := fsm.Result{Code: fsm.CodeOK}

@@ -91,8 +91,8 @@ func types() map[string]reflect.Type {
 	}
 }
 
-// kinds are the JSON types of Go kinds.
-func kinds(of reflect.Type) string {
+// jsonType returns the JSON type of a Go type. Floats are not supported.
+func jsonType(of reflect.Type) string {
 	switch of.Kind() {
 	case reflect.String:
 		return "string"
@@ -103,13 +103,13 @@ func kinds(of reflect.Type) string {
 	case reflect.Slice:
 		return "array"
 	case reflect.Pointer:
-		return kinds(of.Elem())
+		return jsonType(of.Elem())
 	default:
 		return "object"
 	}
 }
 
-// Each schema has the fields of what the server writes, with their types; optional are those that it may leave out.
+// Each schema has the JSON fields of its Go type, with their types. Fields of answers are required unless they are omitempty.
 func TestOpenAPIDescribesTheTypes(t *testing.T) {
 	d := read(t)
 	names := slices.Sorted(maps.Keys(d.Components.Schemas))
@@ -132,7 +132,7 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 			if list, ok := property.Type.([]any); ok {
 				kind, isText = list[0].(string), true
 			}
-			wanted := kinds(field.Type)
+			wanted := jsonType(field.Type)
 			if field.Type.String() == "time.Time" {
 				wanted = "string"
 			}

@@ -33,7 +33,7 @@ func (a *api) stream(ctx context.Context, query string) *http.Response {
 	return response
 }
 
-// next reads the next picture.
+// next reads the next PageData event.
 func next(t *testing.T, stream *bufio.Reader) (p PageData) {
 	t.Helper()
 	for {
@@ -76,7 +76,7 @@ func TestAnyNodeShowsTheCluster(t *testing.T) {
 	}
 }
 
-// At most maxStreams pages may be open at a time. Closing one frees its slot.
+// At most maxStreams pages may be open at a time. Pages that are closed free their slots.
 func TestStreamsAreBounded(t *testing.T) {
 	leader, _ := startAPIs(t)
 	ctx, closePages := context.WithCancel(t.Context())
@@ -130,7 +130,7 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 }
 
-// The page comes with its parts, forbids everything from elsewhere, and is what the port shows first.
+// GET / shows the page. The page, its script and its style sheet have a policy that forbids everything from elsewhere.
 func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 	leader, _ := startAPIs(t)
 	for path, kind := range map[string]string{"/": "text/html", "/ui/": "text/html", "/ui/page.js": "text/javascript", "/ui/page.css": "text/css"} {
@@ -148,7 +148,7 @@ func TestPageAllowsNothingFromElsewhere(t *testing.T) {
 	}
 }
 
-// Over loopback in the clear only those who ask for this machine are answered: not a web page whose host's name leads here.
+// Local refuses a Host header that is neither localhost nor an IP address: a web page whose host name resolves to this machine (DNS rebinding).
 func TestLocalRefusesForeignHostHeaders(t *testing.T) {
 	handler := Local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	for host, code := range map[string]int{

@@ -60,7 +60,7 @@ func validPort(port string) bool {
 	return err == nil && number > 0
 }
 
-// Dialer connects to the first of several addresses that answers, beginning with the one that did last.
+// Dialer connects to the first of several addresses that answers, beginning with the one that did last. It is safe for concurrent use.
 type Dialer struct {
 	Addresses []Address
 	TLS       *tls.Config // for addresses with TLS

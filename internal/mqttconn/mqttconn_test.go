@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,11 +124,13 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 		ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
 	}})
 	others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, the receiver's PUBACK, paho's
+	var read atomic.Int64                                         // bytes
 	go func() {
 		for _, b := range append(append(append([]byte{}, message...), others...), message...) {
 			if _, err := far.Write([]byte{b}); err != nil {
 				return
 			}
+			read.Add(1)
 		}
 		_ = far.Close()
 	}()
@@ -135,8 +139,11 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 		all, _ := io.ReadAll(conn) // ends with an error, or not
 		passed <- all
 	}()
-	for range 2 {
+	for _, upTo := range []int{len(message), 2*len(message) + len(others)} {
 		p := <-inHand
+		if n := read.Load(); n > int64(upTo) {
+			t.Errorf("%d bytes are read while the receiver has the message that ends at %d", n, upTo)
+		}
 		if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" || p.Properties.ResponseTopic != "r" ||
 			string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 || p.Properties.User.Get("k") != "v" {
 			t.Errorf("%+v %+v", p, p.Properties)
@@ -158,19 +165,21 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	_ = conn.Close()
 }
 
-// The receiver hears that all is received, also when what follows ends the reading.
+// Idle is called when everything is received, also when the bytes that follow end the reading.
 func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 	for name, end := range map[string][]byte{"DISCONNECT": {0xe0, 0}, "too large": {0x30, 0xff, 0xff, 0x7f}, "malformed": {0x32, 3, 0, 9, 't'}} {
 		t.Run(name, func(t *testing.T) {
 			near, far := net.Pipe()
-			received := 0
-			conn := NewConn(near, Receiver{MaxPacket: 1024, Publish: func(Message) { received++ }, Idle: func() { received *= -1 }})
+			received, idleAfter := false, false
+			conn := NewConn(near, Receiver{
+				MaxPacket: 1024, Publish: func(Message) { received, idleAfter = true, false }, Idle: func() { idleAfter = received },
+			})
 			go func() {
 				_, _ = far.Write(append(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 1}), end...)) // as much as is read
 			}()
 			_, _ = conn.Read(make([]byte, 10))
-			if received >= 0 {
-				t.Errorf("not told: %d", received)
+			if !idleAfter {
+				t.Error("Idle was not called after the last message")
 			}
 			_ = far.Close()
 			_ = conn.Close()
@@ -178,13 +187,13 @@ func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 	}
 }
 
-// What is written while the reader rests is sent when it is done.
+// A write during the reader's coalescing delay is sent when the delay is over.
 func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 	near, far := net.Pipe()
-	rests := make(chan struct{}, 1)
+	delays := make(chan struct{}, 1)
 	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
 		select {
-		case rests <- struct{}{}:
+		case delays <- struct{}{}:
 			return time.Millisecond
 		default:
 			return 0
@@ -195,6 +204,7 @@ func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
 		defer close(read)
 		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
 	}()
+	<-delays // the reader begins its delay
 	conn.Lock()
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Fatal(err)
@@ -245,7 +255,7 @@ func TestDecoderReadsWhatPahoWrites(t *testing.T) {
 		if len(read.Properties.CorrelationData) == 0 {
 			read.Properties.CorrelationData, got.Properties.CorrelationData = nil, nil // paho's encoder leaves an empty one out
 		}
-		read.Properties.SubscriptionIdentifier = nil // nobody asks for it
+		read.Properties.SubscriptionIdentifier = nil // parsePublish skips it
 		if len(read.Properties.User) == 0 {
 			read.Properties.User, got.Properties.User = nil, nil
 		}
@@ -279,7 +289,7 @@ func TestUserPropertiesAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzParsePublish: no bytes make the decoder panic, and what it accepts it has understood to the last byte.
+// FuzzParsePublish: no input makes the decoder panic, or return more bytes than the packet has.
 func FuzzParsePublish(f *testing.F) {
 	expiry := uint32(7)
 	f.Add(AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("x"), Properties: &packets.Properties{
@@ -341,7 +351,7 @@ func fakeBroker(t *testing.T, properties *packets.Properties, then func(net.Conn
 	return near
 }
 
-// Every message that was sent is told of exactly once, also when the connection ends first.
+// done is called exactly once for each message, also when the connection ends first.
 func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	const acknowledged = 50
 	network := fakeBroker(t, &packets.Properties{}, func(conn net.Conn, reader *bufio.Reader) {
@@ -364,13 +374,13 @@ func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	told, lost := map[int]int{}, 0
+	calls, lost := map[int]int{}, 0
 	sent := 0
 	for i := range 200 {
 		err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(reason byte, err error) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[i]++
+			calls[i]++
 			if err != nil {
 				lost++
 			} else if reason != ReasonNoMatchingSubscriber {
@@ -385,12 +395,12 @@ func TestPublisherCallsDoneOncePerMessage(t *testing.T) {
 	<-p.Done()
 	mu.Lock()
 	defer mu.Unlock()
-	if len(told) != sent || sent-lost != acknowledged {
-		t.Errorf("%d sent, %d told of, %d lost", sent, len(told), lost)
+	if len(calls) != sent || sent-lost != acknowledged {
+		t.Errorf("%d sent, done called for %d, %d lost", sent, len(calls), lost)
 	}
-	for i, n := range told {
+	for i, n := range calls {
 		if n != 1 {
-			t.Errorf("message %d: told of %d times", i, n)
+			t.Errorf("message %d: done was called %d times", i, n)
 		}
 	}
 }
@@ -433,7 +443,7 @@ func TestPublisherNoticesSilence(t *testing.T) {
 	}
 }
 
-// Flush writes by itself, and so waits for a broker that does not read. Stop ends that, and each message is told of.
+// Flush writes by itself, and so waits for a broker that does not read. Stop ends that, and done is called for each message.
 func TestStopEndsAFlushThatWaits(t *testing.T) {
 	stuck := make(chan struct{})
 	network := fakeBroker(t, &packets.Properties{}, func(net.Conn, *bufio.Reader) { <-stuck })
@@ -441,8 +451,8 @@ func TestStopEndsAFlushThatWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan error, 1)
-	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(_ byte, err error) { told <- err }); err != nil {
+	ended := make(chan error, 1)
+	if err := p.Publish(t.Context(), &packets.Publish{Topic: "t"}, func(_ byte, err error) { ended <- err }); err != nil {
 		t.Fatal(err)
 	}
 	flushed := make(chan struct{})
@@ -450,10 +460,15 @@ func TestStopEndsAFlushThatWaits(t *testing.T) {
 		defer close(flushed)
 		p.Flush()
 	}()
+	for sending := false; !sending; runtime.Gosched() {
+		p.mu.Lock()
+		sending = p.sending
+		p.mu.Unlock()
+	}
 	p.Stop()
 	<-flushed
-	if err := <-told; !errors.Is(err, ErrClosed) {
-		t.Errorf("told %v", err)
+	if err := <-ended; !errors.Is(err, ErrClosed) {
+		t.Errorf("done got %v", err)
 	}
 	<-p.Done()
 	close(stuck)

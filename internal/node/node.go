@@ -64,7 +64,7 @@ type Links struct {
 	Attach func(*cluster.Node)
 }
 
-// Node is a running node.
+// Node is a running node. All methods are safe for concurrent use.
 type Node struct {
 	Cluster *cluster.Node
 	Front   *mqttfront.Front

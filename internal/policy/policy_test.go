@@ -144,18 +144,20 @@ func TestStepsOfGrants(t *testing.T) {
 }
 
 func TestCompileRejectsInvalidRules(t *testing.T) {
-	for _, rule := range []Rule{
-		{ClientIDs: []string{"["}},
-		{Usernames: []string{"["}},
-		{Attributes: [][]Attribute{{}}},
-		{Resources: []Resource{{0, Pattern, nil}}},
-		{Resources: []Resource{{4, Pattern, nil}}},
-		{Resources: []Resource{{Read, Pattern, []string{"["}}}},
-		{Resources: []Resource{{Read, Binary, []string{"!"}}}},
-		{Resources: []Resource{{Read, 9, nil}}},
+	for name, rule := range map[string]Rule{
+		"client id":              {ClientIDs: []string{"["}},
+		"user name":              {Usernames: []string{"["}},
+		"attributes without any": {Attributes: [][]Attribute{{}}},
+		"no access":              {Resources: []Resource{{0, Pattern, nil}}},
+		"unknown access":         {Resources: []Resource{{4, Pattern, nil}}},
+		"pattern of keys":        {Resources: []Resource{{Read, Pattern, []string{"["}}}},
+		"base64 of a binary key": {Resources: []Resource{{Read, Binary, []string{"!"}}}},
+		"unknown type of a key":  {Resources: []Resource{{Read, 9, nil}}},
 	} {
-		if _, err := Compile([]Rule{rule}); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%+v: %v", rule, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := Compile([]Rule{rule}); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v", rule, err)
+			}
+		})
 	}
 }

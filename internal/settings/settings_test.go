@@ -75,19 +75,20 @@ func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 		"cluster: {profile: wan}":                  {"cluster.profile", "wan", "lan or edge"},
 		"broker: {addresses: ['mqtt://u:pw@h:1']}": {"broker.addresses"},
 	} {
-		_, _, err := Load(write(t, text), nil, nil)
-		if !errors.Is(err, ErrInvalid) {
-			t.Errorf("%q: %v", text, err)
-			continue
-		}
-		for _, part := range want {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q: %q does not say %q", text, err, part)
+		t.Run(text, func(t *testing.T) {
+			_, _, err := Load(write(t, text), nil, nil)
+			if !errors.Is(err, ErrInvalid) {
+				t.Fatal(err)
 			}
-		}
-		if strings.Contains(err.Error(), "pw@") {
-			t.Errorf("a password is shown: %v", err)
-		}
+			for _, part := range want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+			if strings.Contains(err.Error(), "pw@") {
+				t.Errorf("a password is shown: %v", err)
+			}
+		})
 	}
 }
 

@@ -2,18 +2,18 @@ package role
 
 import "time"
 
-// Config is what the roles need to know. DefaultConfig gives each field a value.
+// Config is what the roles need to know. DefaultConfig gives each field a value. All numbers must be positive; mqttfront.Config validates them.
 type Config struct {
-	// IngestAtLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is
-	// cheaper, and rests on the broker's queue for what comes while nobody leads.
+	// IngestAtLeader makes requests come by one session of the cluster, which follows the leader, instead of one of each node. It is cheaper, and
+	// relies on the broker's queue for requests that come while no node leads.
 	IngestAtLeader bool
 
-	Executing    int // requests in the hands of the store at once
-	HoldBytes    int // requests kept until they are known to be answered
-	HoldMessages int // bounds the same requests by their number
+	Executing    int // requests that the store or a reply has under way at once
+	HoldBytes    int // bytes of the requests that are kept until they are known to be answered
+	HoldMessages int // number of the same requests
 	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
 	RequestsPerClient int
-	// DedupMargin is how long after the end of a request its client may send it again and gets the same answer.
+	// DedupMargin is for how long after the end of a request a copy of it gets the same answer.
 	DedupMargin time.Duration
 	// OverloadAge is how long a request may wait to be taken up before it is refused.
 	OverloadAge time.Duration

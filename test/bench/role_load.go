@@ -29,14 +29,14 @@ type store interface {
 // loadOptions are what the load on every system has in common.
 type loadOptions struct {
 	Outstanding int
-	GETs        int // of 100 requests
+	GETs        int // percentage of the requests; the rest are SETs
 	ValueSize   int
 	Keys        int
 	Connections int
 	Warmup      time.Duration
 	Duration    time.Duration
 	Fill        bool
-	Watchers    int // of as many keys; with Holdfast only
+	Watchers    int // keys that are watched, each by one watcher; Holdfast only
 }
 
 func (o *loadOptions) load() load.Options {
@@ -134,8 +134,8 @@ func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
 
 type holdfastStore struct{ clients []*client.Client }
 
-// openOn returns a function that opens connections to the store, or to a stand-in that answers on another topic; brokers with TLS are
-// verified by the authority in a file.
+// openOn returns a function that opens connections to the store, or to a stand-in that answers on another topic. authority is
+// the file of the authorities for brokers with TLS.
 func openOn(authority, topic string) func(ctx context.Context, addresses []string, connections int) (store, error) {
 	return func(ctx context.Context, addresses []string, connections int) (store, error) {
 		config, err := tlsconfig.Files{CA: authority}.Client()

@@ -135,7 +135,9 @@ func TestTwoHoldersOfOneLockAreCounted(t *testing.T) {
 
 // Notifications out of order are found, a repetition from some point on is not.
 func TestNotificationsOutOfOrderAreFound(t *testing.T) {
-	note := func(n int64) Notification { return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	note := func(n int64) Notification {
+		return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)}
+	}
 	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
 			h := New()
@@ -200,7 +202,9 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	loose := conditions()
 	loose.NotesComplete = false
-	note := func(n int64) Notification { return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)} }
+	note := func(n int64) Notification {
+		return Notification{At: time.Duration(n), Key: "k", Value: "v", Version: version(n)}
+	}
 	for want, order := range map[bool][]int64{true: {1, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
 			h := New()

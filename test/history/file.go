@@ -9,12 +9,12 @@ import (
 
 // line is one line of a history's file: one of its fields is set.
 type line struct {
-	Op     *Op    `json:"op,omitempty"`
-	Client string `json:"client,omitempty"` // of the note
-	Note   *Notification  `json:"note,omitempty"`
-	Gap    *Gap   `json:"gap,omitempty"`
-	Odd    string `json:"odd,omitempty"`
-	Ahead  string `json:"ahead,omitempty"`
+	Op     *Op           `json:"op,omitempty"`
+	Client string        `json:"client,omitempty"` // of the note
+	Note   *Notification `json:"note,omitempty"`
+	Gap    *Gap          `json:"gap,omitempty"`
+	Odd    string        `json:"odd,omitempty"`
+	Ahead  string        `json:"ahead,omitempty"`
 }
 
 // Save writes a history, a JSON object in each line. Nobody may add to it meanwhile.

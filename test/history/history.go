@@ -167,12 +167,12 @@ type Gap struct {
 // History is what all clients saw. The Add methods, NoteCount and Keys are safe for concurrent use; all else is for when the
 // run is over.
 type History struct {
-	mu    sync.Mutex
-	Ops   []*Op
+	mu            sync.Mutex
+	Ops           []*Op
 	Notifications map[string][]Notification // by client
-	Gaps  []Gap
-	Odd   []string // what no client should ever see: replies that cannot be read, for instance
-	Ahead []string // versions from the future
+	Gaps          []Gap
+	Odd           []string // what no client should ever see: replies that cannot be read, for instance
+	Ahead         []string // versions from the future
 }
 
 // New returns an empty history.

@@ -113,10 +113,12 @@ func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
 			if strings.HasPrefix(step.arguments, "lock") {
 				arguments = []string{"lock", "l", "--", "sh", "-c", "exit 7"}
 			}
-			got, code := holdfast(t, target.address, step.stdin, arguments...)
-			if code != step.code || (step.want != "*" && got != step.want) {
-				t.Errorf("holdfast %s: printed %q, code %d; want %q, %d", step.arguments, got, code, step.want, step.code)
-			}
+			t.Run(step.arguments, func(t *testing.T) {
+				got, code := holdfast(t, target.address, step.stdin, arguments...)
+				if code != step.code || (step.want != "*" && got != step.want) {
+					t.Errorf("printed %q, code %d; want %q, %d", got, code, step.want, step.code)
+				}
+			})
 		}
 	})
 }

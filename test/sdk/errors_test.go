@@ -92,9 +92,11 @@ func TestServiceErrorsAreTyped(t *testing.T) {
 		{"timestamp without node", prop("__ts", "1:0:"), sterr.TimestampMalformed},
 		{"malformed token", prop("__ft", "1:2"), sterr.TimestampMalformed},
 	} {
-		p.mangle(c.fn, func() {
-			_, err := p.kv.Set(ctx, key, "x")
-			wantErr(t, c.what, err, c.want)
+		t.Run(c.what, func(t *testing.T) {
+			p.mangle(c.fn, func() {
+				_, err := p.kv.Set(ctx, key, "x")
+				wantErr(t, c.what, err, c.want)
+			})
 		})
 	}
 	p.mangle(func(_ *string, _ *[]byte, o *mqtt.PublishOptions) { o.QoS = 0 }, func() {

@@ -31,8 +31,8 @@ type Config struct {
 	Answer bool
 	// ValueSize is how many bytes a GET is answered with.
 	ValueSize int
-	// Lanes is how many connections replies are published on. Default 2, as a node has.
-	Lanes int
+	// Publishers is how many connections replies are published on. Default 2, as a node has.
+	Publishers int
 	// Connected is called when the responder is ready.
 	Connected func()
 }
@@ -47,14 +47,14 @@ const (
 
 // Run answers until the context ends, or the subscribing connection ends, which is an error.
 func Run(ctx context.Context, config Config) error {
-	if config.Lanes == 0 {
-		config.Lanes = 2
+	if config.Publishers == 0 {
+		config.Publishers = 2
 	}
 	r := &responder{config: config, value: reply(config.ValueSize)}
 	defer r.close()
 	if config.Answer {
-		for i := range config.Lanes {
-			if err := r.addLane(ctx, i); err != nil {
+		for i := range config.Publishers {
+			if err := r.addPublisher(ctx, i); err != nil {
 				return fmt.Errorf("echo: %w", err)
 			}
 		}
@@ -70,32 +70,32 @@ func reply(size int) []byte {
 }
 
 type responder struct {
-	config Config
-	value  []byte // the reply to a GET
-	lanes  []*mqttconn.Publisher
-	conn   *mqttconn.Conn
-	acks   *mqttconn.Acks
-	// underWay counts the replies that the broker has not acknowledged.
-	underWay atomic.Int64
+	config     Config
+	value      []byte // the reply to a GET
+	publishers []*mqttconn.Publisher
+	conn       *mqttconn.Conn
+	acks       *mqttconn.Acks
+	// unacknowledged counts the replies that the broker has not acknowledged.
+	unacknowledged atomic.Int64
 }
 
 func (r *responder) close() {
-	for _, lane := range r.lanes {
-		lane.Close()
+	for _, publisher := range r.publishers {
+		publisher.Close()
 	}
 }
 
-func (r *responder) addLane(ctx context.Context, number int) error {
+func (r *responder) addPublisher(ctx context.Context, number int) error {
 	conn, err := r.config.Dialer.Dial(ctx)
 	if err != nil {
 		return err
 	}
-	lane, err := mqttconn.NewPublisher(ctx, conn, &packets.Connect{
+	publisher, err := mqttconn.NewPublisher(ctx, conn, &packets.Connect{
 		ClientID: fmt.Sprintf("%s-out-%d", r.config.ClientID, number), CleanStart: true, KeepAlive: keepAlive,
 		Username: r.config.Username, UsernameFlag: r.config.Username != "", Password: r.config.Password, PasswordFlag: r.config.Password != nil,
 	}, window)
 	if err == nil {
-		r.lanes = append(r.lanes, lane)
+		r.publishers = append(r.publishers, publisher)
 	}
 	return err
 }
@@ -148,18 +148,18 @@ func (r *responder) received(ctx context.Context, p *paho.Publish) {
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(p.Properties.ResponseTopic)) // never fails
-	lane := r.lanes[hash.Sum32()%uint32(len(r.lanes))]
-	r.underWay.Add(1)
-	done := func(byte, error) { r.underWay.Add(-1) }
-	if err := lane.Publish(ctx, r.answer(p), done); err != nil { // done is not called
-		r.underWay.Add(-1)
+	publisher := r.publishers[hash.Sum32()%uint32(len(r.publishers))]
+	r.unacknowledged.Add(1)
+	done := func(byte, error) { r.unacknowledged.Add(-1) }
+	if err := publisher.Publish(ctx, r.answer(p), done); err != nil { // done is not called
+		r.unacknowledged.Add(-1)
 	}
 }
 
 // flush sends the buffered replies.
 func (r *responder) flush() {
-	for _, lane := range r.lanes {
-		lane.Flush()
+	for _, publisher := range r.publishers {
+		publisher.Flush()
 	}
 }
 
@@ -185,7 +185,7 @@ func (r *responder) coalescingDelay() time.Duration {
 	switch {
 	case !r.config.Answer:
 		return 5 * time.Millisecond
-	case r.underWay.Load() >= enoughToDo:
+	case r.unacknowledged.Load() >= enoughToDo:
 		return 2 * time.Millisecond
 	default:
 		return 0
