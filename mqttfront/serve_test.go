@@ -1,9 +1,9 @@
 package mqttfront
 
 import (
-	"bufio"
 	"context"
 	"errors"
+	"holdfast/internal/mqttconn/mqtttest"
 	"net"
 	"strings"
 	"sync"
@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-
-	"holdfast/internal/mqttconn"
 )
 
 // fakeBroker accepts connections and counts what is published on them.
@@ -36,29 +34,17 @@ func (b *fakeBroker) count(add func()) {
 }
 
 func (b *fakeBroker) serve(conn net.Conn) {
-	defer func() {
-		_ = conn.Close()
-		b.count(func() { b.open-- })
-	}()
+	defer b.count(func() { b.open-- })
 	b.count(func() { b.open++ })
-	reader := bufio.NewReader(conn)
-	for {
-		packet, err := mqttconn.ReadPacket(reader, 1<<20)
-		if err != nil {
-			return
-		}
-		switch content := packet.Content.(type) {
+	mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
+		switch packet.Content.(type) {
 		case *packets.Connect:
 			b.count(func() { b.connects++ })
-			_, err = (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn)
 		case *packets.Publish:
 			b.count(func() { b.publishes++ })
-			_, err = (&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}).WriteTo(conn)
 		}
-		if err != nil {
-			return
-		}
-	}
+		return nil, true
+	})
 }
 
 // confirmations answers Confirm as a test wants.

@@ -1,7 +1,6 @@
 package presence
 
 import (
-	"bufio"
 	"log/slog"
 	"net"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/mqttfront/broker"
 )
 
@@ -26,18 +26,12 @@ func TestWatcherTriesTheNextBrokerAfterARefusedSubscription(t *testing.T) {
 		if err != nil {
 			return
 		}
-		reader := bufio.NewReader(conn)
-		for _, reply := range []packets.Packet{
-			&packets.Connack{Properties: &packets.Properties{}},
-			&packets.Suback{PacketID: 1, Reasons: []byte{0, 0x87}, Properties: &packets.Properties{}},
-		} {
-			if _, err := mqttconn.ReadPacket(reader, maxPacket); err != nil {
-				t.Error(err)
+		mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
+			if subscribe, ok := packet.Content.(*packets.Subscribe); ok {
+				return &packets.Suback{PacketID: subscribe.PacketID, Reasons: []byte{0, 0x87}, Properties: &packets.Properties{}}, true
 			}
-			if _, err := reply.WriteTo(conn); err != nil {
-				t.Error(err)
-			}
-		}
+			return nil, true
+		})
 	}()
 	addresses := make([]mqttconn.Address, 2)
 	for i, l := range []net.Listener{refusing, other} {

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -18,6 +17,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/mqttfront/wire"
 )
 
@@ -40,28 +40,17 @@ func (b *fakeBroker) connect(ctx context.Context, clientID string) (*mqttconn.Pu
 }
 
 func (b *fakeBroker) serve(conn net.Conn) {
-	defer func() { _ = conn.Close() }()
-	for reader := bufio.NewReader(conn); ; {
-		packet, err := mqttconn.ReadPacket(reader, 1<<20)
-		if err != nil {
-			return
-		}
-		switch content := packet.Content.(type) {
-		case *packets.Connect:
-			_, err = (&packets.Connack{Properties: &packets.Properties{}}).WriteTo(conn)
-		case *packets.Publish:
-			if content.Topic == b.poison {
-				return
+	mqtttest.Serve(conn, func(packet *packets.ControlPacket) (packets.Packet, bool) {
+		if publish, ok := packet.Content.(*packets.Publish); ok {
+			if publish.Topic == b.poison {
+				return nil, false
 			}
 			b.mu.Lock()
-			b.published = append(b.published, content.Topic)
-			b.mu.Unlock()
-			_, err = (&packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}).WriteTo(conn)
+			defer b.mu.Unlock()
+			b.published = append(b.published, publish.Topic)
 		}
-		if err != nil {
-			return
-		}
-	}
+		return nil, true
+	})
 }
 
 // topics returns what was published.
