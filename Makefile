@@ -109,7 +109,7 @@ chaos: chaos-packages ## real containers under faults for DURATION: SEED, NODES;
 	$(CHAOS) run --seed $(SEED) --nodes $(if $(filter 0,$(NODES)),5,$(NODES)) --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) --report $(CURDIR)/$(DIR) --ingest "$(INGEST)" --faults "$(FAULTS)" --mutant "$(MUTANT)"
 
 chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
-	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --ingest "$(INGEST)" --report $(CURDIR)/$(DIR)-smoke
+	$(CHAOS) run --smoke --seed $(SEED) --nodes 3 --duration 90s --ingest "$(INGEST)" --mutant "$(MUTANT)" --report $(CURDIR)/$(DIR)-smoke
 
 chaos-check: ## judge an old run again: DIR
 	$(CHAOS) check $(abspath $(DIR))

@@ -43,7 +43,7 @@ func (c *commands) end(l *leadership) {
 	c.proposer.Store(nil)
 }
 
-// serving reports whether this node can propose and read as the leader. It becomes true shortly before Observer.Serve is called.
+// serving reports whether this node can propose and read as the leader. It becomes true before Observer.Serve is called.
 func (c *commands) serving() bool { return c.leadership.Load() != nil }
 
 // confirm returns nil when this node was the leader of its term at some moment after the call.

@@ -46,13 +46,13 @@ func TestThreeNodesAgree(t *testing.T) {
 	for i := range 300 {
 		r := newReply()
 		if !n.Propose(set(fmt.Sprint("k", i%7), fmt.Sprint(i)), r) {
-			t.Fatal("not taken up")
+			t.Fatal("Propose returned false")
 		}
 		wait.Go(func() { <-r.done })
 	}
 	n.Flush()
 	wait.Wait()
-	if value, err := n.get("k5"); value != "299" && err != nil {
+	if value, err := n.get("k5"); value != "299" || err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
 	want := n.Status().State
@@ -68,13 +68,19 @@ func TestThreeNodesAgree(t *testing.T) {
 			t.Errorf("%s: %d entries, %+v", m.ID(), entries, m.Status().State)
 		}
 	}
-	var hashes []uint64
-	for _, m := range members {
-		hashes = append(hashes, m.Status().State.Hash)
-	}
-	if leader := n.Status().State; leader.Index == want.Index && (hashes[0] != hashes[1] || hashes[1] != hashes[2]) {
-		t.Errorf("hashes %v", hashes)
-	}
+	waitFor(t, "all members have one index, and then one hash", func() bool {
+		states := make([]fsm.Status, len(members))
+		for i, m := range members {
+			states[i] = m.Status().State
+		}
+		if states[0].Index != states[1].Index || states[1].Index != states[2].Index {
+			return false
+		}
+		if states[0].Hash != states[1].Hash || states[1].Hash != states[2].Hash {
+			t.Errorf("%+v", states)
+		}
+		return true
+	})
 }
 
 // Commands are batched: while an entry is on its way, the next one gathers.
@@ -115,8 +121,8 @@ func (l *gatedLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
-// A leader whose disk was held up for longer than outcomes are remembered may have copies of forgotten writes in its queue: what waited there for
-// too long is not executed, unless its outcome is known.
+// A leader whose disk was held up for longer than outcomes are remembered may have copies of forgotten writes in its queue. A write with an identity
+// that waited longer than ProposalAge is refused, unless its outcome is in the dedup table.
 func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
 	n := leader(t, startCluster(t, 1, func(c *Config, w *Environment) {
@@ -153,7 +159,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	}
 }
 
-// Idle or not, a key expires in time.
+// A key expires in time without any traffic.
 func TestIdleKeyExpiresInTime(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
@@ -245,7 +251,7 @@ func (a answers) Call(context.Context, raft.Server, peer.Method, []byte) ([]byte
 	return peer.EncodeTerm(a.term, 0), a.err
 }
 
-// † One node with a wrong clock changes nothing, leader or not.
+// † The leader's own wrong clock does not move the cluster clock.
 func TestClusterClockIsTheMedian(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
@@ -262,8 +268,8 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 	}
 }
 
-// A leader that can ask one member of two, whose clock is wrong, goes by what the other one said before.
-func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
+// A member that does not answer counts with its last known clock, so one wrong clock of the two that answer moves nothing.
+func TestUnansweredMemberKeepsItsLastClock(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
 	n.watch.recordAnswers(n.pollForTest(t.Context()))
@@ -273,7 +279,7 @@ func TestOneWrongClockOfFewChangesNothing(t *testing.T) {
 			if len(answered) != 2 {
 				t.Fatalf("%d members answered", len(answered))
 			}
-			n.watch.recordAnswers(answered)
+			n.watch.recordAnswers(maps.Clone(answered)) // it keeps the map
 			ids := slices.Sorted(maps.Keys(answered))
 			delete(answered, ids[0])
 			off := answered[ids[1]]
@@ -436,8 +442,8 @@ func TestSettingsAreOfferedOnce(t *testing.T) {
 	}
 }
 
-// What a new version of the log adds to the settings is offered when it is in force, and nothing else of older settings with it.
-func TestNewSettingsAreOfferedAlone(t *testing.T) {
+// When a version of the log that has a new setting is in force, the leader offers that setting alone: others stay as they were set since.
+func TestVersionRaiseOffersOnlyNewSettings(t *testing.T) {
 	stores := memoryStores()
 	offered := func(keys, watchesPerClient int64) func(*Config, *Environment) {
 		return func(c *Config, _ *Environment) {
@@ -448,7 +454,7 @@ func TestNewSettingsAreOfferedAlone(t *testing.T) {
 		n.View(func(m *fsm.Machine) { s, _ := m.Settings(); limits = s.Limits })
 		return limits
 	}
-	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, offered(5, 0)) // as a binary that knows no shares
+	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores, offered(5, 0)) // as a binary that does not know WatchesPerClient
 	n := leader(t, m)
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7 // as another node has set it since
@@ -456,7 +462,7 @@ func TestNewSettingsAreOfferedAlone(t *testing.T) {
 	_ = m.Close(t.Context())
 	m = startMember(t, NewNetwork(), "n1", nil, stores, offered(5, 100))
 	n = leader(t, m)
-	waitFor(t, "the share is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
+	waitFor(t, "WatchesPerClient is in force", func() bool { return inForce(n).WatchesPerClient == 100 })
 	if keys := inForce(n).Keys; keys != 7 {
 		t.Errorf("older settings came back: keys %d", keys)
 	}
@@ -494,11 +500,11 @@ func TestIdentityBelongsToItsLog(t *testing.T) {
 
 func TestConfigErrorsNameFieldAndReason(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`ID is "": must not be empty`:  func(c *Config) { c.ID = "" },
-		"Proposals.InFlight is 0":      func(c *Config) { c.Proposals.InFlight = 0 },
-		"Proposals.BatchBytes is -1":   func(c *Config) { c.Proposals.BatchBytes = -1 },
-		"Timing.LeaderLease is 1h0m0s": func(c *Config) { c.Timing.LeaderLease = time.Hour },
-		"Timing.Election is 1ms":       func(c *Config) { c.Timing.Election = time.Millisecond },
+		`cluster config: ID is "": must not be empty`: func(c *Config) { c.ID = "" },
+		"Proposals.InFlight is 0":                     func(c *Config) { c.Proposals.InFlight = 0 },
+		"Proposals.BatchBytes is -1":                  func(c *Config) { c.Proposals.BatchBytes = -1 },
+		"Timing.LeaderLease is 1h0m0s":                func(c *Config) { c.Timing.LeaderLease = time.Hour },
+		"Timing.Election is 1ms":                      func(c *Config) { c.Timing.Election = time.Millisecond },
 	} {
 		t.Run(want, func(t *testing.T) {
 			config := DefaultConfig()

@@ -10,20 +10,21 @@ import (
 	"holdfast/fsm"
 )
 
-// errStaged says that the parts that were proposed are discarded.
-var errStaged = errors.New("the leader changed meanwhile")
+// errStageDiscarded says that a new leader discarded the staged parts.
+var errStageDiscarded = errors.New("the leader changed meanwhile")
 
-// withoutKind keeps the text of an error and not what it matches: that a part is in doubt does not put the whole in doubt.
-func withoutKind(err error) error { return errors.New(err.Error()) }
+// withoutSentinels drops what an error wraps: if the outcome of one part is unknown, that of the whole restore is not.
+func withoutSentinels(err error) error { return errors.New(err.Error()) }
 
 // maxRestore bounds a snapshot that is restored: it is in memory for a while, on every member.
 const maxRestore = 4 << 30
 
 // Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every
-// replica does it at the same index, or none. The clocks become the later ones of both, so that no version is given twice and
-// cluster time does not go back. A damaged snapshot is refused, and so is one of a newer version. Only the leader can do it.
-// It is refused while a version of the log is in force that cannot hold it. ErrRefused, ErrNotDone and ErrNotLeader mean that nothing was changed; on
-// a node that does not lead the error is ErrNotDone. After ErrOutcomeUnknown, or the context's error, the outcome is unknown.
+// replica does it at the same index, or none. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and
+// cluster time does not go back. A damaged snapshot is refused, and so is one that the version of the log in force cannot hold.
+//
+// Only the leader can do it; any other node returns ErrNotDone once the snapshot has passed its checks. Nothing was changed if the error wraps
+// ErrRefused, ErrNotDone or ErrNotLeader. After any other error the outcome is unknown.
 func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(snapshot, maxRestore+1))
 	if err != nil {
@@ -57,10 +58,10 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 		part := data[offset:min(offset+fsm.MaxStage, len(data))]
 		result, err := s.execute(ctx, fsm.Command{Kind: fsm.KindStage, Nonce: nonce, Offset: uint64(offset), Value: part})
 		if err == nil && result.Code != fsm.CodeOK {
-			err = errStaged
+			err = errStageDiscarded
 		}
 		if err != nil { // only KindRestore replaces keys, and it was not proposed: nothing is changed
-			return fmt.Errorf("%w: %w", peer.ErrNotDone, withoutKind(err))
+			return fmt.Errorf("%w: %w", peer.ErrNotDone, withoutSentinels(err))
 		}
 	}
 	result, err := s.execute(ctx, fsm.Command{Kind: fsm.KindRestore, Nonce: nonce, Offset: uint64(len(data))})
@@ -68,7 +69,7 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	if result.Code != fsm.CodeOK {
-		return fmt.Errorf("%w: %w", peer.ErrNotDone, errStaged)
+		return fmt.Errorf("%w: %w", peer.ErrNotDone, errStageDiscarded)
 	}
 	replaced = true
 	s.log.Warn("the keys were replaced by those of a snapshot", "keys", status.Keys, "snapshot_index", status.Index)

@@ -10,8 +10,8 @@ import (
 type Status struct {
 	ID       raft.ServerID
 	Role     string // leader, follower, candidate or shutdown
-	Serving  bool   // leads, and has begun to serve
-	Behind   bool   // has not applied what the leader had applied a second ago, or has not heard of the leader yet
+	Serving  bool   // accepts proposals and reads: LeaderStart is applied, and Observer.Serve may not have been called yet
+	Behind   bool   // has not applied what the leader had applied at the poll before, or was never compared with a leader; false while Serving
 	Learning bool   // is a member that does not vote yet, and is to
 	Term     uint64 // of raft
 	LeaderID raft.ServerID

@@ -21,8 +21,9 @@ const indexHeaderSize = 8
 // so it is sealed, and the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
 //
 //   - The segment was sealed, and the crash came before the metadata was written. mendWAL writes it, as raft-wal would have.
-//   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index; or the segment was sealed early, without
-//     entries, to cut the log. mendWAL erases the index.
+//   - The write that was to seal the segment was torn, so raft-wal ignores its entries, but not its index. Or a
+//     truncation of the end wrote an index and a commit alone (ForceSeal), and the crash came before the metadata was written. mendWAL erases the
+//     index.
 //
 // It is called before wal.Open. meta is not open yet, or open at the path.
 func mendWAL(path string, meta *metadb.BoltMetaDB) error {
@@ -64,10 +65,10 @@ func mendNewestSegment(path string, meta *metadb.BoltMetaDB) error {
 	return meta.CommitState(state)
 }
 
-// endOfSegment returns the last entry that raft-wal finds in a segment that is not sealed, and where its index begins, 0 without one. It ignores the
-// index that begins at without, and what was written with it, unless without is 0.
-func endOfSegment(path string, info types.SegmentInfo, without uint64) (last, indexStart uint64, err error) {
-	tail, err := segment.NewFiler(path, maskedFiles{walfs.New(), without}).RecoverTail(info)
+// endOfSegment returns the last entry that raft-wal finds in a segment that is not sealed, and where its index begins, 0 without one. If
+// ignoredIndex is not 0, it ignores the index that begins there and what was written with it.
+func endOfSegment(path string, info types.SegmentInfo, ignoredIndex uint64) (last, indexStart uint64, err error) {
+	tail, err := segment.NewFiler(path, maskedFiles{walfs.New(), ignoredIndex}).RecoverTail(info)
 	if err != nil {
 		return 0, 0, err
 	}

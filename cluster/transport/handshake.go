@@ -58,7 +58,7 @@ var (
 	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
 	ErrOtherMember = fmt.Errorf("%w: another member listens there", peer.ErrUnreachable)
 	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", peer.ErrUnreachable)
-	ErrNotAMember  = fmt.Errorf("%w: this node is no member, it says", peer.ErrUnreachable)
+	ErrNotAMember  = fmt.Errorf("%w: it does not know this node as a member", peer.ErrUnreachable)
 )
 
 func (r refusal) err() error {
@@ -114,7 +114,7 @@ func readMessage(r io.Reader, message any) error {
 	return nil
 }
 
-// greet opens a connection on the caller's side. It returns who listens.
+// greet sends the hello and reads the answer. It returns the listener's id.
 func (d *dialer) greet(conn net.Conn, k kind, to raft.ServerID) (raft.ServerID, error) {
 	ours := hello{
 		Protocol: protocolVersion, Cluster: d.config.Cluster, Kind: k, To: to, From: d.config.ID, Address: d.config.Advertise,
@@ -135,7 +135,7 @@ type admitter struct {
 	standing func(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
-// admit opens a connection on the listener's side. A caller without a certificate of the authorities gets no answer: the
+// admit reads the hello and answers it. A caller without a certificate of the authorities gets no answer: the
 // handshake of TLS fails before.
 func (a admitter) admit(conn net.Conn) (hello, error) {
 	var theirs hello
@@ -147,7 +147,7 @@ func (a admitter) admit(conn net.Conn) (hello, error) {
 		return theirs, err
 	}
 	if refused != "" {
-		return theirs, fmt.Errorf("refused %s at %s for its %s", theirs.From, theirs.Address, refused)
+		return theirs, fmt.Errorf("refused a connection from %s at %s to %q: %s", theirs.From, theirs.Address, theirs.To, refused)
 	}
 	return theirs, nil
 }

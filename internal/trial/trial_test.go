@@ -8,14 +8,14 @@ import (
 )
 
 // Without an admin API or a health port there is no address to show.
-func TestWhatDoesNotListenHasNoAddress(t *testing.T) {
+func TestAddressIsEmptyWithoutAListener(t *testing.T) {
 	c := &Cluster{}
 	if c.Admin() != "" || c.Health() != "" {
 		t.Errorf("admin %q, health %q", c.Admin(), c.Health())
 	}
 }
 
-// A first start that ended before any node had a log is begun again. One that ended in between is not: the other nodes would get new ids.
+// A folder in which only some nodes have logs is refused: the other nodes would get new ids, which those logs do not name.
 func TestFolderMustHaveTheLogsOfAllNodesOrOfNone(t *testing.T) {
 	for name, test := range map[string]struct {
 		files []string

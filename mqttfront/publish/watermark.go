@@ -2,8 +2,11 @@ package publish
 
 import "sort"
 
-// Watermark is the delivery watermark of a leadership: the log index up to which everything that goes out is published. Outputs are added in the
-// order of the log, except for those at an index that was added before. The zero value is ready for use. It is not safe for concurrent use.
+// Watermark is the delivery watermark of a leadership: the log index up to which no output is outstanding. The zero value is ready for use. It is not
+// safe for concurrent use.
+//
+// An index that is added is not below the watermark, and all outputs of an entry are added before the first Done of that entry. So the watermark never
+// passes an output that is not added yet.
 type Watermark struct {
 	entries []markedEntry // ascending; the first has something left
 	index   uint64

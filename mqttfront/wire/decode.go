@@ -21,7 +21,7 @@ type Request struct {
 	Size               int       // approximate memory of the request, in bytes
 }
 
-// Verdict is what a front end does with a message, in the order of the checks.
+// Verdict is what a front end does with a message.
 type Verdict uint8
 
 const (
@@ -40,7 +40,7 @@ const (
 	ReasonExpired          = "expired"
 )
 
-// MaxPayload is the largest payload that is parsed, in bytes. A larger one is over the quota under every setting.
+// MaxPayload is the largest payload that is parsed, in bytes. A larger one is refused with ErrorQuota, whatever the limits are.
 const MaxPayload = 16 << 20
 
 // RequestOverhead is the memory that a request needs beyond its bytes, approximately, in bytes.
@@ -56,8 +56,9 @@ type Decoder struct {
 }
 
 // Decode fills in a request from a message that arrived at a time. It returns how long the request is worth answering, if it is executed or answered,
-// and the reason if not. The command's BrokerTime is left alone. A QoS of origin other than 0 is that of the publisher.
-func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, origin byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
+// and the reason if not. The command's BrokerTime is left alone. publisherQoS is the QoS
+// with which the client published, as the broker reports it; 0 is unknown.
+func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
 	topic := message.Properties.ResponseTopic
 	if topic == "" {
 		return 0, VerdictIgnore, ReasonNoResponseTopic
@@ -85,13 +86,13 @@ func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, origin byte, 
 		r.Command.Dialect = fsm.SDK
 	}
 	r.Command.ID = requestID(claimedID(p.sourceID, topic), message, p.timestamp, p.token)
-	return ttl, d.decodeCommand(message, &p, origin, r), ""
+	return ttl, d.decodeCommand(message, &p, publisherQoS, r), ""
 }
 
 // decodeCommand decodes what is not about who asks and where the reply goes.
-func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, origin byte, r *Request) Verdict {
+func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, publisherQoS byte, r *Request) Verdict {
 	switch {
-	case message.QoS != 1 || origin > 1:
+	case message.QoS != 1 || publisherQoS > 1:
 		r.Command.Error = fsm.ErrorQoS
 		return VerdictAnswer
 	case len(r.Correlation) == 0:
@@ -124,8 +125,8 @@ func messageSize(message *paho.Publish) int {
 	return size
 }
 
-// addTimes reads the timestamp and the fencing token of commands that use them. A request that lacks one, or has a malformed one, is an error only if
-// its sizes are valid, which the state machine decides.
+// addTimes reads the timestamp and the fencing token of commands that use them. A SET without a timestamp, and a malformed or repeated
+// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides.
 func addTimes(command *fsm.Command, p *properties) {
 	fail := func(code fsm.ErrorCode) {
 		if command.LateError == fsm.NoError {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,7 +18,7 @@ import (
 // runOnce runs a cluster under faults and judges it. Unless o.keep is set, the containers are taken down, and what they wrote is
 // removed if no promise was broken and nothing failed.
 func runOnce(ctx context.Context, o options) error {
-	o.command = o.again()
+	o.command = o.repeatCommand()
 	if err := makeRoom(o.folder); err != nil {
 		return err
 	}
@@ -56,8 +57,8 @@ func runOnce(ctx context.Context, o options) error {
 	return nil
 }
 
-// again is the command that runs the same faults.
-func (o *options) again() string {
+// repeatCommand returns the command that runs the same faults.
+func (o *options) repeatCommand() string {
 	suffix := ""
 	if o.ingest == "leader" {
 		suffix = " INGEST=leader"
@@ -88,8 +89,13 @@ func markViolated(folder string) error {
 
 // makeRoom makes an empty folder. What another run has left there is removed, unless it is marked as violated: then it gets another name.
 func makeRoom(folder string) error {
+	info, err := os.Stat(folder)
 	switch {
-	case !exists(folder):
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is no folder", folder)
 	case exists(filepath.Join(folder, violated)):
 		if err := os.Rename(folder, fmt.Sprintf("%s-violated-%d", folder, time.Now().Unix())); err != nil {
 			return err
@@ -106,7 +112,7 @@ func makeRoom(folder string) error {
 	return os.MkdirAll(folder, 0o755)
 }
 
-// live runs the cluster: it starts it, injects the faults, waits until it has healed and judges it.
+// live starts the cluster, injects the faults, heals them, and collects the replicas' hashes and the last reads.
 func (w *world) live(ctx context.Context) error {
 	if err := w.up(ctx); err != nil {
 		return err
@@ -131,7 +137,7 @@ func (w *world) live(ctx context.Context) error {
 	}
 	shown := w.progress(ctx)
 	w.disturb(ctx, plan)
-	w.recover(ctx)
+	w.awaitService(ctx)
 	if w.smoke {
 		sleep(ctx, w.duration-w.now())
 	}
@@ -139,7 +145,7 @@ func (w *world) live(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return w.quiet(ctx)
+	return w.stopAndCollect(ctx)
 }
 
 // progress prints a line now and then, until it is told to stop.
@@ -161,8 +167,8 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 	return func() { cancel(); printing.Wait() }
 }
 
-// recover waits until there is service again, after the last fault.
-func (w *world) recover(ctx context.Context) {
+// awaitService waits until there is service again, after the last fault.
+func (w *world) awaitService(ctx context.Context) {
 	if err := w.healAll(ctx); err != nil {
 		w.fail("healing: %v", err)
 	}
@@ -171,8 +177,8 @@ func (w *world) recover(ctx context.Context) {
 	}
 }
 
-// quiet lets the clients end, and looks at what is there then.
-func (w *world) quiet(ctx context.Context) error {
+// stopAndCollect lets the clients end, and collects what the judge needs.
+func (w *world) stopAndCollect(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/over", nil, 2*time.Minute); err != nil {
 		w.fail("the clients do not end: %v", err)
 	}
@@ -215,9 +221,9 @@ func (w *world) saveLogs(ctx context.Context) {
 
 // dropData removes the machines' disks: of a run without violations nobody needs them.
 func (w *world) dropData() error {
-	var faults error
+	var errs error
 	for _, m := range w.machines {
-		faults = errors.Join(faults, os.RemoveAll(m.folder))
+		errs = errors.Join(errs, os.RemoveAll(m.folder))
 	}
-	return errors.Join(faults, os.RemoveAll(filepath.Join(w.folder, "broker")))
+	return errors.Join(errs, os.RemoveAll(filepath.Join(w.folder, "broker")))
 }
