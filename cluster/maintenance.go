@@ -40,7 +40,7 @@ func (m *maintenance) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if m.self.brokerDownFor() >= brokerDownLimit {
-			m.transferWithoutBroker(ctx)
+			m.transferIfBrokerDown(ctx)
 		}
 		m.raiseVersion(ctx)
 		m.appendAfterConfigChange(ctx)
@@ -61,8 +61,8 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 	}
 }
 
-// transferWithoutBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
-func (m *maintenance) transferWithoutBroker(ctx context.Context) {
+// transferIfBrokerDown transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
+func (m *maintenance) transferIfBrokerDown(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
 	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -32,14 +31,6 @@ type Node struct {
 	lifecycle   lifecycle
 }
 
-// lifecycle ends what a node has begun.
-type lifecycle struct {
-	stop    context.CancelFunc
-	workers sync.WaitGroup
-	closing sync.Once
-	closed  error
-}
-
 // Membership changes the members of the cluster, and transfers its leadership.
 func (n *Node) Membership() *membership.Membership { return n.members }
 
@@ -52,19 +43,18 @@ func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log and reports whether it was taken up. It is proposed after the next Flush at the latest, and either the observer's Applied gets the
-// tag or its Failed does, exactly once. The command's byte slices must not change any more.
+// Propose queues a command for the log, and reports whether it did. It is proposed at the latest when Flush was called and no entry is in flight. If
+// Propose returns true, either the observer's Applied gets the tag or its Failed does, exactly once. The command's byte slices must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
 
-// Read queues a GET and reports whether it was taken up. It is read after the next Flush at the latest, and either the observer's ReadDone gets the tag or its Failed
-// does, exactly once.
+// Read queues a GET or a SCAN, and reports whether it did. It is read after the next Flush at the latest. If Read returns true, either the observer's
+// ReadDone gets the tag or its Failed does, exactly once.
 func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read(command, tag) }
 
-// Flush sends on their way what Propose and Read have queued: what comes in a burst makes one log entry, and one round of reads.
+// Flush wakes the proposer and the readers. Commands that were queued before it share log entries, and reads share rounds.
 func (n *Node) Flush() { n.commands.flush() }
 
-// SetPublished says that everything up to the log index was published in the leadership that serves. The mark goes into the log with its next
-// entry. Where no leadership proposes it is lost, and the next leader publishes again.
+// SetPublished raises the delivery watermark of the current leadership. Its next entry carries it. Without a leadership the call has no effect.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
 // Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown or the
@@ -76,11 +66,12 @@ func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, er
 // Confirm returns nil when this node was the leader of its term at some moment after the call.
 func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ctx) }
 
-// View runs f with the state, beside readers but not beside Applied and ReadDone. f must be quick, and keep nothing.
+// View runs f with the state read-locked: at the same time as other Views and as ReadDone, never as Applied or Restored. f must be quick, and keep
+// nothing.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
-// Wall returns the cluster's clock, the median of its members', in milliseconds since the Unix epoch; 0 while it is not known. Only a
-// leader keeps it up.
+// Wall returns the cluster's clock, the lower median of its members', in milliseconds since the Unix epoch. It is 0 until a majority of the voters has
+// answered one poll. Every member updates it at each poll.
 func (n *Node) Wall() int64 { return n.clock.now() }
 
 // ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
@@ -93,9 +84,9 @@ func (n *Node) Alone() bool { return n.self.alone() }
 // the context ends: what gets lost is lost.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
-// from one goroutine per member. It returns when each member has given everything or failed, a little after a majority has given everything, or when the
-// context ends.
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each
+// member, from one goroutine per member. It returns when each member has given everything or failed, 50 ms after more than half of all members
+// (this one and non-voters included) have given everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }

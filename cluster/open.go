@@ -35,7 +35,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Peers,
 		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
 	}
-	run := n.lifecycle.workers.Go
+	run := n.lifecycle.start
 	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: run}
 	n.commands = &commands{observer: observer, confirmTerm: confirmer.confirm}
 	log, err := n.openRaft(config)

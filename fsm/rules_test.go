@@ -64,7 +64,7 @@ func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 	l.want("above it", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = hlc.Timestamp{Wall: startWall + 1_000_000, Counter: 30, NodeID: "c"} })), CodeError, ErrorTimestampSkew)
 }
 
-// The checks answer in the order of the protocol. Each row breaks one more rule than the row before, an earlier one.
+// The checks answer in the order of the protocol. Each row breaks one more rule than the row before, an earlier one, so the rows do not run alone.
 func TestOrderOfChecks(t *testing.T) {
 	l := newLeader(t)
 	deny, _ := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
@@ -143,6 +143,7 @@ func TestCommandBeforeAVersion(t *testing.T) {
 	}
 }
 
+// Each row builds on the rows before.
 func TestFencingTokensOfAKeyOnlyGrow(t *testing.T) {
 	l := newLeader(t)
 	w := l.wall

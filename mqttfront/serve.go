@@ -8,7 +8,7 @@ import (
 	"holdfast/mqttfront/role"
 )
 
-// Serve implements the leader's part: it takes over the outgoing connections, answers what the last leader left unanswered,
+// Serve implements the leader's part: it takes over the publishing connections, answers what the last leader left unanswered,
 // and then whatever comes, until the context ends. The error says why it ended.
 func (f *Front) Serve(ctx context.Context, term uint64) error {
 	select {

@@ -3,7 +3,6 @@ package mqttfront
 import (
 	"context"
 	"errors"
-	"holdfast/internal/mqttconn/mqtttest"
 	"net"
 	"strings"
 	"sync"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/internal/mqttconn/mqtttest"
 )
 
 // fakeBroker accepts connections and counts what is published on them.

@@ -17,7 +17,7 @@ import (
 // proposal is a command on its way into the log.
 type proposal struct {
 	command fsm.Command
-	tag     any           // the caller's; returned by TakeTags or Failed, exactly once
+	tag     any           // the caller's; returned by Applied or Failed, exactly once
 	queued  time.Duration // relative to Leadership.StartMonotonic
 }
 

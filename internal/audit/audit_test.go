@@ -236,6 +236,25 @@ func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	}
 }
 
+// A crash between the moves of a rotation loses no line either: the next start finishes it.
+func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
+	c := config(t)
+	l := open(t, c)
+	l.Applied(outcome(1, fsm.Result{Code: fsm.CodeOK}, set("k")))
+	closeLog(t, l)
+	if err := os.Rename(c.File, c.File+".last"); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, c)
+	if l.changes.last != (place{1, 1, 0}) {
+		t.Errorf("the last place is %+v", l.changes.last)
+	}
+	closeLog(t, l)
+	if found := records(t, c.File+".1"); len(found) != 1 {
+		t.Errorf("%+v", found)
+	}
+}
+
 // If a file cannot be moved, lines go on in the current one, and none is lost.
 func TestFailedRotationLosesNoLine(t *testing.T) {
 	c := config(t)
@@ -248,9 +267,11 @@ func TestFailedRotationLosesNoLine(t *testing.T) {
 		l.Applied(outcome(index+1, fsm.Result{Code: fsm.CodeOK}, set("k")))
 	}
 	closeLog(t, l)
-	found := records(t, c.File)
-	if _, err := os.Stat(c.File + ".1"); err == nil {
-		found = append(records(t, c.File+".1"), found...)
+	var found []Record
+	for _, name := range []string{".1", ".last", ""} {
+		if _, err := os.Stat(c.File + name); err == nil {
+			found = append(found, records(t, c.File+name)...)
+		}
 	}
 	if len(found) != 50 {
 		t.Errorf("%d of 50 lines", len(found))

@@ -24,6 +24,9 @@ func openFiles(config Config) (*files, place, error) {
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
 		return nil, place{}, err
 	}
+	if err := f.keepLast(); err != nil { // a rotation was interrupted
+		return nil, place{}, err
+	}
 	file, err := openFile(config.File)
 	if err != nil {
 		return nil, place{}, err
@@ -120,35 +123,41 @@ func (f *files) rotate() {
 	}
 }
 
-// replace opens the next file before it moves any: each attempt that fails after the moves would push out a kept file.
+// replace puts the next file in the place of the current one, and the current one in the place of FILE.1. Steps that may fail come before the first
+// step that pushes out a kept file. A crash or an error in between leaves FILE.last, which the next attempt and openFiles keep.
 func (f *files) replace() error {
-	name := f.config.File + ".next"
+	if err := f.keepLast(); err != nil { // it failed before, and must not be overwritten
+		return err
+	}
+	name, last := f.config.File+".next", f.config.File+".last"
 	next, err := openFile(name)
 	if err != nil {
 		return err
 	}
 	err = f.file.Sync()
-	if err == nil {
-		err = f.move()
+	if err == nil && f.config.Files > 0 {
+		err = os.Rename(f.config.File, last)
 	}
 	if err == nil {
-		err = os.Rename(name, f.config.File)
+		if err = os.Rename(name, f.config.File); err != nil && f.config.Files > 0 {
+			err = errors.Join(err, os.Rename(last, f.config.File))
+		}
 	}
 	if err != nil {
 		return errors.Join(err, next.Close(), os.Remove(name))
 	}
 	_ = f.file.Close() // it was synced
 	f.file, f.size = next, 0
-	return nil
+	return f.keepLast()
 }
 
-// move gives the file, and those before it, their next names. It does nothing if the file has been moved already.
-func (f *files) move() error {
-	if _, err := os.Lstat(f.config.File); errors.Is(err, fs.ErrNotExist) || f.config.Files == 0 {
-		return nil // with no file to keep, the next one takes the file's name
+// keepLast gives FILE.last the name FILE.1, and the kept files their next names, where there is a FILE.last.
+func (f *files) keepLast() error {
+	if _, err := os.Lstat(f.config.File + ".last"); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	for number := f.config.Files; number > 0; number-- {
-		from := f.config.File
+		from := f.config.File + ".last"
 		if number > 1 {
 			from = f.name(number - 1)
 		}

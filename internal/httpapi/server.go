@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// Server is an HTTP server that runs until it is closed. It is safe for concurrent use.
+// Server is an HTTP server that runs until it is closed. Close must be called once; Address is safe for concurrent use.
 type Server struct {
 	server   *http.Server
 	listener net.Listener

@@ -3,6 +3,7 @@ package mqttconn
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// selfSigned returns the configuration of a server that clients of this file's tests do not verify.
-func selfSigned(t *testing.T) *tls.Config {
+// serverTLS returns a server's TLS configuration. The clients of this file's tests do not verify its certificate.
+func serverTLS(t *testing.T) *tls.Config {
 	t.Helper()
 	authority := testcert.NewAuthority(t)
 	authority.Issue("broker", "127.0.0.1")
@@ -24,12 +25,13 @@ func selfSigned(t *testing.T) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{certificate}}
 }
 
-// What follows a boundary is in another TLS record than what was published before it.
-func TestBoundaryBeginsARecord(t *testing.T) {
+// What is published after StartRecord is in another TLS record than what was published before it.
+func TestStartRecordSeparatesTLSRecords(t *testing.T) {
 	near, far := net.Pipe()
 	records := make(chan []byte, 10)
-	config := selfSigned(t)
+	config := serverTLS(t)
 	go func() {
+		defer close(records)
 		conn := tls.Server(far, config)
 		defer func() { _ = conn.Close() }()
 		if _, err := packets.ReadPacket(conn); err != nil {
@@ -62,14 +64,18 @@ func TestBoundaryBeginsARecord(t *testing.T) {
 	p.StartRecord()
 	publish("c")
 	p.Flush()
+	separate := false
 	for record := range records { // how many there are before is the writer's business
 		if !bytes.Contains(record, []byte("c")) {
 			continue
 		}
-		if bytes.ContainsAny(record, "ab") {
-			t.Errorf("what was published before the boundary is in one record with what came after: %q", record)
+		if separate = true; bytes.ContainsAny(record, "ab") {
+			t.Errorf("what was published before StartRecord is in one record with what came after: %q", record)
 		}
 		break
+	}
+	if !separate {
+		t.Error("the last message did not come")
 	}
 	p.Abort()
 	_ = far.Close()
@@ -78,7 +84,7 @@ func TestBoundaryBeginsARecord(t *testing.T) {
 // The delay is paid for each read of the network, not for each TLS record: a broker writes one record for each message.
 func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 	const messages = 1000
-	config := selfSigned(t)
+	config := serverTLS(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +105,10 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 					return err
 				}
 			}
-			_, err = conn.Read(make([]byte, 1)) // the client closes
-			if err != nil {
-				return nil
+			if _, err := conn.Read(make([]byte, 1)); err == nil {
+				return errors.New("the client sent something")
 			}
-			return err
+			return nil // the client closed
 		}()
 	}()
 	dialer := &Dialer{Addresses: []Address{{Host: listener.Addr().String(), TLS: true}}, Timeout: 10 * time.Second, TLS: &tls.Config{InsecureSkipVerify: true}}
@@ -130,7 +135,11 @@ func TestCoalescingDelayIsPaidOnceForManyTLSRecords(t *testing.T) {
 		defer close(ended)
 		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
 	}()
-	<-all
+	select {
+	case <-all:
+	case <-ended:
+		t.Errorf("the connection ended after %d messages", received)
+	}
 	_ = conn.Close()
 	<-ended
 	if err := <-served; err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -105,64 +106,67 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 
 // Messages go to the receiver and nowhere else, whatever the pieces in which they come; while it has one in hand, nothing is read.
 func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
-	near, far := net.Pipe()
-	inHand, letGo := make(chan Message), make(chan struct{})
-	var pubacks []uint16
-	conn := NewConn(near, Receiver{
-		MaxPacket: 1 << 20,
-		Publish: func(m Message) {
-			inHand <- m
-			<-letGo
-		},
-		Puback: func(id uint16, reason byte) bool {
-			pubacks = append(pubacks, id)
-			return reason == 0x10
-		},
-	})
-	expiry := uint32(7)
-	message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
-		ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
-	}})
-	others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, the receiver's PUBACK, paho's
-	var read atomic.Int64                                         // bytes
-	go func() {
-		for _, b := range append(append(append([]byte{}, message...), others...), message...) {
-			if _, err := far.Write([]byte{b}); err != nil {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		inHand, letGo := make(chan Message), make(chan struct{})
+		var pubacks []uint16
+		conn := NewConn(near, Receiver{
+			MaxPacket: 1 << 20,
+			Publish: func(m Message) {
+				inHand <- m
+				<-letGo
+			},
+			Puback: func(id uint16, reason byte) bool {
+				pubacks = append(pubacks, id)
+				return reason == 0x10
+			},
+		})
+		expiry := uint32(7)
+		message := AppendPublish(nil, &packets.Publish{Topic: "t", QoS: 1, PacketID: 9, Payload: []byte("payload"), Properties: &packets.Properties{
+			ResponseTopic: "r", CorrelationData: []byte("c"), MessageExpiry: &expiry, User: []packets.User{{Key: "k", Value: "v"}},
+		}})
+		others := []byte{0xd0, 0, 0x40, 3, 0, 1, 0x10, 0x40, 2, 0, 2} // PINGRESP, the receiver's PUBACK, paho's
+		var read atomic.Int64                                         // bytes
+		go func() {
+			for _, b := range append(append(append([]byte{}, message...), others...), message...) {
+				if _, err := far.Write([]byte{b}); err != nil {
+					return
+				}
+				read.Add(1)
 			}
-			read.Add(1)
+			_ = far.Close()
+		}()
+		passed := make(chan []byte)
+		go func() {
+			all, _ := io.ReadAll(conn) // ends with an error, or not
+			passed <- all
+		}()
+		for i, upTo := range []int{len(message), 2*len(message) + len(others)} {
+			p := <-inHand
+			synctest.Wait() // so that a reader that read ahead would have done so
+			if n := read.Load(); i == 0 && n != int64(upTo) {
+				t.Errorf("%d bytes are read while the receiver has the message that ends at %d", n, upTo)
+			}
+			if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" || p.Properties.ResponseTopic != "r" ||
+				string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 || p.Properties.User.Get("k") != "v" {
+				t.Errorf("%+v %+v", p, p.Properties)
+			}
+			if p.Size < len(message) || p.Redelivered {
+				t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
+			}
+			if !conn.Blocked() {
+				t.Error("the receiver has a message in hand, and does not say so")
+			}
+			letGo <- struct{}{}
 		}
-		_ = far.Close()
-	}()
-	passed := make(chan []byte)
-	go func() {
-		all, _ := io.ReadAll(conn) // ends with an error, or not
-		passed <- all
-	}()
-	for _, upTo := range []int{len(message), 2*len(message) + len(others)} {
-		p := <-inHand
-		if n := read.Load(); n > int64(upTo) {
-			t.Errorf("%d bytes are read while the receiver has the message that ends at %d", n, upTo)
+		if got := <-passed; !bytes.Equal(got, []byte{0xd0, 0, 0x40, 2, 0, 2}) {
+			t.Errorf("paho gets %x", got)
 		}
-		if p.Topic != "t" || p.QoS != 1 || p.PacketID != 9 || string(p.Payload) != "payload" || p.Properties.ResponseTopic != "r" ||
-			string(p.Properties.CorrelationData) != "c" || *p.Properties.MessageExpiry != 7 || p.Properties.User.Get("k") != "v" {
-			t.Errorf("%+v %+v", p, p.Properties)
+		if !slices.Equal(pubacks, []uint16{1, 2}) || conn.Received() != 3 {
+			t.Errorf("PUBACKs of %v, %d received", pubacks, conn.Received())
 		}
-		if p.Size < len(message) || p.Redelivered {
-			t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
-		}
-		if !conn.Blocked() {
-			t.Error("the receiver has a message in hand, and does not say so")
-		}
-		letGo <- struct{}{}
-	}
-	if got := <-passed; !bytes.Equal(got, []byte{0xd0, 0, 0x40, 2, 0, 2}) {
-		t.Errorf("paho gets %x", got)
-	}
-	if !slices.Equal(pubacks, []uint16{1, 2}) || conn.Received() != 3 {
-		t.Errorf("PUBACKs of %v, %d received", pubacks, conn.Received())
-	}
-	_ = conn.Close()
+		_ = conn.Close()
+	})
 }
 
 // Idle is called when everything is received, also when the bytes that follow end the reading.
@@ -189,33 +193,38 @@ func TestIdleIsCalledBeforeReadFails(t *testing.T) {
 
 // A write during the reader's coalescing delay is sent when the delay is over.
 func TestWritesDuringACoalescingDelayAreSentAfterIt(t *testing.T) {
-	near, far := net.Pipe()
-	delays := make(chan struct{}, 1)
-	conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
-		select {
-		case delays <- struct{}{}:
-			return time.Millisecond
-		default:
-			return 0
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 20 * time.Millisecond
+		near, far := net.Pipe()
+		delays := 0
+		conn := NewConn(near, Receiver{MaxPacket: 1 << 20, Publish: func(Message) {}, CoalescingDelay: func() time.Duration {
+			if delays++; delays > 1 {
+				return 0
+			}
+			return delay
+		}})
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+		}()
+		synctest.Wait() // the reader is in its delay
+		began := time.Now()
+		conn.Lock()
+		if _, err := conn.Write([]byte("x")); err != nil {
+			t.Fatal(err)
 		}
-	}})
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
-	}()
-	<-delays // the reader begins its delay
-	conn.Lock()
-	if _, err := conn.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	conn.Unlock()
-	if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
-		t.Error(err)
-	}
-	_ = far.Close()
-	<-read
-	_ = conn.Close()
+		conn.Unlock()
+		if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took == 0 || took > delay {
+			t.Errorf("it came after %v", took)
+		}
+		_ = far.Close()
+		<-read
+		_ = conn.Close()
+	})
 }
 
 // The decoder reads what paho's encoder writes.

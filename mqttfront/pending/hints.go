@@ -16,11 +16,11 @@ const (
 	maxHints = 1 << 17
 )
 
-// Hints records how requests ended: answered ones whose copy has not arrived here yet, and those that were refused without a reply or expired, whether or not the node holds a copy. It
-// has no lock and no clock.
+// Hints records how requests ended: answered ones whose copy has not arrived here yet, and those that were refused without a reply or expired,
+// whether or not the node holds a copy. It has no lock and no clock.
 type Hints struct {
 	byID map[fsm.RequestID]hint
-	// order has two queues of notes, by End.queue. Notes that were replaced are still in them.
+	// order has two queues, by End.queue. Entries that were replaced are still in them.
 	order [2][]hintEntry
 }
 

@@ -112,7 +112,7 @@ func TestStatesMoveAlongTheTable(t *testing.T) {
 	}{
 		{"MarkDuplicate", nil, (*Request).MarkDuplicate},
 		{"MarkLate", nil, (*Request).MarkLate},
-		{"SetOutcome", slices.Concat(held, stored), func(r *Request) { r.SetOutcomeIndex(uint64(random.IntN(2))) }},
+		{"SetOutcomeIndex", slices.Concat(held, stored), func(r *Request) { r.SetOutcomeIndex(uint64(random.IntN(2))) }},
 		{"MarkExecuting", []State{StatePending}, func(r *Request) { r.MarkExecuting(now) }},
 		{"MarkShedding", []State{StatePending}, func(r *Request) { r.MarkShedding(now) }},
 		{"MarkRejecting", held, func(r *Request) { r.MarkRejecting(now) }},

@@ -109,7 +109,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	s.begin(began, connack.SessionPresent)
 	err = s.serve(ctx, dialing, func() { w.setClient(s.client) }, w.Publish)
 	w.setClient(nil)
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		w.config.Dialer.Next() // this broker refuses the subscription, or ends its connections
 	}
 	s.conn.Hurry()

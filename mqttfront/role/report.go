@@ -25,6 +25,9 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		if ctx.Err() != nil {
+			return // stopServing takes what is left
+		}
 		l.mu.Lock()
 		answered := l.toRelease
 		l.toRelease = nil

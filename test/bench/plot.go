@@ -57,6 +57,8 @@ func (c *chart) save(path string) error {
 		p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{} // an empty axis begins at 0, which has no logarithm
 		p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	}
+	widen(&p.X)
+	widen(&p.Y)
 	canvas := vgsvg.New(plotWidth, plotHeight)
 	all := draw.New(canvas)
 	p.Draw(draw.Crop(all, 5, -legendWidth, 5, -5))
@@ -67,6 +69,13 @@ func (c *chart) save(path string) error {
 	}
 	_, err = canvas.WriteTo(file)
 	return errors.Join(err, file.Close())
+}
+
+// widen gives an axis with a single value a length. Gonum would take 1 away from the value, and may reach 0, which has no logarithm.
+func widen(axis *plot.Axis) {
+	if axis.Min == axis.Max {
+		axis.Min, axis.Max = axis.Min/2, axis.Max*2
+	}
 }
 
 // seriesColour differs for the colour-blind, too (Okabe and Ito). It repeats after seven.

@@ -135,11 +135,11 @@ func (w *world) live(ctx context.Context) error {
 	for i := range plan {
 		w.say("planned: %s", &plan[i])
 	}
-	shown := w.progress(ctx)
+	shown, began := w.progress(ctx), w.now()
 	w.disturb(ctx, plan)
 	w.awaitService(ctx)
 	if w.smoke {
-		sleep(ctx, w.duration-w.now())
+		sleep(ctx, began+w.duration-w.now())
 	}
 	shown()
 	if err := ctx.Err(); err != nil {

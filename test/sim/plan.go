@@ -68,7 +68,7 @@ type fault struct {
 	points   uint64 // synchronisation points before a node stops
 	variant  int
 	silently bool
-	sprung   bool // a trap for it stopped a node; traps.mu must be held
+	sprung   bool // a node entered the path of its trap; traps.mu must be held
 }
 
 // shape is how a partition divides the nodes.

@@ -37,7 +37,7 @@ func (t *traps) endFlapping() {
 	t.failing = nil
 }
 
-// remove takes a trap away, and reports whether it stopped a node. A later trap of the same kind may have taken its place.
+// remove takes a trap away, and reports whether a node entered its path. A later trap of the same kind may have taken its place.
 func (t *traps) remove(f *fault) (sprung bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (h *host) dialsBroker() {
 }
 
 // trap sets a trap, and gives a node a reason to get there: the leadership moves, or the leader loses its connections to the broker. It
-// reports whether a node was stopped.
+// reports whether a node entered the path.
 func (s *simulation) trap(ctx context.Context, f *fault, leader *host) bool {
 	s.traps.set(f)
 	if f.kind == stoppedWhenDialling && f.variant%2 == 0 {

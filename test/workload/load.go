@@ -47,7 +47,7 @@ func New(settings Settings) *Load {
 // Now returns the time since the beginning.
 func (l *Load) Now() time.Duration { return time.Since(l.began) }
 
-// Go runs what End waits for.
+// Go runs what Wait waits for.
 func (l *Load) Go(f func()) { l.work.Go(f) }
 
 // Done is closed when everybody is to stop.

@@ -69,7 +69,7 @@ func Parse(data []byte) (*policy.Policy, error) {
 		return nil, fmt.Errorf("%w: there is more than one YAML document in the file", ErrInvalid)
 	}
 	sources := content.Rules
-	switch single := content.hasPrincipals() || len(content.StateStoreResources) > 0; {
+	switch single := content.hasPrincipals() || content.StateStoreResources != nil; {
 	case single && sources != nil:
 		return nil, fmt.Errorf("%w: a single rule and a list of rules exclude each other", ErrInvalid)
 	case single:
@@ -93,15 +93,16 @@ func Parse(data []byte) (*policy.Policy, error) {
 }
 
 func (r *rule) hasPrincipals() bool {
-	return len(r.Principals.ClientIDs)+len(r.Principals.Usernames)+len(r.Principals.Attributes) > 0
+	return r.Principals.ClientIDs != nil || r.Principals.Usernames != nil || r.Principals.Attributes != nil
 }
 
-// convert refuses a rule that allows nothing: it is a mistake, and denies what it was written to allow.
+// convert refuses a rule in which all principals, or the resources, are missing: that is a mistake, and denies what the rule was written to allow. An
+// empty list is none: it revokes.
 func convert(source rule) (policy.Rule, error) {
 	switch {
 	case !source.hasPrincipals():
 		return policy.Rule{}, errors.New("principals are missing: nobody gets access by it")
-	case len(source.StateStoreResources) == 0:
+	case source.StateStoreResources == nil:
 		return policy.Rule{}, errors.New("stateStoreResources are missing: it gives access to nothing")
 	}
 	converted := policy.Rule{ClientIDs: source.Principals.ClientIDs, Usernames: source.Principals.Usernames}

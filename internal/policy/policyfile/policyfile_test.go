@@ -31,9 +31,11 @@ stateStoreResources:
 			}
 		})
 	}
-	none, err := Parse([]byte("rules: []"))
-	if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
-		t.Errorf("no rules: %v", err)
+	for _, text := range []string{"rules: []", "principals: {clientIds: []}\nstateStoreResources: [{method: Read, keys: ['*']}]", "principals: {clientIds: [x]}\nstateStoreResources: []"} {
+		none, err := Parse([]byte(text))
+		if err != nil || none.FirstRule(&policy.Principal{ClientID: "x"}, policy.Read, []byte("k")) != 0 {
+			t.Errorf("an empty list revokes: %v", err)
+		}
 	}
 }
 

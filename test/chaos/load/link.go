@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,8 +40,7 @@ func newLink(load *workload.Load, broker, id string, persistent bool, disconnect
 	return l
 }
 
-// publish puts a publication into the queue. What comes while the client is away is lost, as is what was not sent when the connection
-// ends.
+// publish puts a publication into the queue. What is queued when a connection ends, or cannot be made, is lost.
 func (l *link) publish(p *workload.Publication) {
 	select {
 	case l.out <- p:
@@ -49,16 +49,17 @@ func (l *link) publish(p *workload.Publication) {
 }
 
 func (l *link) stayConnected() {
-	for again := false; !l.load.Ended(); l.load.Sleep(reconnect) {
+	for again, failed := false, false; !l.load.Ended(); l.load.Sleep(reconnect) {
 		c, present, err := dial(l.broker, l.ID, l.persistent, []string{l.ResponseTopic(), l.NotifyFilter()})
 		if err != nil {
 			l.drain()
+			failed = true // the broker may have begun a new session all the same, which the next connection finds
 			continue
 		}
-		if again && !present {
+		if again && (failed || !present) {
 			l.MissedNotes()
 		}
-		again = true
+		again, failed = true, false
 		l.carry(c)
 		l.disconnects.Add(1)
 		if !l.persistent {
@@ -164,7 +165,7 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	if _, err := subscribe.WriteTo(c.conn); err != nil {
 		return false, err
 	}
-	// The SUBACK comes with the rest.
+	// receive reads the SUBACK.
 	return connack.SessionPresent, c.conn.SetDeadline(time.Time{})
 }
 
@@ -206,6 +207,10 @@ func (c *connection) receive(take func(*packets.Publish)) {
 			}
 		case *packets.Puback:
 			c.acknowledged(content)
+		case *packets.Suback:
+			if slices.ContainsFunc(content.Reasons, func(reason byte) bool { return reason >= 0x80 }) {
+				return // no reply would come
+			}
 		case *packets.Disconnect:
 			return
 		}
@@ -245,7 +250,7 @@ func (c *connection) keepAlive() {
 
 var errGone = errors.New("the connection has ended")
 
-// publish publishes with QoS 1. done is called when the broker has taken it.
+// publish publishes with QoS 1. done is called when a PUBACK with reason 0 comes.
 func (c *connection) publish(topic string, payload []byte, properties *packets.Properties, done func()) error {
 	select {
 	case c.window <- struct{}{}:

@@ -69,7 +69,7 @@ type placed struct {
 }
 
 // place puts faults into rows in which their labels do not overlap. x returns the position of a time, width the width of a label.
-// A label that would end behind right begins before its bar.
+// A label that would extend past the right edge begins before its bar.
 func place(faults []record.Fault, x func(record.Duration) vg.Length, width func(string) vg.Length, right vg.Length) (list []placed, rows int) {
 	const gap = 6
 	var ends []vg.Length // of the rows
@@ -138,7 +138,7 @@ func (t *timeline) scatter(name string, points plotter.XYs, with color.Color) {
 
 // latency draws every operation as a point.
 func (r *Report) latency(path string) error {
-	const lowest, highest, unknown = 0.0001, 20.0, 12.0 // seconds; no client waits 12 s
+	const lowest, highest, unknown = 0.0001, 20.0, 30.0 // seconds; a later reply is drawn at highest
 	var answered, refused, unanswered plotter.XYs
 	for _, o := range r.history.Ops {
 		at := o.Call.Seconds()
@@ -154,14 +154,14 @@ func (r *Report) latency(path string) error {
 		}
 	}
 	p := r.newTimeline("Latency of each operation, by its call", "seconds")
-	p.Y.Min, p.Y.Max, p.Y.Scale, p.Y.Tick.Marker = lowest, highest, plot.LogScale{}, plot.LogTicks{Prec: -1}
-	p.scatter("answered", answered, rgba(30, 90, 190, 90))
-	p.scatter("refused", refused, rgba(240, 150, 0, 200))
-	p.scatter("unknown (drawn at 12 s)", unanswered, rgba(210, 30, 40, 220))
+	p.Y.Min, p.Y.Max, p.Y.Scale, p.Y.Tick.Marker = lowest, unknown, plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.scatter("no error", answered, rgba(30, 90, 190, 90))
+	p.scatter("error", refused, rgba(240, 150, 0, 200))
+	p.scatter("no reply (drawn at 30 s)", unanswered, rgba(210, 30, 40, 220))
 	return p.save(path)
 }
 
-// throughput draws how many operations were answered in each second.
+// throughput draws how many replies came in each second.
 func (r *Report) throughput(path string) error {
 	answered := make(plotter.XYs, int(r.lasted/time.Second)+1)
 	for second := range answered {
@@ -172,7 +172,7 @@ func (r *Report) throughput(path string) error {
 			answered[second].Y++
 		}
 	}
-	p := r.newTimeline("Operations answered in each second", "operations")
+	p := r.newTimeline("Replies in each second", "replies")
 	p.Y.Min = 0
 	p.Add(&plotter.Line{XYs: answered, LineStyle: draw.LineStyle{Color: rgba(30, 90, 190, 255), Width: 1.5}})
 	return p.save(path)
