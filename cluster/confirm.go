@@ -14,7 +14,7 @@ import (
 type confirmer struct {
 	self    *self
 	timeout time.Duration
-	start   func(func()) // starts a goroutine that the node waits for
+	start   func(func()) bool // starts a goroutine that the node waits for; false while the node closes
 }
 
 // confirm asks the voters whether the term is still the newest that they know. It returns nil when a majority, this node
@@ -47,10 +47,13 @@ func (c *confirmer) confirm(ctx context.Context, term uint64) error {
 	}
 	answers := make(chan bool, len(others))
 	for _, server := range others {
-		c.start(func() { // it ends with the context at the latest; the node waits for it when it closes
+		started := c.start(func() { // it ends with the context at the latest; the node waits for it when it closes
 			newest, err := peer.AskTerm(ctx, c.self.client, server)
 			answers <- err == nil && newest <= term
 		})
+		if !started {
+			return peer.ErrUnconfirmed
+		}
 	}
 	for range others {
 		if agreed > voters/2 {

@@ -16,14 +16,16 @@ type lifecycle struct {
 	workers sync.WaitGroup
 }
 
-// start runs f in a goroutine that wait waits for. It does not run f after wait was called: raft may not answer any more. A caller that needs f's result
-// waits for it with a context.
-func (l *lifecycle) start(f func()) {
+// start runs f in a goroutine that wait waits for, and returns true. After wait was called it returns false and does not run f: raft may not answer any
+// more.
+func (l *lifecycle) start(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended {
-		l.workers.Go(f)
+	if l.ended {
+		return false
 	}
+	l.workers.Go(f)
+	return true
 }
 
 // wait waits for all goroutines, and lets no further one start.

@@ -10,13 +10,17 @@ func TestNothingStartsWhileANodeWaitsForItsGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lifecycle
 		release, waited := make(chan struct{}), false
-		l.start(func() { <-release })
+		if !l.start(func() { <-release }) {
+			t.Error("a goroutine was not started")
+		}
 		go func() {
 			l.wait()
 			waited = true
 		}()
 		synctest.Wait()
-		l.start(func() { t.Error("a goroutine was started") })
+		if l.start(func() { t.Error("a goroutine ran") }) {
+			t.Error("a goroutine was started")
+		}
 		close(release)
 		synctest.Wait()
 		if !waited {

@@ -36,7 +36,7 @@ type memberWatch struct {
 	peers   *peer.Statuses
 	clock   *clusterClock
 	serving func() bool
-	start   func(func()) // starts a goroutine that the node waits for
+	start   func(func()) bool // starts a goroutine that the node waits for
 }
 
 // run polls every peer.PollInterval, or every catchUpInterval while this node is behind, until the context ends.
@@ -171,7 +171,7 @@ func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, req
 	others := w.self.others()
 	answers := make(chan []byte, len(others))
 	for _, server := range others {
-		w.start(func() {
+		started := w.start(func() {
 			// A member refuses a call to its id from a removed node.
 			body, err := w.self.client.Call(ctx, raft.Server{Address: server.Address}, method, request)
 			if err == nil && body == nil {
@@ -182,6 +182,9 @@ func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, req
 			}
 			answers <- body
 		})
+		if !started {
+			answers <- nil
+		}
 	}
 	for range others {
 		if body := <-answers; body != nil {

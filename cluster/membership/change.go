@@ -156,7 +156,9 @@ func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error 
 // follows.
 func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
-	m.env.Go(func() { done <- change.Error() })
+	if !m.env.Go(func() { done <- change.Error() }) {
+		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, errClosing)
+	}
 	select {
 	case err := <-done:
 		if err != nil {

@@ -52,8 +52,8 @@ type Environment struct {
 	Version func() uint32
 	// Pinned reports whether an operator has pinned a member as a non-voter.
 	Pinned func(id raft.ServerID) bool
-	// Go runs a function in a goroutine that the member waits for when it closes.
-	Go  func(func())
+	// Go runs a function in a goroutine that the member waits for when it closes. It returns false, and does not run it, while the member closes.
+	Go  func(func()) bool
 	Log *slog.Logger
 }
 

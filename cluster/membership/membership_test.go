@@ -112,7 +112,7 @@ func newFake(t *testing.T) (*fake, *Membership) {
 			return fsm.Result{}, nil
 		},
 		Version: func() uint32 { return fsm.Version }, Pinned: func(id raft.ServerID) bool { return f.pinned[id] },
-		Go: func(run func()) { go run() }, Log: slog.New(slog.DiscardHandler),
+		Go: func(run func()) bool { go run(); return true }, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -151,6 +151,20 @@ func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// While the node closes, raft may not answer any more: a transfer is not begun, and nobody waits for the outcome of a change.
+func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
+	f, m := newFake(t)
+	m.env.Go = func(func()) bool { return false }
+	f.transfer = func(raft.ServerID) error { t.Error("a transfer was begun"); return nil }
+	if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("transfer: %v", err)
+	}
+	f.change = func(string, raft.ServerID) error { return nil }
+	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
+		t.Errorf("removal: %v", err)
 	}
 }
 

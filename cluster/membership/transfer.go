@@ -41,7 +41,9 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		}
 	}
 	transfer := make(chan error, 1)
-	m.env.Go(func() { transfer <- m.env.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) // the channel has room
+	if !m.env.Go(func() { transfer <- m.env.Raft.LeadershipTransferToServer(target.ID, target.Address).Error() }) { // the channel has room
+		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, errClosing)
+	}
 	select {
 	case err = <-transfer:
 	case <-ctx.Done():
@@ -57,6 +59,9 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrOutcomeUnknown, err)
 	}
 }
+
+// errClosing says that this member is closing.
+var errClosing = errors.New("this node is closing")
 
 // successor returns who is to lead: the voter that is meant or, where none is, the one that is furthest, as far as this node knows.
 func (m *Membership) successor(term uint64, servers []raft.Server, to string) (raft.Server, error) {
