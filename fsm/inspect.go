@@ -84,12 +84,7 @@ func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 }
 
 func (m *Machine) keyInfo(r *record) KeyInfo {
-	info := KeyInfo{
-		Key: r.key(), Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID), Token: r.token, TTL: -1,
-	}
-	if r.deadline != noDeadline {
-		info.TTL = r.deadline - m.now
-	}
+	info := m.exported(r)
 	m.watches.byKey.Ascend(&watch{key: info.Key}, func(w *watch) bool {
 		if w.key != info.Key {
 			return false

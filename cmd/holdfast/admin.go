@@ -30,6 +30,12 @@ type administration struct {
 }
 
 func (a *administration) add(command *cobra.Command) {
+	a.addAddress(command)
+	command.Flags().StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
+}
+
+// addAddress adds the flags that say where the node is and how to reach it.
+func (a *administration) addAddress(command *cobra.Command) {
 	address := os.Getenv("HOLDFAST_ADMIN")
 	if address == "" {
 		address = "http://127.0.0.1:7401"
@@ -41,7 +47,6 @@ func (a *administration) add(command *cobra.Command) {
 	flags.StringVar(&a.tls.Key, "key-file", os.Getenv("HOLDFAST_ADMIN_KEY"), "`file` with the key of the client certificate (https); also HOLDFAST_ADMIN_KEY")
 	flags.StringVar(&a.tls.ServerName, "server-name", "", "`name` that the node's certificate must have (https)")
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "how long to wait for an answer")
-	flags.StringVarP(&a.output, "output", "o", "text", "output `format`, text or json")
 }
 
 // addYes adds the confirmation of what is dangerous.

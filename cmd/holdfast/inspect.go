@@ -17,7 +17,7 @@ import (
 
 func newKeys() *cobra.Command {
 	command := group(&cobra.Command{Use: "keys", Short: "Look at the keys in the store", Example: "  holdfast keys list --prefix line-7/"})
-	command.AddCommand(newKeysList(), newKeysCount(),
+	command.AddCommand(newKeysList(), newKeysCount(), newKeysExport(), newKeysImport(),
 		newAdmin("inspect KEY", "Show a key with its value, version, fencing token, time to live and watchers", "holdfast keys inspect line-7/lock", cobra.ExactArgs(1), inspectKey))
 	return command
 }

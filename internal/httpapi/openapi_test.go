@@ -85,6 +85,7 @@ func types() map[string]reflect.Type {
 		"Health": reflect.TypeFor[cluster.Health](), "MemberHealth": reflect.TypeFor[cluster.MemberHealth](),
 		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
 		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
+		"ExportedKey": reflect.TypeFor[ExportedKey](), "ExportPage": reflect.TypeFor[ExportPage](),
 		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[Dropped](),
 		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](), "Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
 		"Overview": reflect.TypeFor[Overview](),
@@ -101,6 +102,9 @@ func jsonType(of reflect.Type) string {
 	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Uint32:
 		return "integer"
 	case reflect.Slice:
+		if of.Elem().Kind() == reflect.Uint8 { // in Base64
+			return "string"
+		}
 		return "array"
 	case reflect.Pointer:
 		return jsonType(of.Elem())

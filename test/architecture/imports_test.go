@@ -72,7 +72,7 @@ func rules() []rule {
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
 			"internal/httpapi",
-			[]string{"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm", "internal/tlsconfig"},
+			[]string{"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm", "hlc", "internal/glob", "internal/tlsconfig"},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang", "github.com/prometheus/client_model"},
 			"the endpoints show the cluster and the state, and nothing of MQTT",
 		},

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/client"
+	"holdfast/internal/httpapi"
+)
+
+func newKeysImport() *cobra.Command {
+	i := importing{pending: make(map[int]bool)}
+	command := &cobra.Command{
+		Use:   "import [FILE]",
+		Short: "Store keys and values from lines of JSON, from a file or from the standard input",
+		Long: `Stores the key of each line of an export with a SET, as any client does: the policy and the quotas apply, watchers are notified, and
+each key gets a new version. A line has key or keyBase64, value or valueBase64, and perhaps ttl (milliseconds), token (the fencing token that
+the SET carries and that the key then requires) and version, which is not used. Lines with one key take effect in their order.
+
+It stops at the first line that fails, and prints the number with which --from goes on. Lines before that number are stored; some after it
+may be, too, and are stored again then.` + "\n" + exitHelp,
+		Example: "  holdfast keys import backup.ndjson --dry-run\n  holdfast keys import backup.ndjson --if-absent\n  zcat lines.ndjson.gz | holdfast keys import",
+		Args:    positional(cobra.MaximumNArgs(1)),
+	}
+	i.connection.add(command)
+	flags := command.Flags()
+	flags.BoolVar(&i.ifAbsent, "if-absent", false, "leave keys that exist as they are")
+	flags.BoolVar(&i.dryRun, "dry-run", false, "change nothing: check each line, and say how many keys are new, changed and unchanged")
+	flags.IntVar(&i.from, "from", 1, "`number` of the first line to store")
+	command.RunE = func(command *cobra.Command, arguments []string) error { return i.run(command, arguments) }
+	return command
+}
+
+// The bounds of an import.
+const (
+	importWorkers = 64       // requests under way
+	maxImportLine = 96 << 20 // bytes; a value of 8 MiB of control characters has 48 MiB as JSON
+	maxImportRead = 32 << 20 // bytes of the lines that are read and not stored; one line may have more
+)
+
+// importing is an import that is under way.
+type importing struct {
+	connection       connection
+	ifAbsent, dryRun bool
+	from             int
+
+	mu      sync.Mutex
+	room    *sync.Cond
+	pending map[int]bool // the lines that are read and not done
+	bytes   int          // of these
+	next    int          // the next line to be read
+	counts  importCounts
+	err     error // the first; no further line is read
+	stopped bool  // a line could not be stored; no further line is stored
+}
+
+// importCounts is what an import prints with -o json.
+type importCounts struct {
+	Stored    int `json:"stored"`
+	Skipped   int `json:"skipped"`   // existed, with --if-absent
+	New       int `json:"new"`       // with --dry-run: keys that do not exist
+	Changed   int `json:"changed"`   // with --dry-run: keys with another value
+	Unchanged int `json:"unchanged"` // with --dry-run: keys with the same value
+}
+
+// importLine is a line that a worker stores.
+type importLine struct {
+	number, size int
+	key          httpapi.ExportedKey
+}
+
+func (i *importing) run(command *cobra.Command, arguments []string) (err error) {
+	if i.from < 1 {
+		return usagef("--from is %d: must be positive", i.from)
+	}
+	in, size := command.InOrStdin(), int64(0)
+	if len(arguments) > 0 && arguments[0] != "-" {
+		file, err := os.Open(arguments[0])
+		if err != nil {
+			return &usageError{err}
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		in = file
+	}
+	store, err := i.connection.open(command.Context(), command)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }() // Close always returns nil
+	i.room = sync.NewCond(&i.mu)
+	i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
+	if i.err != nil {
+		return fmt.Errorf("%w; go on with --from %d", i.err, i.resume())
+	}
+	return i.print(command.OutOrStdout())
+}
+
+// store reads all lines and stores them. Lines with one key go to one worker, so that they take effect in their order.
+func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64, shown *progress) {
+	var working sync.WaitGroup
+	queues := make([]chan importLine, importWorkers)
+	for n := range queues {
+		queues[n] = make(chan importLine, 4)
+		working.Go(func() {
+			for line := range queues[n] {
+				if i.mayStore() { // else it stays pending
+					i.done(line, i.storeLine(ctx, store, &line))
+				}
+			}
+		})
+	}
+	position := int64(0)
+	for number, text := range readLines(ctx, in) {
+		i.reading(number)
+		if text.err != nil {
+			i.fail(text.err)
+			break
+		}
+		position += int64(len(text.line)) + 1
+		line := importLine{number: number, size: len(text.line)}
+		if number >= i.from && len(bytes.TrimSpace(text.line)) > 0 {
+			var err error
+			if line.key, err = httpapi.ParseExportedKey(text.line); err != nil {
+				i.fail(&usageError{fmt.Errorf("line %d: %w", number, err)})
+				break
+			}
+			if !i.admit(line) {
+				break
+			}
+			hash := fnv.New32a()
+			_, _ = hash.Write([]byte(line.key.Name())) // never fails
+			queues[hash.Sum32()%importWorkers] <- line
+		}
+		share := -1.0
+		if size > 0 {
+			share = float64(position) / float64(size)
+		}
+		shown.show(int64(number), share)
+	}
+	for _, queue := range queues {
+		close(queue)
+	}
+	working.Wait()
+	shown.end()
+}
+
+// admit waits until there is room for a line, and reports whether the import goes on.
+func (i *importing) admit(line importLine) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for i.bytes > 0 && i.bytes+line.size > maxImportRead && i.err == nil {
+		i.room.Wait()
+	}
+	if i.err != nil {
+		return false
+	}
+	i.pending[line.number] = true
+	i.next = line.number + 1
+	i.bytes += line.size
+	return true
+}
+
+// reading notes the number of the line that is being read.
+func (i *importing) reading(number int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.next = number
+}
+
+// done notes the end of a line.
+func (i *importing) done(line importLine, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.bytes -= line.size
+	i.room.Broadcast()
+	if err == nil {
+		delete(i.pending, line.number)
+		return
+	}
+	i.stopped = true
+	if i.err == nil {
+		i.err = fmt.Errorf("line %d: key %q: %w", line.number, line.key.Name(), err)
+	}
+}
+
+// fail notes an error that is not of a stored line, if it is the first. The lines before it are still stored.
+func (i *importing) fail(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.err == nil {
+		i.err = err
+	}
+}
+
+func (i *importing) mayStore() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.stopped
+}
+
+// resume returns the first line that is not known to be stored.
+func (i *importing) resume() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	first := i.next
+	for number := range i.pending {
+		first = min(first, number)
+	}
+	return max(first, i.from)
+}
+
+// storeLine stores the key of a line, or compares it with what is there.
+func (i *importing) storeLine(ctx context.Context, store *client.Client, line *importLine) error {
+	ctx, cancel := context.WithTimeout(ctx, i.connection.timeout)
+	defer cancel()
+	key, value := line.key.Name(), line.key.Data()
+	if i.dryRun {
+		there, _, err := store.Get(ctx, key)
+		switch {
+		case errors.Is(err, client.ErrNotFound):
+			i.count(&i.counts.New)
+		case err != nil:
+			return err
+		case i.ifAbsent:
+			i.count(&i.counts.Skipped)
+		case bytes.Equal(there, value):
+			i.count(&i.counts.Unchanged)
+		default:
+			i.count(&i.counts.Changed)
+		}
+		return nil
+	}
+	var options []client.Option
+	if line.key.Token != "" {
+		token, err := client.ParseVersion(line.key.Token)
+		if err != nil {
+			return err
+		}
+		options = append(options, client.Fence(token))
+	}
+	if line.key.TTL > 0 {
+		const longest = int64(1<<63-1) / int64(time.Millisecond)
+		options = append(options, client.Expire(time.Duration(min(line.key.TTL, longest))*time.Millisecond))
+	}
+	if i.ifAbsent {
+		options = append(options, client.IfAbsent())
+	}
+	_, err := store.Set(ctx, key, value, options...)
+	for ; errors.Is(err, client.ErrOverloaded); _, err = store.Set(ctx, key, value, options...) {
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	switch {
+	case errors.Is(err, client.ErrNotApplied), i.ifAbsent && isFenced(err): // only a key that exists is fenced
+		i.count(&i.counts.Skipped)
+	case err != nil:
+		return err
+	default:
+		i.count(&i.counts.Stored)
+	}
+	return nil
+}
+
+func isFenced(err error) bool {
+	return errors.Is(err, client.ErrFencingTokenRequired) || errors.Is(err, client.ErrFencingTokenLower)
+}
+
+func (i *importing) count(what *int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	*what++
+}
+
+func (i *importing) print(out io.Writer) error {
+	if i.connection.output == "json" {
+		return printJSON(out, i.counts)
+	}
+	c := i.counts
+	var err error
+	switch {
+	case i.dryRun:
+		_, err = fmt.Fprintf(out, "nothing is changed: %d keys are new, %d changed, %d unchanged, %d would be skipped\n", c.New, c.Changed, c.Unchanged, c.Skipped)
+	case i.ifAbsent:
+		_, err = fmt.Fprintf(out, "%d keys stored, %d skipped\n", c.Stored, c.Skipped)
+	default:
+		_, err = fmt.Fprintf(out, "%d keys stored\n", c.Stored)
+	}
+	return err
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// readText is a line without its end, or why there is none.
+type readText struct {
+	line []byte
+	err  error
+}
+
+// readLines returns the lines with their numbers, from 1 on. If the context ends, its cause comes in place of a line: a read cannot be interrupted, so
+// it is left behind.
+func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
+	return func(yield func(int, readText) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		texts := make(chan readText)
+		go func() {
+			defer close(texts)
+			for lines := bufio.NewReaderSize(in, 1<<20); ; {
+				line, err := readLine(lines)
+				if errors.Is(err, io.EOF) {
+					return
+				}
+				select {
+				case texts <- readText{line, err}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		for number := 1; ; number++ {
+			select {
+			case text, more := <-texts:
+				if !more || !yield(number, text) {
+					return
+				}
+			case <-ctx.Done():
+				yield(number, readText{err: context.Cause(ctx)})
+				return
+			}
+		}
+	}
+}
+
+// readLine returns the next line without its end, and io.EOF behind the last one.
+func readLine(lines *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := lines.ReadSlice('\n')
+		if len(line)+len(part) > maxImportLine {
+			return nil, fmt.Errorf("a line is longer than %d bytes", maxImportLine)
+		}
+		line = append(line, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
+			return bytes.TrimRight(line, "\r\n"), nil
+		default:
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// progress shows how far a command is on a terminal, and nothing elsewhere. It is safe for concurrent use.
+type progress struct {
+	out   io.Writer // nil shows nothing
+	what  string    // is counted
+	began time.Time
+
+	mu    sync.Mutex
+	shown time.Time
+	wide  int // the longest line so far
+}
+
+// newProgress returns a progress that counts things. The file is where it is shown if that is a terminal.
+func newProgress(file io.Writer, what string) *progress {
+	p := &progress{what: what, began: time.Now()}
+	if f, ok := file.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			p.out = f
+		}
+	}
+	return p
+}
+
+// show shows how many are done, and a bar if the share is known: between 0 and 1, negative if not. It does so twice a second at most.
+func (p *progress) show(done int64, share float64) {
+	const interval = 500 * time.Millisecond
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.out == nil || now.Sub(p.shown) < interval {
+		return
+	}
+	p.shown = now
+	text := fmt.Sprintf("%d %s, %.0f/s", done, p.what, float64(done)/max(now.Sub(p.began).Seconds(), 0.001))
+	if share >= 0 {
+		const width = 30
+		full := int(min(share, 1) * width)
+		text = fmt.Sprintf("[%s%s] %3.0f %%  %s", strings.Repeat("#", full), strings.Repeat(" ", width-full), 100*min(share, 1), text)
+	}
+	p.wide = max(p.wide, len(text))
+	_, _ = fmt.Fprintf(p.out, "\r%-*s", p.wide, text) // a terminal that is gone shows nothing
+}
+
+// end takes the line away.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out != nil && p.wide > 0 {
+		_, _ = fmt.Fprintf(p.out, "\r%*s\r", p.wide, "")
+	}
+}

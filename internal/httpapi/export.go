@@ -1,0 +1,140 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"unicode/utf8"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/glob"
+)
+
+// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too: fields are added with omitempty only.
+type ExportedKey struct {
+	Key         string  `json:"key,omitempty"` // if it is valid UTF-8
+	KeyBase64   []byte  `json:"keyBase64,omitempty"`
+	Value       *string `json:"value,omitempty"` // if it is valid UTF-8
+	ValueBase64 []byte  `json:"valueBase64,omitempty"`
+	Version     string  `json:"version,omitempty"`
+	TTL         int64   `json:"ttl,omitempty"`   // milliseconds that were left; 0 for a key that does not expire
+	Token       string  `json:"token,omitempty"` // the fencing token
+}
+
+func toExported(info *fsm.KeyInfo) ExportedKey {
+	key := ExportedKey{Version: info.Version.String(), TTL: max(info.TTL, 0)}
+	if utf8.ValidString(info.Key) {
+		key.Key = info.Key
+	} else {
+		key.KeyBase64 = []byte(info.Key)
+	}
+	if utf8.ValidString(info.Value) {
+		key.Value = &info.Value
+	} else {
+		key.ValueBase64 = []byte(info.Value)
+	}
+	if info.Token != nil {
+		key.Token = info.Token.String()
+	}
+	return key
+}
+
+// Name returns the key itself.
+func (k *ExportedKey) Name() string {
+	if k.Key != "" {
+		return k.Key
+	}
+	return string(k.KeyBase64)
+}
+
+// Data returns the value itself.
+func (k *ExportedKey) Data() []byte {
+	if k.Value != nil {
+		return []byte(*k.Value)
+	}
+	return k.ValueBase64
+}
+
+// Validate reports the first field that is missing, malformed or given twice.
+func (k *ExportedKey) Validate() error {
+	switch {
+	case k.Key == "" && len(k.KeyBase64) == 0:
+		return errors.New("key is missing: give key or keyBase64")
+	case k.Key != "" && k.KeyBase64 != nil:
+		return errors.New("key and keyBase64 exclude each other")
+	case k.Value == nil && k.ValueBase64 == nil:
+		return errors.New("value is missing: give value or valueBase64")
+	case k.Value != nil && k.ValueBase64 != nil:
+		return errors.New("value and valueBase64 exclude each other")
+	case k.TTL < 0:
+		return fmt.Errorf("ttl is %d: must be positive", k.TTL)
+	}
+	for name, text := range map[string]string{"version": k.Version, "token": k.Token} {
+		if text == "" {
+			continue
+		}
+		if _, err := hlc.Parse(text); err != nil {
+			return fmt.Errorf("%s is %q: %w", name, text, err)
+		}
+	}
+	return nil
+}
+
+// AppendLine appends the key as a line of an export file, with its newline.
+func (k *ExportedKey) AppendLine(to []byte) []byte {
+	line := bytes.NewBuffer(to)
+	encoder := json.NewEncoder(line)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(k) // texts, byte strings and numbers always can be
+	return line.Bytes()
+}
+
+// ParseExportedKey reads a line of an export file. Unknown fields are errors: what they say would be lost.
+func ParseExportedKey(line []byte) (key ExportedKey, err error) {
+	if !utf8.Valid(line) { // JSON would replace what is invalid
+		return key, errors.New("the line is not valid UTF-8: give keyBase64 or valueBase64")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&key); err != nil {
+		return key, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return key, errors.New("there is something behind the JSON value")
+	}
+	return key, key.Validate()
+}
+
+// ExportPage is a page of keys with their values.
+type ExportPage struct {
+	Keys []ExportedKey `json:"keys"`
+	// Next is the query parameter "after" of the next page, in Base64. It is empty at the end.
+	Next string `json:"next"`
+}
+
+// export answers with a page of keys and values, each as it is now.
+func (a *admin) export(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	var pattern *glob.Pattern
+	if query.Has("pattern") {
+		var err error
+		if pattern, err = glob.Compile(query.Get("pattern")); err != nil {
+			return badRequest{fmt.Errorf("pattern is %q: %w", query.Get("pattern"), err)}
+		}
+	}
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	var found []fsm.KeyInfo
+	var next string
+	a.Node.View(func(m *fsm.Machine) { found, next = m.Export(pattern, query.Get("after")) })
+	page := ExportPage{Keys: make([]ExportedKey, len(found)), Next: toBytes(next).Base64}
+	for i := range found {
+		page.Keys[i] = toExported(&found[i])
+	}
+	return writeJSON(w, page)
+}

@@ -1,0 +1,174 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// exportRig is a store with an admin API, and a client of it.
+type exportRig struct {
+	t      *testing.T
+	broker string
+	admin  string
+	store  *client.Client
+}
+
+func startExport(t *testing.T, extra ...string) *exportRig {
+	broker := startMosquitto(t)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), extra...)
+	s.waitReady(t)
+	return &exportRig{t, broker.address, "http://" + s.admin, connectClient(t, broker.address)}
+}
+
+func (r *exportRig) set(key, value string, options ...client.Option) {
+	r.t.Helper()
+	if _, err := r.store.Set(r.t.Context(), key, []byte(value), options...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *exportRig) export(arguments ...string) string {
+	r.t.Helper()
+	out, code := holdfast(r.t, r.broker, "", append([]string{"keys", "export", "--admin", r.admin}, arguments...)...)
+	if code != 0 {
+		r.t.Fatalf("exit code %d: %s", code, out)
+	}
+	return out
+}
+
+func (r *exportRig) importing(stdin string, arguments ...string) (string, int) {
+	r.t.Helper()
+	return holdfast(r.t, r.broker, stdin, append([]string{"keys", "import"}, arguments...)...)
+}
+
+// withoutVersions drops what an import cannot keep: versions, and what has passed of times to live.
+func withoutVersions(lines string) string {
+	var out strings.Builder
+	for line := range strings.Lines(lines) {
+		before, rest, _ := strings.Cut(line, `,"version":"`)
+		_, rest, _ = strings.Cut(rest, `"`)
+		if i := strings.Index(rest, `"ttl":`); i >= 0 {
+			rest = rest[:i] + `"ttl":some` + strings.TrimLeft(rest[i+len(`"ttl":`):], "0123456789")
+		}
+		out.WriteString(before + rest)
+	}
+	return out.String()
+}
+
+// What is exported and imported again is the same, but for the versions: binary keys and values, times to live, fencing tokens.
+func TestExportAndImportKeepEachKey(t *testing.T) {
+	r := startExport(t)
+	token, err := client.ParseVersion("1696374425000:1:StateStore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.set("line-7/recipe", "<steel>, \"2 mm\" é\n")
+	r.set("line-7/lock", "plc-a", client.Expire(time.Hour))
+	r.set("fenced", "", client.Fence(token))
+	r.set("\xff\x00", "\x00\xfe")
+	const want = `{"key":"fenced","value":"","token":"1696374425000:1:StateStore"}
+{"key":"line-7/lock","value":"plc-a","ttl":some}
+{"key":"line-7/recipe","value":"<steel>, \"2 mm\" é\n"}
+{"keyBase64":"/wA=","valueBase64":"AP4="}
+`
+	exported := r.export()
+	if got := withoutVersions(exported); got != want {
+		t.Fatalf("%s", got)
+	}
+	if got := withoutVersions(r.export("--pattern", "line-[0-9]/l*")); got != strings.SplitAfter(want, "\n")[1] {
+		t.Errorf("by pattern: %s", got)
+	}
+	file := filepath.Join(t.TempDir(), "keys.ndjson")
+	if out := r.export(file); out != "" {
+		t.Errorf("it printed %q", out)
+	}
+	if data, err := os.ReadFile(file); err != nil || len(withoutVersions(string(data))) != len(want) {
+		t.Errorf("%v: %s", err, data)
+	}
+	if left, err := filepath.Glob(file + ".part"); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	other := startExport(t)
+	if out, code := other.importing("", file); code != 0 || out != "4 keys stored\n" {
+		t.Fatalf("exit code %d: %s", code, out)
+	}
+	if got := withoutVersions(other.export()); got != want {
+		t.Errorf("after the import: %s", got)
+	}
+}
+
+// An import leaves existing keys alone if asked, changes nothing in a dry run, and stops at a bad line with the number to go on with.
+func TestImportIsCarefulAndResumable(t *testing.T) {
+	r := startExport(t)
+	token, _ := client.ParseVersion("1696374425000:1:StateStore")
+	r.set("same", "v")
+	r.set("other", "old")
+	r.set("fenced", "v", client.Fence(token))
+	lines := `{"key":"same","value":"v"}` + "\n\n" + `{"key":"other","value":"new"}` + "\r\n" + `{"key":"new","value":"n"}` + "\n" + `{"key":"fenced","value":"w"}`
+	for _, step := range []struct {
+		name, stdin string
+		arguments   []string
+		want        string
+		code        int
+	}{
+		{"dry run", lines, []string{"--dry-run"}, "nothing is changed: 1 keys are new, 2 changed, 1 unchanged, 0 would be skipped\n", 0},
+		{"dry run, existing keys stay", lines, []string{"--dry-run", "--if-absent"}, "nothing is changed: 1 keys are new, 0 changed, 0 unchanged, 3 would be skipped\n", 0},
+		{"existing keys stay", lines, []string{"--if-absent", "-"}, "1 keys stored, 3 skipped\n", 0},
+		{"a fenced key needs its token", lines, nil, "", 3},
+		{"the last one counts", `{"key":"twice","value":"1"}` + "\n" + `{"key":"twice","value":"2"}`, []string{"-o", "json"}, `{"stored":2,"skipped":0,"new":0,"changed":0,"unchanged":0}` + "\n", 0},
+		{"an unknown field", `{"key":"k","value":"v","tll":5}`, nil, "", 2},
+		{"two values", `{"key":"k","value":"v"}{}`, nil, "", 2},
+		{"no value", `{"key":"k"}`, nil, "", 2},
+		{"key and keyBase64", `{"key":"k","keyBase64":"aw==","value":"v"}`, nil, "", 2},
+		{"invalid UTF-8", "{\"key\":\"k\xff\",\"value\":\"v\"}", nil, "", 2},
+		{"a malformed token", `{"key":"k","value":"v","token":"1:2"}`, nil, "", 2},
+		{"from a line before the first", lines, []string{"--from", "0"}, "", 2},
+		{"from behind the bad line", `{"key":"k"}` + "\n" + `{"key":"from","value":"2"}`, []string{"--from", "2"}, "1 keys stored\n", 0},
+		{"a file that is not there", "", []string{"/nonexistent"}, "", 2},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			r.t = t
+			if out, code := r.importing(step.stdin, step.arguments...); out != step.want || code != step.code {
+				t.Errorf("%q, exit code %d; want %q, %d", out, code, step.want, step.code)
+			}
+		})
+	}
+	r.t = t
+	if value, _, err := r.store.Get(t.Context(), "twice"); err != nil || string(value) != "2" {
+		t.Errorf("the later line of one key does not count: %q, %v", value, err)
+	}
+	if _, _, err := r.store.Get(t.Context(), "k"); err == nil {
+		t.Error("a bad line was stored")
+	}
+}
+
+// A thousand lines before a bad one are stored, and the number that is printed goes on with it.
+func TestImportSaysWhereToGoOn(t *testing.T) {
+	r := startExport(t)
+	var lines bytes.Buffer
+	for n := range 1000 {
+		fmt.Fprintf(&lines, "{\"key\":\"k/%04d\",\"value\":\"v\"}\n", n)
+	}
+	file := filepath.Join(t.TempDir(), "keys.ndjson")
+	if err := os.WriteFile(file, append(lines.Bytes(), "{\"key\":\"bad\"}\n{\"key\":\"last\",\"value\":\"v\"}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output, err := exec.CommandContext(t.Context(), binary, "keys", "import", file, "--broker", "mqtt://"+r.broker).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), "line 1001: value is missing") || !strings.Contains(string(output), "go on with --from 1001") {
+		t.Errorf("%v: %s", err, output)
+	}
+	if out, code := r.importing("", file, "--from", "1002"); code != 0 || out != "1 keys stored\n" {
+		t.Errorf("%q, exit code %d", out, code)
+	}
+	if exported := r.export(); strings.Count(exported, "\n") != 1001 {
+		t.Errorf("%d keys", strings.Count(exported, "\n"))
+	}
+}
