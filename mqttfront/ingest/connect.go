@@ -17,7 +17,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	login := s.env.Login
 	dialing, cancel := context.WithTimeout(ctx, login.Timeout)
 	defer cancel()
-	since, contact, resume := s.resumePoint()
+	since, resume := s.resumePoint()
 	if !resume && s.carriesRequests && !s.cleanStart {
 		if err := s.endSession(dialing); err != nil {
 			return "", err
@@ -28,9 +28,9 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 		return "", fmt.Errorf("connect: %w", err)
 	}
 	if !resume {
-		since, contact = time.Now(), time.Now()
+		since = time.Now()
 	}
-	c := &connection{traits: s.traits, subscribed: s.subscribed, since: since, maxQueuedAge: time.Since(contact), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
+	c := &connection{traits: s.traits, subscribed: s.subscribed, since: since, maxQueuedAge: time.Since(since), pauses: newPauseDetector(), handlerCtx: ctx, reason: make(chan error, 1)}
 	whileConnected, stop := context.WithCancel(ctx)
 	var detecting sync.WaitGroup
 	detecting.Go(func() { c.pauses.run(whileConnected, s.config.ProbeInterval, c.handleGap) })

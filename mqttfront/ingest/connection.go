@@ -52,7 +52,6 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 		return err
 	}
 	c.subscribed()
-	c.probes.contact()
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
 	probing.Go(func() { c.probes.run(ctx, c.client) })

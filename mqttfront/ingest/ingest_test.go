@@ -199,7 +199,7 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		default:
 			t.Error("the session goes on")
 		}
-		if _, _, resumed := r.probes.resumable(); resumed {
+		if _, resumed := r.probes.resumable(); resumed {
 			t.Error("the session is resumed")
 		}
 	})

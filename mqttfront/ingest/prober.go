@@ -33,13 +33,11 @@ type prober struct {
 	backlog atomic.Bool
 	nagle   nagle // used by the receiving goroutine only
 
-	mu      sync.Mutex
-	reached bool      // the broker, at least once with this prober
-	last    time.Time // of the last contact
-	since   time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
-	clean   bool      // the node's own session starts clean next time; without effect on the leader's session
-	saved   time.Time
-	fresh   time.Time // when the last fresh probe came
+	mu    sync.Mutex
+	since time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
+	clean bool      // the node's own session starts clean next time; without effect on the leader's session
+	saved time.Time
+	fresh time.Time // when the last fresh probe came
 }
 
 // connected notes that a connection began. If it does not resume a session, nothing old is queued: the session counts as delivered up to now, and clean
@@ -55,13 +53,6 @@ func (p *prober) connected(resumed bool) {
 
 // backlogAge: a session whose last probe took longer than this is in a backlog.
 const backlogAge = 5 * time.Second
-
-// contact notes that the broker was just heard of.
-func (p *prober) contact() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reached, p.last = true, time.Now()
-}
 
 // contactSaveInterval is how often, at most, passed saves to the ContactStore.
 const contactSaveInterval = 5 * time.Second
@@ -143,7 +134,6 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	sent = now.Add(-max(age, 0))
 	p.returned.Store(true)
 	if !p.carriesRequests {
-		p.contact()
 		return sent, true, true
 	}
 	p.backlog.Store(age > backlogAge)
@@ -151,7 +141,6 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		p.setStale()
 		return sent, false, true
 	}
-	p.contact()
 	p.passed(sent)
 	if boot == p.boot { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
 		p.barrier.Pass(sent)
@@ -172,10 +161,10 @@ func (p *prober) setStale() {
 	}
 }
 
-// resumable reports whether the session may be resumed: only when the node was in contact with the broker less than the
-// session's age ago, by its monotonic clock or, after a restart, by what it wrote down. The broker received what waits in the session after
-// since.
-func (p *prober) resumable() (since, contact time.Time, ok bool) {
+// resumable reports whether the session may be resumed: only if the broker received all that is still queued within the session's age, by the monotonic
+// clock or, after a restart, by what was saved. The broker received the queued messages after since. Only a probe that returns, or a clean start,
+// makes a session younger: a connection that ends before may have left the oldest messages in the queue.
+func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	since = p.since
@@ -187,19 +176,7 @@ func (p *prober) resumable() (since, contact time.Time, ok bool) {
 		}
 		since = time.Now().Add(-age)
 	}
-	contact = since
-	if p.reached && !p.returned.Load() { // no probe has returned in this process: the last successful subscription is the contact
-		contact = p.last
-	}
-	return since, contact, p.mayResumeLocked(contact)
-}
-
-// mayResumeLocked reports whether a session of this last contact may be resumed.
-func (p *prober) mayResumeLocked(contact time.Time) bool {
-	if p.clean {
-		return false
-	}
-	return time.Since(contact) < p.config.SessionAge
+	return since, !p.clean && time.Since(since) < p.config.SessionAge
 }
 
 // tooOld reports whether what follows a probe of this age may have been forgotten by deduplication.

@@ -39,15 +39,14 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 // Silence returns how long the session has delivered nothing. It is 0 while this node does not read, and for up to 1.5 probe intervals.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumePoint reports whether to resume the session that the broker kept. The broker received the queued messages after since. The age of the last
-// contact decides. For the leader's session both moments are now: the probes show what is too old. If resume is false, connect sets both anew.
-func (s *session) resumePoint() (since, contact time.Time, resume bool) {
-	now := time.Now()
+// resumePoint reports whether to resume the session that the broker kept. The broker received the queued messages after since. For the
+// leader's session that is now: the probes show what is too old. If resume is false, connect sets it anew.
+func (s *session) resumePoint() (since time.Time, resume bool) {
 	switch {
 	case !s.carriesRequests:
-		return now, now, false // this session carries no requests, but an older one under this client id may have
+		return time.Now(), false // this session carries no requests, but an older one under this client id may have
 	case s.shared:
-		return now, now, true // the probes show which requests are too old
+		return time.Now(), true // the probes show which requests are too old
 	default:
 		return s.probes.resumable()
 	}

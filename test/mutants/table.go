@@ -176,7 +176,7 @@ func frontEnd() []Mutant {
 		},
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
-				{File: "mqttfront/ingest/prober.go", Old: "\tif p.clean {\n\t\treturn false\n\t}\n", New: "\tif true {\n\t\treturn true\n\t}\n"},
+				{File: "mqttfront/ingest/prober.go", Old: "return since, !p.clean && time.Since(since) < p.config.SessionAge", New: "return since, true"},
 				{File: "mqttfront/ingest/prober.go", Old: "{ return age > p.config.SessionAge }", New: "{ return false }"},
 				{File: "mqttfront/ingest/prober.go", Old: "{ return uint32(p.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
 			},
