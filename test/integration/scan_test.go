@@ -167,20 +167,29 @@ func TestScanTokenSurvivesRestartsAndLeaders(t *testing.T) {
 }
 
 // Many scans at a time are refused rather than that others wait, and a client asks again.
-func TestManyScansAtATime(t *testing.T) {
-	target := startBehindMosquitto(t)
-	p := connect(t, target, "scanner", false)
-	setKeys(t, p, []string{"scan/a"})
-	store := connectClient(t, target.address)
-	var work sync.WaitGroup
-	for range 50 {
-		work.Go(func() {
-			for key, err := range store.Keys(t.Context(), "scan/*") {
-				if key != "scan/a" || err != nil {
-					t.Errorf("%q, %v", key, err)
-				}
-			}
-		})
+func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
+	broker := startMosquitto(t)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	s.waitReady(t)
+	store := connectClient(t, broker.address)
+	if _, err := store.Set(t.Context(), "scan/a", []byte("v")); err != nil {
+		t.Fatal(err)
 	}
-	work.Wait()
+	refused := func() bool {
+		return !strings.Contains(s.metrics(t), `holdfast_requests_refused_total{reason="scans"} 0`)
+	}
+	eventually(t, "a scan is refused", func() bool {
+		var work sync.WaitGroup
+		for range 50 {
+			work.Go(func() {
+				for key, err := range store.Keys(t.Context(), "scan/*") {
+					if key != "scan/a" || err != nil {
+						t.Errorf("%q, %v", key, err)
+					}
+				}
+			})
+		}
+		work.Wait()
+		return refused()
+	})
 }
