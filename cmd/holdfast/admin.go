@@ -84,10 +84,10 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		var dial *net.OpError
-		if method != http.MethodGet && !(errors.As(err, &dial) && dial.Op == "dial") {
+		if method != http.MethodGet && path != exportPath && !(errors.As(err, &dial) && dial.Op == "dial") {
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
 		}
-		return err
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {
@@ -95,6 +95,15 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	}
 	return use(response.Body)
 }
+
+// errUnavailable says that a request that changes nothing may be made again: no node answered, or none that leads.
+var errUnavailable = errors.New("no answer")
+
+// unavailableError is an errUnavailable with the text of the node that answered.
+type unavailableError struct{ text string }
+
+func (e *unavailableError) Error() string        { return e.text }
+func (e *unavailableError) Is(target error) bool { return target == errUnavailable }
 
 // failure turns an answer that is no success into an error.
 func failure(response *http.Response) error {
@@ -109,7 +118,10 @@ func failure(response *http.Response) error {
 	if told.Outcome == "unknown" {
 		return &codeError{exitUnknown, "the outcome is unknown: " + told.Error}
 	}
-	return fmt.Errorf("%s", told.Error)
+	if response.StatusCode == http.StatusServiceUnavailable {
+		return &unavailableError{told.Error}
+	}
+	return errors.New(told.Error)
 }
 
 // get reads an answer of the admin API.

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
-	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +19,7 @@ import (
 )
 
 func newKeysExport() *cobra.Command {
-	a := administration{timeout: time.Minute, output: "text"}
+	a := administration{timeout: 30 * time.Second, output: "text"}
 	var pattern string
 	command := &cobra.Command{
 		Use:   "export [FILE]",
@@ -26,7 +29,7 @@ the keys' bytes. A key or value that is not valid UTF-8 is in keyBase64 or value
 not valid UTF-8 match none.
 
 Each key is as it was when it was read, while clients go on writing. For a copy of one moment save a snapshot (` + "`holdfast raft snapshot save`" + `).
-FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 keys.`,
+FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 keys, with a change of leader in between.`,
 		Example: "  holdfast keys export backup.ndjson\n  holdfast keys export --pattern 'lines/*' | gzip > lines.ndjson.gz",
 		Args:    positional(cobra.MaximumNArgs(1)),
 	}
@@ -46,6 +49,9 @@ FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 k
 	return command
 }
 
+// exportPath is a POST that changes nothing: the key after which a page begins may be longer than a header.
+const exportPath = "/v1/keys/export"
+
 // exporting is an export that is under way.
 type exporting struct {
 	*administration
@@ -53,8 +59,18 @@ type exporting struct {
 	pattern  *string // nil is all keys
 }
 
-// writeFile exports beside the file first, so that a file that has the name is whole.
+// writeFile exports to a file. It writes beside the file first, so that a file that has the name is whole. A pipe or a device is written to as it is.
 func (e *exporting) writeFile(ctx context.Context, name string) error {
+	if target, err := filepath.EvalSymlinks(name); err == nil {
+		name = target
+	}
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return usagef("%s is a folder", name)
+	case err == nil && !info.Mode().IsRegular():
+		return e.writeDevice(ctx, name)
+	}
 	partial := name + ".part"
 	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -67,40 +83,60 @@ func (e *exporting) writeFile(ctx context.Context, name string) error {
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
 	}
+	if err == nil {
+		err = os.Rename(partial, name)
+	}
 	if err != nil {
 		_ = os.Remove(partial) // the earlier error is returned
 		return err
 	}
-	return os.Rename(partial, name)
+	return syncFolder(filepath.Dir(name))
 }
 
-func (e *exporting) write(ctx context.Context, to io.Writer) error {
+func (e *exporting) writeDevice(ctx context.Context, name string) error {
+	file, err := openFile(ctx, name, os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	err = e.write(ctx, file)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	total, err := e.count(ctx)
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(to, 1<<20)
+	out := bufio.NewWriterSize(interruptible{ctx, to}, 1<<20)
+	defer func() {
+		if flushErr := out.Flush(); err == nil { // what was read is written also when the export fails
+			err = flushErr
+		}
+	}()
 	done := int64(0)
 	var line []byte
 	for after := ""; ; {
-		page, next, err := e.page(ctx, after)
+		page, err := e.page(ctx, after)
 		if err != nil {
 			return fmt.Errorf("after %d keys: %w", done, err)
 		}
-		for i := range page {
-			line = page[i].AppendLine(line[:0])
+		for i := range page.Keys {
+			line = page.Keys[i].AppendLine(line[:0])
 			if _, err := out.Write(line); err != nil {
 				return err
 			}
 		}
-		done += int64(len(page))
+		done += int64(len(page.Keys))
 		share := -1.0
 		if total > 0 {
 			share = float64(done) / float64(total)
 		}
 		e.progress.show(done, share)
-		if after = next; after == "" {
-			return out.Flush()
+		if after = page.Next; after == "" {
+			return nil
 		}
 	}
 }
@@ -111,22 +147,33 @@ func (e *exporting) count(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	var count httpapi.KeyCount
-	err := e.get(ctx, "/v1/keys/count", &count)
+	err := e.retry(ctx, func() error { return e.get(ctx, "/v1/keys/count", &count) })
 	return count.Count, err
 }
 
-func (e *exporting) page(ctx context.Context, after string) (keys []httpapi.ExportedKey, next string, err error) {
-	query := url.Values{"after": {after}}
-	if e.pattern != nil {
-		query.Set("pattern", *e.pattern)
-	}
-	var page httpapi.ExportPage
-	if err := e.get(ctx, "/v1/keys/export?"+query.Encode(), &page); err != nil {
-		return nil, "", err
-	}
-	decoded, err := base64.StdEncoding.DecodeString(page.Next)
+func (e *exporting) page(ctx context.Context, after string) (page httpapi.ExportPage, err error) {
+	body, err := json.Marshal(httpapi.ExportRequest{Pattern: e.pattern, After: after})
 	if err != nil {
-		return nil, "", fmt.Errorf("read the answer: %w", err)
+		return page, err
 	}
-	return page.Keys, string(decoded), nil
+	err = e.retry(ctx, func() error {
+		page = httpapi.ExportPage{}
+		return e.request(ctx, http.MethodPost, exportPath, bytes.NewReader(body), func(body io.Reader) error { return decode(body, &page) })
+	})
+	return page, err
+}
+
+// retry asks again for up to --timeout while no node answers that leads, as after the end of a leader.
+func (e *exporting) retry(ctx context.Context, ask func() error) error {
+	for deadline := time.Now().Add(e.timeout); ; {
+		err := ask()
+		if !errors.Is(err, errUnavailable) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

@@ -24,7 +24,8 @@ func newKeysImport() *cobra.Command {
 		Short: "Store keys and values from lines of JSON, from a file or from the standard input",
 		Long: `Stores the key of each line of an export with a SET, as any client does: the policy and the quotas apply, watchers are notified, and
 each key gets a new version. A line has key or keyBase64, value or valueBase64, and perhaps ttl (milliseconds), token (the fencing token that
-the SET carries and that the key then requires) and version, which is not used. Lines with one key take effect in their order.
+the SET carries and that the key then requires) and version, which is not used. Lines with one key take effect in their order; to store an
+earlier one again fails if a later one raised the token.
 
 It stops at the first line that fails, and prints the number with which --from goes on. Lines before that number are stored; some after it
 may be, too, and are stored again then.` + "\n" + exitHelp,
@@ -34,7 +35,7 @@ may be, too, and are stored again then.` + "\n" + exitHelp,
 	i.connection.add(command)
 	flags := command.Flags()
 	flags.BoolVar(&i.ifAbsent, "if-absent", false, "leave keys that exist as they are")
-	flags.BoolVar(&i.dryRun, "dry-run", false, "change nothing: check each line, and say how many keys are new, changed and unchanged")
+	flags.BoolVar(&i.dryRun, "dry-run", false, "change nothing: check the form of each line, and say how many lines have a new key, another value or the same value")
 	flags.IntVar(&i.from, "from", 1, "`number` of the first line to store")
 	command.RunE = func(command *cobra.Command, arguments []string) error { return i.run(command, arguments) }
 	return command
@@ -67,9 +68,9 @@ type importing struct {
 type importCounts struct {
 	Stored    int `json:"stored"`
 	Skipped   int `json:"skipped"`   // existed, with --if-absent
-	New       int `json:"new"`       // with --dry-run: keys that do not exist
-	Changed   int `json:"changed"`   // with --dry-run: keys with another value
-	Unchanged int `json:"unchanged"` // with --dry-run: keys with the same value
+	New       int `json:"new"`       // with --dry-run: lines whose key does not exist
+	Changed   int `json:"changed"`   // with --dry-run: lines whose key has another value
+	Unchanged int `json:"unchanged"` // with --dry-run: lines whose key has the same value
 }
 
 // importLine is a line that a worker stores.
@@ -84,7 +85,7 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	}
 	in, size := command.InOrStdin(), int64(0)
 	if len(arguments) > 0 && arguments[0] != "-" {
-		file, err := os.Open(arguments[0])
+		file, err := openFile(command.Context(), arguments[0], os.O_RDONLY)
 		if err != nil {
 			return &usageError{err}
 		}
@@ -100,15 +101,21 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	}
 	defer func() { _ = store.Close() }() // Close always returns nil
 	i.room = sync.NewCond(&i.mu)
-	i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
+	last := i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
+	if i.err == nil && i.from > 1 && last < i.from {
+		return usagef("--from is %d: there are %d lines", i.from, last)
+	}
 	if i.err != nil {
 		return fmt.Errorf("%w; go on with --from %d", i.err, i.resume())
 	}
 	return i.print(command.OutOrStdout())
 }
 
-// store reads all lines and stores them. Lines with one key go to one worker, so that they take effect in their order.
-func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64, shown *progress) {
+// store reads all lines and stores them. Lines with one key go to one worker, so that they take effect in their order. It returns the number of the last
+// line that was read.
+func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64, shown *progress) (last int) {
+	reading, stop := context.WithCancel(ctx) // ends with the first line that is not stored
+	defer stop()
 	var working sync.WaitGroup
 	queues := make([]chan importLine, importWorkers)
 	for n := range queues {
@@ -116,13 +123,14 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 		working.Go(func() {
 			for line := range queues[n] {
 				if i.mayStore() { // else it stays pending
-					i.done(line, i.storeLine(ctx, store, &line))
+					i.done(line, i.storeLine(ctx, store, &line), stop)
 				}
 			}
 		})
 	}
 	position := int64(0)
-	for number, text := range readLines(ctx, in) {
+	for number, text := range readLines(reading, in) {
+		last = number
 		i.reading(number)
 		if text.err != nil {
 			i.fail(text.err)
@@ -154,6 +162,7 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 	}
 	working.Wait()
 	shown.end()
+	return last
 }
 
 // admit waits until there is room for a line, and reports whether the import goes on.
@@ -179,8 +188,8 @@ func (i *importing) reading(number int) {
 	i.next = number
 }
 
-// done notes the end of a line.
-func (i *importing) done(line importLine, err error) {
+// done notes the end of a line. If it was not stored, stop ends the reading.
+func (i *importing) done(line importLine, err error, stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.bytes -= line.size
@@ -193,6 +202,7 @@ func (i *importing) done(line importLine, err error) {
 	if i.err == nil {
 		i.err = fmt.Errorf("line %d: key %q: %w", line.number, line.key.Name(), err)
 	}
+	stop()
 }
 
 // fail notes an error that is not of a stored line, if it is the first. The lines before it are still stored.
@@ -221,50 +231,53 @@ func (i *importing) resume() int {
 	return max(first, i.from)
 }
 
-// storeLine stores the key of a line, or compares it with what is there.
+// overloadPatience is for how long a line is tried again that the store refuses as overload. --timeout bounds each try.
+const overloadPatience = time.Minute
+
+// storeLine stores the key of a line, or compares it with the one in the store.
 func (i *importing) storeLine(ctx context.Context, store *client.Client, line *importLine) error {
-	ctx, cancel := context.WithTimeout(ctx, i.connection.timeout)
-	defer cancel()
-	key, value := line.key.Name(), line.key.Data()
-	if i.dryRun {
-		there, _, err := store.Get(ctx, key)
-		switch {
-		case errors.Is(err, client.ErrNotFound):
-			i.count(&i.counts.New)
-		case err != nil:
-			return err
-		case i.ifAbsent:
-			i.count(&i.counts.Skipped)
-		case bytes.Equal(there, value):
-			i.count(&i.counts.Unchanged)
-		default:
-			i.count(&i.counts.Changed)
-		}
-		return nil
+	options, err := i.options(&line.key)
+	if err != nil {
+		return err
 	}
-	var options []client.Option
-	if line.key.Token != "" {
-		token, err := client.ParseVersion(line.key.Token)
-		if err != nil {
+	for deadline := time.Now().Add(overloadPatience); ; {
+		try, cancel := context.WithTimeout(ctx, i.connection.timeout)
+		if i.dryRun {
+			err = i.compare(try, store, &line.key)
+		} else {
+			err = i.set(try, store, &line.key, options)
+		}
+		cancel()
+		if !errors.Is(err, client.ErrOverloaded) || time.Now().After(deadline) {
 			return err
 		}
-		options = append(options, client.Fence(token))
-	}
-	if line.key.TTL > 0 {
-		const longest = int64(1<<63-1) / int64(time.Millisecond)
-		options = append(options, client.Expire(time.Duration(min(line.key.TTL, longest))*time.Millisecond))
-	}
-	if i.ifAbsent {
-		options = append(options, client.IfAbsent())
-	}
-	_, err := store.Set(ctx, key, value, options...)
-	for ; errors.Is(err, client.ErrOverloaded); _, err = store.Set(ctx, key, value, options...) {
 		select {
-		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
-			return err
+			return context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+func (i *importing) compare(ctx context.Context, store *client.Client, key *httpapi.ExportedKey) error {
+	value, _, err := store.Get(ctx, key.Name())
+	switch {
+	case errors.Is(err, client.ErrNotFound):
+		i.count(&i.counts.New)
+	case err != nil:
+		return err
+	case i.ifAbsent:
+		i.count(&i.counts.Skipped)
+	case bytes.Equal(value, key.Data()):
+		i.count(&i.counts.Unchanged)
+	default:
+		i.count(&i.counts.Changed)
+	}
+	return nil
+}
+
+func (i *importing) set(ctx context.Context, store *client.Client, key *httpapi.ExportedKey, options []client.Option) error {
+	_, err := store.Set(ctx, key.Name(), key.Data(), options...)
 	switch {
 	case errors.Is(err, client.ErrNotApplied), i.ifAbsent && isFenced(err): // only a key that exists is fenced
 		i.count(&i.counts.Skipped)
@@ -274,6 +287,25 @@ func (i *importing) storeLine(ctx context.Context, store *client.Client, line *i
 		i.count(&i.counts.Stored)
 	}
 	return nil
+}
+
+// options returns the options of the SET of a key.
+func (i *importing) options(key *httpapi.ExportedKey) (options []client.Option, err error) {
+	if key.Token != "" {
+		token, err := client.ParseVersion(key.Token)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, client.Fence(token))
+	}
+	if key.TTL != nil {
+		const longest = int64(1<<63-1) / int64(time.Millisecond)
+		options = append(options, client.Expire(time.Duration(min(*key.TTL, longest))*time.Millisecond))
+	}
+	if i.ifAbsent {
+		options = append(options, client.IfAbsent())
+	}
+	return options, nil
 }
 
 func isFenced(err error) bool {
@@ -294,7 +326,7 @@ func (i *importing) print(out io.Writer) error {
 	var err error
 	switch {
 	case i.dryRun:
-		_, err = fmt.Fprintf(out, "nothing is changed: %d keys are new, %d changed, %d unchanged, %d would be skipped\n", c.New, c.Changed, c.Unchanged, c.Skipped)
+		_, err = fmt.Fprintf(out, "nothing is changed: of the lines %d have a new key, %d another value, %d the same value, and %d would be skipped\n", c.New, c.Changed, c.Unchanged, c.Skipped)
 	case i.ifAbsent:
 		_, err = fmt.Fprintf(out, "%d keys stored, %d skipped\n", c.Stored, c.Skipped)
 	default:

@@ -70,7 +70,7 @@ func routes() []route {
 		{"GET", "/v1/verify", true, "", (*admin).verify},
 		{"GET", "/v1/keys", true, "prefix after limit", (*admin).keys},
 		{"GET", "/v1/keys/count", true, "prefix", (*admin).countKeys},
-		{"GET", "/v1/keys/export", true, "pattern after", (*admin).export},
+		{"POST", "/v1/keys/export", true, "", (*admin).export},
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
 		{"GET", "/v1/watches", true, "prefix client after afterClient limit", (*admin).watches},
@@ -239,8 +239,8 @@ func writeJSON(w http.ResponseWriter, value any) error {
 	return nil
 }
 
-// maxBody bounds a request that is no snapshot.
-const maxBody = 64 << 10
+// maxBody bounds a request that is no snapshot: the longest key that settings allow, in Base64, has 11 MiB.
+const maxBody = 16 << 20
 
 // readJSON decodes the body of a request. It refuses unknown fields and anything after the JSON value. An empty body leaves value as it is.
 func readJSON(w http.ResponseWriter, r *http.Request, value any) error {

@@ -2,10 +2,10 @@ package httpapi
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"unicode/utf8"
 
@@ -21,12 +21,15 @@ type ExportedKey struct {
 	Value       *string `json:"value,omitempty"` // if it is valid UTF-8
 	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
-	TTL         int64   `json:"ttl,omitempty"`   // milliseconds that were left; 0 for a key that does not expire
+	TTL         *int64  `json:"ttl,omitempty"`   // milliseconds that were left; nil for a key that does not expire
 	Token       string  `json:"token,omitempty"` // the fencing token
 }
 
 func toExported(info *fsm.KeyInfo) ExportedKey {
-	key := ExportedKey{Version: info.Version.String(), TTL: max(info.TTL, 0)}
+	key := ExportedKey{Version: info.Version.String()}
+	if info.TTL > 0 {
+		key.TTL = &info.TTL
+	}
 	if utf8.ValidString(info.Key) {
 		key.Key = info.Key
 	} else {
@@ -70,8 +73,8 @@ func (k *ExportedKey) Validate() error {
 		return errors.New("value is missing: give value or valueBase64")
 	case k.Value != nil && k.ValueBase64 != nil:
 		return errors.New("value and valueBase64 exclude each other")
-	case k.TTL < 0:
-		return fmt.Errorf("ttl is %d: must be positive", k.TTL)
+	case k.TTL != nil && *k.TTL <= 0:
+		return fmt.Errorf("ttl is %d: must be positive", *k.TTL)
 	}
 	for name, text := range map[string]string{"version": k.Version, "token": k.Token} {
 		if text == "" {
@@ -93,37 +96,33 @@ func (k *ExportedKey) AppendLine(to []byte) []byte {
 	return line.Bytes()
 }
 
-// ParseExportedKey reads a line of an export file. Unknown fields are errors: what they say would be lost.
-func ParseExportedKey(line []byte) (key ExportedKey, err error) {
-	if !utf8.Valid(line) { // JSON would replace what is invalid
-		return key, errors.New("the line is not valid UTF-8: give keyBase64 or valueBase64")
-	}
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&key); err != nil {
-		return key, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return key, errors.New("there is something behind the JSON value")
-	}
-	return key, key.Validate()
-}
-
 // ExportPage is a page of keys with their values.
 type ExportPage struct {
 	Keys []ExportedKey `json:"keys"`
-	// Next is the query parameter "after" of the next page, in Base64. It is empty at the end.
+	// Next is the After of the next page. It is empty at the end.
 	Next string `json:"next"`
+}
+
+// ExportRequest says which page of an export is wanted. It is a body, because a key may be longer than a header.
+type ExportRequest struct {
+	Pattern *string `json:"pattern,omitempty"` // as of SCAN; nil is all keys, also those that are not valid UTF-8
+	After   string  `json:"after,omitempty"`   // in Base64, the Next of the page before
 }
 
 // export answers with a page of keys and values, each as it is now.
 func (a *admin) export(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
+	var request ExportRequest
+	if err := readJSON(w, r, &request); err != nil {
+		return err
+	}
+	after, err := base64.StdEncoding.DecodeString(request.After)
+	if err != nil {
+		return badRequest{fmt.Errorf("after: %w", err)}
+	}
 	var pattern *glob.Pattern
-	if query.Has("pattern") {
-		var err error
-		if pattern, err = glob.Compile(query.Get("pattern")); err != nil {
-			return badRequest{fmt.Errorf("pattern is %q: %w", query.Get("pattern"), err)}
+	if request.Pattern != nil {
+		if pattern, err = glob.Compile(*request.Pattern); err != nil {
+			return badRequest{fmt.Errorf("pattern is %.100q: %w", *request.Pattern, err)}
 		}
 	}
 	if err := a.Node.Confirm(r.Context()); err != nil {
@@ -131,7 +130,7 @@ func (a *admin) export(w http.ResponseWriter, r *http.Request) error {
 	}
 	var found []fsm.KeyInfo
 	var next string
-	a.Node.View(func(m *fsm.Machine) { found, next = m.Export(pattern, query.Get("after")) })
+	a.Node.View(func(m *fsm.Machine) { found, next = m.Export(pattern, string(after)) })
 	page := ExportPage{Keys: make([]ExportedKey, len(found)), Next: toBytes(next).Base64}
 	for i := range found {
 		page.Keys[i] = toExported(&found[i])

@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"bytes"
+	"encoding/base64"
+	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
+	"strings"
 	"testing"
 
 	"holdfast/fsm"
@@ -20,15 +22,15 @@ func TestExportHasKeysAndValues(t *testing.T) {
 	var lines []string
 	for after := ""; ; {
 		var page ExportPage
-		if code := follower.call(http.MethodGet, "/v1/keys/export?"+url.Values{"after": {after}}.Encode(), nil, &page); code != http.StatusOK {
+		if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(`{"after":"`+after+`"}`), &page); code != http.StatusOK {
 			t.Fatal(code)
 		}
 		for i := range page.Keys {
 			k := &page.Keys[i]
-			if k.Version == "" || (k.TTL > 0) != (k.Name() == "b") {
+			if k.Version == "" || (k.TTL != nil) != (k.Name() == "b") {
 				t.Errorf("%+v", k)
 			}
-			k.Version, k.TTL = "", 0
+			k.Version, k.TTL = "", nil
 			lines = append(lines, string(k.AppendLine(nil)))
 		}
 		if after = page.Next; after == "" {
@@ -40,11 +42,60 @@ func TestExportHasKeysAndValues(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	var page ExportPage
-	if follower.call(http.MethodGet, "/v1/keys/export?pattern=a%2Ft%2A", nil, &page); len(page.Keys) != 1 || page.Keys[0].Key != "a/text" {
+	if follower.call(http.MethodPost, "/v1/keys/export", []byte(`{"pattern":"a/t*"}`), &page); len(page.Keys) != 1 || page.Keys[0].Key != "a/text" {
 		t.Errorf("by pattern: %+v", page)
 	}
-	if code := follower.call(http.MethodGet, "/v1/keys/export?pattern=%5B", nil, nil); code != http.StatusBadRequest {
-		t.Errorf("a malformed pattern: %d", code)
+	for _, body := range []string{`{"pattern":"["}`, `{"after":"?"}`} {
+		if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), nil); code != http.StatusBadRequest {
+			t.Errorf("%s: %d", body, code)
+		}
+	}
+}
+
+// A page may begin after a key that is longer than the headers of a request may be.
+func TestExportGoesOnBehindALongKey(t *testing.T) {
+	leader, follower := startAPIs(t)
+	long := strings.Repeat("\xff", 60<<10)
+	leader.set(long, "v")
+	leader.set(long+"\xff", "w")
+	var page ExportPage
+	body := fmt.Sprintf(`{"after":%q}`, base64.StdEncoding.EncodeToString([]byte(long)))
+	if code := follower.call(http.MethodPost, "/v1/keys/export", []byte(body), &page); code != http.StatusOK || len(page.Keys) != 1 || page.Keys[0].Name() != long+"\xff" {
+		t.Errorf("%d, %d keys", code, len(page.Keys))
+	}
+}
+
+// What encoding/json would change or lose without a word is refused.
+func TestExportLinesAreParsedStrictly(t *testing.T) {
+	for name, test := range map[string]struct{ line, why string }{
+		"lone first half of a pair":   {`{"key":"k\ud800","value":"v"}`, "not valid"},
+		"lone second half of a pair":  {`{"key":"k","value":"\udc00"}`, "not valid"},
+		"first half before an escape": {`{"key":"\ud800\n","value":"v"}`, "not valid"},
+		"first half at the end":       {`{"key":"k","value":"\ud83d`, "not valid"},
+		"bytes that are not UTF-8":    {"{\"key\":\"\xff\",\"value\":\"v\"}", "not valid"},
+		"a name given twice":          {`{"key":"a","key":"b","value":"v"}`, "given twice"},
+		"another case":                {`{"key":"a","Value":"v"}`, "unknown"},
+		"an unknown field":            {`{"key":"a","value":"v","tll":5}`, "unknown"},
+		"no time to live":             {`{"key":"a","value":"v","ttl":0}`, "ttl is 0"},
+		"negative time to live":       {`{"key":"a","value":"v","ttl":-1}`, "ttl is -1"},
+		"two objects":                 {`{"key":"a","value":"v"}{}`, "behind"},
+		"an array":                    {`["a"]`, "no JSON object"},
+		"an unfinished object":        {`{"key":"a","value":"v"`, "EOF"},
+		"no key":                      {`{"value":"v"}`, "key is missing"},
+		"no value":                    {`{"key":"a","value":null}`, "value is missing"},
+		"two keys":                    {`{"key":"a","keyBase64":"YQ==","value":"v"}`, "exclude"},
+		"a malformed token":           {`{"key":"a","value":"v","token":"1:2"}`, "token"},
+		"malformed Base64":            {`{"keyBase64":"?","value":"v"}`, "keyBase64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if key, err := ParseExportedKey([]byte(test.line)); err == nil || !strings.Contains(err.Error(), test.why) {
+				t.Errorf("%+v, %v; want %q", key, err, test.why)
+			}
+		})
+	}
+	key, err := ParseExportedKey([]byte(`{"key":"\ud83d\ude00\\ud800","value":"\u0000","ttl":null}`))
+	if err != nil || key.Key != "\U0001F600\\ud800" || *key.Value != "\x00" || key.TTL != nil {
+		t.Errorf("%+v, %v", key, err)
 	}
 }
 
@@ -52,7 +103,7 @@ func TestExportHasKeysAndValues(t *testing.T) {
 func FuzzParseExportedKey(f *testing.F) {
 	for _, line := range []string{
 		`{"key":"k","value":"v","version":"1696374425000:1:StateStore","ttl":5,"token":"1696374425000:1:StateStore"}`,
-		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`, `{"key":"<\u2028\ud800>","value":"\u0000"}`,
+		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`, `{"key":"<\u2028\ud83d\ude00>","value":"\u0000"}`,
 	} {
 		f.Add([]byte(line))
 	}
@@ -66,7 +117,7 @@ func FuzzParseExportedKey(f *testing.F) {
 			t.Fatalf("%q", written)
 		}
 		again, err := ParseExportedKey(written[len("before "):])
-		if err != nil || again.Name() != key.Name() || !bytes.Equal(again.Data(), key.Data()) || again.TTL != key.TTL || again.Token != key.Token {
+		if err != nil || again.Name() != key.Name() || !bytes.Equal(again.Data(), key.Data()) || (again.TTL == nil) != (key.TTL == nil) || again.TTL != nil && *again.TTL != *key.TTL || again.Token != key.Token {
 			t.Fatalf("%+v, then %+v, %v", key, again, err)
 		}
 	})

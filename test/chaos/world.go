@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"text/template"
@@ -232,8 +234,52 @@ func (w *world) up(ctx context.Context) error {
 	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, time.Minute); err != nil {
 		return fmt.Errorf("the cluster does not serve: %w", err)
 	}
+	if err := w.awaitVersion(ctx); err != nil {
+		return err
+	}
 	_, err := w.askLoad(ctx, http.MethodPost, "/start", nil, time.Minute)
 	return err
+}
+
+// awaitVersion waits until the newest version of the log that all nodes know is in force on each: before that, newer commands are refused, which no check
+// explains.
+func (w *world) awaitVersion(ctx context.Context) error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		known, inForce := w.versions(ctx)
+		if known > 0 && !slices.ContainsFunc(inForce, func(version uint32) bool { return version != known }) {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return fmt.Errorf("the nodes know version %d of the log, and in force are %v", known, inForce)
+		}
+	}
+}
+
+// versions returns the newest version of the log that all nodes know, 0 if one did not answer, and the one that is in force on each.
+func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
+	var health struct {
+		Members []struct {
+			Version uint32 `json:"version"`
+		} `json:"members"`
+	}
+	output, err := w.machines[0].operate(ctx, "raft", "autopilot", "-o", "json")
+	if err != nil || json.Unmarshal([]byte(output), &health) != nil || len(health.Members) != len(w.machines) {
+		return 0, nil
+	}
+	known = math.MaxUint32
+	for _, m := range health.Members {
+		known = min(known, m.Version)
+	}
+	inForce = make([]uint32, len(w.machines))
+	for i, m := range w.machines {
+		var status struct {
+			LogVersion uint32 `json:"logVersion"`
+		}
+		if output, err := m.operate(ctx, "status", "-o", "json"); err == nil && json.Unmarshal([]byte(output), &status) == nil {
+			inForce[i] = status.LogVersion
+		}
+	}
+	return known, inForce
 }
 
 // down takes everything down.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/cluster"
+	"holdfast/fsm"
 	"holdfast/test/history"
 	"holdfast/test/sim/schedule"
 	"holdfast/test/workload"
@@ -166,6 +167,7 @@ func (s *simulation) live() {
 	}
 	prober := newClient(s, "prober-0", true)
 	s.recoverWithin(prober, 30*time.Second, "at the beginning")
+	s.awaitVersion()
 	s.load.Staff(func(id string, persistent bool) *workload.Client {
 		if s.config.without(id) {
 			return nil
@@ -213,6 +215,21 @@ func (s *simulation) recoverWithin(prober *client, limit time.Duration, when str
 	case took > limit:
 		s.violation("recovery", "service was back %v %s", took, when)
 	}
+}
+
+// awaitVersion waits until the newest version of the log is in force on every node: before that, newer commands are refused, which no check explains.
+func (s *simulation) awaitVersion() {
+	const limit = 30 * time.Second
+	for began := time.Now(); time.Since(began) < limit; s.sleep(50 * time.Millisecond) {
+		old := slices.ContainsFunc(s.hosts, func(h *host) bool {
+			node := h.member()
+			return node == nil || node.Status().State.Version != fsm.Version
+		})
+		if !old {
+			return
+		}
+	}
+	s.violation("recovery", "version %d of the log was not in force after %v", fsm.Version, limit)
 }
 
 // stop ends everything and waits for it.
