@@ -25,6 +25,7 @@ type connection struct {
 	maxQueuedAge time.Duration   // upper bound on the age of the queued messages when the connection began
 	stale        atomic.Bool     // requests that arrive now may be older than Config.SessionAge: they are not executed
 	since        time.Time       // the broker received the messages that arrive now after this time. Owned by the receiving goroutine.
+	unreturned   atomic.Int32    // probes that the broker has acknowledged since its last message
 	handlerCtx   context.Context // passed to Handler.Receive
 	reason       chan error      // why the connection ends; only the first is kept
 }
@@ -54,7 +55,7 @@ func (c *connection) serve(ctx, subscribing context.Context) error {
 	c.subscribed()
 	ctx, cancel := context.WithCancel(ctx)
 	var probing sync.WaitGroup
-	probing.Go(func() { c.probes.run(ctx, c.client) })
+	probing.Go(func() { c.probes.run(ctx, c.client, c.probeAcknowledged) })
 	defer probing.Wait()
 	defer cancel()
 	select {
@@ -80,10 +81,27 @@ func (c *connection) end(reason error) {
 	}
 }
 
+// maxUnreturned is how many probes in a row the broker may acknowledge without a message on the session.
+const maxUnreturned = 10
+
+// errSubscriptionLost says that the broker lost the subscriptions of a session that is up. ejabberd may: an earlier connection that ends late takes the
+// subscriptions of the same client id with it.
+var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
+
+// probeAcknowledged ends a session whose subscriptions the broker has lost, and lets the next one start clean: requests were missed. A broker that stands
+// still acknowledges nothing, and a node that does not read is not silent.
+func (c *connection) probeAcknowledged() {
+	if c.unreturned.Add(1) >= maxUnreturned && c.status.silence(time.Now()) >= maxUnreturned/2*c.config.ProbeInterval {
+		c.probes.startClean()
+		c.end(errSubscriptionLost)
+	}
+}
+
 // received handles a message. It blocks while Handler.Receive has no room. Then nothing is read, and TCP applies backpressure.
 func (c *connection) received(message mqttconn.Message) {
 	arrived := time.Now() // before its age is checked: a pause of the process in between does not make it younger
 	c.status.recordMessage()
+	c.unreturned.Store(0)
 	done := func() {}
 	if message.QoS == 1 {
 		number := c.acks.Arrived(message.PacketID)

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/mqttconn"
+	"holdfast/internal/mqttconn/mqtttest"
 	"holdfast/internal/topics"
 )
 
@@ -158,6 +159,73 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 	<-ended
 	if r.handler.received != 0 {
 		t.Error("an old request was taken from a session that was ended")
+	}
+}
+
+// forgetfulBroker acknowledges everything and delivers what is published on the node's topics, except on the connections that it forgets.
+type forgetfulBroker struct {
+	forgets  int  // connections, the first ones
+	silent   bool // nothing is acknowledged behind SUBACK
+	connects chan packets.Connect
+}
+
+func (b *forgetfulBroker) dial(context.Context, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	b.forgets--
+	forgets := b.forgets >= 0
+	go mqtttest.Serve(far, func(packet *packets.ControlPacket) (packets.Packet, bool) {
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			b.connects <- *content
+		case *packets.Publish:
+			if b.silent {
+				return &packets.Pingresp{}, true
+			}
+			if !forgets {
+				_, err := far.Write(mqttconn.AppendPublish(nil, &packets.Publish{Topic: content.Topic, QoS: 1, PacketID: 1, Payload: content.Payload, Properties: &packets.Properties{}}))
+				return nil, err == nil
+			}
+		case *packets.Pingreq:
+			return &packets.Pingresp{}, true
+		}
+		return nil, true
+	})
+	return near, nil
+}
+
+// A broker that loses the subscription of a session that is up acknowledges probes and delivers nothing. The node begins a new session, clean, because
+// requests were missed. A broker that stands still is waited for: its queue has the requests.
+func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
+	for name, test := range map[string]struct {
+		forgets int
+		silent  bool
+		want    int // connections within 30 s
+	}{
+		"lost at one connection": {2, false, 4}, // each session is begun by two connections
+		"never lost":             {0, false, 2},
+		"a broker stands still":  {0, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &forgetfulBroker{forgets: test.forgets, silent: test.silent, connects: make(chan packets.Connect, 100)}
+				r := newRig(b.dial)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					r.Run(ctx)
+				}()
+				time.Sleep(28 * time.Second)
+				if got := len(b.connects); got != test.want {
+					t.Errorf("%d connections, want %d", got, test.want)
+				}
+				if err := r.Err(); (err == nil) != !test.silent {
+					t.Errorf("ready: %v", err)
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }
 

@@ -86,8 +86,8 @@ func (p *prober) lastFresh() time.Time {
 	return p.fresh
 }
 
-// run sends probes until the context ends.
-func (p *prober) run(ctx context.Context, client *paho.Client) {
+// run sends probes until the context ends. It calls acknowledged after each PUBACK.
+func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func()) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
 	var asked <-chan struct{}
@@ -102,7 +102,9 @@ func (p *prober) run(ctx context.Context, client *paho.Client) {
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
 		})
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err == nil {
+			acknowledged()
+		} else if ctx.Err() == nil {
 			p.env.Log.Debug("probe not sent", "error", err)
 		}
 		select {
@@ -153,6 +155,11 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 // session starts clean next time, also after a restart.
 func (p *prober) setStale() {
 	p.drop(p.lastFresh())
+	p.startClean()
+}
+
+// startClean lets a node's own session start clean next time, also after a restart.
+func (p *prober) startClean() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clean = true

@@ -40,7 +40,11 @@ func success(packet *packets.ControlPacket) packets.Packet {
 	case *packets.Connect:
 		return &packets.Connack{Properties: &packets.Properties{}}
 	case *packets.Subscribe:
-		return &packets.Suback{PacketID: content.PacketID, Reasons: make([]byte, len(content.Subscriptions)), Properties: &packets.Properties{}}
+		granted := make([]byte, len(content.Subscriptions))
+		for i := range granted {
+			granted[i] = content.Subscriptions[i].QoS
+		}
+		return &packets.Suback{PacketID: content.PacketID, Reasons: granted, Properties: &packets.Properties{}}
 	case *packets.Publish:
 		return &packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}}
 	default:
