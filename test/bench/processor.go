@@ -6,9 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// recordedRatio is the processor time of three members for a SET, divided by that of everything that an echo with three subscribers needs: broker,
-// subscribers and load. A change that makes the store slower or faster for good records it anew: `make bench-processor` prints it.
-const recordedRatio = 0.86
+// recordedRatio is the processor time of three members for a SET, divided by that of the subscribers and the load of an echo with three subscribers. The
+// broker does not count: on one of two machines it needs 50 µs, on the other 30, where all Go processes need the same. A change that makes the store
+// slower or faster for good records it anew: `make bench-processor` prints it.
+const recordedRatio = 2.5
 
 // newProcessor measures the processor time for a SET beside that of an echo, and fails when it has grown. Rates depend on what else the machine does;
 // processor time hardly does, and a ratio in one run less still.
@@ -28,7 +29,7 @@ func newProcessor() *cobra.Command {
 				return err
 			}
 			ratio := measured.processorRatio("Holdfast", echo, sets().name, outstanding)
-			fmt.Printf("%d under way: the members need %.2f times the processor time of an echo, recorded is %.2f\n", outstanding, ratio, recordedRatio)
+			fmt.Printf("%d under way: the members need %.2f times the processor time of an echo without the broker, recorded is %.2f\n", outstanding, ratio, recordedRatio)
 			if ratio > most*recordedRatio {
 				return fmt.Errorf("%.2f is more than %.2f times the recorded %.2f", ratio, most, recordedRatio)
 			}
@@ -41,14 +42,16 @@ func newProcessor() *cobra.Command {
 }
 
 // processorRatio returns the median over the rounds of the processor time of one system's members for a request, divided by that of all processes of another
-// in the same round.
+// but the broker in the same round.
 func (c *comparison) processorRatio(system, by, line string, outstanding int) float64 {
 	ratios := c.points[pointKey{system, line, outstanding}].members()
 	other := c.points[pointKey{by, line, outstanding}].Processor
 	for i := range ratios {
 		all := 0.0
-		for _, rounds := range other {
-			all += rounds[i]
+		for name, rounds := range other {
+			if name != "broker" {
+				all += rounds[i]
+			}
 		}
 		ratios[i] /= all
 	}
