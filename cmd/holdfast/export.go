@@ -110,7 +110,7 @@ func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(interruptible{ctx, to}, 1<<20)
+	out := bufio.NewWriterSize(interruptibleWriter{ctx, to}, 1<<20)
 	defer func() {
 		if flushErr := out.Flush(); err == nil { // what was read is written also when the export fails
 			err = flushErr

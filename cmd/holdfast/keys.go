@@ -214,21 +214,9 @@ func readValue(ctx context.Context, stdin io.Reader, arguments []string, file st
 	}
 }
 
-// readAll reads to the end, or until the program is told to stop: a read cannot be interrupted, so it is left behind.
-func readAll(ctx context.Context, stdin io.Reader) (value []byte, err error) {
-	done := make(chan struct{})
-	var read []byte
-	var readErr error
-	go func() {
-		defer close(done)
-		read, readErr = io.ReadAll(stdin)
-	}()
-	select {
-	case <-done:
-		value, err = read, readErr
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
+// readAll reads to the end, or until the program is told to stop.
+func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
+	value, err := interruptible(ctx, func() ([]byte, error) { return io.ReadAll(stdin) })
 	if err != nil {
 		return nil, fmt.Errorf("read the value: %w", err)
 	}
