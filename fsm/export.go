@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"strings"
-
 	"holdfast/hlc"
 	"holdfast/internal/glob"
 )
@@ -17,35 +15,17 @@ const (
 // that are not valid UTF-8, which no pattern matches. next is the after of the next page, and empty at the end: a page may end before it is full. It
 // may run at the same time as Read and as itself, but not as Apply or Restore.
 func (m *Machine) Export(pattern *glob.Pattern, after string) (keys []KeyInfo, next string) {
-	prefix := ""
-	if pattern != nil {
-		if prefix = pattern.Prefix(); pattern.MatchesNothing() {
-			return nil, ""
-		}
+	if pattern != nil && pattern.MatchesNothing() {
+		return nil, ""
 	}
-	visits, steps, bytes, last := 0, 0, 0, after
-	first := max(prefix, after)
-	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
-		key := r.key()
-		switch {
-		case !strings.HasPrefix(key, prefix):
-			return false
-		case key == after && after != "":
-			return true
-		case visits == maxPageVisits, steps >= maxPageSteps, len(keys) == maxExportKeys, len(keys) > 0 && bytes+len(r.data) > maxExportBytes:
-			next = last
-			return false
+	bytes := 0
+	next = m.walkPage(pattern, after, func(r *record) (steps int, more bool) {
+		if len(keys) == maxExportKeys || len(keys) > 0 && bytes+len(r.data) > maxExportBytes {
+			return 0, false
 		}
-		visits++
-		if pattern != nil {
-			steps += pattern.Steps(len(key))
-		}
-		if r.deadline > m.now && (pattern == nil || pattern.Match(key)) {
-			keys = append(keys, m.exported(r))
-			bytes += len(r.data)
-		}
-		last = key
-		return true
+		keys = append(keys, m.exported(r))
+		bytes += len(r.data)
+		return 0, true
 	})
 	return keys, next
 }

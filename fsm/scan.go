@@ -98,39 +98,64 @@ func (m *Machine) keyReader(principal *policy.Principal) keyReader {
 	}}
 }
 
-// fillPage adds keys to a page until there are no more, or a bound is reached. Expired keys that are still there count as looked at.
+// fillPage adds keys to a page until there are no more, or a bound is reached.
 func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, reader keyReader) {
-	visits, steps, bytes, last := 0, 0, 0, after
-	first := max(pattern.Prefix(), after)
+	bytes := 0
+	next := m.walkPage(pattern, after, func(r *record) (steps int, more bool) {
+		key := r.key()
+		steps = reader.steps * (len(key) + 1)
+		if !reader.mayRead(key) {
+			return steps, true
+		}
+		if len(page.Keys) == maxPageKeys || len(page.Keys) > 0 && bytes+len(key) > maxPageBytes {
+			return steps, false
+		}
+		page.Keys = append(page.Keys, key)
+		bytes += len(key)
+		return steps, true
+	})
+	if next != "" {
+		page.Next = page.sealer.seal(next)
+	}
+	page.detach(bytes)
+}
+
+// walkPage calls take for the keys behind after that match a pattern and have not expired, in byte order, until take has no room for one or a bound is
+// reached. A nil pattern is all keys. take returns what it costs beyond the match. next is the key behind which the next page begins, empty if there are
+// no further keys. Expired keys that are still there count as looked at.
+func (m *Machine) walkPage(pattern *glob.Pattern, after string, take func(*record) (steps int, more bool)) (next string) {
+	prefix := ""
+	if pattern != nil {
+		prefix = pattern.Prefix()
+	}
+	visits, steps, last := 0, 0, after
+	first := max(prefix, after)
 	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
 		key := r.key()
-		if !strings.HasPrefix(key, pattern.Prefix()) {
+		switch {
+		case !strings.HasPrefix(key, prefix):
 			return false
-		}
-		if key == after {
+		case key == after: // no key is empty
 			return true
-		}
-		if visits == maxPageVisits || steps >= maxPageSteps {
-			page.Next = page.sealer.seal(last)
+		case visits == maxPageVisits, steps >= maxPageSteps:
+			next = last
 			return false
 		}
 		visits++
-		steps += pattern.Steps(len(key))
-		if r.deadline > m.now && pattern.Match(key) {
-			steps += reader.steps * (len(key) + 1)
-			if reader.mayRead(key) {
-				if len(page.Keys) == maxPageKeys || len(page.Keys) > 0 && bytes+len(key) > maxPageBytes {
-					page.Next = page.sealer.seal(last)
-					return false
-				}
-				page.Keys = append(page.Keys, key)
-				bytes += len(key)
+		if pattern != nil {
+			steps += pattern.Steps(len(key))
+		}
+		if r.deadline > m.now && (pattern == nil || pattern.Match(key)) {
+			cost, more := take(r)
+			if steps += cost; !more {
+				next = last
+				return false
 			}
 		}
 		last = key
 		return true
 	})
-	page.detach(bytes)
+	return next
 }
 
 // detach copies the keys, which are size bytes: they are parts of records, and would keep the values in memory.

@@ -72,17 +72,7 @@ func (e *exporting) writeFile(ctx context.Context, name string) error {
 		return e.writeDevice(ctx, name)
 	}
 	partial := name + ".part"
-	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	err = e.write(ctx, file)
-	if err == nil {
-		err = file.Sync()
-	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
+	err = saveTo(partial, func(file io.Writer) error { return e.write(ctx, file) })
 	if err == nil {
 		err = os.Rename(partial, name)
 	}

@@ -98,7 +98,12 @@ func (a *administration) saveFile(ctx context.Context, file string) (summary sna
 			_ = os.Remove(partial) // there may be none
 		}
 	}()
-	err = a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error { return saveTo(partial, body) })
+	err = a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
+		return saveTo(partial, func(file io.Writer) error {
+			_, err := io.Copy(file, body)
+			return err
+		})
+	})
 	if err != nil {
 		return summary, err
 	}
@@ -147,12 +152,13 @@ func syncFolder(name string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-func saveTo(name string, body io.Reader) error {
+// saveTo makes a file, or empties it, and writes and syncs its content.
+func saveTo(name string, write func(io.Writer) error) error {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, body)
+	err = write(file)
 	if err == nil {
 		err = file.Sync()
 	}
