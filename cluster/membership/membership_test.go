@@ -154,7 +154,7 @@ func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	}
 }
 
-// While the node closes, raft may not answer any more: a transfer is not begun, and nobody waits for the outcome of a change.
+// While the node closes, raft may not answer any more: a transfer is not begun, and a change that was begun is of unknown outcome.
 func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	f, m := newFake(t)
 	m.env.Go = func(func()) bool { return false }

@@ -32,7 +32,7 @@ func (l *Leader) reportAnswered(ctx context.Context) {
 		answered := l.toRelease
 		l.toRelease = nil
 		l.mu.Unlock()
-		l.sendReport(context.WithoutCancel(ctx), answered) // taken from toRelease, so nobody sends it when the leadership ends
+		l.sendReport(context.WithoutCancel(ctx), answered) // they are no longer in toRelease, which Run reports when the leadership ends
 	}
 }
 

@@ -54,7 +54,7 @@ func (r *exportRig) importing(stdin string, arguments ...string) (string, int) {
 	return holdfast(r.t, r.broker, stdin, append([]string{"keys", "import"}, arguments...)...)
 }
 
-// withoutVersions drops what an import cannot keep: versions, and what has passed of times to live.
+// withoutVersions drops the versions, and replaces the milliseconds of each time to live: an import keeps neither exactly.
 func withoutVersions(lines string) string {
 	var out strings.Builder
 	for line := range strings.Lines(lines) {

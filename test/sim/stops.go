@@ -14,7 +14,7 @@ type traps struct {
 	mu       schedule.Mutex
 	leading  *fault // the next node that begins to lead
 	dialling *fault // the next leader that connects to the broker
-	failing  *fault // the next node of which a proposal or a read fails: one of its goroutines is delayed, the others go on
+	failing  *fault // the next node on which a proposal or a read fails: one of its goroutines is delayed, its others run on
 }
 
 func (t *traps) set(f *fault) {
