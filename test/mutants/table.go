@@ -49,7 +49,7 @@ func stateMachine() []Mutant {
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
-			"\t\t\t\t\tpage.Next = page.sealer.seal(last)\n", "\t\t\t\t\tpage.Next = page.sealer.seal(key)\n"),
+			"cost; !more {\n\t\t\t\tnext = last\n", "cost; !more {\n\t\t\t\tnext = key\n"),
 		one("if_version_off", "a condition on the version holds for any value", "linearizability", "fsm/execute.go",
 			"return present && found.version().Timestamp(hlc.StoreNodeID) == c.ExpectedVersion", "return present"),
 		one("fence_off", "no fencing", "fencing", "fsm/execute.go",
