@@ -88,6 +88,10 @@ type Command struct {
 	Error     ErrorCode
 	LateError ErrorCode
 
+	// Pattern says that the key of a KeyNotify, a KeyNotifyStop or a WatchEnd is a pattern, and all keys that match it are meant. The log must not hold
+	// it before VersionPatternWatch.
+	Pattern bool
+
 	// Oversize says that a key or value was over the limit and left out. The request fails by the quota, even if the limits have been raised since.
 	Oversize bool
 	// Unidentified says that the broker did not vouch for the client id, and the node's settings require that.
@@ -131,17 +135,24 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 func NoOp() Command { return Command{Kind: KindGet} }
 
 // Before returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
-// it: an unknown option of SET is a syntax error, and DEL has no options.
+// it: an unknown option of SET or KEYNOTIFY is a syntax error, and other commands have no options.
 func (c *Command) Before(version uint32) Command {
-	if c.Condition != IfVersion || version >= VersionIfVersion {
-		return *c
-	}
 	before := *c
-	before.Kind, before.Error = KindInvalid, ErrorSyntax
-	if c.Kind == KindDel {
-		before.Error = ErrorArguments
+	switch {
+	case c.Condition == IfVersion && version < VersionIfVersion:
+		before.Error = ErrorSyntax
+		if c.Kind == KindDel {
+			before.Error = ErrorArguments
+		}
+	case c.Pattern && version < VersionPatternWatch:
+		before.Error = ErrorSyntax
+		if c.Kind == KindKeyNotifyStop { // GLOB STOP is one argument more than KEYNOTIFY had
+			before.Error = ErrorArguments
+		}
+	default:
+		return before
 	}
-	before.Key, before.Value = nil, nil
+	before.Kind, before.Key, before.Value, before.Pattern, before.Oversize = KindInvalid, nil, nil, false, false
 	before.Condition, before.ExpectedVersion = Always, hlc.Timestamp{}
 	return before
 }

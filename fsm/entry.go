@@ -161,7 +161,8 @@ func appendCommand(b []byte, c *Command) []byte {
 		b = appendMessage(b, 29, func(b []byte) []byte { return appendFloor(b, &c.Floor) })
 	}
 	b = appendUint(b, 30, c.Offset)
-	return appendTimestamp(b, 31, &c.ExpectedVersion)
+	b = appendTimestamp(b, 31, &c.ExpectedVersion)
+	return appendBool(b, 32, c.Pattern)
 }
 
 func readCommand(r *reader, c *Command) {
@@ -207,6 +208,8 @@ func readCommand(r *reader, c *Command) {
 			c.Offset = r.uint()
 		case 31:
 			c.ExpectedVersion = r.timestamp()
+		case 32:
+			c.Pattern = r.bool()
 		default:
 			r.unknown("Command")
 		}

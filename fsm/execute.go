@@ -6,7 +6,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"holdfast/hlc"
-	"holdfast/internal/topics"
 )
 
 // execute runs one command and stores its result in Results[position].
@@ -141,7 +140,7 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 }
 
 // checkRequest makes the checks that do not read the key, and sets rule to the policy rule that allows the command. Reads use
-// the same checks. No rule allows or forbids a SCAN: the policy decides about each key.
+// the same checks. No rule allows or forbids a SCAN or a watch of a pattern: the policy decides about each key.
 func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 	limits := &m.settings.Limits
 	switch {
@@ -155,7 +154,7 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,
 		int64(len(command.Expected)) > limits.ValueBytes,
-		command.Kind == KindKeyNotify && topics.NotificationSize(command.Principal.ClientID, command.Key) > maxNotificationTopic:
+		command.Kind == KindKeyNotify && !command.Pattern && !fitsTopic(command.Principal.ClientID, command.Key):
 		return ErrorQuota
 	case command.LateError != NoError:
 		return command.LateError
@@ -163,7 +162,7 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 		return ErrorNotAuthorized
 	case command.Principal.ClientID == "" && (command.Kind == KindKeyNotify || command.Kind == KindKeyNotifyStop):
 		return ErrorNotAuthorized
-	case m.settings.Policy == nil:
+	case m.settings.Policy == nil, command.Pattern: // the policy decides about each key that changes
 		return NoError
 	}
 	number := m.settings.Policy.FirstRule(&command.Principal, command.Kind.access(), command.Key)
@@ -312,61 +311,12 @@ func (m *Machine) delete(position int, command *Command, outcome *EntryOutcome) 
 	m.emitEvent(outcome, position, found, true)
 }
 
-// maxNotificationTopic is how long an MQTT topic name can be.
-const maxNotificationTopic = 65_535
-
-func (m *Machine) keyNotify(command *Command, result *Result) {
-	_, renewed := m.watches.find(command.Key, command.Principal.ClientID)
-	added := &watch{
-		key: string(command.Key), clientID: command.Principal.ClientID, dialect: result.Dialect,
-		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
-	}
-	if !renewed && m.watches.full(&m.settings.Limits, added) {
-		result.fail(ErrorQuota)
-		return
-	}
-	m.watches.put(added)
-	m.mixIntoStateHash('K', xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
-	result.Code = CodeOK
-}
-
-func (m *Machine) keyNotifyStop(command *Command, result *Result) {
-	found, ok := m.watches.find(command.Key, command.Principal.ClientID)
-	if !ok {
-		result.Code = CodeMissing
-		return
-	}
-	m.endWatch(found)
-	result.Code = CodeOK
-}
-
-// clientGone ends the watches of a client that disconnected. Times of the broker are only compared with times of the broker:
-// a watch that was made at an unknown time, or after the disconnect, stays.
-func (m *Machine) clientGone(command *Command) {
-	for _, candidate := range m.watches.ofClient(command.Principal.ClientID, command.Everyone) {
-		if candidate.brokerTime != 0 && candidate.brokerTime <= command.BrokerTime {
-			m.endWatch(candidate)
-		}
-	}
-}
-
-// watchGrace is how long before a change, in milliseconds, a watch must have been made or renewed so that a notification without a
-// subscriber ends it: a client may watch first and subscribe then.
-const watchGrace = 5_000
-
-func (m *Machine) watchEnd(command *Command) {
-	found, ok := m.watches.find(command.Key, command.Principal.ClientID)
-	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.ChangedAt {
-		m.endWatch(found)
-	}
-}
-
 func (m *Machine) configure(command *Command) {
-	policy := m.settings.Policy
-	m.settings, m.configured = *command.Settings, true
+	settings := *command.Settings
 	if command.KeepPolicy {
-		m.settings.Policy = policy
+		settings.Policy = m.settings.Policy
 	}
+	m.setSettings(settings, true)
 	m.mixIntoStateHash('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"holdfast/hlc"
+	"holdfast/internal/glob"
+	"holdfast/internal/policy"
 )
 
 // This file holds the frames of a snapshot. Field numbers are never reused.
@@ -17,7 +19,7 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 	case sectionSettings:
 		outer := reader{rest: appendElement(nil, 1, content)}
 		outer.next()
-		m.settings = *outer.settings()
+		m.setSettings(*outer.settings(), m.configured)
 		r.err = outer.err
 	case sectionValue:
 		m.readRecord(&r)
@@ -150,11 +152,18 @@ func appendWatch(b []byte, w *watch) []byte {
 	b = appendUint(b, 3, uint64(w.dialect))
 	b = appendUint(b, 4, w.index)
 	b = appendUint(b, 5, uint64(w.renewed))
-	return appendUint(b, 6, uint64(w.brokerTime))
+	b = appendUint(b, 6, uint64(w.brokerTime))
+	if w.pattern == nil {
+		return b
+	}
+	b = appendBool(b, 7, true)
+	b = appendBytes(b, 8, w.pattern.principal.Username)
+	return appendAttributes(b, 9, w.pattern.principal.Attributes)
 }
 
 func (m *Machine) readWatch(r *reader) {
 	var w watch
+	var principal policy.Principal
 	for r.next() {
 		switch r.field {
 		case 1:
@@ -169,9 +178,23 @@ func (m *Machine) readWatch(r *reader) {
 			w.renewed = r.int()
 		case 6:
 			w.brokerTime = r.int()
+		case 7:
+			w.isPattern = r.bool()
+		case 8:
+			principal.Username = r.string()
+		case 9:
+			principal.Attributes = append(principal.Attributes, r.attribute())
 		default:
 			r.unknown("Watch")
 		}
+	}
+	if w.isPattern && r.err == nil {
+		principal.ClientID = w.clientID
+		pattern, err := glob.Compile(w.key)
+		if err != nil {
+			r.fail(fmt.Errorf("%w: watch of a pattern: %w", ErrDamaged, err))
+		}
+		w.pattern = &watchedPattern{pattern, principal}
 	}
 	if r.err == nil {
 		m.watches.put(&w)

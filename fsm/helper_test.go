@@ -152,6 +152,13 @@ func watching(clientID, key string) Command {
 	return Command{Kind: KindKeyNotify, Principal: client(clientID), Key: []byte(key)}
 }
 
+// watchingAll is watching, of all keys that match a pattern.
+func watchingAll(clientID, pattern string) Command {
+	command := watching(clientID, pattern)
+	command.Pattern = true
+	return command
+}
+
 func del(key string, change ...func(*Command)) Command {
 	c := Command{Kind: KindDel, Principal: client("c"), Key: []byte(key), Lifetime: 180_000}
 	for _, f := range change {

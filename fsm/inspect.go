@@ -16,7 +16,8 @@ type KeyInfo struct {
 	Version hlc.Timestamp
 	Token   *hlc.Timestamp // nil when there is none
 	// TTL is how many milliseconds of cluster time are left; negative when the key does not expire.
-	TTL      int64
+	TTL int64
+	// Watchers are the clients that watch the key, in the order of their ids. Those that watch it by patterns are in FindKey's only.
 	Watchers []Receiver
 }
 
@@ -59,13 +60,15 @@ func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes i
 	return count, bytes, last
 }
 
-// FindKey returns what operators see of one key.
+// FindKey returns what operators see of one key. Its Watchers are those that would be notified of a change now.
 func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	found, ok := m.values.find([]byte(key))
 	if !ok || found.deadline <= m.now {
 		return KeyInfo{}, false
 	}
-	return m.keyInfo(found), true
+	info := m.exported(found)
+	info.Watchers, _ = m.watches.lookup(key)
+	return info, true
 }
 
 // scanKeys calls visit for each key with the prefix behind after that has not expired, in byte order, until visit returns false. No key is
@@ -85,56 +88,57 @@ func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 
 func (m *Machine) keyInfo(r *record) KeyInfo {
 	info := m.exported(r)
-	m.watches.byKey.Ascend(&watch{key: info.Key}, func(w *watch) bool {
-		if w.key != info.Key {
-			return false
-		}
+	for _, w := range m.watches.ofKey(info.Key) {
 		info.Watchers = append(info.Watchers, Receiver{ClientID: w.clientID, Dialect: w.dialect})
-		return true
-	})
+	}
 	return info
 }
 
 // WatchInfo is what operators see of a watch.
 type WatchInfo struct {
-	Key, ClientID string
-	Dialect       Dialect
-	Age           int64 // milliseconds of cluster time since it was last renewed
+	Key      string // or the pattern
+	Pattern  bool   // it is of all keys that match
+	ClientID string
+	Dialect  Dialect
+	Age      int64 // milliseconds of cluster time since it was last renewed
 }
 
-// ListWatches returns at most limit watches on keys with the prefix, of one client or, when that is empty, of all, that come after the given one
-// in the order of keys and clients. Only the key and the client of after count. limit must be positive.
+func (w *WatchInfo) id() watchID { return watchID{w.Key, w.Pattern, w.ClientID} }
+
+// ListWatches returns at most limit watches on keys and patterns with the prefix, of one client or, when that is empty, of all, that come after the given
+// one in the order of keys, those of a key before those of the pattern with the same text, and clients. Only what identifies a watch counts of after.
+// limit must be positive.
 func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit int) []WatchInfo {
 	var found []WatchInfo
-	first := &watch{key: after.Key, clientID: after.ClientID}
+	first := &watch{watchID: after.id()}
 	if prefix > after.Key {
-		first = &watch{key: prefix}
+		first = &watch{watchID: watchID{key: prefix}}
 	}
 	m.watches.byKey.Ascend(first, func(w *watch) bool {
 		switch {
 		case !strings.HasPrefix(w.key, prefix):
 			return false
-		case clientID != "" && w.clientID != clientID, w.key == after.Key && w.clientID == after.ClientID:
+		case clientID != "" && w.clientID != clientID, w.watchID == after.id():
 			return true
 		}
-		found = append(found, WatchInfo{Key: w.key, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed})
+		found = append(found, WatchInfo{Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed})
 		return len(found) < limit
 	})
 	return found
 }
 
-// Watches reports whether a client watches any key.
+// Watches reports whether a client watches any key or pattern.
 func (m *Machine) Watches(clientID string) (watches bool) {
-	m.watches.byClient.Ascend(&watch{clientID: clientID}, func(first *watch) bool {
+	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(first *watch) bool {
 		watches = first.clientID == clientID
 		return false
 	})
 	return watches
 }
 
-// EndWatch returns the command that ends a watch, whatever its age.
-func EndWatch(key, clientID string) Command {
-	command := Command{Kind: KindWatchEnd, Key: []byte(key), NotificationIndex: math.MaxUint64, ChangedAt: math.MaxInt64}
-	command.Principal.ClientID = clientID
+// End returns the command that ends the watch, whatever its age.
+func (w *WatchInfo) End() Command {
+	command := Command{Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern, NotificationIndex: math.MaxUint64, ChangedAt: math.MaxInt64}
+	command.Principal.ClientID = w.ClientID
 	return command
 }

@@ -121,18 +121,22 @@ func (m *Machine) isNext(term uint64, entry *Entry) bool {
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
 
-// maxExpired bounds how many keys one entry expires. What is due and still there is absent for every command all the same.
-const maxExpired = 10_000
+// The bounds of what one entry expires. What is due and still there is absent for every command all the same.
+const (
+	maxExpired    = 10_000
+	maxExpiryCost = 200_000 // watches of patterns that are looked at
+)
 
 // advance moves cluster time and ends what is due by it.
 func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	m.now = now
+	cost := 0
 	for range maxExpired {
 		due, ok := m.values.due(now)
-		if !ok {
+		if !ok || cost >= maxExpiryCost {
 			break
 		}
-		m.expire(-1, due, outcome)
+		cost += m.expire(-1, due, outcome)
 	}
 	m.dedup.forget(now)
 	if m.settings.WatchTTL > 0 {
@@ -146,23 +150,18 @@ func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	}
 }
 
-// expire removes a key that is due, and tells its watchers.
-func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) {
+// expire removes a key that is due, and emits the event for its watchers. The cost is emitEvent's.
+func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost int) {
 	m.values.delete(due)
 	m.mixIntoStateHash('X', uint64(due.wall), uint64(due.counter))
-	m.emitEvent(outcome, position, due, true)
+	return m.emitEvent(outcome, position, due, true)
 }
 
-func (m *Machine) endWatch(ended *watch) {
-	m.watches.delete(ended)
-	m.mixIntoStateHash('W', xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
-}
-
-// emitEvent records the change of a key for the clients that watch it.
-func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) {
-	receivers := m.watches.receivers(changed.key())
+// emitEvent records the change of a key for the clients that watch it. It returns how many watches of patterns it looked at.
+func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) (cost int) {
+	receivers, cost := m.watches.receivers(changed.key())
 	if len(receivers) == 0 {
-		return
+		return cost
 	}
 	event := Event{
 		Index: m.index, Command: command, Key: changed.key(), Deleted: deleted,
@@ -178,6 +177,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record,
 		outcome.Events = outcome.Events[givenUp:]
 	}
 	m.mixIntoStateHash('N', uint64(len(receivers)), xxhash.Sum64String(event.Key))
+	return cost
 }
 
 // publishedUpTo takes up the leader's word that everything up to the index is published.

@@ -14,6 +14,7 @@ const (
 	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
 	VersionIfVersion    = 5 // IfVersion
 	VersionScan         = 5 // the secret of continuation tokens: without it a SCAN is unknown
+	VersionPatternWatch = 6 // Command.Pattern
 )
 
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.

@@ -20,8 +20,29 @@ type model struct {
 	leaderStart    int64 // cluster time when the leader began
 	clock, counter int64 // of the last version
 	keys           map[string]modelValue
-	watching       map[[2]string]bool // client, key
+	watching       map[modelWatch]bool
 	done           map[RequestID]modelDone
+}
+
+type modelWatch struct {
+	client, key string
+	pattern     bool
+}
+
+// covers reports whether the watch is of a key. The patterns are those of drawCommand.
+func (w modelWatch) covers(key string) bool {
+	switch {
+	case !w.pattern:
+		return w.key == key
+	case w.key == "*":
+		return true
+	case w.key == "[xy]":
+		return key == "x" || key == "y"
+	case w.key == "z*":
+		return key[0] == 'z'
+	default:
+		return w.key == key
+	}
 }
 
 type modelValue struct {
@@ -67,12 +88,12 @@ func (m *model) expire(told *[]string) {
 func (m *model) tell(told *[]string, key, what, version string) {
 	var clients []string
 	for w := range m.watching {
-		if w[1] == key {
-			clients = append(clients, w[0])
+		if w.covers(key) {
+			clients = append(clients, w.client)
 		}
 	}
 	slices.Sort(clients)
-	for _, c := range clients {
+	for _, c := range slices.Compact(clients) {
 		*told = append(*told, fmt.Sprintf("%s: %q %s %s", c, key, what, version))
 	}
 }
@@ -95,7 +116,7 @@ func (m *model) execute(c *Command, told *[]string) string {
 func (m *model) run(c *Command, told *[]string) string {
 	key := string(c.Key)
 	v, exists := m.keys[key]
-	w := [2]string{c.Principal.ClientID, key}
+	w := modelWatch{c.Principal.ClientID, key, c.Pattern}
 	switch c.Kind {
 	case KindGet:
 		if !exists {
@@ -208,6 +229,9 @@ func drawCommand(t *rapid.T, wall int64) Command {
 		Key:       []byte(rapid.SampledFrom([]string{"x", "y", "z\x00"}).Draw(t, "key")),
 		Lifetime:  rapid.Int64Range(0, 4000).Draw(t, "lifetime"),
 	}
+	if (c.Kind == KindKeyNotify || c.Kind == KindKeyNotifyStop) && rapid.Bool().Draw(t, "is pattern") {
+		c.Pattern, c.Key = true, []byte(rapid.SampledFrom([]string{"*", "x", "[xy]", "z*"}).Draw(t, "pattern"))
+	}
 	if n := rapid.ByteRange(0, 40).Draw(t, "id"); n < 20 {
 		c.ID[0], c.ID[15] = n, 1
 	}
@@ -240,7 +264,7 @@ func drawCommand(t *rapid.T, wall int64) Command {
 
 func TestMachineAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{version: drawVersion(rt), keys: map[string]modelValue{}, watching: map[[2]string]bool{}, done: map[RequestID]modelDone{}}
+		m := &model{version: drawVersion(rt), keys: map[string]modelValue{}, watching: map[modelWatch]bool{}, done: map[RequestID]modelDone{}}
 		l := newLeaderOf(rt, m.version)
 		for range rapid.IntRange(1, 40).Draw(rt, "entries") {
 			if rapid.IntRange(0, 15).Draw(rt, "leader") == 0 {

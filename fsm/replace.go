@@ -56,7 +56,7 @@ func (m *Machine) replace(command *Command) Result {
 	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
 	m.values = restored.values
 	restored.watches.byKey.Scan(func(w *watch) bool {
-		if _, known := m.watches.find([]byte(w.key), w.clientID); !known {
+		if _, known := m.watches.find(w.watchID); !known {
 			taken := *w
 			taken.index = m.index // its own is of another log
 			m.watches.put(&taken)
@@ -70,7 +70,7 @@ func (m *Machine) replace(command *Command) Result {
 		}
 	}
 	if !m.configured {
-		m.settings, m.configured = restored.settings, restored.configured
+		m.setSettings(restored.settings, restored.configured)
 	}
 	if restored.scanSecret != 0 { // tokens of the store that was backed up stay valid
 		m.scanSecret = restored.scanSecret

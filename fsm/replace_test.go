@@ -98,7 +98,7 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 	if _, index, known := l.m.Remembered(id); !known || index > l.index {
 		t.Errorf("its outcome is of entry %d of %d", index, l.index)
 	}
-	l.do(EndWatch("k", "gone"))
+	l.do((&WatchInfo{Key: "k", ClientID: "gone"}).End())
 	if len(l.m.ListWatches("k", "gone", WatchInfo{}, 10)) != 0 {
 		t.Error("a watch of the snapshot cannot be ended")
 	}
@@ -205,7 +205,7 @@ func TestPagesOfKeysHaveNoGapsAndNoRepeats(t *testing.T) {
 	if _, found := l.m.FindKey("b/gone"); found {
 		t.Error("an expired key is found")
 	}
-	l.do(EndWatch("c", "x"))
+	l.do((&WatchInfo{Key: "c", ClientID: "x"}).End())
 	if len(l.m.ListWatches("c", "x", WatchInfo{}, 9)) != 0 {
 		t.Error("the watch goes on")
 	}

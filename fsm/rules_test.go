@@ -127,7 +127,7 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
 }
 
-// Before VersionIfVersion is in force, a condition on the version is what an older member takes it for: a syntax error.
+// Before its version is in force, an option is what an older member takes it for: a syntax error, or an argument too many.
 func TestCommandBeforeAVersion(t *testing.T) {
 	command := Command{Kind: KindSet, ID: RequestID{1}, Key: []byte("k"), Value: []byte("v"), Lifetime: 7, Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, NodeID: "n"}}
 	before := command.Before(VersionIfVersion - 1)
@@ -136,6 +136,15 @@ func TestCommandBeforeAVersion(t *testing.T) {
 	}
 	if same := command.Before(VersionIfVersion); !reflect.DeepEqual(same, command) {
 		t.Errorf("%+v", same)
+	}
+	for kind, want := range map[Kind]ErrorCode{KindKeyNotify: ErrorSyntax, KindKeyNotifyStop: ErrorArguments} {
+		watch := Command{Kind: kind, Key: []byte("a*"), Pattern: true}
+		if before := watch.Before(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: want}) {
+			t.Errorf("%+v", before)
+		}
+		if same := watch.Before(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
+			t.Errorf("%+v", same)
+		}
 	}
 	always := Command{Kind: KindSet, Key: []byte("k")}
 	if same := always.Before(1); !reflect.DeepEqual(same, always) {

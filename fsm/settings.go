@@ -62,6 +62,12 @@ func DefaultSettings() Settings {
 	}
 }
 
+// setSettings puts settings in force. configured says that they are not the default ones.
+func (m *Machine) setSettings(settings Settings, configured bool) {
+	m.settings, m.configured = settings, configured
+	m.watches.setPolicy(settings.Policy)
+}
+
 func (s *Settings) dialect(request Dialect) Dialect {
 	switch s.Dialect {
 	case DialectDocumented:

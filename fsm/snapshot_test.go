@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"holdfast/hlc"
+	"holdfast/internal/glob"
 	"holdfast/internal/policy"
 )
 
@@ -43,6 +44,11 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 		Command{Kind: KindReject, Rejected: []Rejection{{ID: l.newID(), ClientID: "line-2", Lifetime: 99_000}}},
 	)
 	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"), vdel("none", "x", id(l.newID())))
+	if version >= VersionPatternWatch {
+		all := watchingAll("line-1", "p*")
+		all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
+		l.apply(all, watchingAll("c", "plain"), l.set("p", "changed"))
+	}
 	l.number++
 	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1})
 	return l
@@ -50,7 +56,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan} {
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
 			l := everythingOf(t, version)
@@ -242,7 +248,9 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionValue), appendRecord(nil, newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5, &hlc.Timestamp{Wall: 2, NodeID: "x"})))
 	settings := DefaultSettings()
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
-	f.Add(byte(sectionWatch), appendWatch(nil, &watch{key: "k", clientID: "c", index: 3}))
+	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
+	everyKey, _ := glob.Compile("k*")
+	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
 	f.Add(byte(sectionMemory), appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {

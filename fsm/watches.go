@@ -2,18 +2,51 @@ package fsm
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/tidwall/btree"
+
+	"holdfast/internal/glob"
+	"holdfast/internal/policy"
 )
 
-// watch is a client's subscription to the changes of a key (KEYNOTIFY). It is immutable once it is in the trees.
+// watch is a client's subscription to the changes of a key, or of all keys that match a pattern (KEYNOTIFY). It is immutable once it is in the trees.
 type watch struct {
-	key        string
-	clientID   string
+	watchID
+	pattern    *watchedPattern // nil for a watch of one key
 	dialect    Dialect
 	index      uint64 // log index of the latest KEYNOTIFY
 	renewed    int64  // cluster time of the latest KEYNOTIFY
 	brokerTime int64  // of the latest KEYNOTIFY; 0 is unknown
+}
+
+// watchID identifies a watch. A key and a pattern of the same text are different.
+type watchID struct {
+	key       string // or pattern
+	isPattern bool
+	clientID  string
+}
+
+// watchedPattern is what a watch of a pattern has more than a watch of a key.
+type watchedPattern struct {
+	*glob.Pattern
+	principal policy.Principal // who may read what changes is decided at the change
+}
+
+// compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.
+func (id *watchID) compare(other *watchID) int {
+	return cmp.Or(cmp.Compare(id.key, other.key), compareBools(id.isPattern, other.isPattern), cmp.Compare(id.clientID, other.clientID))
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
 }
 
 // watches orders all watches by key, by client id, and by the time of their renewal.
@@ -21,93 +54,151 @@ type watches struct {
 	byKey     *btree.BTreeG[*watch]
 	byClient  *btree.BTreeG[*watch]
 	byRenewal *btree.BTreeG[*watch]
-	bytes     int64            // of all keys and client ids
+	bytes     int64            // of all keys, patterns and principals
 	perClient map[string]int64 // watches by client id; derived
+	patterns  patternIndex     // derived
 
-	// The result of the last lookup; nil if it found no receiver, or the watches have changed since.
-	latestKey string
-	latest    []Receiver
+	// The result of the last lookup; nil if it found no receiver, or the watches or the policy have changed since.
+	latestKey  string
+	latest     []Receiver
+	latestCost int
 }
 
-func (w *watch) size() int64 { return int64(len(w.key) + len(w.clientID)) }
+func (w *watch) size() int64 {
+	size := len(w.key) + len(w.clientID)
+	if w.pattern != nil {
+		size += len(w.pattern.principal.Username)
+		for _, attribute := range w.pattern.principal.Attributes {
+			size += len(attribute.Name) + len(attribute.Value)
+		}
+	}
+	return int64(size)
+}
 
-// full reports whether another watch would exceed a limit: on count, on bytes, or on watches of one client.
+// full reports whether a watch would exceed a limit: on count, on bytes, or on watches of one client. One that is there already only counts by what it has
+// more.
 func (w *watches) full(limits *Limits, added *watch) bool {
-	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+added.size() > limits.WatchBytes ||
-		(limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient)
+	more := added.size()
+	if old, renewed := w.find(added.watchID); renewed {
+		more -= old.size()
+		return more > 0 && w.bytes+more > limits.WatchBytes
+	}
+	return int64(w.byKey.Len()) >= limits.Watches || w.bytes+more > limits.WatchBytes ||
+		(limits.WatchesPerClient > 0 && w.perClient[added.clientID] >= limits.WatchesPerClient) ||
+		added.isPattern && w.patterns.full(added)
 }
 
 func newWatches() watches {
 	tree := func(compare func(a, b *watch) int) *btree.BTreeG[*watch] {
 		return btree.NewBTreeGOptions(func(a, b *watch) bool { return compare(a, b) < 0 }, btree.Options{NoLocks: true})
 	}
-	byKey := func(a, b *watch) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.clientID, b.clientID))
-	}
+	byKey := func(a, b *watch) int { return a.compare(&b.watchID) }
 	return watches{
-		byKey: tree(byKey),
-		byClient: tree(func(a, b *watch) int {
-			return cmp.Or(cmp.Compare(a.clientID, b.clientID), cmp.Compare(a.key, b.key))
-		}),
+		byKey:     tree(byKey),
+		byClient:  tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.clientID, b.clientID), byKey(a, b)) }),
 		byRenewal: tree(func(a, b *watch) int { return cmp.Or(cmp.Compare(a.renewed, b.renewed), byKey(a, b)) }),
 		perClient: make(map[string]int64),
+		patterns:  newPatternIndex(),
 	}
 }
 
 func (w *watches) len() int { return w.byKey.Len() }
 
-func (w *watches) find(key []byte, clientID string) (*watch, bool) {
-	return w.byKey.Get(&watch{key: string(key), clientID: clientID})
-}
+func (w *watches) find(id watchID) (*watch, bool) { return w.byKey.Get(&watch{watchID: id}) }
 
 func (w *watches) put(added *watch) {
 	if old, replaced := w.byKey.Set(added); replaced {
-		w.byRenewal.Delete(old)
-		w.bytes -= old.size()
-		w.perClient[added.clientID]--
+		w.forget(old)
 	}
 	w.perClient[added.clientID]++
 	w.bytes += added.size()
 	w.latest = nil
 	w.byClient.Set(added)
 	w.byRenewal.Set(added)
+	if added.isPattern {
+		w.patterns.put(added)
+	}
 }
 
 func (w *watches) delete(ended *watch) {
+	w.byKey.Delete(ended)
+	w.forget(ended)
+}
+
+// forget removes a watch from all but byKey.
+func (w *watches) forget(ended *watch) {
 	w.bytes -= ended.size()
 	if w.perClient[ended.clientID]--; w.perClient[ended.clientID] == 0 {
 		delete(w.perClient, ended.clientID)
 	}
 	w.latest = nil
-	w.byKey.Delete(ended)
 	w.byClient.Delete(ended)
 	w.byRenewal.Delete(ended)
+	if ended.isPattern {
+		w.patterns.delete(ended)
+	}
 }
 
-// receivers returns who watches the key, in the order of their client ids. The slice may be shared.
-func (w *watches) receivers(key string) []Receiver {
+// setPolicy says by which policy clients may read what changes; nil allows everything.
+func (w *watches) setPolicy(p *policy.Policy) {
+	w.latest = nil
+	w.patterns.setPolicy(p)
+}
+
+// receivers returns who is notified of a change of the key, in the order of their client ids, and how many watches of patterns were looked at. The
+// slice may be shared.
+func (w *watches) receivers(key string) ([]Receiver, int) {
 	if w.byKey.Len() == 0 {
-		return nil
+		return nil, 0
 	}
 	if w.latest != nil && w.latestKey == key {
-		return w.latest
+		return w.latest, w.latestCost
 	}
-	var receivers []Receiver
-	w.byKey.Ascend(&watch{key: key}, func(found *watch) bool {
-		if found.key != key {
+	receivers, cost := w.lookup(key)
+	w.latestKey, w.latest, w.latestCost = key, receivers, cost
+	return receivers, cost
+}
+
+// lookup is receivers for those that only read: several may run at the same time.
+func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
+	found, cost := w.matching(key)
+	if cost > 0 { // a client may watch the key by several patterns: it is notified once, in the dialect of its latest KEYNOTIFY
+		slices.SortStableFunc(found, func(a, b *watch) int {
+			return cmp.Or(cmp.Compare(a.clientID, b.clientID), cmp.Compare(b.index, a.index))
+		})
+		found = slices.CompactFunc(found, func(a, b *watch) bool { return a.clientID == b.clientID })
+	}
+	for _, match := range found {
+		receivers = append(receivers, Receiver{ClientID: match.clientID, Dialect: match.dialect})
+	}
+	return receivers, cost
+}
+
+// matching returns the watches by which clients are notified of a change of the key: those of the key first, in the order of their clients. cost is how
+// many watches of patterns were looked at.
+func (w *watches) matching(key string) (found []*watch, cost int) {
+	return w.patterns.appendMatching(w.ofKey(key), key)
+}
+
+// ofKey returns the watches of the key itself, in the order of their clients.
+func (w *watches) ofKey(key string) (found []*watch) {
+	if w.byKey.Len() == w.patterns.count {
+		return nil
+	}
+	w.byKey.Ascend(&watch{watchID: watchID{key: key}}, func(candidate *watch) bool {
+		if candidate.key != key || candidate.isPattern {
 			return false
 		}
-		receivers = append(receivers, Receiver{ClientID: found.clientID, Dialect: found.dialect})
+		found = append(found, candidate)
 		return true
 	})
-	w.latestKey, w.latest = key, receivers
-	return receivers
+	return found
 }
 
 // ofClient returns the watches of one client, or of all clients from this id on, in the order of clients and keys.
 func (w *watches) ofClient(clientID string, everyone bool) []*watch {
 	var found []*watch
-	w.byClient.Ascend(&watch{clientID: clientID}, func(candidate *watch) bool {
+	w.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(candidate *watch) bool {
 		if candidate.clientID != clientID && !everyone {
 			return false
 		}

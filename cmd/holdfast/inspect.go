@@ -145,7 +145,7 @@ func newWatchesList() *cobra.Command {
 			}
 			return a.listWatches(command, prefix, client, limit)
 		})
-	command.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with this `text`")
+	command.Flags().StringVar(&prefix, "prefix", "", "only keys and patterns that begin with this `text`")
 	command.Flags().StringVar(&client, "client", "", "only this client `id`")
 	command.Flags().IntVar(&limit, "limit", 1000, "`number` of watches at most")
 	return command
@@ -161,7 +161,7 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 		}
 		query := url.Values{
 			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {after.NextClient},
-			"limit": {strconv.Itoa(min(limit-len(list), page))},
+			"afterPattern": {strconv.FormatBool(after.NextPattern)}, "limit": {strconv.Itoa(min(limit-len(list), page))},
 		}
 		after = httpapi.Watches{}
 		if err := a.get(command.Context(), "/v1/watches?"+query.Encode(), &after); err != nil {
@@ -178,23 +178,30 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 	var rows [][]any
 	for i := range list {
 		w := &list[i]
-		rows = append(rows, []any{quote(&w.Key), w.Client, w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
+		of := "key"
+		if w.Pattern {
+			of = "pattern"
+		}
+		rows = append(rows, []any{of, quote(&w.Key), w.Client, w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
 	}
-	return printTable(command.OutOrStdout(), "Key, Client, Dialect, Renewed Ago", rows)
+	return printTable(command.OutOrStdout(), "Of, Key, Client, Dialect, Renewed Ago", rows)
 }
 
 func newWatchesDrop() *cobra.Command {
-	var client, key string
-	command := newAdmin("drop", "End watches: of a client, on a key, or of a client on a key", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
+	var client, key, pattern string
+	command := newAdmin("drop", "End watches: of a client, or of a key or a pattern, or both", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
-			if client == "" && key == "" {
-				return usagef("say whose watches, or on which key: --client, --key or both")
+			switch {
+			case client == "" && key == "" && pattern == "":
+				return usagef("say whose watches, or of what: --client, --key or --pattern")
+			case key != "" && pattern != "":
+				return usagef("--key and --pattern exclude each other")
 			}
 			if err := a.confirmed("ends watches without a word to their clients"); err != nil {
 				return err
 			}
 			var dropped httpapi.Dropped
-			query := url.Values{"client": {client}, "key": {key}}
+			query := url.Values{"client": {client}, "key": {key}, "pattern": {pattern}}
 			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(), nil, func(body io.Reader) error { return decode(body, &dropped) })
 			if err != nil {
 				return err
@@ -202,6 +209,7 @@ func newWatchesDrop() *cobra.Command {
 			return a.done(command.OutOrStdout(), "%d watches ended", dropped.Dropped)
 		}, true)
 	command.Flags().StringVar(&client, "client", "", "of this client `id`")
-	command.Flags().StringVar(&key, "key", "", "on this `key`")
+	command.Flags().StringVar(&key, "key", "", "of this `key`")
+	command.Flags().StringVar(&pattern, "pattern", "", "of this `pattern`, as the clients gave it")
 	return command
 }

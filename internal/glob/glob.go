@@ -1,5 +1,7 @@
 // Package glob matches keys with patterns: the pattern language of the protocol (docs/protocol.md, SCAN). Access policies have a
 // language of their own, which knows bytes and principals; see package policy. It is pure.
+//
+// The state machine calls it, so all members have to agree: what Compile, Match, Prefix and Weight return changes only with a version of the log.
 package glob
 
 import (
@@ -24,8 +26,10 @@ type Pattern struct {
 	// segments are the parts between the stars. The first begins the key, and the last ends it. Without a star there is one, which is the whole key.
 	segments []segment
 	prefix   string
-	width    int // elements and ranges of the longest segment that is not literal, at least 1
-	invalid  bool
+	// width is how many comparisons a byte of a key takes beyond a search for literals: the elements and ranges of the longest segment between two stars
+	// that is not literal, 0 if there is none. ends is how many the first and the last segment take, which are compared at one place only.
+	width, ends int
+	invalid     bool
 }
 
 // segment matches a known number of characters. It is either literal or a list of elements.
@@ -50,9 +54,9 @@ func Compile(pattern string) (*Pattern, error) {
 		return nil, ErrTooLong
 	}
 	if !utf8.ValidString(pattern) {
-		return &Pattern{invalid: true, width: 1}, nil
+		return &Pattern{invalid: true}, nil
 	}
-	p := &Pattern{segments: []segment{{}}, width: 1}
+	p := &Pattern{segments: []segment{{}}}
 	for pattern != "" {
 		last := &p.segments[len(p.segments)-1]
 		character, size := utf8.DecodeRuneInString(pattern)
@@ -80,8 +84,13 @@ func Compile(pattern string) (*Pattern, error) {
 			last.addLiteral(text)
 		}
 	}
-	for _, s := range p.segments {
-		p.width = max(p.width, s.width())
+	last := len(p.segments) - 1
+	p.ends = p.segments[0].width()
+	if last > 0 {
+		p.ends += p.segments[last].width()
+		for _, s := range p.segments[1:last] {
+			p.width = max(p.width, s.width())
+		}
 	}
 	p.prefix = p.segments[0].prefix()
 	return p, nil
@@ -230,7 +239,13 @@ func (p *Pattern) Prefix() string { return p.prefix }
 func (p *Pattern) MatchesNothing() bool { return p.invalid }
 
 // Steps returns how many comparisons it takes at most to match a key of a size in bytes.
-func (p *Pattern) Steps(size int) int { return (size + 1) * p.width }
+func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.width) + p.ends }
+
+// Weight says how long it takes at most to match a long key, in units of a pattern without '?' and classes between two stars. It is at least 1.
+func (p *Pattern) Weight() int {
+	const comparison = 8 // literals are searched for at many bytes a step
+	return max(1, comparison*p.width)
+}
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.
 func (p *Pattern) Match(key string) bool {

@@ -86,10 +86,20 @@ func TestLongPatternIsRefusedAtOnce(t *testing.T) {
 
 // Steps counts each comparison, those with the ranges of a class, too.
 func TestStepsCountRanges(t *testing.T) {
-	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 33, "*[a-cx-z]?*": 33, "[!abcde]": 55} {
+	for pattern, want := range map[string]int{"abc*": 11, "a?c*": 11 + 3, "a?c*b[xy]": 11 + 3 + 3, "*[a-cx-z]?*": 33, "[!abcde]": 11 + 5} {
 		t.Run(pattern, func(t *testing.T) {
 			if p, err := Compile(pattern); err != nil || p.Steps(10) != want {
 				t.Errorf("%d steps, %v", p.Steps(10), err)
+			}
+		})
+	}
+}
+
+func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
+	for pattern, want := range map[string]int{"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 8, "*[!a]*": 8, "*a?*": 16, "*[ab]??*": 32, "\xff*?*": 1} {
+		t.Run(pattern, func(t *testing.T) {
+			if p, err := Compile(pattern); err != nil || p.Weight() != want {
+				t.Errorf("%d, %v", p.Weight(), err)
 			}
 		})
 	}

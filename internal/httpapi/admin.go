@@ -73,8 +73,8 @@ func routes() []route {
 		{"POST", "/v1/keys/export", true, "", (*admin).export},
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
-		{"GET", "/v1/watches", true, "prefix client after afterClient limit", (*admin).watches},
-		{"DELETE", "/v1/watches", true, "client key", (*admin).dropWatches},
+		{"GET", "/v1/watches", true, "prefix client after afterPattern afterClient limit", (*admin).watches},
+		{"DELETE", "/v1/watches", true, "client key pattern", (*admin).dropWatches},
 	}
 }
 

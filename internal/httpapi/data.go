@@ -40,7 +40,7 @@ type Key struct {
 	Version  string   `json:"version"`
 	Token    string   `json:"token,omitempty"` // the fencing token
 	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
-	Watchers []string `json:"watchers"`        // client ids
+	Watchers []string `json:"watchers"`        // client ids; those that watch by patterns only in GET /v1/key
 	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key, and of locks in GET /v1/overview
 }
 
@@ -142,7 +142,8 @@ func (a *admin) key(w http.ResponseWriter, r *http.Request) error {
 
 // Watch is what the API shows of a watch.
 type Watch struct {
-	Key     Bytes  `json:"key"`
+	Key     Bytes  `json:"key"`     // or the pattern
+	Pattern bool   `json:"pattern"` // it is of all keys that match
 	Client  string `json:"client"`
 	Dialect string `json:"dialect"` // documented or sdk
 	Age     int64  `json:"age"`     // milliseconds since it was last renewed
@@ -153,15 +154,16 @@ func toWatch(info *fsm.WatchInfo) Watch {
 	if info.Dialect == fsm.SDK {
 		dialect = "sdk"
 	}
-	return Watch{toBytes(info.Key), info.ClientID, dialect, info.Age}
+	return Watch{toBytes(info.Key), info.Pattern, info.ClientID, dialect, info.Age}
 }
 
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
-	// Next, in Base64, and NextClient are the after and afterClient of the next page; empty at the end.
-	Next       string `json:"next"`
-	NextClient string `json:"nextClient"`
+	// Next, in Base64, NextPattern and NextClient are the after, afterPattern and afterClient of the next page; empty at the end.
+	Next        string `json:"next"`
+	NextPattern bool   `json:"nextPattern"`
+	NextClient  string `json:"nextClient"`
 }
 
 func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
@@ -174,14 +176,15 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	answer := Watches{Watches: []Watch{}}
-	after := fsm.WatchInfo{Key: query.Get("after"), ClientID: query.Get("afterClient")}
+	after := fsm.WatchInfo{Key: query.Get("after"), Pattern: query.Get("afterPattern") == "true", ClientID: query.Get("afterClient")}
 	a.Node.View(func(m *fsm.Machine) {
 		found := m.ListWatches(query.Get("prefix"), query.Get("client"), after, limit)
 		for i := range found {
 			answer.Watches = append(answer.Watches, toWatch(&found[i]))
 		}
 		if len(found) == limit {
-			answer.Next, answer.NextClient = toBytes(found[limit-1].Key).Base64, found[limit-1].ClientID
+			last := &found[limit-1]
+			answer.Next, answer.NextPattern, answer.NextClient = toBytes(last.Key).Base64, last.Pattern, last.ClientID
 		}
 	})
 	return writeJSON(w, answer)
@@ -192,22 +195,23 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-// dropWatches ends the watches of a client, or on a key, or of a client on a key. client or key is required.
+// dropWatches ends the watches of a client, or of a key or a pattern, or of a client and one of these. One of client, key and pattern is required, and not
+// both key and pattern.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	client, key := query.Get("client"), query.Get("key")
-	if client == "" && key == "" {
-		return badRequest{errors.New("client or key is required")}
+	client, key, pattern := query.Get("client"), query.Get("key"), query.Get("pattern")
+	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
+		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
 	var dropped Dropped
 	for after := (fsm.WatchInfo{}); ; {
 		var found []fsm.WatchInfo
-		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(key, client, after, maxPage) })
+		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(key+pattern, client, after, maxPage) })
 		for i := range found {
-			if key != "" && found[i].Key != key {
+			if key+pattern != "" && (found[i].Key != key+pattern || found[i].Pattern != (pattern != "")) {
 				continue
 			}
-			if _, err := a.Node.Execute(r.Context(), fsm.EndWatch(found[i].Key, found[i].ClientID)); err != nil {
+			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
 				return err
 			}
 			dropped.Dropped++

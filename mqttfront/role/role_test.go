@@ -13,6 +13,7 @@ import (
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
+	"holdfast/resp"
 
 	"github.com/eclipse/paho.golang/paho"
 )
@@ -206,20 +207,36 @@ func TestScansFollowWrites(t *testing.T) {
 	}
 }
 
-// A condition on the version goes into the log when every member knows it. Before, it is answered as a member answers that does not.
-func TestIfVersionWaitsForAllMembers(t *testing.T) {
-	const set = "*4\r\n$3\r\nDEL\r\n$1\r\nk\r\n$5\r\nIFVER\r\n$14\r\n1:2:StateStore\r\n"
-	for version, want := range map[uint32]fsm.Kind{fsm.VersionIfVersion - 1: fsm.KindInvalid, fsm.VersionIfVersion: fsm.KindDel} {
-		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
-			f, s := newNode(t)
-			f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
-			serve(f)
-			arrive(f, set, "0123456789abcdef")
-			if len(s.proposed) != 1 || s.proposed[0].Kind != want || (s.proposed[0].Condition == fsm.IfVersion) != (want == fsm.KindDel) ||
-				(s.proposed[0].Error == fsm.ErrorArguments) != (want == fsm.KindInvalid) {
-				t.Errorf("%+v is proposed", s.proposed)
-			}
-		})
+// An option goes into the log when every member knows it. Before, it is answered as a member answers that does not.
+func TestNewOptionsWaitForAllMembers(t *testing.T) {
+	for name, test := range map[string]struct {
+		payload []byte
+		version uint32 // from which on it is known
+		want    fsm.Command
+		before  fsm.ErrorCode
+	}{
+		"DEL IFVER": {
+			resp.AppendArray(nil, "DEL", "k", "IFVER", "1:2:StateStore"), fsm.VersionIfVersion,
+			fsm.Command{Kind: fsm.KindDel, Condition: fsm.IfVersion},
+			fsm.ErrorArguments,
+		},
+		"KEYNOTIFY GLOB":      {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotify, Pattern: true}, fsm.ErrorSyntax},
+		"KEYNOTIFY GLOB STOP": {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB", "STOP"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotifyStop, Pattern: true}, fsm.ErrorArguments},
+	} {
+		for version, want := range map[uint32]fsm.Command{test.version - 1: {Kind: fsm.KindInvalid, Error: test.before}, test.version: test.want} {
+			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
+				f, s := newNode(t)
+				f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: version}}, Results: make([]fsm.Result, 1)}, nil)
+				serve(f)
+				arrive(f, string(test.payload), "0123456789abcdef")
+				if len(s.proposed) != 1 {
+					t.Fatalf("%d commands are proposed", len(s.proposed))
+				}
+				if got := s.proposed[0]; got.Kind != want.Kind || got.Condition != want.Condition || got.Pattern != want.Pattern || got.Error != want.Error {
+					t.Errorf("%+v is proposed, want %+v", got, want)
+				}
+			})
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func ParsePayload(payload []byte, command *fsm.Command) {
 	if first == fsm.NoError {
 		return
 	}
-	command.Condition, command.ExpectedVersion = fsm.Always, hlc.Timestamp{} // of options that were read before the error
+	command.Condition, command.ExpectedVersion, command.Pattern = fsm.Always, hlc.Timestamp{}, false // of options that were read before the error
 	folded := *command
 	switch second := lenient.parse(&request, &folded); second {
 	case first:
@@ -78,6 +78,9 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		kind, least, most = fsm.KindVDel, 3, 3
 	case g.is(verb, "KEYNOTIFY"):
 		kind, most = fsm.KindKeyNotify, 3
+		if request.Count == 4 && g.is(arguments[2], "GLOB") {
+			most = 4
+		}
 	case g.is(verb, "SCAN"):
 		kind, most = fsm.KindScan, 3
 	default:
@@ -88,6 +91,9 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 	}
 	if kind == fsm.KindScan {
 		return parseScan(arguments[1:], command)
+	}
+	if kind == fsm.KindKeyNotify && request.Count > 2 && g.is(arguments[2], "GLOB") {
+		return g.parsePatternWatch(arguments, command)
 	}
 	if len(arguments[1]) == 0 {
 		return fsm.ErrorEmptyKey
@@ -121,10 +127,8 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 // parseScan reads a pattern and, if there is one, a continuation token. The state machine decides whether the token is valid: an error that only SCAN
 // has must not get into the log, where earlier versions do not know it.
 func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
-	command.Kind, command.Key, command.Value, command.Oversize = fsm.KindScan, arguments[0], nil, false
-	if len(command.Key) > glob.MaxSize {
-		command.Key, command.Oversize = nil, true
-	} else if _, err := glob.Compile(string(command.Key)); err != nil {
+	command.Kind, command.Value = fsm.KindScan, nil
+	if !parsePattern(arguments[0], command) {
 		return fsm.ErrorSyntax
 	}
 	if len(arguments) == 2 {
@@ -133,6 +137,32 @@ func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 		}
 	}
 	return fsm.NoError
+}
+
+// parsePatternWatch reads KEYNOTIFY pattern GLOB [STOP].
+func (g grammar) parsePatternWatch(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
+	command.Kind = fsm.KindKeyNotify
+	if len(arguments) > 3 {
+		if !g.is(arguments[3], "STOP") {
+			return fsm.ErrorSyntax
+		}
+		command.Kind = fsm.KindKeyNotifyStop
+	}
+	if command.Pattern = parsePattern(arguments[1], command); !command.Pattern {
+		return fsm.ErrorSyntax
+	}
+	return fsm.NoError
+}
+
+// parsePattern makes a pattern the key of a command. It reports whether the pattern is valid, or too long to be looked at.
+func parsePattern(pattern []byte, command *fsm.Command) bool {
+	command.Key, command.Oversize = pattern, false
+	if len(pattern) > glob.MaxSize {
+		command.Key, command.Oversize = nil, true
+		return true
+	}
+	_, err := glob.Compile(string(pattern))
+	return err == nil
 }
 
 // version reads IFVER version, at the beginning of the options.

@@ -54,6 +54,15 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 		{[]string{"SET", "k", "v", "NEX", "px"}, fsm.KindSet, fsm.NoError, fsm.NoError},
 		{[]string{"set", "", "v"}, fsm.KindInvalid, fsm.ErrorUnknownCommand, fsm.ErrorEmptyKey},
 		{[]string{"KEYNOTIFY", "k", "stop"}, fsm.KindKeyNotifyStop, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "GLOB"}, fsm.KindKeyNotify, fsm.NoError, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "GLOB", "STOP"}, fsm.KindKeyNotifyStop, fsm.NoError, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "GLOB", "stop"}, fsm.KindKeyNotifyStop, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "glob"}, fsm.KindKeyNotify, fsm.ErrorSyntax, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "glob", "STOP"}, fsm.KindKeyNotifyStop, fsm.ErrorArguments, fsm.NoError},
+		{[]string{"KEYNOTIFY", "k*", "GLOB", "GET"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"KEYNOTIFY", "k*", "GLOB", "STOP", "x"}, 0, fsm.NoError, fsm.ErrorArguments},
+		{[]string{"KEYNOTIFY", "", "GLOB"}, 0, fsm.NoError, fsm.ErrorSyntax},
+		{[]string{"KEYNOTIFY", "a[", "GLOB", "STOP"}, 0, fsm.NoError, fsm.ErrorSyntax},
 		{[]string{"\u017fET", "k", "v"}, 0, fsm.NoError, fsm.ErrorUnknownCommand}, // a long s is no S
 		{[]string{"\u212aEYNOTIFY", "k"}, 0, fsm.NoError, fsm.ErrorUnknownCommand},
 	} {
@@ -69,7 +78,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 
 // A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
-	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore"})
+	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "GLOB", "glob", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore"})
 	rapid.Check(t, func(t *rapid.T) {
 		arguments := rapid.SliceOfN(word, 1, 8).Draw(t, "arguments")
 		request, err := resp.ReadRequest(resp.AppendArray(nil, arguments...))
@@ -103,19 +112,24 @@ func TestExpiryIsParsedToMilliseconds(t *testing.T) {
 
 // A pattern that is too long is left out, and not compiled: a message of 16 MiB must not hold up a node.
 func TestLongPatternIsLeftOut(t *testing.T) {
-	var command fsm.Command
-	began := time.Now()
-	ParsePayload(resp.AppendArray(nil, "SCAN", strings.Repeat("k", MaxPayload-100)), &command)
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v", took)
-	}
-	if command.Kind != fsm.KindScan || !command.Oversize || command.Key != nil {
-		t.Errorf("kind %d, oversize %v, %d bytes", command.Kind, command.Oversize, len(command.Key))
+	pattern := strings.Repeat("k", MaxPayload-100)
+	for kind, arguments := range map[fsm.Kind][]string{fsm.KindScan: {"SCAN", pattern}, fsm.KindKeyNotify: {"KEYNOTIFY", pattern, "GLOB"}} {
+		t.Run(arguments[0], func(t *testing.T) {
+			var command fsm.Command
+			began := time.Now()
+			ParsePayload(resp.AppendArray(nil, arguments...), &command)
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if command.Kind != kind || !command.Oversize || command.Key != nil || command.Pattern != (kind == fsm.KindKeyNotify) {
+				t.Errorf("%+v", command)
+			}
+		})
 	}
 }
 
 func FuzzParsePayload(f *testing.F) {
-	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, {"SET", "k", "v", "IFVER", "1:2:S", "NX"}, {"set", "k", "v", "ifver", "1:2:S", "nx"}} {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"KEYNOTIFY", "k*", "GLOB"}, {"keynotify", "k*", "glob", "stop"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, {"SET", "k", "v", "IFVER", "1:2:S", "NX"}, {"set", "k", "v", "ifver", "1:2:S", "nx"}} {
 		f.Add(resp.AppendArray(nil, arguments...))
 	}
 	f.Add([]byte("*1000000000\r\n"))
@@ -125,8 +139,8 @@ func FuzzParsePayload(f *testing.F) {
 		if command.Kind == 0 && command.Error == fsm.NoError {
 			t.Fatal("neither a command nor an error")
 		}
-		if command.Error != fsm.NoError && (command.Condition == fsm.IfVersion || command.ExpectedVersion.NodeID != "") {
-			t.Fatal("an error with a condition that older members cannot read")
+		if command.Error != fsm.NoError && (command.Condition == fsm.IfVersion || command.ExpectedVersion.NodeID != "" || command.Pattern) {
+			t.Fatal("an error with an option that older members cannot read")
 		}
 		if _, err := fsm.DecodeEntry(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindDel}, command}})); command.Kind != 0 && err != nil {
 			t.Fatalf("it cannot go into the log: %v", err)

@@ -150,7 +150,7 @@ func rules() []rule {
 		},
 		{
 			"client",
-			[]string{"resp", "hlc", "internal/mqttconn", "internal/topics"},
+			[]string{"resp", "hlc", "internal/glob", "internal/mqttconn", "internal/topics"},
 			[]string{"github.com/eclipse/paho.golang"},
 			"the client library shares no code with the server beyond the protocol",
 		},

@@ -133,6 +133,41 @@ func TestTwoHoldersOfOneLockAreCounted(t *testing.T) {
 	}
 }
 
+// watchingAll returns a history in which client a watches all keys of one character.
+func watchingAll() *History {
+	return history([]*Op{with(op("a", Notify, "?", "", -1, 0, "OK", 0), func(o *Op) { o.Glob = true })})
+}
+
+// A client is notified of what it watches, by a key or by a pattern, and of nothing else.
+func TestNotificationsFollowTheWatches(t *testing.T) {
+	glob := func(o *Op) { o.Glob = true }
+	watch := with(op("a", Notify, "k/*", "", 0, 1, "OK", 0), glob)
+	set := op("b", Set, "k/1", "x", 4, 5, "OK", 1)
+	note := Notification{At: 5 * time.Second, Key: "k/1", Value: "x", Version: version(1)}
+	for name, test := range map[string]struct {
+		ops    []*Op
+		notes  []Notification
+		broken bool
+	}{
+		"notified":                       {[]*Op{watch, set}, []Notification{note}, false},
+		"not notified":                   {[]*Op{watch, set}, nil, true},
+		"not notified after its STOP":    {[]*Op{watch, with(op("a", Stop, "k/*", "", 2, 3, "OK", 0), glob), set}, nil, false},
+		"the STOP of a key is another's": {[]*Op{watch, op("a", Stop, "k/*", "", 2, 3, "0", 0), set}, nil, true},
+		"notified of another key":        {[]*Op{watch, op("b", Set, "l/1", "x", 4, 5, "OK", 1)}, []Notification{{At: 5 * time.Second, Key: "l/1", Value: "x", Version: version(1)}}, true},
+		"notified before it watched":     {[]*Op{with(op("a", Notify, "k/*", "", 6, 7, "OK", 0), glob), set}, []Notification{note}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := history(test.ops)
+			for _, n := range test.notes {
+				h.AddNote("a", n)
+			}
+			if findings := Check(h, conditions()); (len(findings.Violations) > 0) != test.broken {
+				t.Errorf("%v", findings.Violations)
+			}
+		})
+	}
+}
+
 // Notifications out of order are found, a repetition from some point on is not.
 func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 	note := func(n int64) Notification {
@@ -140,7 +175,7 @@ func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 	}
 	for want, order := range map[bool][]int64{true: {1, 2, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
-			h := New()
+			h := watchingAll()
 			for _, n := range order {
 				h.AddNote("a", note(n))
 			}
@@ -155,7 +190,7 @@ func TestNotificationsOutOfOrderAreFound(t *testing.T) {
 func TestNotesOrderAfterANewSession(t *testing.T) {
 	for want, gap := range map[bool]time.Duration{true: 15 * time.Second, false: 0} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
-			h := New()
+			h := watchingAll()
 			if gap > 0 {
 				h.AddGap("a", gap)
 			}
@@ -181,7 +216,7 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := New()
+			h := watchingAll()
 			h.AddGap("a", 1500*time.Millisecond)
 			at := time.Duration(0)
 			for _, n := range test.order {
@@ -207,7 +242,7 @@ func TestNotesOrderWhereSomeWereGivenUp(t *testing.T) {
 	}
 	for want, order := range map[bool][]int64{true: {1, 3, 2, 3, 4}, false: {1, 3, 2}} {
 		t.Run(fmt.Sprintf("in order: %v", want), func(t *testing.T) {
-			h := New()
+			h := watchingAll()
 			for _, n := range order {
 				h.AddNote("a", note(n))
 			}

@@ -4,6 +4,7 @@ package history
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,8 @@ type Op struct {
 	Size            int  // of the value, when it is longer than its label
 	KeySize         int  // of the key, when it is longer than its label
 
+	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
+
 	ScanNumber int    // SCAN: among its client's, from 1 on; the pages of one have the same
 	After      string // SCAN: the continuation token, or its label; empty for the first page
 
@@ -100,6 +103,9 @@ func (o *Op) Correlation() string {
 // String describes the operation for people.
 func (o *Op) String() string {
 	text := fmt.Sprintf("#%d %s %s %s", o.Number, o.Client, o.Verb, o.Key)
+	if o.Glob {
+		text += " GLOB"
+	}
 	if o.Value != "" {
 		text += " " + o.Value
 	}
@@ -139,6 +145,19 @@ func (o *Op) Applied() bool {
 	default:
 		return false
 	}
+}
+
+// Watches reports whether the operation begins or ends a watch that a key belongs to. Patterns of the workload are read alike by path.Match and by the
+// store: no '*' of theirs is to match a '/'.
+func (o *Op) Watches(key string) bool {
+	if o.Verb != Notify && o.Verb != Stop {
+		return false
+	}
+	if !o.Glob {
+		return o.Key == key
+	}
+	matched, err := path.Match(o.Key, key)
+	return err == nil && matched
 }
 
 // Overloaded reports whether the operation was refused because the store was too busy.
@@ -221,13 +240,13 @@ func (h *History) AddAhead(format string, args ...any) {
 	h.Ahead = append(h.Ahead, fmt.Sprintf(format, args...))
 }
 
-// Keys returns all keys of operations, but for those that are written down as labels.
+// Keys returns all keys of operations, but for patterns and those that are written down as labels.
 func (h *History) Keys() (keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known := make(map[string]bool)
 	for _, o := range h.Ops {
-		if o.Verb != Scan && o.KeySize == 0 && !known[o.Key] {
+		if o.Verb != Scan && !o.Glob && o.KeySize == 0 && !known[o.Key] {
 			known[o.Key] = true
 			keys = append(keys, o.Key)
 		}
@@ -240,7 +259,7 @@ func (h *History) gapBetween(client string, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
 }
 
-// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN is its pattern.
+// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN, or of a watch of a pattern, is the pattern.
 func (h *History) byKey() map[string][]*Op {
 	keys := make(map[string][]*Op)
 	for _, o := range h.Ops {

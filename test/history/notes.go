@@ -31,14 +31,21 @@ func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version
 // checkNotes: notifications come in order, complete, and again only from some point on.
 func (j *judge) checkNotes() {
 	complete := j.conditions.NotesComplete
+	watching := make(map[string][]*Op)
+	for _, o := range j.history.Ops {
+		if o.Verb == Notify || o.Verb == Stop {
+			watching[o.Client] = append(watching[o.Client], o)
+		}
+	}
 	for client, notes := range j.history.Notifications {
 		j.checkSuffixes(client, notes, complete)
+		j.checkWatched(client, notes, watching[client])
 		if complete {
-			j.checkNotesBeforeReplies(client, notes)
+			j.checkNotesBeforeReplies(client, notes, watching[client])
 		}
 	}
 	if complete {
-		j.checkComplete()
+		j.checkComplete(watching)
 	}
 }
 
@@ -102,24 +109,34 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 	}
 }
 
+// checkWatched: a client is only notified of what it watched before. watching are its own KEYNOTIFY and STOP.
+func (j *judge) checkWatched(client string, notes []Notification, watching []*Op) {
+	for i := range notes {
+		n := &notes[i]
+		if !slices.ContainsFunc(watching, func(o *Op) bool { return o.Verb == Notify && o.Call <= n.At && o.Watches(n.Key) }) {
+			j.violation("notifications", "%s: %+v at %v is of a key that it does not watch", client, n.change(), n.At)
+		}
+	}
+}
+
 // coverage is a time in which a client surely watches a key.
 type coverage struct{ from, to time.Duration }
 
 // settling is how long a notification may be on its way after its change was acknowledged.
 const settling = 15 * time.Second
 
-// covered returns when a client surely watched a key, by its own operations on it.
-func (j *judge) covered(client string, ops []*Op) (covered []coverage) {
-	for _, o := range ops {
-		if o.Client != client || o.Verb != Notify || !o.Known || o.Reply.Kind != resp.ReplyOK {
+// covered returns when a client surely watched a key, by itself or by a pattern. watching are the client's KEYNOTIFY and STOP.
+func (j *judge) covered(client, key string, watching []*Op) (covered []coverage) {
+	for _, o := range watching {
+		if o.Verb != Notify || !o.Watches(key) || !o.Known || o.Reply.Kind != resp.ReplyOK {
 			continue
 		}
 		c := coverage{o.Replied, 1 << 62}
 		if ttl := j.conditions.WatchTTL; ttl > 0 {
 			c.to = o.Call + ttl
 		}
-		for _, stop := range ops {
-			if stop.Client == client && stop.Verb == Stop && (!stop.Known || stop.Replied >= o.Call) {
+		for _, stop := range watching {
+			if stop.Verb == Stop && stop.Key == o.Key && stop.Glob == o.Glob && (!stop.Known || stop.Replied >= o.Call) {
 				c.to = min(c.to, max(stop.Call, c.from))
 			}
 		}
@@ -139,21 +156,16 @@ func within(covered []coverage, o *Op) bool {
 	return slices.ContainsFunc(covered, func(c coverage) bool { return o.Call > c.from && o.Replied < c.to })
 }
 
-// checkComplete: each watcher got a notification of every acknowledged change.
-func (j *judge) checkComplete() {
-	for key, ops := range j.history.byKey() {
-		watchers := make(map[string]bool)
-		for _, o := range ops {
-			if o.Verb == Notify {
-				watchers[o.Client] = true
-			}
+// checkComplete: each watcher got a notification of every acknowledged change. watching are the KEYNOTIFY and STOP of each client.
+func (j *judge) checkComplete(watching map[string][]*Op) {
+	keys := j.history.byKey()
+	for client, watching := range watching {
+		told := make(map[change]bool)
+		for i := range j.history.Notifications[client] {
+			told[j.history.Notifications[client][i].change()] = true
 		}
-		for client := range watchers {
-			told := make(map[change]bool)
-			for i := range j.history.Notifications[client] {
-				told[j.history.Notifications[client][i].change()] = true
-			}
-			covered := j.covered(client, ops)
+		for key, ops := range keys {
+			covered := j.covered(client, key, watching)
 			for _, o := range ops {
 				if !o.Applied() || !within(covered, o) {
 					continue
@@ -168,7 +180,7 @@ func (j *judge) checkComplete() {
 }
 
 // checkNotesBeforeReplies: a client that watches what it changes hears of the change before its reply.
-func (j *judge) checkNotesBeforeReplies(client string, notes []Notification) {
+func (j *judge) checkNotesBeforeReplies(client string, notes []Notification, watching []*Op) {
 	first := make(map[change]int)
 	for i := range notes {
 		if _, known := first[notes[i].change()]; !known {
@@ -182,7 +194,7 @@ func (j *judge) checkNotesBeforeReplies(client string, notes []Notification) {
 		}
 	}
 	for key, ops := range byKey {
-		covered := j.covered(client, ops)
+		covered := j.covered(client, key, watching)
 		for _, o := range ops {
 			if !o.Applied() || !within(covered, o) {
 				continue

@@ -206,6 +206,23 @@ func rows() []row {
 		{name: "KEYNOTIFY ignores __ts and __ft", payload: array("KEYNOTIFY", "w"), want: "+OK\r\n", properties: []string{"__ts", "x", "__ft", "x"}},
 		{name: "STOP", payload: array("KEYNOTIFY", "w", "STOP"), want: "+OK\r\n", ts: "none"},
 		{name: "STOP again", payload: array("KEYNOTIFY", "w", "STOP"), want: ":0\r\n"},
+
+		// KEYNOTIFY GLOB, without changes
+		{name: "GLOB STOP of nothing", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n", ts: "none"},
+		{name: "GLOB", payload: "*3\r\n$9\r\nKEYNOTIFY\r\n$2\r\nw*\r\n$4\r\nGLOB\r\n", want: "+OK\r\n", ts: "none"},
+		{name: "GLOB again", payload: array("KEYNOTIFY", "w*", "GLOB"), want: "+OK\r\n"},
+		{name: "GLOB ignores __ts and __ft", payload: array("KEYNOTIFY", "w*", "GLOB"), want: "+OK\r\n", properties: []string{"__ts", "x", "__ft", "x"}},
+		{name: "STOP of the key of that name", payload: array("KEYNOTIFY", "w*", "STOP"), want: ":0\r\n"},
+		{name: "GLOB STOP", payload: "*4\r\n$9\r\nKEYNOTIFY\r\n$2\r\nw*\r\n$4\r\nGLOB\r\n$4\r\nSTOP\r\n", want: "+OK\r\n", ts: "none"},
+		{name: "GLOB STOP again", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n"},
+		{name: "GLOB with an option that it has not", payload: array("KEYNOTIFY", "w*", "GLOB", "GET"), want: errSyntax},
+		{name: "GLOB of five", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP", "x"), want: errArguments},
+		{name: "GLOB of an empty pattern", payload: array("KEYNOTIFY", "", "GLOB"), want: errSyntax},
+		{name: "GLOB of an unclosed class", payload: array("KEYNOTIFY", "a[", "GLOB"), want: errSyntax},
+		{name: "GLOB STOP of an empty class", payload: array("KEYNOTIFY", "a[]", "GLOB", "STOP"), want: errSyntax},
+		{name: "GLOB of the longest pattern", payload: array("KEYNOTIFY", strings.Repeat("k", 1024), "GLOB"), want: "+OK\r\n"},
+		{name: "GLOB of a pattern that is too long", payload: array("KEYNOTIFY", strings.Repeat("k", 1025), "GLOB"), want: errQuota},
+		{name: "glob in lower case", payload: array("KEYNOTIFY", "w*", "glob"), want: errSyntax},
 	}
 }
 

@@ -227,6 +227,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	m.waitReady(t)
 	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
 	l.progress(100)
+	watcher := connect(t, &target{address: broker.address}, "watcher", false)
 	for i, s := range m {
 		if _, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes"); code == 0 {
 			t.Errorf("with %d old members a newer command was proposed: code %d", 3-i, code)
@@ -237,6 +238,8 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		if _, code := holdfast(t, broker.address, "", "scan", "*"); code == 0 {
 			t.Errorf("with %d old members a SCAN was answered, whose token they do not know", 3-i)
 		}
+		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), errSyntax)
+		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB", "STOP")}), errArguments)
 		if code, _ := s.stop(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
@@ -256,6 +259,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	if out, code := holdfast(t, broker.address, "", "scan", "*"); code != 0 || out == "" {
 		t.Errorf("SCAN after the upgrade: code %d, %q", code, out)
 	}
+	must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), "+OK\r\n")
 	l.stop()
 	l.check(t, broker.address)
 }

@@ -170,12 +170,14 @@ func TestNoSubscriberEndsTheWatch(t *testing.T) {
 	if _, err := p.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: []string{notifyPrefix + "#"}}); err != nil {
 		t.Fatal(err)
 	}
+	must(t, p.call(request{payload: array("KEYNOTIFY", "[k]", "GLOB")}), "+OK\r\n")
+	must(t, p.call(request{payload: array("KEYNOTIFY", "other*", "GLOB")}), "+OK\r\n")
 	<-time.After(5100 * time.Millisecond) // the rule itself is about 5 s
 	must(t, p.call(set), "+OK\r\n")
-	eventually(t, "the watch has ended", func() bool {
-		m := p.call(request{payload: array("KEYNOTIFY", "k", "STOP")})
-		return string(m.Payload) == ":0\r\n"
-	})
+	for name, stop := range map[string][]string{"the watch": {"KEYNOTIFY", "k", "STOP"}, "the pattern's": {"KEYNOTIFY", "[k]", "GLOB", "STOP"}} {
+		eventually(t, name+" has ended", func() bool { return string(p.call(request{payload: array(stop...)}).Payload) == ":0\r\n" })
+	}
+	must(t, p.call(request{payload: array("KEYNOTIFY", "other*", "GLOB", "STOP")}), "+OK\r\n") // it has no part in it
 }
 
 // §8: who is asking.
@@ -270,6 +272,8 @@ func checkPolicy(t *testing.T, target *target, file string) {
 		{"delete", line, array("DEL", "\x00\xff"), ":1\r\n"},
 		{"another client", other, array("GET", "n1"), errDenied},
 		{"another client's watch", other, array("KEYNOTIFY", "n1"), errDenied},
+		{"watch of any pattern", line, array("KEYNOTIFY", "*", "GLOB"), "+OK\r\n"},
+		{"another client's, without any right", other, array("KEYNOTIFY", "*", "GLOB"), "+OK\r\n"},
 		{"errors of the request come first", other, array("GET", ""), errEmptyKey},
 	} {
 		if m := test.p.call(request{payload: test.payload, properties: ts}); string(m.Payload) != test.want {

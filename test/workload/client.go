@@ -219,8 +219,15 @@ func arguments(o *history.Op) []string {
 		return []string{"DEL", key}
 	case history.VDel:
 		return []string{"VDEL", o.Key, o.Value}
-	case history.Stop:
-		return []string{"KEYNOTIFY", o.Key, "STOP"}
+	case history.Notify, history.Stop:
+		arguments := []string{"KEYNOTIFY", o.Key}
+		if o.Glob {
+			arguments = append(arguments, "GLOB")
+		}
+		if o.Verb == history.Stop {
+			arguments = append(arguments, "STOP")
+		}
+		return arguments
 	default:
 		return []string{string(o.Verb), key}
 	}

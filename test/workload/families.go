@@ -74,17 +74,23 @@ func (c *Client) registers() {
 	}
 }
 
-// pipeline sends several operations on a key of its own without waiting, and watches what becomes of it.
+// pipeline sends several operations on a key of its own without waiting, and watches what becomes of it: by the key itself or by a pattern.
 func (c *Client) pipeline() {
 	key := ""
+	var watch history.Op
 	var burst []*Request
 	for c.load.loaded(between(c.random, 300*time.Millisecond, 900*time.Millisecond)) {
 		if now := c.key("p/"+c.ID, 0); now != key {
 			if key != "" {
-				c.Do(history.Op{Verb: history.Stop, Key: key})
+				watch.Verb = history.Stop
+				c.Do(watch)
 			}
 			key = now
-			c.Do(history.Op{Verb: history.Notify, Key: key})
+			watch = history.Op{Verb: history.Notify, Key: key}
+			if c.random.IntN(2) == 0 {
+				watch.Glob, watch.Key = true, strings.TrimSuffix(key, "0")+"?"
+			}
+			c.Do(watch)
 		}
 		earlier := burst
 		burst = nil
@@ -181,13 +187,26 @@ func (c *Client) writes() {
 
 // watches watches keys that others change.
 func (c *Client) watches() {
+	c.watch(history.Op{Key: "watched/0"}, history.Op{Key: "watched/1"}, history.Op{Key: "watched/2"})
+}
+
+// watchesPatterns watches them by patterns, of which several match a key and each has a literal prefix of another size.
+func (c *Client) watchesPatterns() {
+	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"})
+}
+
+// watchesSome watches some of them by a pattern, and is not to be notified of the others.
+func (c *Client) watchesSome() { c.watch(history.Op{Key: "w*/[02]", Glob: true}) }
+
+// watch begins the watches in turn, and ends one now and then.
+func (c *Client) watch(watches ...history.Op) {
 	for n := 0; c.load.loaded(between(c.random, 500*time.Millisecond, 2*time.Second)); n++ {
-		key := fmt.Sprintf("watched/%d", n%3)
+		o := watches[n%len(watches)]
+		o.Verb = history.Notify
 		if c.random.IntN(10) == 0 {
-			c.Do(history.Op{Verb: history.Stop, Key: key})
-		} else {
-			c.Do(history.Op{Verb: history.Notify, Key: key})
+			o.Verb = history.Stop
 		}
+		c.Do(o)
 	}
 }
 
@@ -380,6 +399,8 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	for i := range 3 {
 		employ(fmt.Sprintf("locker-%d", i), true, (*Client).locks)
 	}
+	employ("pattern-watcher-0", true, (*Client).watchesPatterns)
+	employ("pattern-watcher-1", false, (*Client).watchesSome)
 	employ("writer-0", true, (*Client).writes)
 	employ("expirer-0", true, (*Client).expires)
 	employ("changer-0", true, (*Client).changes)

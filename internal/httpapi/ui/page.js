@@ -118,7 +118,7 @@ function showOverview(picture) {
   const live = key => key.ttl === null ? 'no expiry' : duration(key.ttl);
   fill('keys', overview.keys.map(key => [text(key.key), number(key.size), live(key), key.token || '', key.watchers.join(', ')]), 'none');
   fill('locks', overview.locks.map(key => [text(key.key), text(key.value), live(key), key.version]), 'none');
-  fill('watches', overview.watches.map(watch => [text(watch.key), watch.client, `${duration(watch.age)} ago`]), 'none');
+  fill('watches', overview.watches.map(watch => [text(watch.key) + (watch.pattern ? ' (pattern)' : ''), watch.client, `${duration(watch.age)} ago`]), 'none');
   element('count').textContent = overview.more ? `the first ${overview.keys.length} keys, ${overview.locks.length} locks and ${overview.watches.length} watches` : '';
 }
 

@@ -1,0 +1,107 @@
+package fsm
+
+import (
+	"errors"
+
+	"github.com/cespare/xxhash/v2"
+
+	"holdfast/internal/glob"
+	"holdfast/internal/topics"
+)
+
+// maxNotificationTopic is how long an MQTT topic name can be.
+const maxNotificationTopic = 65_535
+
+// fitsTopic reports whether a client can be notified of a key: the topic has both in it.
+func fitsTopic[T ~string | ~[]byte](clientID string, key T) bool {
+	return topics.NotificationSize(clientID, key) <= maxNotificationTopic
+}
+
+func (m *Machine) keyNotify(command *Command, result *Result) {
+	added := &watch{
+		watchID: command.watchID(), dialect: result.Dialect,
+		index: m.index, renewed: m.now, brokerTime: command.BrokerTime,
+	}
+	if command.Pattern {
+		pattern, err := glob.Compile(added.key)
+		if err != nil {
+			result.fail(ErrorSyntax)
+			if errors.Is(err, glob.ErrTooLong) {
+				result.fail(ErrorQuota)
+			}
+			return
+		}
+		added.pattern = &watchedPattern{pattern, command.Principal}
+	}
+	if m.watches.full(&m.settings.Limits, added) {
+		result.fail(ErrorQuota)
+		return
+	}
+	m.watches.put(added)
+	kind := byte('K')
+	if command.Pattern {
+		kind = 'Q'
+	}
+	m.mixIntoStateHash(kind, xxhash.Sum64(command.Key), xxhash.Sum64String(command.Principal.ClientID), uint64(result.Dialect), uint64(command.BrokerTime))
+	result.Code = CodeOK
+}
+
+// watchID returns which watch a KeyNotify, a KeyNotifyStop or a WatchEnd is about.
+func (c *Command) watchID() watchID {
+	return watchID{key: string(c.Key), isPattern: c.Pattern, clientID: c.Principal.ClientID}
+}
+
+func (m *Machine) keyNotifyStop(command *Command, result *Result) {
+	found, ok := m.watches.find(command.watchID())
+	if !ok {
+		result.Code = CodeMissing
+		return
+	}
+	m.endWatch(found)
+	result.Code = CodeOK
+}
+
+// clientGone ends the watches of a client that disconnected. Times of the broker are only compared with times of the broker:
+// a watch that was made at an unknown time, or after the disconnect, stays.
+func (m *Machine) clientGone(command *Command) {
+	for _, candidate := range m.watches.ofClient(command.Principal.ClientID, command.Everyone) {
+		if candidate.brokerTime != 0 && candidate.brokerTime <= command.BrokerTime {
+			m.endWatch(candidate)
+		}
+	}
+}
+
+// watchGrace is how long before a change, in milliseconds, a watch must have been made or renewed so that a notification without a
+// subscriber ends it: a client may watch first and subscribe then.
+const watchGrace = 5_000
+
+func (m *Machine) watchEnd(command *Command) {
+	found, ok := m.watches.find(command.watchID())
+	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.ChangedAt {
+		m.endWatch(found)
+	}
+}
+
+func (m *Machine) endWatch(ended *watch) {
+	m.watches.delete(ended)
+	kind := byte('W')
+	if ended.isPattern {
+		kind = 'V'
+	}
+	m.mixIntoStateHash(kind, xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
+}
+
+// WatchEnds returns the commands that end the watches by which a client was notified of a change: those of the key and of patterns. The state machine
+// ignores those of watches that are newer than the change. It may run beside other readers.
+func (m *Machine) WatchEnds(event *Event, clientID string) (ends []Command) {
+	found, _ := m.watches.matching(event.Key)
+	for _, w := range found {
+		if w.clientID != clientID {
+			continue
+		}
+		end := Command{Kind: KindWatchEnd, Key: []byte(w.key), Pattern: w.isPattern, NotificationIndex: event.Index, ChangedAt: event.At}
+		end.Principal.ClientID = clientID
+		ends = append(ends, end)
+	}
+	return ends
+}

@@ -1,0 +1,142 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+	"unicode/utf8"
+
+	"holdfast/internal/policy"
+)
+
+// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. They bound what a change costs, if all
+// patterns have a prefix in common with its key.
+const (
+	maxPatternWeight          = 10_000
+	maxPatternWeightPerClient = 1_000
+)
+
+// patternIndex finds the watches of patterns that a key matches and whose clients may read it. A lookup costs by the patterns whose literal prefix the
+// key begins with, and by how many sizes prefixes have, but not by all patterns.
+type patternIndex struct {
+	groups    map[string]prefixGroup // by prefix
+	sizes     []prefixSize           // of the prefixes, the longest first
+	count     int                    // of the watches
+	weight    int                    // of all
+	perClient map[string]int         // weights by client id
+	policy    *policy.Policy         // nil allows everything
+}
+
+// prefixSize says how many groups have a prefix of a size in bytes.
+type prefixSize struct{ size, groups int }
+
+// prefixGroup has the watches of all patterns with one literal prefix, in the order of their ids.
+type prefixGroup []grantedWatch
+
+// grantedWatch is a watch with what the policy allows its client.
+type grantedWatch struct {
+	*watch
+	grants *policy.Grants // nil allows everything
+}
+
+func newPatternIndex() patternIndex {
+	return patternIndex{groups: make(map[string]prefixGroup), perClient: make(map[string]int)}
+}
+
+// full reports whether another watch would exceed a bound.
+func (x *patternIndex) full(added *watch) bool {
+	weight := added.pattern.Weight()
+	return x.weight+weight > maxPatternWeight || x.perClient[added.clientID]+weight > maxPatternWeightPerClient
+}
+
+// put adds a watch. No watch with its id is there.
+func (x *patternIndex) put(added *watch) {
+	prefix := added.pattern.Prefix()
+	group, found := x.groups[prefix]
+	if !found {
+		x.countSize(len(prefix), 1)
+	}
+	at, _ := group.find(added)
+	x.groups[prefix] = slices.Insert(group, at, x.granted(added))
+	x.count++
+	x.addWeight(added, added.pattern.Weight())
+}
+
+// delete removes a watch that is there.
+func (x *patternIndex) delete(ended *watch) {
+	prefix := ended.pattern.Prefix()
+	group := x.groups[prefix]
+	at, _ := group.find(ended)
+	x.groups[prefix] = slices.Delete(group, at, at+1)
+	if len(group) == 1 {
+		delete(x.groups, prefix)
+		x.countSize(len(prefix), -1)
+	}
+	x.count--
+	x.addWeight(ended, -ended.pattern.Weight())
+}
+
+func (x *patternIndex) addWeight(w *watch, weight int) {
+	x.weight += weight
+	if x.perClient[w.clientID] += weight; x.perClient[w.clientID] == 0 {
+		delete(x.perClient, w.clientID)
+	}
+}
+
+// countSize adds to the number of groups with a prefix of the size.
+func (x *patternIndex) countSize(size, groups int) {
+	at, found := slices.BinarySearchFunc(x.sizes, size, func(s prefixSize, size int) int { return cmp.Compare(size, s.size) })
+	if !found {
+		x.sizes = slices.Insert(x.sizes, at, prefixSize{size: size})
+	}
+	if x.sizes[at].groups += groups; x.sizes[at].groups == 0 {
+		x.sizes = slices.Delete(x.sizes, at, at+1)
+	}
+}
+
+func (g prefixGroup) find(w *watch) (int, bool) {
+	return slices.BinarySearchFunc(g, w, func(a grantedWatch, b *watch) int { return a.compare(&b.watchID) })
+}
+
+// setPolicy puts a policy in force.
+func (x *patternIndex) setPolicy(p *policy.Policy) {
+	x.policy = p
+	for _, group := range x.groups {
+		for i := range group {
+			group[i] = x.granted(group[i].watch)
+		}
+	}
+}
+
+func (x *patternIndex) granted(w *watch) grantedWatch {
+	if x.policy == nil {
+		return grantedWatch{watch: w}
+	}
+	grants := x.policy.Grants(&w.pattern.principal, policy.Read)
+	return grantedWatch{w, &grants}
+}
+
+// appendMatching appends to found each watch of a pattern that the key matches and whose client may read the key and can be notified of it, those with the
+// longest prefix first. cost is how many it looked at.
+func (x *patternIndex) appendMatching(found []*watch, key string) (all []*watch, cost int) {
+	if len(x.sizes) == 0 || !utf8.ValidString(key) { // which no pattern matches
+		return found, 0
+	}
+	for _, prefix := range x.sizes {
+		if prefix.size > len(key) {
+			continue
+		}
+		group := x.groups[key[:prefix.size]]
+		cost += len(group)
+		for i := range group {
+			if group[i].isNotifiedOf(key) {
+				found = append(found, group[i].watch)
+			}
+		}
+	}
+	return found, cost
+}
+
+// isNotifiedOf reports whether the client of the watch is notified of a change of the key.
+func (w *grantedWatch) isNotifiedOf(key string) bool {
+	return w.pattern.Match(key) && fitsTopic(w.clientID, key) && (w.grants == nil || w.grants.Allow([]byte(key)))
+}

@@ -1,0 +1,120 @@
+package integration
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/resp"
+)
+
+// A watch of a pattern: the same notifications on the topics of the keys that changed, one for each change, before the reply.
+func TestPatternWatchNotifiesByteForByte(t *testing.T) {
+	onBoth(t, nil, func(t *testing.T, target *target) {
+		p := connect(t, target, "me", true)
+		ts := []string{"__ts", now()}
+		set := func(key, value string) string {
+			p.publish(request{payload: array("SET", key, value), properties: ts})
+			n := p.receive()
+			if n.Topic == notifyPrefix+"6D65/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
+				checkNotification(t, key, n)
+				payload := string(n.Payload)
+				must(t, p.receive(), "+OK\r\n")
+				return payload
+			}
+			must(t, n, "+OK\r\n")
+			return ""
+		}
+		for _, pattern := range []string{"line/*/t[1-3]", "line/*", "?ine/1/t2"} {
+			must(t, p.call(request{payload: array("KEYNOTIFY", pattern, "GLOB")}), "+OK\r\n")
+		}
+		must(t, p.call(request{payload: array("KEYNOTIFY", "line/1/t2")}), "+OK\r\n")
+		for key, want := range map[string]string{
+			"line/1/t2":    "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n", // once, although four watches are of it
+			"line/é":       "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n",
+			"line/\xff":    "", // no pattern matches what is not UTF-8
+			"elsewhere/t2": "",
+		} {
+			if got := set(key, "v"); got != want {
+				t.Errorf("SET %q: %q, want %q", key, got, want)
+			}
+		}
+		p.publish(request{payload: array("SET", "line/1/t2", "v", "PX", "100"), properties: ts})
+		must(t, p.receive(), "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n")
+		must(t, p.receive(), "+OK\r\n")
+		must(t, p.receive(), "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n") // it has expired
+		must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB", "STOP")}), "+OK\r\n")
+		if got := set("line/é", "v"); got != "" {
+			t.Errorf("after STOP: %q", got)
+		}
+	})
+}
+
+// holdfast watch --glob prints the changes of all keys that match, whoever leads and after kill -9 of all nodes. Operators see the watch, and can end it.
+func TestPatternWatchSurvivesLeadersAndRestarts(t *testing.T) {
+	broker := startMosquitto(t)
+	m := startMembers(t, 3, "mqtt://"+broker.address)
+	p := connect(t, &target{address: broker.address}, "me", true)
+	must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB")}), "+OK\r\n")
+	number := 0
+	change := func() {
+		t.Helper()
+		eventually(t, "a change is notified", func() bool {
+			number++
+			value := fmt.Sprint(number)
+			if _, code := holdfast(t, broker.address, "", "set", "line/1", value, "--timeout", "2s"); code != 0 {
+				return false
+			}
+			for n := p.receive(); ; n = p.receive() { // earlier attempts may be notified, too
+				if string(n.Payload) == string(resp.AppendArray(nil, "NOTIFY", "SET", "VALUE", value)) {
+					return true
+				}
+			}
+		})
+	}
+	change()
+	for _, s := range m {
+		s.kill()
+	}
+	for _, s := range m {
+		s.start(t)
+	}
+	change()
+	m.leader(t).stop()
+	change()
+	list, code := m.leader(t).operate(t, "watches", "list", "--client", "me")
+	if code != 0 || !strings.Contains(list, "pattern") || !strings.Contains(list, "line/*") {
+		t.Errorf("code %d: %s", code, list)
+	}
+	for _, drop := range []struct{ flag, want string }{{"--key", "0 watches ended"}, {"--pattern", "1 watches ended"}} {
+		if out, code := m.leader(t).operate(t, "watches", "drop", drop.flag, "line/*", "--yes"); code != 0 || !strings.Contains(out, drop.want) {
+			t.Errorf("drop %s: code %d, %s", drop.flag, code, out)
+		}
+	}
+	must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB", "STOP")}), ":0\r\n")
+}
+
+// A client is notified of the keys that it may read. Nobody's pattern makes a right, and what it claims to be makes no difference.
+func TestPatternWatchShowsOnlyKeysThatTheClientMayRead(t *testing.T) {
+	g := startGuarded(t)
+	startGuardedServer(t, g)
+	press, robot := g.connect(t, "press-1", "press"), g.connect(t, "robot-1", "robot")
+	for name, p := range map[string]*peer{"press-1": press, "robot-1": robot} {
+		p.subscribe(notificationsOf(name))
+	}
+	must(t, press.call(request{payload: array("KEYNOTIFY", "own/*", "GLOB")}), "+OK\r\n")
+	for _, claimed := range []string{"robot-1", "press-1"} {
+		must(t, robot.call(request{payload: array("KEYNOTIFY", "own/"+claimed[:1]+"*", "GLOB"), properties: []string{"__srcId", claimed}}), "+OK\r\n")
+	}
+	for key, writer := range map[string]*peer{"own/press-1": press, "own/robot-1": robot} {
+		writer.publish(request{payload: array("SET", key, "v"), properties: []string{"__ts", now()}})
+		if n := writer.receive(); !strings.HasSuffix(n.Topic, strings.ToUpper(hex.EncodeToString([]byte(key)))) {
+			t.Errorf("SET %s: %q on %s came first", key, n.Payload, n.Topic)
+		}
+		must(t, writer.receive(), "+OK\r\n")
+	}
+	for _, p := range []*peer{press, robot} { // nothing of the other's has come before
+		must(t, p.call(request{payload: array("KEYNOTIFY", "none", "GLOB", "STOP")}), ":0\r\n")
+	}
+}
