@@ -28,6 +28,7 @@ type call struct {
 type answer struct {
 	reply   resp.Reply
 	version hlc.Timestamp
+	session *session // in which it came
 	err     error
 }
 
@@ -162,7 +163,9 @@ func (c *Client) answered(p *paho.Publish) {
 		return // late, or twice
 	}
 	c.turnaround += (time.Since(waiting.began) - c.turnaround) / 64
-	waiting.finish(c.readLocked(p))
+	a := c.readLocked(p)
+	a.session = c.session
+	waiting.finish(a)
 }
 
 // readLocked parses a reply and merges its version into the client's clock. c.mu must be held.

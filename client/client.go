@@ -1,4 +1,4 @@
-// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Keys, Watch and Lock against a Holdfast cluster,
+// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Keys, Watch, Follow and Lock against a Holdfast cluster,
 // through an MQTT 5 broker.
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
@@ -62,7 +62,7 @@ type Client struct {
 	clock    hlc.Clock
 	pending  map[string]*call // by correlation data
 	order    []*call          // in the order in which they were made, for sending again
-	watchers map[string][]*Watcher
+	watchers watchers
 	session  *session      // nil while there is no connection
 	changed  chan struct{} // closed and replaced when session changes
 	failure  error         // why there is no connection
@@ -74,7 +74,7 @@ type Client struct {
 // Connect connects to the first broker that answers. The context bounds the first attempt only.
 func Connect(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{
-		config: config, pending: make(map[string]*call), watchers: make(map[string][]*Watcher),
+		config: config, pending: make(map[string]*call), watchers: newWatchers(),
 		changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if err := c.complete(); err != nil {
@@ -245,12 +245,12 @@ func (c *Client) giveUp() {
 		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, ErrClosed)})
 	}
 	c.pending, c.order = map[string]*call{}, nil
-	for _, watchers := range c.watchers {
+	for _, watchers := range c.watchers.bySubject {
 		for _, w := range watchers {
 			w.endLocked(ErrClosed)
 		}
 	}
-	c.watchers = map[string][]*Watcher{}
+	c.watchers = newWatchers()
 	close(c.changed) // wakes those who wait for a connection
 	c.changed = make(chan struct{})
 }

@@ -92,3 +92,37 @@ func ExampleClient_Lock() {
 	// <nil>
 	// true
 }
+
+// A dashboard follows all keys of a line: it has their values at hand, and hears of each change.
+func ExampleClient_Follow() {
+	ctx := context.Background()
+	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = store.Close() }()
+
+	_, _ = store.Set(ctx, "line-8/press/state", []byte("running"))
+	_, _ = store.Set(ctx, "line-8/oven/state", []byte("heating"))
+	changed := make(chan client.Event, 10)
+	line, err := store.Follow(ctx, "line-8/*/state", client.OnChange(func(event client.Event) { changed <- event }))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = line.Close(ctx) }()
+	for key, item := range line.All() {
+		fmt.Printf("%s %s\n", key, item.Value)
+		<-changed // it is reported, too
+	}
+
+	_, _ = store.Set(ctx, "line-8/press/state", []byte("stopped"))
+	event := <-changed
+	item, _ := line.Get("line-8/press/state")
+	fmt.Printf("%s is now %s, and was reported as %s\n", event.Key, item.Value, event.Value)
+	// Output:
+	// line-8/oven/state heating
+	// line-8/press/state running
+	// line-8/press/state is now stopped, and was reported as stopped
+}

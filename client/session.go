@@ -31,8 +31,8 @@ type session struct {
 	sending   sync.WaitGroup
 
 	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
-	// watching counts the goroutines of watchAgainLocked, by key; guarded by Client.mu.
-	watching map[string]int
+	// watching counts the goroutines of watchAgainLocked; guarded by Client.mu.
+	watching map[subject]int
 	wake     chan struct{} // has room for one
 
 	encoded []byte // of the request that is being sent: sendAll's own
@@ -57,7 +57,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		deliver: c.deliver, toSend: c.toSend, maxPacket: math.MaxInt,
-		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[string]int),
+		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[subject]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
@@ -178,7 +178,7 @@ func (c *Client) resume(s *session) {
 	c.session, c.failure = s, nil
 	close(c.changed)
 	c.changed = make(chan struct{})
-	for key, watchers := range c.watchers {
+	for watched, watchers := range c.watchers.bySubject {
 		var established []*Watcher
 		for _, w := range watchers {
 			if w.established {
@@ -186,7 +186,7 @@ func (c *Client) resume(s *session) {
 				established = append(established, w)
 			}
 		}
-		c.watchAgainLocked(key, established)
+		c.watchAgainLocked(watched, established)
 	}
 	for _, waiting := range c.order {
 		if waiting.sent && time.Since(waiting.began) > remembered {
@@ -204,7 +204,7 @@ func (c *Client) resume(s *session) {
 // 10 min, and 2 min more. A call ends with its message expiry, so only a call with a longer timeout reaches this bound.
 const remembered = 12 * time.Minute
 
-// renewWatches sends KEYNOTIFY by a session, until it ends, for every watched key each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
+// renewWatches sends KEYNOTIFY by a session, until it ends, for everything that is watched each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
 func (c *Client) renewWatches(s *session) {
 	ticker := time.NewTicker(c.config.WatchRenewal)
 	defer ticker.Stop()
@@ -216,9 +216,9 @@ func (c *Client) renewWatches(s *session) {
 		}
 		c.mu.Lock()
 		if c.session == s {
-			for key := range c.watchers {
-				if s.watching[key] == 0 { // else that one still tries
-					c.watchAgainLocked(key, nil)
+			for watched := range c.watchers.bySubject {
+				if s.watching[watched] == 0 { // else that one still tries
+					c.watchAgainLocked(watched, nil)
 				}
 			}
 		}

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"holdfast/hlc"
+	"holdfast/internal/glob"
 	"holdfast/resp"
 )
 
@@ -24,39 +24,59 @@ const (
 	EventSet     EventKind = iota + 1 // the key has a new value
 	EventDeleted                      // the key was deleted or has expired
 	// EventGap says that changes may have been missed: the connection was lost, the watch could not be renewed, the end of an earlier watch may have
-	// ended this one, or the receiver was too slow. Call Get for the current value.
+	// ended this one, or the receiver was too slow. Call Get for the current value. Follow does that by itself.
 	EventGap
 )
 
 // Event is a change of a watched key, or a gap. A gap has no Value and no Version.
 type Event struct {
 	Kind    EventKind
-	Key     string
+	Key     string // of the gap of a pattern: the pattern
 	Value   []byte
 	Version Version // of the new or of the deleted value
 }
 
-// Watcher receives the changes of one key. Receive from Events until the channel is closed: by Close, by Client.Close, or
+// Watcher receives the changes of a key, or of all keys that match a pattern. Receive from Events until the channel is closed: by Close, by Client.Close, or
 // because the store refused the watch. Err says which. All methods are safe for concurrent use.
 type Watcher struct {
-	client *Client
-	key    string
-	events chan Event
+	client  *Client
+	watched subject
+	pattern *glob.Pattern // nil for a key
+	events  chan Event
 
 	// The fields below are guarded by Client.mu.
-	established bool // the store has confirmed the watch
-	gapped      bool // the last thing put into events is a gap
+	established bool     // the store has confirmed the watch
+	confirmedIn *session // the session in which it did so last
+	gapped      bool     // the last thing put into events is a gap
+	gaps        int      // that were put into events
 	ended       bool
 	err         error
 }
 
-// Watch watches a key. When it returns, every later change is received, as long as the connection lasts; see EventGap.
-func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
-	w := &Watcher{client: c, key: key, events: make(chan Event, c.config.WatchBuffer+1)}
+// WatchOption changes what Watch watches.
+type WatchOption func(*subject)
+
+// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. Keys describes the pattern language. It is an
+// extension of Holdfast.
+func Glob() WatchOption { return func(s *subject) { s.isGlob = true } }
+
+// Watch watches a key. When it returns, every later change is received, as long as the connection lasts; see EventGap. A pattern that is malformed, or
+// longer than 1024 bytes, is ErrNotExecuted.
+func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*Watcher, error) {
+	w := &Watcher{client: c, watched: subject{key: key}, events: make(chan Event, c.config.WatchBuffer+1)}
+	for _, option := range list {
+		option(&w.watched)
+	}
+	if w.watched.isGlob {
+		var err error
+		if w.pattern, err = glob.Compile(key); err != nil {
+			return nil, fmt.Errorf("%w: pattern %q: %w", ErrNotExecuted, key, err)
+		}
+	}
 	c.mu.Lock()
-	c.watchers[key] = append(c.watchers[key], w)
+	c.watchers.add(w)
 	c.mu.Unlock()
-	a, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
+	a, err := c.do(ctx, Version{}, w.watched.keyNotify(false)...)
 	if err == nil && a.reply.Kind != resp.ReplyOK {
 		err = unexpected(a)
 	}
@@ -64,16 +84,19 @@ func (c *Client) Watch(ctx context.Context, key string) (*Watcher, error) {
 	defer c.mu.Unlock()
 	if err != nil {
 		var refused *ServerError
-		if c.dropLocked(w) && !errors.As(err, &refused) {
-			c.watchAgainLocked(key, nil) // the store may have the watch; as the key has no watcher, this sends STOP
+		if errors.As(err, &refused) {
+			c.watchers.remove(w)
 		}
-		w.endLocked(err)
+		w.abandonLocked(err) // the store may have the watch
 		return nil, err
 	}
-	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY of the key
+	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY of the same
 		return nil, w.err
 	}
-	w.established = true
+	w.established, w.confirmedIn = true, a.session
+	if a.session != c.session { // the connection was lost meanwhile, and nobody knew that this watcher may miss something
+		w.gapLocked()
+	}
 	return w, nil
 }
 
@@ -88,46 +111,39 @@ func (w *Watcher) Err() error {
 	return w.err
 }
 
-// Close ends the watch. If this was the client's last watcher of the key, it ends the watch in the store.
+// Close ends the watch. If this was the client's last watcher of the key or pattern, it ends the watch in the store.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
-	last := c.dropLocked(w)
+	last := c.watchers.remove(w)
 	w.endLocked(nil)
 	c.mu.Unlock()
 	if !last {
 		return nil
 	}
-	if err := c.stopWatching(ctx, w.key); err != nil {
+	if err := c.stopWatching(ctx, w.watched); err != nil {
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
 }
 
-// stopWatching ends the watch of a key in the store.
-func (c *Client) stopWatching(ctx context.Context, key string) error {
-	_, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key), []byte("STOP"))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.watchers[key]) > 0 { // added meanwhile; this STOP may have ended their watch
-		c.watchAgainLocked(key, slices.Clone(c.watchers[key]))
+// abandonLocked ends the watch without waiting for the store. Client.mu must be held.
+func (w *Watcher) abandonLocked(err error) {
+	if w.client.watchers.remove(w) {
+		w.client.watchAgainLocked(w.watched, nil) // as nobody watches, this sends STOP
 	}
-	return err
+	w.endLocked(err)
 }
 
-// dropLocked removes a watcher and reports whether it was the last of its key. c.mu must be held.
-func (c *Client) dropLocked(w *Watcher) bool {
-	watchers := c.watchers[w.key]
-	at := slices.Index(watchers, w)
-	if at < 0 {
-		return false
+// stopWatching ends a watch in the store.
+func (c *Client) stopWatching(ctx context.Context, watched subject) error {
+	_, err := c.do(ctx, Version{}, watched.keyNotify(true)...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.watchers.bySubject[watched]) > 0 { // added meanwhile; this STOP may have ended their watch
+		c.watchAgainLocked(watched, slices.Clone(c.watchers.bySubject[watched]))
 	}
-	if len(watchers) == 1 {
-		delete(c.watchers, w.key)
-		return true
-	}
-	c.watchers[w.key] = slices.Delete(watchers, at, at+1)
-	return false
+	return err
 }
 
 // endLocked closes the channel. Client.mu must be held.
@@ -158,62 +174,64 @@ func (w *Watcher) gapLocked() {
 		return
 	}
 	select {
-	case w.events <- Event{Kind: EventGap, Key: w.key}:
+	case w.events <- Event{Kind: EventGap, Key: w.watched.key}:
 		w.gapped = true
+		w.gaps++
 	default: // cannot happen: only a gap takes the last place, and then gapped is set
 	}
 }
 
-// watchAgainLocked sends KEYNOTIFY for a key, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
+// watchAgainLocked sends KEYNOTIFY, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
 // a newer watch. It tries until the store accepts or refuses, or the session ends. When the store accepts, it queues an EventGap for the
-// watchers in missed, and, if an attempt failed, for those that were established then: the store may have ended the watch meanwhile. If the store refuses, it ends all watchers of the key. If the key has no
-// watcher, or loses its last one meanwhile, it sends STOP. Client.mu must be held.
-func (c *Client) watchAgainLocked(key string, missed []*Watcher) {
+// watchers in missed, and, if an attempt failed, for those that were established then: the store may have ended the watch meanwhile. If the
+// store refuses, it ends all watchers of the subject. If there is no watcher, or the last one ends meanwhile, it sends STOP. Client.mu must be
+// held.
+func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 	session := c.session
 	if session == nil {
 		return // the next session watches all keys again
 	}
-	session.watching[key]++
+	session.watching[watched]++
 	go func() { // ends with the session at the latest
-		defer c.endWatchAgain(session, key)
+		defer c.endWatchAgain(session, watched)
 		const retry = 500 * time.Millisecond
-		for c.isWatched(key) {
+		for c.isWatched(watched) {
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
-			a, err := c.do(ctx, Version{}, []byte("KEYNOTIFY"), []byte(key))
+			a, err := c.do(ctx, Version{}, watched.keyNotify(false)...)
 			cancel()
 			if err == nil && a.reply.Kind != resp.ReplyOK {
 				err = unexpected(a)
 			}
-			if c.watchedAgain(key, missed, err) {
+			if c.watchedAgain(watched, missed, a.session, err) {
 				break
 			}
-			missed = c.established(key)
+			missed = c.established(watched)
 			if !pause(session.ctx, retry) {
 				return
 			}
 		}
-		if !c.isWatched(key) { // the KEYNOTIFY may have followed the STOP
+		if !c.isWatched(watched) { // the KEYNOTIFY may have followed the STOP
 			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
 			defer cancel()
-			_ = c.stopWatching(ctx, key) // an error means that the session has ended, or that the watch stays until it does
+			_ = c.stopWatching(ctx, watched) // an error means that the session has ended, or that the watch stays until it does
 		}
 	}()
 }
 
 // endWatchAgain counts the end of a goroutine of watchAgainLocked.
-func (c *Client) endWatchAgain(s *session, key string) {
+func (c *Client) endWatchAgain(s *session, watched subject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.watching[key]--; s.watching[key] == 0 {
-		delete(s.watching, key)
+	if s.watching[watched]--; s.watching[watched] == 0 {
+		delete(s.watching, watched)
 	}
 }
 
-// established returns the watchers of a key whose watch the store has confirmed.
-func (c *Client) established(key string) (watchers []*Watcher) {
+// established returns the watchers whose watch the store has confirmed.
+func (c *Client) established(watched subject) (watchers []*Watcher) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, w := range c.watchers[key] {
+	for _, w := range c.watchers.bySubject[watched] {
 		if w.established {
 			watchers = append(watchers, w)
 		}
@@ -221,15 +239,15 @@ func (c *Client) established(key string) (watchers []*Watcher) {
 	return watchers
 }
 
-// isWatched reports whether a key has watchers.
-func (c *Client) isWatched(key string) bool {
+// isWatched reports whether there are watchers.
+func (c *Client) isWatched(watched subject) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.watchers[key]) > 0
+	return len(c.watchers.bySubject[watched]) > 0
 }
 
-// watchedAgain handles the result of a KEYNOTIFY, and reports whether it is final.
-func (c *Client) watchedAgain(key string, missed []*Watcher, err error) (final bool) {
+// watchedAgain handles the result of a KEYNOTIFY, which came in a session, and reports whether it is final.
+func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, err error) (final bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var refused *ServerError
@@ -238,19 +256,22 @@ func (c *Client) watchedAgain(key string, missed []*Watcher, err error) (final b
 		for _, w := range missed {
 			w.gapLocked() // for what changed before the store knew of the watch
 		}
+		for _, w := range c.watchers.bySubject[watched] {
+			w.confirmedIn = in
+		}
 		return true
 	case errors.Is(err, ErrOverloaded) || !errors.As(err, &refused): // not a refusal: try again
 		return false
 	default:
-		for _, w := range c.watchers[key] {
+		for _, w := range c.watchers.bySubject[watched] {
 			w.endLocked(err)
 		}
-		delete(c.watchers, key)
+		c.watchers.removeAll(watched)
 		return true
 	}
 }
 
-// notified gives a notification to the watchers of its key. suffix is what follows topics.Notifications in its topic.
+// notified gives a notification to the watchers of its key, and of patterns that the key matches. suffix is what follows topics.Notifications in its topic.
 func (c *Client) notified(suffix string, p *paho.Publish) {
 	_, encoded, ok := strings.Cut(suffix, "/command/notify/")
 	key, err := hex.DecodeString(encoded)
@@ -274,8 +295,5 @@ func (c *Client) notified(suffix string, p *paho.Publish) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mergeLocked(version)
-	for _, w := range c.watchers[event.Key] {
-		event.Value = bytes.Clone(event.Value) // each receiver owns its own
-		w.deliverLocked(event)
-	}
+	c.watchers.deliver(event)
 }

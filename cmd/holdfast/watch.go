@@ -20,15 +20,18 @@ type watchEvent struct {
 
 func newWatch() *cobra.Command {
 	var c connection
+	var glob bool
 	command := &cobra.Command{
 		Use:   "watch KEY...",
 		Short: "Print the changes of keys until interrupted",
 		Long: "Prints a line for each change: SET KEY VALUE or DELETED KEY. Prints GAP KEY when changes may have been missed: the connection was\n" +
-			"lost, or the output was read too slowly. An expired key is printed as DELETED. Keys are literal; there are no patterns.\n" + exitHelp,
-		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch lines/7/owner -o json",
+			"lost, or the output was read too slowly. An expired key is printed as DELETED.\n\n" +
+			"Keys are literal. With --glob they are patterns, as those of `holdfast scan`.\n" + exitHelp,
+		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch --glob 'lines/*/owner'\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
 	}
 	c.add(command)
+	command.Flags().BoolVar(&glob, "glob", false, "each KEY is a pattern, and all keys that match are watched")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		store, err := c.open(command.Context(), command)
 		if err != nil {
@@ -37,15 +40,20 @@ func newWatch() *cobra.Command {
 		defer func() { _ = store.Close() }() // the store ends the watches with the connection
 		events := make(chan client.Event)
 		ended := make(chan error, len(arguments))
+		var options []client.WatchOption
+		what := "key"
+		if glob {
+			options, what = append(options, client.Glob()), "pattern"
+		}
 		for _, key := range arguments {
-			watcher, err := store.Watch(command.Context(), key)
+			watcher, err := store.Watch(command.Context(), key, options...)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", key, err)
 			}
 			go forward(command, watcher, events, ended)
 		}
 		if c.output == "text" {
-			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d key(s)\n", len(arguments)) // for people only
+			_, _ = fmt.Fprintf(command.ErrOrStderr(), "watching %d %s(s)\n", len(arguments), what) // for people only
 		}
 		for {
 			select {

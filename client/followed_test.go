@@ -1,0 +1,157 @@
+package client
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// followedStore is a store with the notifications of its changes, as a Follower gets them: in order, some of them again, and none that came in a gap.
+type followedStore struct {
+	t             *rapid.T
+	clock         int64
+	items         map[string]Item
+	notifications []Event // all that were ever sent
+	delivered     int     // of them, or lost in a gap
+}
+
+func (s *followedStore) change() {
+	key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(s.t, "key")
+	if item, there := s.items[key]; there && rapid.Bool().Draw(s.t, "delete") {
+		delete(s.items, key)
+		s.notifications = append(s.notifications, Event{Kind: EventDeleted, Key: key, Version: item.Version})
+		return
+	}
+	s.clock++
+	item := Item{fmt.Append(nil, s.clock), Version{Wall: s.clock, NodeID: "StateStore"}}
+	s.items[key] = item
+	s.notifications = append(s.notifications, Event{Kind: EventSet, Key: key, Value: item.Value, Version: item.Version})
+}
+
+// However notifications and reads overtake each other, the copy equals the store when a pass has ended after the latest gap and all notifications have
+// come. What it reports makes the same copy.
+func TestFollowedCopyEqualsTheStore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &followedStore{t: t, items: make(map[string]Item)}
+		f := newFollowed()
+		reported := make(map[string]string)
+		report := func(e Event) {
+			switch old, known := reported[e.Key]; {
+			case e.Kind == EventSet && known && old == string(e.Value), e.Kind == EventDeleted && !known:
+				t.Fatalf("%+v is reported, and is no news", e)
+			case e.Kind == EventSet:
+				reported[e.Key] = string(e.Value)
+			default:
+				delete(reported, e.Key)
+			}
+		}
+		deliver := func(number int) {
+			if e := s.notifications[number]; f.notified(e) {
+				report(e)
+			}
+		}
+		deliverNext := func() {
+			if s.delivered < len(s.notifications) {
+				deliver(s.delivered)
+				s.delivered++
+			}
+		}
+		type read struct {
+			key  string
+			item Item
+			gone bool
+		}
+		for range rapid.IntRange(1, 4).Draw(t, "gaps") {
+			for range rapid.IntRange(0, 10).Draw(t, "changes before the gap") {
+				s.change()
+				if rapid.Bool().Draw(t, "deliver") {
+					deliverNext()
+				}
+			}
+			s.delivered = len(s.notifications) // the others never come
+			f.beginPass()
+			unread := slices.Sorted(maps.Keys(s.items)) // keys that are there throughout are among them
+			var underWay []read
+			for len(unread)+len(underWay) > 0 {
+				switch rapid.IntRange(0, 4).Draw(t, "step") {
+				case 0:
+					s.change()
+				case 1:
+					deliverNext()
+				case 2: // a new leader repeats some
+					for number := rapid.IntRange(0, s.delivered).Draw(t, "repeated from"); number < s.delivered; number++ {
+						deliver(number)
+					}
+				case 3: // the store answers a read
+					if len(unread) > 0 {
+						item, there := s.items[unread[0]]
+						underWay = append(underWay, read{unread[0], item, !there})
+						unread = unread[1:]
+					}
+				default: // an answer comes
+					if len(underWay) > 0 {
+						at := rapid.IntRange(0, len(underWay)-1).Draw(t, "which")
+						r := underWay[at]
+						underWay = slices.Delete(underWay, at, at+1)
+						if change, news := f.read(r.key, r.item, r.gone); news {
+							report(change)
+						}
+					}
+				}
+			}
+			for _, change := range f.endPass() {
+				report(change)
+			}
+		}
+		for s.delivered < len(s.notifications) {
+			deliverNext()
+		}
+		want := make(map[string]string)
+		for key, item := range s.items {
+			want[key] = string(item.Value)
+		}
+		got := make(map[string]string)
+		for key, item := range f.items {
+			got[key] = string(item.Value)
+		}
+		if !maps.Equal(got, want) || !maps.Equal(reported, want) {
+			t.Fatalf("the copy is %v, reported was %v, the store has %v", got, reported, want)
+		}
+	})
+}
+
+// A restore puts older values back without notifications: what a pass reads counts, also if it is older.
+func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
+	version := func(n int64) Version { return Version{Wall: n, NodeID: "StateStore"} }
+	f := newFollowed()
+	f.notified(Event{Kind: EventSet, Key: "k", Value: []byte("new"), Version: version(9)})
+	f.beginPass()
+	change, news := f.read("k", Item{[]byte("old"), version(3)}, false)
+	if !news || string(change.Value) != "old" || string(f.items["k"].Value) != "old" {
+		t.Errorf("%+v, %v", change, news)
+	}
+	if changes := f.endPass(); len(changes) != 0 {
+		t.Errorf("%+v", changes)
+	}
+}
+
+// A new leader may repeat notifications. None of them brings back what was deleted since.
+func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
+	version := Version{Wall: 1, NodeID: "StateStore"}
+	set, deleted := Event{Kind: EventSet, Key: "k", Version: version}, Event{Kind: EventDeleted, Key: "k", Version: version}
+	f := newFollowed()
+	if !f.notified(set) || !f.notified(deleted) {
+		t.Error("the first of each is news")
+	}
+	if f.notified(set) || f.notified(deleted) || len(f.items) != 0 {
+		t.Errorf("a repeated one is news: %v", f.items)
+	}
+	late := newFollowed() // the SET was notified before
+	late.notified(deleted)
+	if late.notified(set) {
+		t.Error("a SET that comes after its deletion is news")
+	}
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// pass lists all keys that match a pattern and reads each, for a Follower.
+type pass struct {
+	gaps    int          // that the watcher had reported when it began
+	results chan reading // closed at the end
+	err     error        // why it failed for good; to be read when results is closed
+	work    sync.WaitGroup
+}
+
+// reading is what a read of a key returned.
+type reading struct {
+	key    string
+	item   Item
+	absent bool
+}
+
+const (
+	// passReaders is how many keys a pass reads at a time.
+	passReaders = 32
+	// passRetry is how long a pass waits after a request that failed.
+	passRetry = 500 * time.Millisecond
+)
+
+// startPass starts a pass, which ends with its context at the latest. Requests that fail are sent again until then, but a refusal ends the pass.
+func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
+	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
+	ctx, fail := context.WithCancelCause(ctx)
+	keys := make(chan string)
+	var readers sync.WaitGroup
+	for range passReaders {
+		readers.Go(func() {
+			for key := range keys {
+				if err := p.read(ctx, c, key); err != nil {
+					fail(fmt.Errorf("get %q: %w", key, err))
+				}
+			}
+		})
+	}
+	p.work.Go(func() {
+		if err := list(ctx, c, pattern, keys); err != nil {
+			fail(fmt.Errorf("list keys: %w", err))
+		}
+		close(keys)
+		readers.Wait()
+		p.err = context.Cause(ctx)
+		fail(nil)
+		close(p.results)
+	})
+	return p
+}
+
+// list sends all keys to be read. A list that is interrupted begins anew: of its keys some are read twice. The error is a refusal, or the context's.
+func list(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
+	for {
+		var failure error
+		for key, err := range c.Keys(ctx, pattern) {
+			if failure = err; err != nil {
+				break
+			}
+			select {
+			case keys <- key:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		switch {
+		case failure == nil:
+			return nil
+		case isRefusal(failure):
+			return failure
+		case !pause(ctx, passRetry):
+			return ctx.Err()
+		}
+	}
+}
+
+// read reads a key. The error is a refusal, or the context's.
+func (p *pass) read(ctx context.Context, c *Client, key string) error {
+	for {
+		value, version, err := c.Get(ctx, key)
+		absent := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotAuthorized) // or may not be read any more
+		if err == nil || absent {
+			select {
+			case p.results <- reading{key, Item{value, version}, absent}:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		switch {
+		case isRefusal(err):
+			return err
+		case !pause(ctx, passRetry):
+			return ctx.Err()
+		}
+	}
+}
+
+// isRefusal reports whether the store refused a request for good.
+func isRefusal(err error) bool {
+	var refused *ServerError
+	return errors.As(err, &refused) && !errors.Is(err, ErrOverloaded)
+}

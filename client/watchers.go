@@ -1,0 +1,79 @@
+package client
+
+import (
+	"bytes"
+	"slices"
+
+	"holdfast/internal/glob"
+)
+
+// subject is what a Watcher watches.
+type subject struct {
+	key    string // or pattern
+	isGlob bool
+}
+
+// keyNotify returns the request that watches the subject, or ends that.
+func (s subject) keyNotify(stop bool) [][]byte {
+	arguments := [][]byte{[]byte("KEYNOTIFY"), []byte(s.key)}
+	if s.isGlob {
+		arguments = append(arguments, []byte("GLOB"))
+	}
+	if stop {
+		arguments = append(arguments, []byte("STOP"))
+	}
+	return arguments
+}
+
+// watchers are the watchers of a client, by what they watch. It is guarded by Client.mu.
+type watchers struct {
+	bySubject map[subject][]*Watcher    // no list is empty
+	patterns  map[subject]*glob.Pattern // of those that are patterns
+}
+
+func newWatchers() watchers {
+	return watchers{bySubject: make(map[subject][]*Watcher), patterns: make(map[subject]*glob.Pattern)}
+}
+
+func (s *watchers) add(w *Watcher) {
+	s.bySubject[w.watched] = append(s.bySubject[w.watched], w)
+	if w.pattern != nil {
+		s.patterns[w.watched] = w.pattern
+	}
+}
+
+// remove removes a watcher and reports whether it was the last of its subject.
+func (s *watchers) remove(w *Watcher) bool {
+	list := s.bySubject[w.watched]
+	at := slices.Index(list, w)
+	if at < 0 {
+		return false
+	}
+	if len(list) == 1 {
+		s.removeAll(w.watched)
+		return true
+	}
+	s.bySubject[w.watched] = slices.Delete(list, at, at+1)
+	return false
+}
+
+func (s *watchers) removeAll(watched subject) {
+	delete(s.bySubject, watched)
+	delete(s.patterns, watched)
+}
+
+// deliver queues the change of a key for its watchers, and for those of patterns that the key matches. Each gets a value of its own.
+func (s *watchers) deliver(event Event) {
+	deliver := func(list []*Watcher) {
+		for _, w := range list {
+			event.Value = bytes.Clone(event.Value)
+			w.deliverLocked(event)
+		}
+	}
+	deliver(s.bySubject[subject{key: event.Key}])
+	for watched, pattern := range s.patterns {
+		if pattern.Match(event.Key) {
+			deliver(s.bySubject[watched])
+		}
+	}
+}
