@@ -57,47 +57,6 @@ func contents(f *client.Follower) string {
 	return strings.Join(all, " ")
 }
 
-// The watcher of a pattern receives the changes of all keys that match, also beside a watcher of one of them.
-func TestWatchOfAPattern(t *testing.T) {
-	c, ctx := connect(t), t.Context()
-	all, err := c.Watch(ctx, "globbed/*/on", client.Glob())
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, err := c.Watch(ctx, "globbed/1/on")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{"globbed/1/on", "globbed/1/off", "globbed/2/on"} {
-		if _, err := c.Set(ctx, key, []byte("v")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, want := range []string{"globbed/1/on", "globbed/2/on"} {
-		if e := <-all.Events(); e.Key != want || e.Kind != client.EventSet {
-			t.Errorf("%+v, want %s", e, want)
-		}
-	}
-	if e := <-one.Events(); e.Key != "globbed/1/on" {
-		t.Errorf("%+v", e)
-	}
-	if err := all.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Del(ctx, "globbed/1/on"); err != nil {
-		t.Fatal(err)
-	}
-	if e := <-one.Events(); e.Kind != client.EventDeleted {
-		t.Errorf("after the end of the other: %+v", e)
-	}
-	if e, open := <-all.Events(); open {
-		t.Errorf("after Close: %+v", e)
-	}
-	if _, err := c.Watch(ctx, "[", client.Glob()); !errors.Is(err, client.ErrNotExecuted) {
-		t.Errorf("a malformed pattern: %v", err)
-	}
-}
-
 // A copy is complete when Follow returns, and stays so. After a lost connection it brings itself up to date, and reports what was deleted meanwhile.
 func TestFollowerOutlivesItsConnection(t *testing.T) {
 	other, ctx := connect(t), t.Context()

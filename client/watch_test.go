@@ -1,0 +1,188 @@
+package client_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/client"
+)
+
+// Each loss of the connection is told, also when nothing changes in between.
+func TestEachGapIsReportedOnce(t *testing.T) {
+	p := startProxy(t)
+	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
+	watcher, err := c.Watch(t.Context(), "gaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for loss := range 3 {
+		p.cut(false)
+		if _, err := c.Set(t.Context(), "unrelated", nil); err != nil { // the connection is back
+			t.Fatal(err)
+		}
+		select {
+		case event := <-watcher.Events():
+			if event.Kind != client.EventGap {
+				t.Fatalf("%+v", event)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("loss %d was not told", loss+1)
+		}
+		for quiet := false; !quiet; { // the second gap, after the watch was made anew
+			select {
+			case <-watcher.Events():
+			case <-time.After(300 * time.Millisecond):
+				quiet = true
+			}
+		}
+	}
+}
+
+// Watches are renewed, for a store that ends those that are not.
+func TestWatchesAreRenewed(t *testing.T) {
+	c := connect(t, func(config *client.Config) { config.WatchRenewal = 50 * time.Millisecond })
+	watcher, err := c.Watch(t.Context(), "renewed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(300 * time.Millisecond)
+	if len(watcher.Events()) > 0 {
+		t.Errorf("a renewal is told: %+v", <-watcher.Events())
+	}
+	if _, err := c.Set(t.Context(), "renewed", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if event := <-watcher.Events(); string(event.Value) != "v" {
+		t.Errorf("%+v", event)
+	}
+}
+
+// A renewal that is under way when the last watcher is closed leaves no watch in the store.
+func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
+	c := connect(t)
+	for range 50 {
+		watcher, err := c.Watch(t.Context(), "ended")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var renewing sync.WaitGroup
+		renewing.Go(func() { c.WatchAgain("ended") })
+		if err := watcher.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		renewing.Wait()
+		c.WatchAgain("ended") // one that was due before, and comes after the STOP
+	}
+	for deadline := time.Now().Add(10 * time.Second); watches(c.ID()); {
+		if time.Now().After(deadline) {
+			t.Fatal("the store has a watch that no watcher of the client has")
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// A receiver that is too slow is told that it has missed something, also when nothing more changes.
+func TestGapOfAWatchIsReported(t *testing.T) {
+	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })
+	watcher, err := c.Watch(t.Context(), "gap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if _, err := c.Set(t.Context(), "gap", []byte(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var kinds []client.EventKind
+	for len(kinds) < 3 {
+		select {
+		case event := <-watcher.Events():
+			kinds = append(kinds, event.Kind)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%v, and nothing more", kinds)
+		}
+	}
+	if kinds[2] != client.EventGap {
+		t.Errorf("%v", kinds)
+	}
+}
+
+// Making and ending watches of one key at the same time leaves the newest in place.
+func TestWatchCloseWatch(t *testing.T) {
+	c := connect(t)
+	for i := range 50 {
+		old, err := c.Watch(t.Context(), "rewatch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var closing sync.WaitGroup
+		closing.Go(func() { _ = old.Close(t.Context()) })
+		newer, err := c.Watch(t.Context(), "rewatch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		closing.Wait()
+		value := fmt.Sprint(i)
+		seen := false
+		for deadline := time.Now().Add(10 * time.Second); !seen && time.Now().Before(deadline); {
+			if _, err := c.Set(t.Context(), "rewatch", []byte(value)); err != nil { // a gap may hide the first
+				t.Fatal(err)
+			}
+			select {
+			case event := <-newer.Events():
+				seen = string(event.Value) == value
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		if !seen {
+			t.Fatalf("round %d: the newer watch is deaf", i)
+		}
+		if err := newer.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The watcher of a pattern receives the changes of all keys that match, also beside a watcher of one of them.
+func TestWatchOfAPattern(t *testing.T) {
+	c, ctx := connect(t), t.Context()
+	all, err := c.Watch(ctx, "globbed/*/on", client.Glob())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := c.Watch(ctx, "globbed/1/on")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"globbed/1/on", "globbed/1/off", "globbed/2/on"} {
+		if _, err := c.Set(ctx, key, []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"globbed/1/on", "globbed/2/on"} {
+		if e := <-all.Events(); e.Key != want || e.Kind != client.EventSet {
+			t.Errorf("%+v, want %s", e, want)
+		}
+	}
+	if e := <-one.Events(); e.Key != "globbed/1/on" {
+		t.Errorf("%+v", e)
+	}
+	if err := all.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Del(ctx, "globbed/1/on"); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-one.Events(); e.Kind != client.EventDeleted {
+		t.Errorf("after the end of the other: %+v", e)
+	}
+	if e, open := <-all.Events(); open {
+		t.Errorf("after Close: %+v", e)
+	}
+	if _, err := c.Watch(ctx, "[", client.Glob()); !errors.Is(err, client.ErrNotExecuted) {
+		t.Errorf("a malformed pattern: %v", err)
+	}
+}

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"holdfast/cluster/peer"
+	"holdfast/fsm"
+)
+
+// What must not become a member, or a leader, is refused.
+func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
+	network := NewNetwork()
+	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
+	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	leader(t, startMember(t, network, "m1", servers("m1"), memoryStores()))
+	if err := n.Membership().Add(t.Context(), "m1", true); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("a node with a cluster of its own: %v", err)
+	}
+	fresh := startMember(t, network, "n2", nil, memoryStores())
+	old := []byte(`{"id":"n2","address":"n2","version":1}`)
+	if _, err := n.Handle(t.Context(), peer.Caller{ID: "n1"}, peer.MethodJoin, old); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("an old node: %v", err)
+	}
+	stranger := peer.Caller{Certified: func(names ...string) bool { return false }}
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodJoin, []byte(`{"id":"n2","address":"n2","version":2}`)); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("without its certificate: %v", err)
+	}
+	if _, err := n.Handle(t.Context(), stranger, peer.MethodBroadcast, nil); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("a stranger as a member: %v", err)
+	}
+	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
+	if err := n.transferForTest(t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("the leadership to a non-voter: %v", err)
+	}
+	if err := n.Membership().Remove(t.Context(), "nobody"); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("removed nobody: %v", err)
+	}
+	if err := n.Membership().Add(t.Context(), "n2", true); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it votes", func() bool {
+		server, ok := peer.Find(n.serversForTest(), "n2")
+		return ok && server.Suffrage == raft.Voter
+	})
+	if err := n.Membership().Add(t.Context(), "n2", false); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("a voter, as a non-voter: %v", err)
+	}
+	fresh.raftForTest().Shutdown()
+	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
+	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("removed the one that is alive of two: %v", err)
+	}
+}
+
+// A non-voter that is removed is not made a voter by an autopilot whose picture is a second old.
+func TestRemovedNonVoterStaysOut(t *testing.T) {
+	network := NewNetwork()
+	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
+	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version >= fsm.VersionPinNonVoter })
+	fresh := startMember(t, network, "n2", nil, memoryStores())
+	if err := n.Membership().Add(t.Context(), "n2", false); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
+	<-time.After(stabilization + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
+	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 3*peer.PollInterval; <-time.After(10 * time.Millisecond) {
+		if _, member := peer.Find(n.serversForTest(), "n2"); member {
+			t.Fatal("it is a member again")
+		}
+	}
+}
