@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/testcert"
-	"holdfast/test/mutants"
 )
 
 // list returns the members as the admin API of the node tells.
@@ -204,64 +202,6 @@ func TestNodesBeginOneClusterTogether(t *testing.T) {
 	if value, _, err := store.Get(t.Context(), "k"); string(value) != "v" || err != nil {
 		t.Errorf("%q, %v", value, err)
 	}
-}
-
-// A restart of one node after the other fails no request, also when the nodes are upgraded on the way: the old binary lacks
-// two kinds of commands, which nobody proposes before all know them.
-func TestRollingUpgradeFailsNoRequest(t *testing.T) {
-	old := filepath.Join(t.TempDir(), "holdfast-1")
-	overlay, err := mutants.Overlay(t.Context(), t.TempDir(), mutants.Version1())
-	if err != nil {
-		t.Fatal(err)
-	}
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", old, "holdfast/cmd/holdfast")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	broker := startMosquitto(t)
-	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
-	for _, s := range m {
-		s.program = old
-		s.start(t)
-	}
-	m.waitReady(t)
-	l := startLoad(t, broker.address, 16, 10*time.Millisecond)
-	l.progress(100)
-	watcher := connect(t, &target{address: broker.address}, "watcher", false)
-	for i, s := range m {
-		if _, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes"); code == 0 {
-			t.Errorf("with %d old members a newer command was proposed: code %d", 3-i, code)
-		}
-		if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code == 0 || code == 1 {
-			t.Errorf("with %d old members a condition on the version was understood: code %d", 3-i, code)
-		}
-		if _, code := holdfast(t, broker.address, "", "scan", "*"); code == 0 {
-			t.Errorf("with %d old members a SCAN was answered, whose token they do not know", 3-i)
-		}
-		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), errSyntax)
-		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB", "STOP")}), errArguments)
-		if code, _ := s.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-		s.program = binary
-		s.start(t)
-		m.waitReady(t)
-		l.progress(100)
-	}
-	m.settled(t, 3)
-	eventually(t, "every member was upgraded", func() bool {
-		_, code := m.leader(t).operate(t, "raft", "demote", m.other(m.leader(t)).id, "--yes")
-		return code == 0
-	})
-	if _, code := holdfast(t, broker.address, "", "set", "upgraded", "v", "--if-version", "1:0:StateStore"); code != 1 {
-		t.Errorf("a condition on the version that is not met: code %d, want 1", code)
-	}
-	if out, code := holdfast(t, broker.address, "", "scan", "*"); code != 0 || out == "" {
-		t.Errorf("SCAN after the upgrade: code %d, %q", code, out)
-	}
-	must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), "+OK\r\n")
-	l.stop()
-	l.check(t, broker.address)
 }
 
 // A backup brings back keys, versions and tokens; the clocks go on. A damaged one is refused, and changes nothing.
