@@ -107,7 +107,7 @@ type Command struct {
 	Rejected []Rejection
 
 	// NotificationIndex and ChangedAt belong to a WatchEnd: which change found no subscriber, and the cluster time of that
-	// change.
+	// change. See anyAge.
 	NotificationIndex uint64
 	ChangedAt         int64 // cluster time, in milliseconds
 

@@ -193,8 +193,9 @@ func (m *Machine) readWatch(r *reader) {
 		pattern, err := glob.Compile(w.key)
 		if err != nil {
 			r.fail(fmt.Errorf("%w: watch of a pattern: %w", ErrDamaged, err))
+			return
 		}
-		w.pattern = &watchedPattern{pattern, principal}
+		w.pattern = newWatchedPattern(pattern, &principal)
 	}
 	if r.err == nil {
 		m.watches.put(&w)

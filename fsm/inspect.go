@@ -138,7 +138,7 @@ func (m *Machine) Watches(clientID string) (watches bool) {
 
 // End returns the command that ends the watch, whatever its age.
 func (w *WatchInfo) End() Command {
-	command := Command{Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern, NotificationIndex: math.MaxUint64, ChangedAt: math.MaxInt64}
+	command := Command{Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern, NotificationIndex: anyAge, ChangedAt: math.MaxInt64}
 	command.Principal.ClientID = w.ClientID
 	return command
 }

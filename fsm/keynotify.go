@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"math"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -31,7 +32,7 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 			}
 			return
 		}
-		added.pattern = &watchedPattern{pattern, command.Principal}
+		added.pattern = newWatchedPattern(pattern, &command.Principal)
 	}
 	if m.watches.full(&m.settings.Limits, added) {
 		result.fail(ErrorQuota)
@@ -75,11 +76,30 @@ func (m *Machine) clientGone(command *Command) {
 // subscriber ends it: a client may watch first and subscribe then.
 const watchGrace = 5_000
 
+// anyAge is the NotificationIndex of a WatchEnd by an operator: it ends exactly one watch, whatever its age.
+const anyAge = math.MaxUint64
+
+// watchEnd ends one watch for an operator, or the watches of a client that the key of a notification without a subscriber belongs to. Those that were
+// made or renewed less than watchGrace before the change stay.
 func (m *Machine) watchEnd(command *Command) {
-	found, ok := m.watches.find(command.watchID())
-	if ok && found.index < command.NotificationIndex && found.renewed+watchGrace <= command.ChangedAt {
+	if found, ok := m.watches.find(command.watchID()); ok && command.isEndOf(found) {
 		m.endWatch(found)
 	}
+	clientID := command.Principal.ClientID
+	if command.NotificationIndex == anyAge || !m.watches.patterns.has(clientID) {
+		return
+	}
+	matching, _ := m.watches.patterns.appendMatching(nil, string(command.Key))
+	for _, w := range matching {
+		if w.clientID == clientID && command.isEndOf(w.watch) {
+			m.endWatch(w.watch)
+		}
+	}
+}
+
+// isEndOf reports whether the age of a watch lets a WatchEnd end it.
+func (c *Command) isEndOf(w *watch) bool {
+	return c.NotificationIndex == anyAge || w.index < c.NotificationIndex && w.renewed+watchGrace <= c.ChangedAt
 }
 
 func (m *Machine) endWatch(ended *watch) {
@@ -89,19 +109,4 @@ func (m *Machine) endWatch(ended *watch) {
 		kind = 'V'
 	}
 	m.mixIntoStateHash(kind, xxhash.Sum64String(ended.key), xxhash.Sum64String(ended.clientID))
-}
-
-// WatchEnds returns the commands that end the watches by which a client was notified of a change: those of the key and of patterns. The state machine
-// ignores those of watches that are newer than the change. It may run beside other readers.
-func (m *Machine) WatchEnds(event *Event, clientID string) (ends []Command) {
-	found, _ := m.watches.matching(event.Key)
-	for _, w := range found {
-		if w.clientID != clientID {
-			continue
-		}
-		end := Command{Kind: KindWatchEnd, Key: []byte(w.key), Pattern: w.isPattern, NotificationIndex: event.Index, ChangedAt: event.At}
-		end.Principal.ClientID = clientID
-		ends = append(ends, end)
-	}
-	return ends
 }

@@ -124,7 +124,7 @@ func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+
 // The bounds of what one entry expires. What is due and still there is absent for every command all the same.
 const (
 	maxExpired    = 10_000
-	maxExpiryCost = 200_000 // watches of patterns that are looked at
+	maxExpiryCost = 20_000_000 // bytes that are compared with watched patterns and the policy: some tens of milliseconds
 )
 
 // advance moves cluster time and ends what is due by it.
@@ -157,7 +157,7 @@ func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost
 	return m.emitEvent(outcome, position, due, true)
 }
 
-// emitEvent records the change of a key for the clients that watch it. It returns how many watches of patterns it looked at.
+// emitEvent records the change of a key for the clients that watch it. The cost is that of watches.receivers.
 func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) (cost int) {
 	receivers, cost := m.watches.receivers(changed.key())
 	if len(receivers) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"holdfast/internal/glob"
 	"holdfast/internal/policy"
 )
 
@@ -35,7 +36,7 @@ type prefixGroup []grantedWatch
 // grantedWatch is a watch with what the policy allows its client.
 type grantedWatch struct {
 	*watch
-	grants *policy.Grants // nil allows everything
+	grants *policy.Grants // nil allows everything; also for a watch of a key, which needed the right to be made
 }
 
 func newPatternIndex() patternIndex {
@@ -44,7 +45,7 @@ func newPatternIndex() patternIndex {
 
 // full reports whether another watch would exceed a bound.
 func (x *patternIndex) full(added *watch) bool {
-	weight := added.pattern.Weight()
+	weight := added.pattern.weight
 	return x.weight+weight > maxPatternWeight || x.perClient[added.clientID]+weight > maxPatternWeightPerClient
 }
 
@@ -58,7 +59,7 @@ func (x *patternIndex) put(added *watch) {
 	at, _ := group.find(added)
 	x.groups[prefix] = slices.Insert(group, at, x.granted(added))
 	x.count++
-	x.addWeight(added, added.pattern.Weight())
+	x.addWeight(added, added.pattern.weight)
 }
 
 // delete removes a watch that is there.
@@ -72,7 +73,7 @@ func (x *patternIndex) delete(ended *watch) {
 		x.countSize(len(prefix), -1)
 	}
 	x.count--
-	x.addWeight(ended, -ended.pattern.Weight())
+	x.addWeight(ended, -ended.pattern.weight)
 }
 
 func (x *patternIndex) addWeight(w *watch, weight int) {
@@ -115,28 +116,28 @@ func (x *patternIndex) granted(w *watch) grantedWatch {
 	return grantedWatch{w, &grants}
 }
 
-// appendMatching appends to found each watch of a pattern that the key matches and whose client may read the key and can be notified of it, those with the
-// longest prefix first. cost is how many it looked at.
-func (x *patternIndex) appendMatching(found []*watch, key string) (all []*watch, cost int) {
-	if len(x.sizes) == 0 || !utf8.ValidString(key) { // which no pattern matches
+// appendMatching appends to found each watch of a pattern that the key matches and whose client can be notified of it, those with the longest prefix
+// first. cost is how many bytes are compared for that, at most, where literals are counted as one comparison.
+func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch, cost int) {
+	if len(x.sizes) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return found, 0
 	}
 	for _, prefix := range x.sizes {
 		if prefix.size > len(key) {
 			continue
 		}
+		cost += 1 + prefix.size
 		group := x.groups[key[:prefix.size]]
-		cost += len(group)
 		for i := range group {
-			if group[i].isNotifiedOf(key) {
-				found = append(found, group[i].watch)
+			w := &group[i]
+			cost += w.pattern.weight * (len(key) + 1)
+			if w.pattern.MatchText(key) && fitsTopic(w.clientID, key) {
+				found = append(found, *w)
 			}
 		}
 	}
 	return found, cost
 }
 
-// isNotifiedOf reports whether the client of the watch is notified of a change of the key.
-func (w *grantedWatch) isNotifiedOf(key string) bool {
-	return w.pattern.Match(key) && fitsTopic(w.clientID, key) && (w.grants == nil || w.grants.Allow([]byte(key)))
-}
+// has reports whether a client watches any pattern.
+func (x *patternIndex) has(clientID string) bool { return x.perClient[clientID] > 0 }

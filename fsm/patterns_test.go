@@ -122,6 +122,36 @@ func TestPatternWatchesAreBounded(t *testing.T) {
 	l.want("a renewal by a longer principal", l.do(renewal), CodeError, ErrorQuota)
 }
 
+// A restore brings no more patterns than the bounds allow.
+func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
+	full := func(client string) *testLeader {
+		l := newLeaderOf(t, Version)
+		var commands []Command
+		for i := range maxPatternWeightPerClient {
+			commands = append(commands, watchingAll(client, fmt.Sprintf("%s-%d/*", client, i)))
+		}
+		l.apply(commands...)
+		return l
+	}
+	l := full("a")
+	for i := range 20 {
+		data := full(fmt.Sprint("b", i)).snapshot()
+		l.stageAll(data, uint64(i+1), MaxStage)
+		l.want("restore", l.do(Command{Kind: KindRestore, Nonce: uint64(i + 1), Offset: uint64(len(data))}), CodeOK, NoError)
+	}
+	if x := &l.m.watches.patterns; x.weight != maxPatternWeight || x.perClient["a"] != maxPatternWeightPerClient {
+		t.Errorf("weight %d, of its own client %d", x.weight, x.perClient["a"])
+	}
+}
+
+// A character beside literals takes memory, which counts.
+func TestMemoryOfPatternsIsBounded(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	l.configure(func(s *Settings) { s.Limits.WatchBytes = 32 << 10 })
+	l.want("a literal", l.do(watchingAll("a", strings.Repeat("k", 1000))), CodeOK, NoError)
+	l.want("the same with a wildcard", l.do(watchingAll("b", "?"+strings.Repeat("k", 999))), CodeError, ErrorQuota)
+}
+
 // A pattern by itself needs no right. Whether its client may read a key is decided when the key changes, by the policy of that moment.
 func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
 	l := newLeaderOf(t, Version)
@@ -175,24 +205,32 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	}
 }
 
-// A notification without a subscriber ends what the client was notified by: watches of the key and of patterns that are older than the change.
+// A notification without a subscriber ends the watches of its client that the key belongs to, if they are older than the change.
 func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.apply(watchingAll("a", "k*"), watchingAll("a", "other"), watching("a", "key"), watchingAll("b", "*"))
 	l.pass(watchGrace + 1)
 	event := l.apply(l.set("key", "1")).Events[0]
 	l.do(watchingAll("a", "*"))
-	ends := l.m.WatchEnds(&event, "a")
-	if len(ends) != 3 {
-		t.Fatalf("%d watches match", len(ends))
-	}
-	l.apply(ends...)
+	l.do(Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("key"), NotificationIndex: event.Index, ChangedAt: event.At})
 	var left []string
 	for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
 		left = append(left, fmt.Sprint(w.ClientID, " ", w.Key, " ", w.Pattern))
 	}
 	if want := []string{"a * true", "b * true", "a other true"}; !slices.Equal(left, want) {
 		t.Errorf("left: %q, want %q", left, want)
+	}
+}
+
+// An operator ends one watch, and none of the patterns that its key matches.
+func TestOperatorEndsOneWatch(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	l.apply(watchingAll("a", "k*"), watching("a", "k*"), watching("a", "key"))
+	for _, ended := range []WatchInfo{{Key: "key", ClientID: "a"}, {Key: "k*", ClientID: "a", Pattern: true}} {
+		l.do(ended.End())
+	}
+	if left := l.m.ListWatches("", "", WatchInfo{}, 10); len(left) != 1 || left[0].Key != "k*" || left[0].Pattern {
+		t.Errorf("left: %+v", left)
 	}
 }
 
@@ -223,35 +261,50 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	}
 }
 
-// One entry looks at a bounded number of watches for the keys that it expires. All of them are absent, and the others expire with the next entries.
+// What one entry expires is bounded by what it compares with patterns. All keys that are due are absent, and the others expire with the next entries.
 func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
-	l := newLeaderOf(t, Version)
-	const clients, keys = 10, 300
-	for i := range clients {
-		var commands []Command
-		for n := range maxPatternWeightPerClient {
-			commands = append(commands, watchingAll(fmt.Sprint(i), fmt.Sprintf("*%d-", n))) // no key ends like this
-		}
-		l.apply(commands...)
-	}
-	l.do(watching("w", "k0"))
-	var commands []Command
-	for i := range keys {
-		commands = append(commands, l.set(fmt.Sprint("k", i), "v", ttl(100)))
-	}
-	l.apply(commands...)
-	l.wantNotified("the first to expire", l.pass(200), "w: k0 DEL")
-	if want := keys - maxExpiryCost/maxPatternWeight; l.m.Status().Keys != want {
-		t.Errorf("%d keys are left, want %d", l.m.Status().Keys, want)
-	}
-	if result := l.get(fmt.Sprint("k", keys-1)); result.Code != CodeNull {
-		t.Errorf("a key that is due: %+v", result)
-	}
-	for range keys {
-		l.apply()
-	}
-	if n := l.m.Status().Keys; n != 0 {
-		t.Errorf("%d keys never expire", n)
+	for name, patterns := range map[string][]string{
+		"many patterns":  nil, // 10,000
+		"heavy patterns": {"*" + strings.Repeat("?", maxPatternWeightPerClient/8-1) + "b*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeaderOf(t, Version)
+			for i := range maxPatternWeight / maxPatternWeightPerClient {
+				own := patterns
+				for n := range maxPatternWeightPerClient {
+					if patterns == nil {
+						own = append(own, fmt.Sprintf("*%d-", n)) // no key ends like this
+					}
+				}
+				var commands []Command
+				for _, pattern := range own {
+					commands = append(commands, watchingAll(fmt.Sprint(i), pattern))
+				}
+				l.apply(commands...)
+			}
+			key := func(i int) string { return strings.Repeat("k", 296) + fmt.Sprintf("%03d", i) }
+			l.do(watching("w", key(0)))
+			const keys = 30
+			var commands []Command
+			for i := range keys {
+				commands = append(commands, l.set(key(i), "v", ttl(100)))
+			}
+			l.apply(commands...)
+			l.wantNotified("the first to expire", l.pass(200), "w: "+key(0)+" DEL")
+			const cost = maxPatternWeight * 300
+			if left, want := l.m.Status().Keys, keys-(maxExpiryCost+cost-1)/cost; left != want {
+				t.Errorf("%d keys are left, want %d", left, want)
+			}
+			if result := l.get(key(keys - 1)); result.Code != CodeNull {
+				t.Errorf("a key that is due: %+v", result)
+			}
+			for range keys {
+				l.apply()
+			}
+			if n := l.m.Status().Keys; n != 0 {
+				t.Errorf("%d keys never expire", n)
+			}
+		})
 	}
 }
 
@@ -274,16 +327,21 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				all[pattern] = &watch{watchID: watchID{pattern, true, "c"}, pattern: &watchedPattern{Pattern: compiled}}
+				all[pattern] = &watch{watchID: watchID{pattern, true, "c"}, pattern: newWatchedPattern(compiled, &policy.Principal{})}
 				x.put(all[pattern])
 			}
 			key := text("ab/").Draw(t, "key")
 			var got, want []string
-			weight, sharing := 0, 0
+			weight, atMost := 0, 0
+			sizes := map[int]bool{}
 			for _, w := range all {
 				weight += w.pattern.Weight()
+				if size := len(w.pattern.Prefix()); size <= len(key) && !sizes[size] {
+					sizes[size] = true
+					atMost += 1 + size
+				}
 				if strings.HasPrefix(key, w.pattern.Prefix()) {
-					sharing++
+					atMost += w.pattern.Weight() * (len(key) + 1)
 				}
 				if w.pattern.Match(key) {
 					want = append(want, w.key)
@@ -295,8 +353,8 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 			}
 			slices.Sort(got)
 			slices.Sort(want)
-			if !slices.Equal(got, want) || cost != sharing || x.count != len(all) || x.weight != weight || x.perClient["c"] != weight {
-				t.Fatalf("%q: found %q, want %q; looked at %d, want %d; %d watches, weight %d and %v, want %d", key, got, want, cost, sharing, x.count, x.weight, x.perClient, weight)
+			if !slices.Equal(got, want) || cost != atMost || x.count != len(all) || x.weight != weight || x.perClient["c"] != weight {
+				t.Fatalf("%q: found %q, want %q; the cost is %d, want %d; %d watches, weight %d and %v, want %d", key, got, want, cost, atMost, x.count, x.weight, x.perClient, weight)
 			}
 		}
 	})

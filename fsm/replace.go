@@ -40,7 +40,7 @@ func (m *Machine) stage(command *Command) Result {
 
 // replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given
 // twice, every token that was given stays older than the next, and no time goes back. Settings stay those in force; watches and
-// remembered outcomes of both stay: clients that are there go on, and a copy of a request takes effect once all the same.
+// remembered outcomes of both stay, as far as the bounds of patterns allow: clients that are there go on, and a copy of a request takes effect once all the same.
 // Nobody is notified.
 func (m *Machine) replace(command *Command) Result {
 	data := m.staged.data
@@ -56,7 +56,7 @@ func (m *Machine) replace(command *Command) Result {
 	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
 	m.values = restored.values
 	restored.watches.byKey.Scan(func(w *watch) bool {
-		if _, known := m.watches.find(w.watchID); !known {
+		if _, known := m.watches.find(w.watchID); !known && !(w.isPattern && m.watches.patterns.full(w)) {
 			taken := *w
 			taken.index = m.index // its own is of another log
 			m.watches.put(&taken)

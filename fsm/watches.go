@@ -30,7 +30,12 @@ type watchID struct {
 // watchedPattern is what a watch of a pattern has more than a watch of a key.
 type watchedPattern struct {
 	*glob.Pattern
-	principal policy.Principal // who may read what changes is decided at the change
+	weight    int              // the pattern's
+	principal policy.Principal // whether it may read what changes is decided at the change
+}
+
+func newWatchedPattern(pattern *glob.Pattern, principal *policy.Principal) *watchedPattern {
+	return &watchedPattern{pattern, pattern.Weight(), *principal}
 }
 
 // compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.
@@ -67,7 +72,7 @@ type watches struct {
 func (w *watch) size() int64 {
 	size := len(w.key) + len(w.clientID)
 	if w.pattern != nil {
-		size += len(w.pattern.principal.Username)
+		size += w.pattern.Memory() + len(w.pattern.principal.Username)
 		for _, attribute := range w.pattern.principal.Attributes {
 			size += len(attribute.Name) + len(attribute.Value)
 		}
@@ -145,8 +150,8 @@ func (w *watches) setPolicy(p *policy.Policy) {
 	w.patterns.setPolicy(p)
 }
 
-// receivers returns who is notified of a change of the key, in the order of their client ids, and how many watches of patterns were looked at. The
-// slice may be shared.
+// receivers returns who is notified of a change of the key, in the order of their client ids, and what it costs to find out, in bytes that are compared.
+// The slice may be shared.
 func (w *watches) receivers(key string) ([]Receiver, int) {
 	if w.byKey.Len() == 0 {
 		return nil, 0
@@ -160,28 +165,41 @@ func (w *watches) receivers(key string) ([]Receiver, int) {
 }
 
 // lookup is receivers for those that only read: several may run at the same time.
+//
+// A client may watch the key by itself and by several patterns. It is notified once, in the dialect of its latest KEYNOTIFY. If only patterns match, the
+// rights that it had with the latest of them decide, so the policy is asked once for each client.
 func (w *watches) lookup(key string) (receivers []Receiver, cost int) {
-	found, cost := w.matching(key)
-	if cost > 0 { // a client may watch the key by several patterns: it is notified once, in the dialect of its latest KEYNOTIFY
-		slices.SortStableFunc(found, func(a, b *watch) int {
+	own := w.ofKey(key)
+	found, cost := w.patterns.appendMatching(own, key)
+	if len(found) > len(own) {
+		slices.SortStableFunc(found, func(a, b grantedWatch) int {
 			return cmp.Or(cmp.Compare(a.clientID, b.clientID), cmp.Compare(b.index, a.index))
 		})
-		found = slices.CompactFunc(found, func(a, b *watch) bool { return a.clientID == b.clientID })
 	}
-	for _, match := range found {
-		receivers = append(receivers, Receiver{ClientID: match.clientID, Dialect: match.dialect})
+	if len(found) > 0 {
+		receivers = make([]Receiver, 0, len(found))
+	}
+	for len(found) > 0 {
+		latest := &found[0]
+		end := slices.IndexFunc(found, func(other grantedWatch) bool { return other.clientID != latest.clientID })
+		if end < 0 {
+			end = len(found)
+		}
+		allowed := latest.grants == nil || slices.ContainsFunc(found[:end], func(other grantedWatch) bool { return !other.isPattern })
+		if !allowed {
+			cost += latest.grants.Steps() * (len(key) + 1)
+			allowed = latest.grants.Allow([]byte(key))
+		}
+		if allowed {
+			receivers = append(receivers, Receiver{ClientID: latest.clientID, Dialect: latest.dialect})
+		}
+		found = found[end:]
 	}
 	return receivers, cost
 }
 
-// matching returns the watches by which clients are notified of a change of the key: those of the key first, in the order of their clients. cost is how
-// many watches of patterns were looked at.
-func (w *watches) matching(key string) (found []*watch, cost int) {
-	return w.patterns.appendMatching(w.ofKey(key), key)
-}
-
 // ofKey returns the watches of the key itself, in the order of their clients.
-func (w *watches) ofKey(key string) (found []*watch) {
+func (w *watches) ofKey(key string) (found []grantedWatch) {
 	if w.byKey.Len() == w.patterns.count {
 		return nil
 	}
@@ -189,7 +207,7 @@ func (w *watches) ofKey(key string) (found []*watch) {
 		if candidate.key != key || candidate.isPattern {
 			return false
 		}
-		found = append(found, candidate)
+		found = append(found, grantedWatch{watch: candidate})
 		return true
 	})
 	return found

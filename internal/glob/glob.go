@@ -1,7 +1,8 @@
 // Package glob matches keys with patterns: the pattern language of the protocol (docs/protocol.md, SCAN). Access policies have a
 // language of their own, which knows bytes and principals; see package policy. It is pure.
 //
-// The state machine calls it, so all members have to agree: what Compile, Match, Prefix and Weight return changes only with a version of the log.
+// The state machine calls it, so all members have to agree: what Compile, Match, Prefix, Weight and
+// Memory return, and MaxWatchedKey, change only with a version of the log.
 package glob
 
 import (
@@ -20,6 +21,9 @@ var (
 
 // MaxSize is the size of the longest pattern in bytes. It bounds what it takes to compile one, and to match a key: see Steps.
 const MaxSize = 1024
+
+// MaxWatchedKey is the size of the longest key that a watch of a pattern is of, in bytes. It bounds what it takes to match a key with many patterns.
+const MaxWatchedKey = 4096
 
 // Pattern is a compiled pattern. It is immutable.
 type Pattern struct {
@@ -241,15 +245,32 @@ func (p *Pattern) MatchesNothing() bool { return p.invalid }
 // Steps returns how many comparisons it takes at most to match a key of a size in bytes.
 func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.width) + p.ends }
 
-// Weight says how long it takes at most to match a long key, in units of a pattern without '?' and classes between two stars. It is at least 1.
+// Weight says how long it takes at most to match a long key, in units of a pattern of stars and literals. It is at least 1.
 func (p *Pattern) Weight() int {
-	const comparison = 8 // literals are searched for at many bytes a step
-	return max(1, comparison*p.width)
+	const (
+		comparison = 8   // of each byte: literals are searched for at many bytes a step
+		ends       = 100 // comparisons at one place take as long as the search for a literal
+	)
+	return max(1, comparison*p.width, p.ends/ends)
+}
+
+// Memory returns how many bytes the pattern takes, about, beyond its text.
+func (p *Pattern) Memory() (bytes int) {
+	const element = 64
+	for i := range p.segments {
+		bytes += element * len(p.segments[i].elements)
+	}
+	return bytes
 }
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.
 func (p *Pattern) Match(key string) bool {
-	if p.invalid || !strings.HasPrefix(key, p.prefix) || !utf8.ValidString(key) {
+	return strings.HasPrefix(key, p.prefix) && utf8.ValidString(key) && p.MatchText(key)
+}
+
+// MatchText is Match for a key that is valid UTF-8.
+func (p *Pattern) MatchText(key string) bool {
+	if p.invalid || !strings.HasPrefix(key, p.prefix) {
 		return false
 	}
 	size, ok := p.segments[0].match(key)

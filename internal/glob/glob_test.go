@@ -96,7 +96,7 @@ func TestStepsCountRanges(t *testing.T) {
 }
 
 func TestWeightCountsWildcardsBetweenStars(t *testing.T) {
-	for pattern, want := range map[string]int{"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 8, "*[!a]*": 8, "*a?*": 16, "*[ab]??*": 32, "\xff*?*": 1} {
+	for pattern, want := range map[string]int{"abc": 1, "a*b*c*": 1, "a?*[xy]": 1, "*?*": 8, "*[!a]*": 8, "*a?*": 16, "*[ab]??*": 32, "\xff*?*": 1, strings.Repeat("?", 99) + "*": 1, strings.Repeat("?", 1000) + "*a*": 10} {
 		t.Run(pattern, func(t *testing.T) {
 			if p, err := Compile(pattern); err != nil || p.Weight() != want {
 				t.Errorf("%d, %v", p.Weight(), err)

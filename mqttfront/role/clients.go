@@ -45,11 +45,15 @@ func (c *Clients) Kick(r *wire.Request) {
 	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }
 
-// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. notMade is called when no subscription was made; it
-// may be nil. When the driver fails, the next notification without a subscriber tries again. The filter has a single-level wildcard
+// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed
+// when no subscription was made. When the driver fails, the next notification without a subscriber tries again. The filter has a single-level wildcard
 // for the key, as the protocol's Rust library subscribes.
-func (c *Clients) subscribe(clientID string, notMade func()) bool {
-	return c.subscriber.Subscribe(broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+", NotMade: notMade})
+func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
+	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}
+	if otherwise != nil {
+		wanted.NotMade = func() { c.propose(*otherwise) }
+	}
+	return c.subscriber.Subscribe(wanted)
 }
 
 func principal(clientID string) (p policy.Principal) {

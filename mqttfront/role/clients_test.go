@@ -96,35 +96,3 @@ func TestWatchingClientsAreSubscribed(t *testing.T) {
 		synctest.Wait()
 	})
 }
-
-// Where nobody can subscribe a client, a notification without a subscriber ends the watches that it came by, those of patterns, too.
-func TestNoSubscriberEndsTheWatchesOfTheChange(t *testing.T) {
-	f, s := newNode(t)
-	serve(f)
-	machine := fsm.New()
-	apply := func(number uint64, commands ...fsm.Command) *fsm.EntryOutcome {
-		entry := fsm.Entry{Term: min(number, 1), Number: number, Commands: commands}
-		outcome, err := machine.Apply(number+1, 1, fsm.AppendEntry(nil, &entry))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return outcome
-	}
-	watch := func(key string, pattern bool) fsm.Command {
-		return fsm.Command{Kind: fsm.KindKeyNotify, Principal: principal("a"), Key: []byte(key), Pattern: pattern}
-	}
-	apply(0, fsm.Command{Kind: fsm.KindLeaderStart, Version: fsm.Version})
-	apply(1, watch("k", false), watch("k*", true), watch("other", true))
-	event := apply(2, fsm.Command{Kind: fsm.KindSet, Key: []byte("k")}).Events[0]
-	s.machine = machine
-	leading(f).NoSubscriber(&publish.Output{Event: &event, Receiver: &event.Receivers[0]})
-	if len(s.proposed) != 2 {
-		t.Fatalf("proposed %+v", s.proposed)
-	}
-	for i, want := range []fsm.Command{{Key: []byte("k")}, {Key: []byte("k*"), Pattern: true}} {
-		if got := s.proposed[i]; got.Kind != fsm.KindWatchEnd || string(got.Key) != string(want.Key) || got.Pattern != want.Pattern ||
-			got.Principal.ClientID != "a" || got.NotificationIndex != event.Index || got.ChangedAt != event.At {
-			t.Errorf("proposed %+v, want the end of %q", got, want.Key)
-		}
-	}
-}

@@ -61,19 +61,15 @@ func (l *Leader) Published(o *publish.Output) {
 	}
 }
 
-// NoSubscriber implements publish.Handler. The driver subscribes the client if it can. Otherwise the end of the watches by which the client was notified is
-// proposed, which the state machine ignores if they are newer than the change.
+// NoSubscriber implements publish.Handler. The driver subscribes the client if it can. Otherwise the end of its watches that the key belongs to is
+// proposed. The state machine leaves those that are newer than the change.
 func (l *Leader) NoSubscriber(o *publish.Output) {
-	event, client := o.Event, o.Receiver.ClientID
-	end := func() {
-		var ends []fsm.Command
-		l.store.View(func(m *fsm.Machine) { ends = m.WatchEnds(event, client) })
-		for _, command := range ends {
-			l.clients.propose(command)
-		}
+	end := fsm.Command{
+		Kind: fsm.KindWatchEnd, Principal: principal(o.Receiver.ClientID), Key: []byte(o.Event.Key),
+		NotificationIndex: o.Event.Index, ChangedAt: o.Event.At,
 	}
-	if !l.clients.subscribe(client, end) {
-		end()
+	if !l.clients.subscribe(o.Receiver.ClientID, &end) {
+		l.clients.propose(end)
 	}
 }
 

@@ -154,7 +154,20 @@ func TestNotificationsFollowTheWatches(t *testing.T) {
 		"not notified after its STOP":    {[]*Op{watch, with(op("a", Stop, "k/*", "", 2, 3, "OK", 0), glob), set}, nil, false},
 		"the STOP of a key is another's": {[]*Op{watch, op("a", Stop, "k/*", "", 2, 3, "0", 0), set}, nil, true},
 		"notified of another key":        {[]*Op{watch, op("b", Set, "l/1", "x", 4, 5, "OK", 1)}, []Notification{{At: 5 * time.Second, Key: "l/1", Value: "x", Version: version(1)}}, true},
-		"notified before it watched":     {[]*Op{with(op("a", Notify, "k/*", "", 6, 7, "OK", 0), glob), set}, []Notification{note}, true},
+		"notified soon after its STOP": {
+			[]*Op{watch, with(op("a", Stop, "k/*", "", 2, 3, "OK", 0), glob), set}, []Notification{note}, false,
+		},
+		"notified long after its STOP": {
+			[]*Op{watch, with(op("a", Stop, "k/*", "", 2, 3, "OK", 0), glob), op("b", Set, "k/1", "x", 99, 100, "OK", 1)},
+			[]Notification{{At: 100 * time.Second, Key: "k/1", Value: "x", Version: version(1)}},
+			true,
+		},
+		"notified after it watched again": {
+			[]*Op{watch, with(op("a", Stop, "k/*", "", 2, 3, "OK", 0), glob), with(op("a", Notify, "k/*", "", 50, 51, "OK", 0), glob), op("b", Set, "k/1", "x", 99, 100, "OK", 1)},
+			[]Notification{{At: 100 * time.Second, Key: "k/1", Value: "x", Version: version(1)}},
+			false,
+		},
+		"notified before it watched": {[]*Op{with(op("a", Notify, "k/*", "", 6, 7, "OK", 0), glob), set}, []Notification{note}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := history(test.ops)

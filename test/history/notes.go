@@ -109,11 +109,21 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 	}
 }
 
-// checkWatched: a client is only notified of what it watched before. watching are its own KEYNOTIFY and STOP.
+// notificationAge is how old a notification may be when it comes: it expires after 30 s, and a broker may count that in whole seconds and from the moment at
+// which it got it.
+const notificationAge = 70 * time.Second
+
+// checkWatched: a client is only notified of what it watched before, and had not ended a while ago. watching are its own KEYNOTIFY and STOP.
 func (j *judge) checkWatched(client string, notes []Notification, watching []*Op) {
 	for i := range notes {
 		n := &notes[i]
-		if !slices.ContainsFunc(watching, func(o *Op) bool { return o.Verb == Notify && o.Call <= n.At && o.Watches(n.Key) }) {
+		watched := func(o *Op) bool {
+			return o.Verb == Notify && o.Call <= n.At && o.Watches(n.Key) && !slices.ContainsFunc(watching, func(stop *Op) bool {
+				return stop.Verb == Stop && stop.Key == o.Key && stop.Glob == o.Glob && stop.Known && stop.Reply.Kind != resp.ReplyError &&
+					o.Known && stop.Call > o.Replied && stop.Replied+notificationAge < n.At
+			})
+		}
+		if !slices.ContainsFunc(watching, watched) {
 			j.violation("notifications", "%s: %+v at %v is of a key that it does not watch", client, n.change(), n.At)
 		}
 	}
