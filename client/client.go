@@ -44,7 +44,9 @@ type Config struct {
 	WatchBuffer int
 	// WatchRenewal is how often watches are renewed, for a store with the setting watch.ttl, which must be longer. Default 1 min.
 	WatchRenewal time.Duration
-	Log          *slog.Logger // default: nothing is logged
+	// FollowRefresh is how often, at least, a Follower lists and reads all of its keys again, to find what changed without a notification. Default 10 min.
+	FollowRefresh time.Duration
+	Log           *slog.Logger // default: nothing is logged
 	// Wall returns the wall clock in milliseconds since the Unix epoch. Default: the machine's.
 	Wall func() int64
 }
@@ -129,6 +131,9 @@ func (c *Client) complete() error {
 	}
 	if c.config.WatchRenewal <= 0 {
 		c.config.WatchRenewal = time.Minute
+	}
+	if c.config.FollowRefresh <= 0 {
+		c.config.FollowRefresh = 10 * time.Minute
 	}
 	if c.config.WatchBuffer <= 0 {
 		c.config.WatchBuffer = 1024

@@ -95,7 +95,8 @@ func ExampleClient_Lock() {
 
 // A dashboard follows all keys of a line: it has their values at hand, and hears of each change.
 func ExampleClient_Follow() {
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
 	if err != nil {
 		fmt.Println(err)
@@ -105,24 +106,27 @@ func ExampleClient_Follow() {
 
 	_, _ = store.Set(ctx, "line-8/press/state", []byte("running"))
 	_, _ = store.Set(ctx, "line-8/oven/state", []byte("heating"))
-	changed := make(chan client.Event, 10)
-	line, err := store.Follow(ctx, "line-8/*/state", client.OnChange(func(event client.Event) { changed <- event }))
+	line, err := store.Follow(ctx, "line-8/*/state")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = line.Close(ctx) }()
-	for key, item := range line.All() {
-		fmt.Printf("%s %s\n", key, item.Value)
-		<-changed // it is reported, too
-	}
+	oven, _ := line.Get("line-8/oven/state")
+	fmt.Printf("the oven is %s\n", oven.Value)
 
-	_, _ = store.Set(ctx, "line-8/press/state", []byte("stopped"))
-	event := <-changed
-	item, _ := line.Get("line-8/press/state")
-	fmt.Printf("%s is now %s, and was reported as %s\n", event.Key, item.Value, event.Value)
+	changed := 0
+	for event := range line.Changes(ctx) { // first what is there, then what changes
+		fmt.Printf("%s is %s\n", event.Key, event.Value)
+		switch changed++; changed {
+		case 2:
+			_, _ = store.Set(ctx, "line-8/press/state", []byte("stopped"))
+		case 3:
+			cancel()
+		}
+	}
 	// Output:
-	// line-8/oven/state heating
-	// line-8/press/state running
-	// line-8/press/state is now stopped, and was reported as stopped
+	// the oven is heating
+	// line-8/oven/state is heating
+	// line-8/press/state is running
+	// line-8/press/state is stopped
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Item is a key's value, as a Follower has it. The value must not be changed.
@@ -15,54 +16,43 @@ type Item struct {
 	Version Version
 }
 
-// Follower is a local copy of all keys that match a pattern and that the client may read. While Synced reports true it has every change whose
-// notification has arrived. All methods are safe for concurrent use.
+// Follower is a local copy of all keys that match a pattern and that the client may read. All methods are safe for concurrent use.
 type Follower struct {
 	client  *Client
 	watcher *Watcher
-	changed func(Event) // may be nil
 	stop    context.CancelFunc
-	once    sync.Once     // closes first
-	first   chan struct{} // closed when the first pass has ended
+	first   chan struct{} // closed when the copy is complete for the first time
 	done    chan struct{}
 
 	// mu is held alone.
-	mu     sync.RWMutex
-	copy   followed
-	synced int // how many gaps the last pass covers that has ended; -1 is none
-	err    error
+	mu        sync.RWMutex
+	copy      followed
+	processed int // events of the watcher, of which gaps are gaps
+	gaps      int
+	covered   int // how many gaps the last pass covers that has ended; -1 before the first, and after the end
+	changes   []*changes
+	err       error
 }
-
-// FollowOption changes what Follow does.
-type FollowOption func(*Follower)
-
-// OnChange has each change of the copy passed to a function, which is an EventSet or an EventDeleted, the keys of the first list included. The calls come
-// one after the other, when the copy already has the change. The function may call Get and All, but not Close. If it is slow, changes of one key may be left
-// out, but never the last one.
-func OnChange(changed func(Event)) FollowOption { return func(f *Follower) { f.changed = changed } }
 
 // Follow makes a local copy of all keys that match a pattern and that the client may read, and keeps it up to date until Close or Client.Close. Keys
 // describes the pattern language. The context bounds the time until the copy is complete for the first time, which is when Follow returns. It is an
-// extension of Holdfast.
+// extension of Holdfast. A copy has no keys of more than 4096 bytes, because no watch of a pattern is of these.
 //
-// The copy watches first, then lists the keys and reads each, and takes of each key the newest version. After a gap, as after a lost connection, it does so
-// again: what was deleted meanwhile is deleted from the copy, and reported.
-func (c *Client) Follow(ctx context.Context, pattern string, list ...FollowOption) (*Follower, error) {
+// The copy watches first, and then makes a pass: it lists the keys and reads each. It does so again after each gap, as after a lost connection. What was
+// deleted meanwhile is deleted from the copy. Some changes come without a notification: those of a restored backup or of changed rights, and those behind
+// the back of a watch that an operator ended. The pass that begins each Config.FollowRefresh finds them.
+func (c *Client) Follow(ctx context.Context, pattern string) (*Follower, error) {
 	watcher, err := c.Watch(ctx, pattern, Glob())
 	if err != nil {
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.Background())
-	f := &Follower{client: c, watcher: watcher, stop: stop, first: make(chan struct{}), done: make(chan struct{}), copy: newFollowed(), synced: -1}
-	for _, option := range list {
-		option(f)
-	}
+	f := &Follower{client: c, watcher: watcher, stop: stop, first: make(chan struct{}), done: make(chan struct{}), copy: newFollowed(), covered: -1}
 	go f.run(running)
 	select {
 	case <-f.first:
 		return f, nil
 	case <-f.done:
-		_ = f.Close(ctx) // the error that ended it is returned
 		return nil, f.Err()
 	case <-ctx.Done():
 		f.stop()
@@ -96,15 +86,47 @@ func (f *Follower) All() iter.Seq2[string, Item] {
 	}
 }
 
-// Synced reports whether the copy is complete. It is false while the connection is lost, and after a gap until all keys are listed and read again: then
-// the copy may lack changes.
+// Changes returns first all keys of the copy, each as an EventSet, and then each change as an EventSet or an EventDeleted. It waits for the next one until
+// the context ends, or the copy is no longer kept up to date. If the receiver is slow, changes of one key are left out, but never the last one; the copy
+// does not wait for it. Values must not be changed. Several may run at the same time, each with all changes.
+func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		own := f.addChanges()
+		defer f.removeChanges(own)
+		for {
+			event, waiting := f.nextChange(own)
+			switch {
+			case waiting && ctx.Err() == nil:
+				if !yield(event) {
+					return
+				}
+				continue
+			case f.hasEnded():
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-own.wake:
+			case <-f.done:
+			}
+		}
+	}
+}
+
+// Synced reports whether the copy has every change whose notification has arrived, and no gap was left: so a client finds its own earlier writes in it. It is
+// false while the connection is lost, until the keys are read again after a gap, while a notification waits to be taken up, and when the copy is no longer
+// kept up to date.
 func (f *Follower) Synced() bool {
 	f.mu.RLock()
-	synced := f.synced
+	covered, processed := f.covered == f.gaps, f.processed
 	f.mu.RUnlock()
+	if !covered || !f.isConfirmed() {
+		return false
+	}
 	f.client.mu.Lock()
 	defer f.client.mu.Unlock()
-	return f.client.session != nil && f.watcher.confirmedIn == f.client.session && f.watcher.gaps == synced
+	return f.watcher.queued == processed
 }
 
 // Done returns a channel that is closed when the copy is no longer kept up to date. Err says why.
@@ -118,18 +140,35 @@ func (f *Follower) Err() error {
 	return f.err
 }
 
-// Close ends the watch, and waits until OnChange's function is no longer called. The copy stays as it is.
+// Close ends the watch. The copy stays as it is.
 func (f *Follower) Close(ctx context.Context) error {
 	f.stop()
 	<-f.done
 	return f.watcher.Close(ctx)
 }
 
+// isConfirmed reports whether there is a connection, and the store has confirmed the watch on it.
+func (f *Follower) isConfirmed() bool {
+	f.client.mu.Lock()
+	defer f.client.mu.Unlock()
+	return f.client.session != nil && f.watcher.confirmedIn == f.client.session
+}
+
+func (f *Follower) hasEnded() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // run keeps the copy up to date until its context or the watch ends.
 func (f *Follower) run(ctx context.Context) {
 	defer close(f.done)
-	gaps := 0 // that the watcher reported
-	current := f.startPass(ctx, gaps)
+	refresh := time.NewTimer(jitter(f.client.config.FollowRefresh))
+	defer refresh.Stop()
+	current, due := f.startPass(ctx), false
 	defer func() {
 		f.stop()
 		if current != nil {
@@ -137,6 +176,9 @@ func (f *Follower) run(ctx context.Context) {
 		}
 	}()
 	for {
+		if due && current == nil && f.isConfirmed() { // otherwise a gap follows when it is
+			current, due = f.startPass(ctx), false
+		}
 		var results chan reading // nil blocks
 		if current != nil {
 			results = current.results
@@ -145,85 +187,84 @@ func (f *Follower) run(ctx context.Context) {
 		case <-ctx.Done():
 			f.end(nil)
 			return
+		case <-refresh.C:
+			due = true
+			refresh.Reset(jitter(f.client.config.FollowRefresh))
 		case event, open := <-f.watcher.Events():
-			switch {
-			case !open:
+			if !open {
 				f.end(f.watcher.Err())
 				return
-			case event.Kind != EventGap:
-				f.notified(event)
-			default:
-				if gaps++; current == nil {
-					current = f.startPass(ctx, gaps)
-				}
 			}
+			f.notified(event)
+			due = due || event.Kind == EventGap
 		case read, open := <-results:
 			switch {
 			case open:
 				f.read(read)
+			case ctx.Err() != nil:
+				f.end(nil)
+				return
 			case current.err != nil:
 				f.end(current.err)
 				return
 			default:
 				f.endPass(current.gaps)
-				covered := current.gaps == gaps
-				if current = nil; !covered { // what changed in a later gap may have been read before it
-					current = f.startPass(ctx, gaps)
-				}
+				current = nil
 			}
 		}
 	}
 }
 
-// startPass starts a pass, which covers so many gaps. All notifications that came before the last of them are in the copy.
-func (f *Follower) startPass(ctx context.Context, gaps int) *pass {
+// startPass starts a pass. All notifications that came before the last gap are in the copy.
+func (f *Follower) startPass(ctx context.Context) *pass {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.copy.beginPass()
-	return f.client.startPass(ctx, f.watcher.watched.key, gaps)
+	return f.client.startPass(ctx, f.watcher.watched.key, f.gaps)
 }
 
-// end notes why the copy is no longer kept up to date.
+// end notes why the copy is no longer kept up to date. After an error the watch ends, too.
 func (f *Follower) end(err error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err, f.synced = err, -1
+	f.err, f.covered = err, -1
+	f.mu.Unlock()
+	if err != nil {
+		f.client.mu.Lock()
+		defer f.client.mu.Unlock()
+		f.watcher.abandonLocked(err)
+	}
 }
 
 func (f *Follower) notified(event Event) {
 	f.mu.Lock()
-	news := f.copy.notified(event)
-	f.mu.Unlock()
-	if news {
-		f.report(event)
+	defer f.mu.Unlock()
+	f.processed++
+	if event.Kind == EventGap {
+		f.gaps++
+	} else if f.copy.notified(event) {
+		f.changedLocked(event.Key)
 	}
 }
 
 func (f *Follower) read(r reading) {
 	f.mu.Lock()
-	change, news := f.copy.read(r.key, r.item, r.absent)
-	f.mu.Unlock()
-	if news {
-		f.report(change)
+	defer f.mu.Unlock()
+	if f.copy.read(r.key, r.item, r.absent) {
+		f.changedLocked(r.key)
 	}
 }
 
 // endPass ends a pass, which covers so many gaps.
 func (f *Follower) endPass(gaps int) {
 	f.mu.Lock()
-	changes := f.copy.endPass()
-	f.mu.Unlock()
-	for _, change := range changes {
-		f.report(change)
+	defer f.mu.Unlock()
+	for _, key := range f.copy.endPass() {
+		f.changedLocked(key)
 	}
-	f.mu.Lock()
-	f.synced = gaps
-	f.mu.Unlock()
-	f.once.Do(func() { close(f.first) })
-}
-
-func (f *Follower) report(change Event) {
-	if f.changed != nil {
-		f.changed(change)
+	first := f.covered < 0
+	if f.covered = gaps; first && gaps < f.gaps { // what changed in a later gap may have been read before it
+		f.covered = -1
+	} else if first {
+		close(f.first)
 	}
 }

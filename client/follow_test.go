@@ -1,7 +1,7 @@
 package client_test
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,13 +12,30 @@ import (
 	"holdfast/client"
 )
 
-// changes collects what a Follower reports.
-type changes struct {
+// collector collects what Follower.Changes returns.
+type collector struct {
 	mu   sync.Mutex
 	list []string
 }
 
-func (c *changes) add(e client.Event) {
+// collect collects changes until the test ends.
+func collect(t *testing.T, f *client.Follower) *collector {
+	c := &collector{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for e := range f.Changes(ctx) {
+			c.add(e)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		work.Wait()
+	})
+	return c
+}
+
+func (c *collector) add(e client.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := fmt.Sprintf("%s=%s", e.Key, e.Value)
@@ -28,15 +45,10 @@ func (c *changes) add(e client.Event) {
 	c.list = append(c.list, text)
 }
 
-func (c *changes) has(text string) bool {
+func (c *collector) all() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, line := range c.list {
-		if line == text {
-			return true
-		}
-	}
-	return false
+	return strings.Join(c.list, " ")
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {
@@ -57,44 +69,52 @@ func contents(f *client.Follower) string {
 	return strings.Join(all, " ")
 }
 
+// unique returns a prefix of keys that no other run of a test has: the store outlives a run.
+func unique(name string) string { return fmt.Sprintf("%s-%d/", name, time.Now().UnixNano()) }
+
+func set(t *testing.T, c *client.Client, key, value string) {
+	t.Helper()
+	if _, err := c.Set(t.Context(), key, []byte(value)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A copy is complete when Follow returns, and stays so. After a lost connection it brings itself up to date, and reports what was deleted meanwhile.
 func TestFollowerOutlivesItsConnection(t *testing.T) {
-	other, ctx := connect(t), t.Context()
-	set := func(key, value string) {
-		if _, err := other.Set(ctx, "followed/"+key, []byte(value)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("kept", "1")
-	set("gone", "1")
+	other, ctx, prefix := connect(t), t.Context(), unique("followed")
+	set(t, other, prefix+"kept", "1")
+	set(t, other, prefix+"gone", "1")
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
-	var seen changes
-	f, err := c.Follow(ctx, "followed/*", client.OnChange(seen.add))
+	f, err := c.Follow(ctx, prefix+"*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := contents(f); got != "followed/gone=1 followed/kept=1" || !f.Synced() || !seen.has("followed/kept=1") {
-		t.Errorf("the first copy is %q, synced %v, reported %q", got, f.Synced(), seen.list)
+	if got, want := contents(f), fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix); got != want || !f.Synced() {
+		t.Errorf("the first copy is %q, want %q; synced %v", got, want, f.Synced())
 	}
-	set("kept", "2")
-	set("another", "1")
-	eventually(t, "a change arrives", func() bool { item, _ := f.Get("followed/kept"); return bytes.Equal(item.Value, []byte("2")) })
-	p.cut(true)
-	eventually(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
-	set("new", "1")
-	if _, err := other.Del(ctx, "followed/gone"); err != nil {
-		t.Fatal(err)
+	seen := collect(t, f)
+	set(t, other, prefix+"kept", "2")
+	set(t, other, prefix+"another", "1")
+	eventually(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
+	for range 3 {
+		p.cut(true)
+		eventually(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
+		set(t, other, prefix+"new", fmt.Sprint(time.Now()))
+		if _, err := other.Del(ctx, prefix+"gone"); err != nil && !errors.Is(err, client.ErrNotFound) {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		p.closed = false
+		p.mu.Unlock()
+		eventually(t, "it is up to date again", f.Synced)
+		value, _, err := other.Get(ctx, prefix+"new")
+		if got, want := contents(f), fmt.Sprintf("%[1]sanother=1 %[1]skept=2 %[1]snew=%[2]s", prefix, value); err != nil || got != want {
+			t.Errorf("after the connection came back: %q, want %q; %v", got, want, err)
+		}
 	}
-	p.mu.Lock()
-	p.closed = false
-	p.mu.Unlock()
-	eventually(t, "it is up to date again", f.Synced)
-	if got := contents(f); got != "followed/another=1 followed/kept=2 followed/new=1" {
-		t.Errorf("after the connection came back: %q", got)
-	}
-	if !seen.has("followed/gone deleted") || !seen.has("followed/new=1") {
-		t.Errorf("reported: %q", seen.list)
+	if got := seen.all(); !strings.Contains(got, prefix+"gone deleted") {
+		t.Errorf("reported: %q", got)
 	}
 	if err := f.Close(ctx); err != nil || f.Synced() || f.Err() != nil {
 		t.Errorf("closed: %v, synced %v, %v", err, f.Synced(), f.Err())
@@ -104,46 +124,116 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// A slow function loses changes, but never the last one of a key: the copy is read again.
-func TestSlowFollowerGetsTheLastChange(t *testing.T) {
-	ctx := t.Context()
-	c := connect(t, func(config *client.Config) { config.WatchBuffer = 1 })
-	hold := make(chan struct{})
-	first := true
-	f, err := c.Follow(ctx, "slow/*", client.OnChange(func(client.Event) {
-		if first {
-			first = false
-			<-hold
-		}
-	}))
+// A client finds its own writes in a copy that is synced.
+func TestSyncedFollowerHasItsClientsWrites(t *testing.T) {
+	c, prefix := connect(t), unique("own")
+	f, err := c.Follow(t.Context(), prefix+"*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 100 {
-		if _, err := c.Set(ctx, "slow/k", fmt.Append(nil, i)); err != nil {
-			t.Fatal(err)
+	for i := range 500 {
+		set(t, c, prefix+"k", fmt.Sprint(i))
+		eventually(t, "it is synced", f.Synced)
+		if item, _ := f.Get(prefix + "k"); string(item.Value) != fmt.Sprint(i) {
+			t.Fatalf("after SET %d the copy has %q, and says that it is synced", i, item.Value)
 		}
 	}
-	close(hold)
-	eventually(t, "it has the last value", func() bool { item, _ := f.Get("slow/k"); return string(item.Value) == "99" })
+}
+
+// A slow receiver loses changes, but never the last one of a key, and the copy does not wait for it. A copy that is slow itself reads again.
+func TestSlowReceiverGetsTheLastChange(t *testing.T) {
+	c, ctx, prefix := connect(t, func(config *client.Config) { config.WatchBuffer = 1 }), t.Context(), unique("slow")
+	set(t, c, prefix+"k", "first")
+	f, err := c.Follow(ctx, prefix+"*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for e := range f.Changes(ctx) {
+		if got = append(got, string(e.Value)); len(got) == 1 {
+			for i := range 100 {
+				set(t, c, prefix+"k", fmt.Sprint(i))
+			}
+			eventually(t, "the copy has the last value", func() bool { item, _ := f.Get(prefix + "k"); return string(item.Value) == "99" })
+		}
+		if string(e.Value) == "99" {
+			break
+		}
+	}
+	if len(got) != 2 {
+		t.Errorf("it got %q", got)
+	}
 	eventually(t, "it knows that it is complete", f.Synced)
-	if err := f.Close(ctx); err != nil {
-		t.Error(err)
+}
+
+// What changes without a notification is found by the next pass. A watch that an operator ended is made again by then.
+func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
+	c := connect(t, func(config *client.Config) {
+		config.FollowRefresh, config.WatchRenewal = 200*time.Millisecond, 100*time.Millisecond
+	})
+	other, prefix := connect(t), unique("refreshed")
+	f, err := c.Follow(t.Context(), prefix+"*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	endWatches(t, c.ID())
+	set(t, other, prefix+"k", "v")
+	eventually(t, "the change is found", func() bool { _, ok := f.Get(prefix + "k"); return ok })
+}
+
+// Keys that no watch of a pattern is of are not in the copy.
+func TestFollowerLeavesOutLongKeys(t *testing.T) {
+	c, prefix := connect(t), unique("long")
+	set(t, c, prefix+strings.Repeat("k", 4096), "v")
+	set(t, c, prefix+"short", "v")
+	f, err := c.Follow(t.Context(), prefix+"*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contents(f); got != prefix+"short=v" {
+		t.Errorf("%.200q", got)
+	}
+}
+
+// The context of Follow bounds the time until the copy is complete. What it gave up leaves no watch behind.
+func TestFollowEndsWithItsContext(t *testing.T) {
+	c, prefix := connect(t), unique("context")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Follow(ended, prefix+"*"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	for i := range 50 {
+		short, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		f, err := c.Follow(short, prefix+"*")
+		if err == nil {
+			_ = f.Close(t.Context()) // an error means that the watch ends a little later
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
+	if _, err := c.Follow(t.Context(), "["); !errors.Is(err, client.ErrNotExecuted) {
+		t.Errorf("a malformed pattern: %v", err)
 	}
 }
 
 func TestFollowerEndsWithItsClient(t *testing.T) {
-	c := connect(t)
-	f, err := c.Follow(t.Context(), "ended/*")
+	c, prefix := connect(t), unique("ended")
+	f, err := c.Follow(t.Context(), prefix+"*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = c.Close()
 	<-f.Done()
+	for e := range f.Changes(t.Context()) {
+		t.Errorf("%+v", e)
+	}
 	if err := f.Err(); !errors.Is(err, client.ErrClosed) || f.Synced() {
 		t.Errorf("%v, synced %v", err, f.Synced())
 	}
-	if _, err := c.Follow(t.Context(), "ended/*"); !errors.Is(err, client.ErrClosed) {
+	if _, err := c.Follow(t.Context(), prefix+"*"); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("on a closed client: %v", err)
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// followed is the copy of a Follower. It knows nothing of connections: it is given what notifications and reads say, and returns what changed. It is not
-// safe for concurrent use.
+// followed is the copy of a Follower. It knows nothing of connections: it is given what notifications and reads say, and says whether that changes it. It is
+// not safe for concurrent use.
 //
 // Notifications come in the order of the changes. Some may come again, and after a gap some never come. While a pass is under way, every key is read once;
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version of which a notification came. A SET that is not newer was notified before that, or its notification was lost in a gap:
+	// newest is the highest version of which a notification came since the last pass began. A SET that is not newer was notified before that, or its notification was lost in a gap:
 	// versions grow across all keys, and the deletion of a value comes after its SET.
 	newest Version
 	pass   *passState // nil if none is under way
@@ -26,23 +26,25 @@ type passState struct {
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
 
-// beginPass begins a pass. Everything that was notified before is in the copy.
+// beginPass begins a pass. Everything that was notified before is in the copy. Versions begin anew: they may be of another cluster now.
 func (f *followed) beginPass() {
+	f.newest = Version{}
 	f.pass = &passState{seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 
-// endPass ends a pass, in which every key was read that was there throughout. It deletes the others, which nothing was heard of.
-func (f *followed) endPass() (changes []Event) {
+// endPass ends a pass, in which every key was read that was there throughout. It deletes the others, of which nothing was heard, and returns them.
+func (f *followed) endPass() (deleted []string) {
 	for _, key := range slices.Sorted(maps.Keys(f.items)) {
 		if _, seen := f.pass.seen[key]; !seen {
-			changes = append(changes, f.delete(key))
+			delete(f.items, key)
+			deleted = append(deleted, key)
 		}
 	}
 	f.pass = nil
-	return changes
+	return deleted
 }
 
-// notified takes up a notification. It returns false if it is no news.
+// notified takes up a notification, and reports whether the copy changed.
 func (f *followed) notified(event Event) bool {
 	item, known := f.items[event.Key]
 	fresh := f.newest.Before(event.Version)
@@ -56,7 +58,7 @@ func (f *followed) notified(event Event) bool {
 		if !known || event.Version.Before(item.Version) {
 			return false
 		}
-		f.delete(event.Key)
+		delete(f.items, event.Key)
 		return true
 	}
 	if !fresh {
@@ -70,35 +72,30 @@ func (f *followed) notified(event Event) bool {
 	return true
 }
 
-// read takes up what a read of a key returned in this pass; absent says that there was no value. It returns the change, if it is news.
-func (f *followed) read(key string, found Item, absent bool) (change Event, news bool) {
+// read takes up what a read of a key returned in this pass, and reports whether the copy changed; absent says that there was no value.
+func (f *followed) read(key string, found Item, absent bool) bool {
 	item, known := f.items[key]
 	_, seen := f.pass.seen[key]
 	switch {
 	case absent:
 		if seen || !known { // a notification tells when what it set is deleted
-			return Event{}, false
+			return false
 		}
-		return f.delete(key), true
+		delete(f.items, key)
+		return true
 	case !f.pass.deleted[key].Before(found.Version), seen && !item.Version.Before(found.Version): // it was read before the latest notification
-		return Event{}, false
+		return false
 	}
 	f.markSeen(key)
 	if known && item.Version == found.Version {
-		return Event{}, false
+		return false
 	}
 	f.items[key] = found
-	return Event{Kind: EventSet, Key: key, Value: found.Value, Version: found.Version}, true
+	return true
 }
 
 func (f *followed) markSeen(key string) {
 	if f.pass != nil {
 		f.pass.seen[key] = struct{}{}
 	}
-}
-
-func (f *followed) delete(key string) Event {
-	version := f.items[key].Version
-	delete(f.items, key)
-	return Event{Kind: EventDeleted, Key: key, Version: version}
 }

@@ -27,6 +27,9 @@ var broker string
 // watches reports whether a client has watches in that store.
 var watches func(clientID string) bool
 
+// endWatches ends a client's watches, as an operator does.
+var endWatches func(t *testing.T, clientID string)
+
 func TestMain(m *testing.M) {
 	stop, err := startStore()
 	if err != nil {
@@ -84,6 +87,15 @@ func startStore() (stop func(), err error) {
 	watches = func(clientID string) (any bool) {
 		running.Cluster.View(func(m *fsm.Machine) { any = m.Watches(clientID) })
 		return any
+	}
+	endWatches = func(t *testing.T, clientID string) {
+		var found []fsm.WatchInfo
+		running.Cluster.View(func(m *fsm.Machine) { found = m.ListWatches("", clientID, fsm.WatchInfo{}, 1000) })
+		for i := range found {
+			if _, err := running.Cluster.Execute(t.Context(), found[i].End()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	for deadline := time.Now().Add(20 * time.Second); running.Ready() != nil || !running.Front.Serving(); {
 		if time.Now().After(deadline) {

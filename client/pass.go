@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"holdfast/internal/glob"
 )
 
 // pass lists all keys that match a pattern and reads each, for a Follower.
@@ -66,6 +68,9 @@ func list(ctx context.Context, c *Client, pattern string, keys chan<- string) er
 			if failure = err; err != nil {
 				break
 			}
+			if len(key) > glob.MaxWatchedKey {
+				continue
+			}
 			select {
 			case keys <- key:
 			case <-ctx.Done():
@@ -75,7 +80,7 @@ func list(ctx context.Context, c *Client, pattern string, keys chan<- string) er
 		switch {
 		case failure == nil:
 			return nil
-		case isRefusal(failure):
+		case isRefusal(failure) && !errors.Is(failure, ErrInvalidContinuation): // a backup was restored meanwhile
 			return failure
 		case !pause(ctx, passRetry):
 			return ctx.Err()

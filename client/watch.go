@@ -48,7 +48,7 @@ type Watcher struct {
 	established bool     // the store has confirmed the watch
 	confirmedIn *session // the session in which it did so last
 	gapped      bool     // the last thing put into events is a gap
-	gaps        int      // that were put into events
+	queued      int      // how many events were put into events
 	ended       bool
 	err         error
 }
@@ -93,9 +93,12 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY of the same
 		return nil, w.err
 	}
-	w.established, w.confirmedIn = true, a.session
+	w.established = true
+	if w.confirmedIn == nil {
+		w.confirmedIn = a.session
+	}
 	if a.session != c.session { // the connection was lost meanwhile, and nobody knew that this watcher may miss something
-		w.gapLocked()
+		c.watchAgainLocked(w.watched, []*Watcher{w})
 	}
 	return w, nil
 }
@@ -111,7 +114,8 @@ func (w *Watcher) Err() error {
 	return w.err
 }
 
-// Close ends the watch. If this was the client's last watcher of the key or pattern, it ends the watch in the store.
+// Close ends the watch. If this was the client's last watcher of the key or pattern, it ends the watch in the store. After an error it goes on trying that
+// for Config.Timeout.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
@@ -122,6 +126,9 @@ func (w *Watcher) Close(ctx context.Context) error {
 		return nil
 	}
 	if err := c.stopWatching(ctx, w.watched); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watchAgainLocked(w.watched, nil) // as nobody watches, this sends STOP
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
@@ -163,6 +170,7 @@ func (w *Watcher) deliverLocked(event Event) {
 	case len(w.events) < cap(w.events)-1:
 		w.events <- event
 		w.gapped = false
+		w.queued++
 	default:
 		w.gapLocked()
 	}
@@ -176,7 +184,7 @@ func (w *Watcher) gapLocked() {
 	select {
 	case w.events <- Event{Kind: EventGap, Key: w.watched.key}:
 		w.gapped = true
-		w.gaps++
+		w.queued++
 	default: // cannot happen: only a gap takes the last place, and then gapped is set
 	}
 }
@@ -257,7 +265,9 @@ func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, e
 			w.gapLocked() // for what changed before the store knew of the watch
 		}
 		for _, w := range c.watchers.bySubject[watched] {
-			w.confirmedIn = in
+			if in == c.session {
+				w.confirmedIn = in
+			}
 		}
 		return true
 	case errors.Is(err, ErrOverloaded) || !errors.As(err, &refused): // not a refusal: try again
