@@ -61,7 +61,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
-		self: n.self, raftLog: log, bytes: config.SnapshotBytes, stored: n.env.Stores.Snapshots, metrics: n.env.Metrics, log: n.env.Log,
+		self: n.self, raftLog: log, bytes: config.SnapshotBytes, store: n.env.Stores.Snapshots, metrics: n.env.Metrics, log: n.env.Log,
 		members: n.members, execute: n.commands.execute, random: n.env.Random,
 	}
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}

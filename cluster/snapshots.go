@@ -20,7 +20,7 @@ type Snapshots struct {
 	self    *self
 	raftLog *raftlog.CheckedLog
 	bytes   int64 // of log that are written at least before a snapshot is taken
-	stored  raft.SnapshotStore
+	store   raft.SnapshotStore
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -56,7 +56,7 @@ func (s *Snapshots) isDue() bool {
 		return false
 	}
 	newest := int64(0)
-	if list, err := s.stored.List(); err == nil && len(list) > 0 {
+	if list, err := s.store.List(); err == nil && len(list) > 0 {
 		newest = list[0].Size
 	}
 	return written >= logBeforeSnapshot(s.bytes, newest)

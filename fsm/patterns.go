@@ -16,8 +16,8 @@ const (
 	maxPatternWeightPerClient = 1_000
 )
 
-// patternIndex finds the watches of patterns that a key matches and whose clients may read it. A lookup costs by the patterns whose literal prefix the
-// key begins with, and by how many sizes prefixes have, but not by all patterns.
+// patternIndex finds the watches of patterns that a key matches. A lookup costs by the patterns whose literal prefix the key begins with, and by how many
+// sizes prefixes have, but not by all patterns.
 type patternIndex struct {
 	groups    map[string]prefixGroup // by prefix
 	sizes     []prefixSize           // of the prefixes, the longest first

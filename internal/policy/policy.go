@@ -177,7 +177,8 @@ func (g *Grants) Allow(key []byte) bool {
 	return slices.ContainsFunc(g.rules, func(r *compiledRule) bool { return r.grants(g.principal, g.access, key) })
 }
 
-// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key.
+// Steps returns how many comparisons of up to 16 bytes Allow makes at most for each byte of a key. The state machine bounds an entry by it, so it changes
+// only with a version of the log.
 func (g *Grants) Steps() (steps int) {
 	const compared = 16
 	for _, rule := range g.rules {
