@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// changes is what one call of Follower.Changes has still to return: a list of keys, each of which is in it once. So its size is bounded by the number of
-// keys, however slow the receiver is. It is guarded by Follower.mu.
+// changes is what one call of Follower.Changes has still to return. Beside the keys that were there at first, it has those that have changed, each once, and
+// not those that came and went meanwhile: so its size is bounded by the number of keys, however slow the receiver is. It is guarded by Follower.mu.
 type changes struct {
-	waiting  []string // keys that have changed, in the order of their first change
-	queued   map[string]struct{}
-	reported map[string]Version // what was returned of each key
-	wake     chan struct{}      // has room for one
+	first    []string            // keys that were there at first, in their order; the receiver's own
+	waiting  []string            // keys in the order of their first change; some are not queued any more
+	queued   map[string]struct{} // keys that wait
+	reported map[string]Version  // what was returned of each key
+	wake     chan struct{}       // has room for one
 }
 
 func (f *Follower) addChanges() *changes {
 	own := &changes{queued: make(map[string]struct{}), reported: make(map[string]Version), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, key := range slices.Sorted(maps.Keys(f.copy.items)) {
-		own.add(key)
-	}
+	own.first = slices.Collect(maps.Keys(f.copy.items))
 	f.changes = append(f.changes, own)
+	f.mu.Unlock()
+	slices.Sort(own.first) // which takes long for many keys
 	return own
 }
 
@@ -31,7 +31,20 @@ func (f *Follower) removeChanges(own *changes) {
 	f.changes = slices.DeleteFunc(f.changes, func(other *changes) bool { return other == own })
 }
 
-func (c *changes) add(key string) {
+// changedLocked notes that a key of the copy has changed. Follower.mu must be held.
+func (f *Follower) changedLocked(key string) {
+	_, exists := f.copy.items[key]
+	for _, c := range f.changes {
+		c.add(key, exists)
+	}
+}
+
+func (c *changes) add(key string, exists bool) {
+	if _, reported := c.reported[key]; !exists && !reported {
+		delete(c.queued, key)
+		c.compact()
+		return
+	}
 	if _, queued := c.queued[key]; queued {
 		return
 	}
@@ -43,20 +56,46 @@ func (c *changes) add(key string) {
 	}
 }
 
-func (f *Follower) changedLocked(key string) {
-	for _, c := range f.changes {
-		c.add(key)
+// compact drops keys that are not queued any more from the waiting ones, when they are more than the others.
+func (c *changes) compact() {
+	const least = 1024
+	if len(c.waiting) < least || len(c.waiting) < 2*len(c.queued) {
+		return
 	}
+	kept := make(map[string]struct{}, len(c.queued))
+	c.waiting = slices.DeleteFunc(c.waiting, func(key string) bool {
+		_, queued := c.queued[key]
+		_, twice := kept[key]
+		kept[key] = struct{}{}
+		return !queued || twice
+	})
+}
+
+// next returns the next key, if there is one. It may not have changed since it was returned last.
+func (c *changes) next() (key string, found bool) {
+	if len(c.first) > 0 {
+		key, c.first = c.first[0], c.first[1:]
+		return key, true
+	}
+	for len(c.waiting) > 0 {
+		key, c.waiting = c.waiting[0], c.waiting[1:]
+		if _, queued := c.queued[key]; queued {
+			delete(c.queued, key)
+			return key, true
+		}
+	}
+	return "", false
 }
 
 // nextChange returns the next change, if one is waiting: what the copy has now of a key that has changed since it was returned last.
 func (f *Follower) nextChange(own *changes) (event Event, waiting bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for len(own.waiting) > 0 {
-		key := own.waiting[0]
-		own.waiting = own.waiting[1:]
-		delete(own.queued, key)
+	for {
+		key, found := own.next()
+		if !found {
+			return Event{}, false
+		}
 		item, exists := f.copy.items[key]
 		version, reported := own.reported[key]
 		switch {
@@ -68,5 +107,4 @@ func (f *Follower) nextChange(own *changes) (event Event, waiting bool) {
 			return Event{Kind: EventDeleted, Key: key, Version: version}, true
 		}
 	}
-	return Event{}, false
 }

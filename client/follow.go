@@ -94,14 +94,17 @@ func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 		own := f.addChanges()
 		defer f.removeChanges(own)
 		for {
+			ended := f.hasEnded() // nothing changes after that
 			event, waiting := f.nextChange(own)
 			switch {
-			case waiting && ctx.Err() == nil:
+			case ctx.Err() != nil:
+				return
+			case waiting:
 				if !yield(event) {
 					return
 				}
 				continue
-			case f.hasEnded():
+			case ended:
 				return
 			}
 			select {
@@ -256,15 +259,18 @@ func (f *Follower) read(r reading) {
 
 // endPass ends a pass, which covers so many gaps.
 func (f *Follower) endPass(gaps int) {
+	f.client.mu.Lock()
+	all := f.watcher.gaps
+	f.client.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, key := range f.copy.endPass() {
 		f.changedLocked(key)
 	}
-	first := f.covered < 0
-	if f.covered = gaps; first && gaps < f.gaps { // what changed in a later gap may have been read before it
-		f.covered = -1
-	} else if first {
+	if first := f.covered < 0; !first {
+		f.covered = gaps
+	} else if gaps == all { // otherwise what changed in a later gap may have been read before it
+		f.covered = gaps
 		close(f.first)
 	}
 }

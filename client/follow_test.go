@@ -94,6 +94,7 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 		t.Errorf("the first copy is %q, want %q; synced %v", got, want, f.Synced())
 	}
 	seen := collect(t, f)
+	eventually(t, "the first keys are reported", func() bool { return seen.all() == fmt.Sprintf("%[1]sgone=1 %[1]skept=1", prefix) })
 	set(t, other, prefix+"kept", "2")
 	set(t, other, prefix+"another", "1")
 	eventually(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
@@ -179,6 +180,22 @@ func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	endWatches(t, c.ID())
 	set(t, other, prefix+"k", "v")
 	eventually(t, "the change is found", func() bool { _, ok := f.Get(prefix + "k"); return ok })
+	eventually(t, "the store has the watch again", func() bool { return watches(c.ID()) })
+}
+
+// Close ends the watch in the store, also when its context has ended.
+func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
+	c, prefix := connect(t), unique("closed")
+	f, err := c.Follow(t.Context(), prefix+"*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Close(ended); !errors.Is(err, client.ErrNotExecuted) {
+		t.Errorf("%v", err)
+	}
+	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
 }
 
 // Keys that no watch of a pattern is of are not in the copy.
@@ -205,7 +222,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	}
 	for i := range 50 {
 		short, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
-		f, err := c.Follow(short, prefix+"*")
+		f, err := c.Follow(short, fmt.Sprintf("%s%d-*", prefix, i))
 		if err == nil {
 			_ = f.Close(t.Context()) // an error means that the watch ends a little later
 		} else if !errors.Is(err, context.DeadlineExceeded) {

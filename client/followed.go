@@ -1,9 +1,6 @@
 package client
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // followed is the copy of a Follower. It knows nothing of connections: it is given what notifications and reads say, and says whether that changes it. It is
 // not safe for concurrent use.
@@ -12,7 +9,7 @@ import (
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version of which a notification came since the last pass began. A SET that is not newer was notified before that, or its notification was lost in a gap:
+	// newest is the highest version of which a notification came. A SET that is not newer was notified before that, or its notification was lost in a gap:
 	// versions grow across all keys, and the deletion of a value comes after its SET.
 	newest Version
 	pass   *passState // nil if none is under way
@@ -26,22 +23,31 @@ type passState struct {
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
 
-// beginPass begins a pass. Everything that was notified before is in the copy. Versions begin anew: they may be of another cluster now.
+// beginPass begins a pass. Everything that was notified before is in the copy.
 func (f *followed) beginPass() {
-	f.newest = Version{}
 	f.pass = &passState{seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 
-// endPass ends a pass, in which every key was read that was there throughout. It deletes the others, of which nothing was heard, and returns them.
+// endPass ends a pass, in which every key was read that was there throughout. It deletes the others, of which nothing was heard, and returns them in their
+// order.
 func (f *followed) endPass() (deleted []string) {
-	for _, key := range slices.Sorted(maps.Keys(f.items)) {
+	for key := range f.items {
 		if _, seen := f.pass.seen[key]; !seen {
-			delete(f.items, key)
 			deleted = append(deleted, key)
 		}
 	}
+	slices.Sort(deleted)
+	for _, key := range deleted {
+		f.deleteUnseen(key)
+	}
 	f.pass = nil
 	return deleted
+}
+
+// deleteUnseen deletes a key of whose end no notification told. It may be of another cluster, in which versions begin anew.
+func (f *followed) deleteUnseen(key string) {
+	delete(f.items, key)
+	f.newest = Version{}
 }
 
 // notified takes up a notification, and reports whether the copy changed.
@@ -64,10 +70,10 @@ func (f *followed) notified(event Event) bool {
 	if !fresh {
 		return false
 	}
-	f.markSeen(event.Key)
-	if known && !item.Version.Before(event.Version) { // it was read before
+	if known && !item.Version.Before(event.Version) { // it was read before; or it is of another cluster, and a pass will read it
 		return false
 	}
+	f.markSeen(event.Key)
 	f.items[event.Key] = Item{event.Value, event.Version}
 	return true
 }
@@ -81,7 +87,7 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 		if seen || !known { // a notification tells when what it set is deleted
 			return false
 		}
-		delete(f.items, key)
+		f.deleteUnseen(key)
 		return true
 	case !f.pass.deleted[key].Before(found.Version), seen && !item.Version.Before(found.Version): // it was read before the latest notification
 		return false
@@ -89,6 +95,9 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 	f.markSeen(key)
 	if known && item.Version == found.Version {
 		return false
+	}
+	if known && found.Version.Before(item.Version) { // a backup was restored, or it is another cluster
+		f.newest = Version{}
 	}
 	f.items[key] = found
 	return true

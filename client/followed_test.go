@@ -122,6 +122,13 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	if !f.notified(set("of another cluster, whose clock is behind", 5)) || f.items["k"].Version != version(5) {
 		t.Errorf("a change after the pass: %v", f.items["k"].Version)
 	}
+	f.notified(set("of the first again", 9))
+	f.beginPass()
+	f.notified(set("of another cluster", 6))
+	if !f.read("k", Item{[]byte("of another cluster"), version(6)}, false) || f.items["k"].Version != version(6) {
+		t.Errorf("a key that was notified before it was read: %v", f.items["k"].Version)
+	}
+	f.endPass()
 	f.beginPass()
 	if f.endPass(); len(f.items) != 0 {
 		t.Error("a key of which a pass heard nothing is still there")

@@ -49,6 +49,7 @@ type Watcher struct {
 	confirmedIn *session // the session in which it did so last
 	gapped      bool     // the last thing put into events is a gap
 	queued      int      // how many events were put into events
+	gaps        int      // how many of them were gaps
 	ended       bool
 	err         error
 }
@@ -94,10 +95,11 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 		return nil, w.err
 	}
 	w.established = true
-	if w.confirmedIn == nil {
+	if w.confirmedIn == nil || a.session == c.session {
 		w.confirmedIn = a.session
 	}
 	if a.session != c.session { // the connection was lost meanwhile, and nobody knew that this watcher may miss something
+		w.gapLocked()
 		c.watchAgainLocked(w.watched, []*Watcher{w})
 	}
 	return w, nil
@@ -184,6 +186,7 @@ func (w *Watcher) gapLocked() {
 	select {
 	case w.events <- Event{Kind: EventGap, Key: w.watched.key}:
 		w.gapped = true
+		w.gaps++
 		w.queued++
 	default: // cannot happen: only a gap takes the last place, and then gapped is set
 	}
@@ -218,10 +221,12 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 				return
 			}
 		}
-		if !c.isWatched(watched) { // the KEYNOTIFY may have followed the STOP
-			ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
-			defer cancel()
-			_ = c.stopWatching(ctx, watched) // an error means that the session has ended, or that the watch stays until it does
+		ctx, cancel := context.WithTimeout(session.ctx, c.config.Timeout)
+		defer cancel()
+		for !c.isWatched(watched) { // the KEYNOTIFY may have followed the STOP
+			if c.stopWatching(ctx, watched) == nil || !pause(ctx, retry) {
+				return // if the time is over, the watch stays until the session ends
+			}
 		}
 	}()
 }
@@ -265,9 +270,13 @@ func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, e
 			w.gapLocked() // for what changed before the store knew of the watch
 		}
 		for _, w := range c.watchers.bySubject[watched] {
-			if in == c.session {
-				w.confirmedIn = in
+			if in != c.session {
+				continue
 			}
+			if w.confirmedIn != nil && w.confirmedIn != in { // of another session, if it is not in missed
+				w.gapLocked()
+			}
+			w.confirmedIn = in
 		}
 		return true
 	case errors.Is(err, ErrOverloaded) || !errors.As(err, &refused): // not a refusal: try again

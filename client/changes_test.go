@@ -1,0 +1,92 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func (f *Follower) change(key string, version int64) {
+	f.copy.items[key] = Item{fmt.Append(nil, version), Version{Wall: version, NodeID: "StateStore"}}
+	if version == 0 {
+		delete(f.copy.items, key)
+	}
+	f.changedLocked(key)
+}
+
+func (f *Follower) pull(own *changes) (all []string) {
+	for {
+		event, waiting := f.nextChange(own)
+		if !waiting {
+			return all
+		}
+		text := fmt.Sprintf("%s=%s", event.Key, event.Value)
+		if event.Kind == EventDeleted {
+			text = event.Key + " deleted"
+		}
+		all = append(all, text)
+	}
+}
+
+// The keys that are there come first, in their order, and then the last change of each key. What came and went meanwhile is left out.
+func TestChangesHaveTheLastOfEachKey(t *testing.T) {
+	f := &Follower{copy: newFollowed()}
+	f.change("b", 1)
+	f.change("a", 2)
+	own := f.addChanges()
+	f.change("c", 3)
+	f.change("b", 4)
+	if got, want := f.pull(own), []string{"a=2", "b=4", "c=3"}; !slices.Equal(got, want) {
+		t.Errorf("first %q, want %q", got, want)
+	}
+	f.change("c", 0)
+	f.change("d", 5)
+	f.change("d", 0)
+	f.change("c", 6)
+	f.change("a", 0)
+	f.change("d", 7)
+	if got, want := f.pull(own), []string{"c=6", "d=7", "a deleted"}; !slices.Equal(got, want) {
+		t.Errorf("then %q, want %q", got, want)
+	}
+	if f.removeChanges(own); len(f.changes) != 0 {
+		t.Error("it is still there")
+	}
+}
+
+// Keys that come and go while the receiver does not pull take no room.
+func TestChangesAreBoundedByTheKeys(t *testing.T) {
+	f := &Follower{copy: newFollowed()}
+	own := f.addChanges()
+	f.change("kept", 1)
+	for i := range 100_000 {
+		f.change(fmt.Sprint(i), 1)
+		f.change(fmt.Sprint(i), 0)
+	}
+	if len(own.waiting) > 2048 || len(own.queued) != 1 {
+		t.Errorf("%d keys wait, %d are queued", len(own.waiting), len(own.queued))
+	}
+	if got := f.pull(own); !slices.Equal(got, []string{"kept=1"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Follow returns when a pass has ended that covers every gap, also one that still waits to be taken up.
+func TestFirstPassCoversEveryGap(t *testing.T) {
+	f := &Follower{client: &Client{}, watcher: &Watcher{gaps: 1}, first: make(chan struct{}), copy: newFollowed(), covered: -1}
+	complete := func() bool {
+		select {
+		case <-f.first:
+			return true
+		default:
+			return false
+		}
+	}
+	f.copy.beginPass()
+	if f.endPass(0); complete() {
+		t.Error("a pass from before the gap")
+	}
+	f.copy.beginPass()
+	if f.endPass(1); !complete() || f.covered != 1 {
+		t.Error("a pass from after the gap")
+	}
+}
