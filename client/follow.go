@@ -27,8 +27,8 @@ type Follower struct {
 	// mu is held alone.
 	mu        sync.RWMutex
 	copy      followed
-	processed int // events of the watcher, of which gaps are gaps
-	gaps      int
+	processed int // how many events of the watcher run has taken up
+	gaps      int // how many of these were gaps
 	covered   int // how many gaps the last pass covers that has ended; -1 before the first, and after the end
 	changes   []*changes
 	err       error
@@ -124,12 +124,9 @@ func (f *Follower) Synced() bool {
 	f.mu.RLock()
 	covered, processed := f.covered == f.gaps, f.processed
 	f.mu.RUnlock()
-	if !covered || !f.isConfirmed() {
-		return false
-	}
 	f.client.mu.Lock()
 	defer f.client.mu.Unlock()
-	return f.watcher.queued == processed
+	return covered && f.watcher.isConfirmedLocked() && f.watcher.queued == processed
 }
 
 // Done returns a channel that is closed when the copy is no longer kept up to date. Err says why.
@@ -150,11 +147,11 @@ func (f *Follower) Close(ctx context.Context) error {
 	return f.watcher.Close(ctx)
 }
 
-// isConfirmed reports whether there is a connection, and the store has confirmed the watch on it.
+// isConfirmed is Watcher.isConfirmedLocked of the watcher.
 func (f *Follower) isConfirmed() bool {
 	f.client.mu.Lock()
 	defer f.client.mu.Unlock()
-	return f.client.session != nil && f.watcher.confirmedIn == f.client.session
+	return f.watcher.isConfirmedLocked()
 }
 
 func (f *Follower) hasEnded() bool {

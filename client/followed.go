@@ -9,8 +9,8 @@ import "slices"
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version of which a notification came. A SET that is not newer was notified before that, or its notification was lost in a gap:
-	// versions grow across all keys, and the deletion of a value comes after its SET.
+	// newest is the highest version in the notifications that came. Versions grow across all keys, and a value is deleted after it was set. So a
+	// notification of a SET that is not newer is a repetition, or was lost in a gap before.
 	newest Version
 	pass   *passState // nil if none is under way
 }
@@ -28,8 +28,8 @@ func (f *followed) beginPass() {
 	f.pass = &passState{seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 
-// endPass ends a pass, in which every key was read that was there throughout. It deletes the others, of which nothing was heard, and returns them in their
-// order.
+// endPass ends a pass, in which every key was read that was there throughout. It deletes the keys that were neither read nor notified in this pass, and
+// returns them in the order of their bytes.
 func (f *followed) endPass() (deleted []string) {
 	for key := range f.items {
 		if _, seen := f.pass.seen[key]; !seen {
@@ -44,7 +44,7 @@ func (f *followed) endPass() (deleted []string) {
 	return deleted
 }
 
-// deleteUnseen deletes a key of whose end no notification told. It may be of another cluster, in which versions begin anew.
+// deleteUnseen deletes a key whose deletion was not notified. The client may be connected to another cluster now, whose versions begin anew.
 func (f *followed) deleteUnseen(key string) {
 	delete(f.items, key)
 	f.newest = Version{}

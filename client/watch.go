@@ -98,7 +98,7 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 	if w.confirmedIn == nil || a.session == c.session {
 		w.confirmedIn = a.session
 	}
-	if a.session != c.session { // the connection was lost meanwhile, and nobody knew that this watcher may miss something
+	if a.session != c.session { // the session has ended since the answer, and resume did not count this watcher as established
 		w.gapLocked()
 		c.watchAgainLocked(w.watched, []*Watcher{w})
 	}
@@ -130,7 +130,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 	if err := c.stopWatching(ctx, w.watched); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.watchAgainLocked(w.watched, nil) // as nobody watches, this sends STOP
+		c.watchAgainLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
 		return fmt.Errorf("stop watching: %w", err)
 	}
 	return nil
@@ -139,7 +139,7 @@ func (w *Watcher) Close(ctx context.Context) error {
 // abandonLocked ends the watch without waiting for the store. Client.mu must be held.
 func (w *Watcher) abandonLocked(err error) {
 	if w.client.watchers.remove(w) {
-		w.client.watchAgainLocked(w.watched, nil) // as nobody watches, this sends STOP
+		w.client.watchAgainLocked(w.watched, nil) // the subject has no watcher, so this sends STOP
 	}
 	w.endLocked(err)
 }
@@ -153,6 +153,11 @@ func (c *Client) stopWatching(ctx context.Context, watched subject) error {
 		c.watchAgainLocked(watched, slices.Clone(c.watchers.bySubject[watched]))
 	}
 	return err
+}
+
+// isConfirmedLocked reports whether there is a connection, and the store has confirmed the watch on it. Client.mu must be held.
+func (w *Watcher) isConfirmedLocked() bool {
+	return w.client.session != nil && w.confirmedIn == w.client.session
 }
 
 // endLocked closes the channel. Client.mu must be held.
@@ -269,14 +274,13 @@ func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, e
 		for _, w := range missed {
 			w.gapLocked() // for what changed before the store knew of the watch
 		}
-		for _, w := range c.watchers.bySubject[watched] {
-			if in != c.session {
-				continue
+		if in == c.session {
+			for _, w := range c.watchers.bySubject[watched] {
+				if w.confirmedIn != nil && w.confirmedIn != in { // also one that is not in missed may have missed changes between the sessions
+					w.gapLocked()
+				}
+				w.confirmedIn = in
 			}
-			if w.confirmedIn != nil && w.confirmedIn != in { // of another session, if it is not in missed
-				w.gapLocked()
-			}
-			w.confirmedIn = in
 		}
 		return true
 	case errors.Is(err, ErrOverloaded) || !errors.As(err, &refused): // not a refusal: try again

@@ -84,7 +84,7 @@ func TestRenewalDoesNotOutliveTheWatch(t *testing.T) {
 	}
 }
 
-// A receiver that is too slow is told that it has missed something, also when nothing more changes.
+// A receiver that is too slow gets an EventGap, also when nothing changes after that.
 func TestGapOfAWatchIsReported(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchBuffer = 2 })
 	watcher, err := c.Watch(t.Context(), "gap")

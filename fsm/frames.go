@@ -195,7 +195,7 @@ func (m *Machine) readWatch(r *reader) {
 			r.fail(fmt.Errorf("%w: watch of a pattern: %w", ErrDamaged, err))
 			return
 		}
-		w.pattern = newWatchedPattern(pattern, &principal)
+		w.pattern = &watchedPattern{pattern, principal}
 	}
 	if r.err == nil {
 		m.watches.put(&w)

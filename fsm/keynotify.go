@@ -32,7 +32,7 @@ func (m *Machine) keyNotify(command *Command, result *Result) {
 			}
 			return
 		}
-		added.pattern = newWatchedPattern(pattern, &command.Principal)
+		added.pattern = &watchedPattern{pattern, command.Principal}
 	}
 	if m.watches.full(&m.settings.Limits, added) {
 		result.fail(ErrorQuota)

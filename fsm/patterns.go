@@ -45,7 +45,7 @@ func newPatternIndex() patternIndex {
 
 // full reports whether another watch would exceed a bound.
 func (x *patternIndex) full(added *watch) bool {
-	weight := added.pattern.weight
+	weight := added.pattern.Weight()
 	return x.weight+weight > maxPatternWeight || x.perClient[added.clientID]+weight > maxPatternWeightPerClient
 }
 
@@ -59,7 +59,7 @@ func (x *patternIndex) put(added *watch) {
 	at, _ := group.find(added)
 	x.groups[prefix] = slices.Insert(group, at, x.granted(added))
 	x.count++
-	x.addWeight(added, added.pattern.weight)
+	x.addWeight(added, added.pattern.Weight())
 }
 
 // delete removes a watch that is there.
@@ -73,7 +73,7 @@ func (x *patternIndex) delete(ended *watch) {
 		x.countSize(len(prefix), -1)
 	}
 	x.count--
-	x.addWeight(ended, -ended.pattern.weight)
+	x.addWeight(ended, -ended.pattern.Weight())
 }
 
 func (x *patternIndex) addWeight(w *watch, weight int) {
@@ -130,7 +130,7 @@ func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []g
 		group := x.groups[key[:prefix.size]]
 		for i := range group {
 			w := &group[i]
-			cost += w.pattern.weight * (len(key) + 1)
+			cost += w.pattern.Weight() * (len(key) + 1)
 			if w.pattern.MatchText(key) && fitsTopic(w.clientID, key) {
 				found = append(found, *w)
 			}

@@ -327,7 +327,7 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				all[pattern] = &watch{watchID: watchID{pattern, true, "c"}, pattern: newWatchedPattern(compiled, &policy.Principal{})}
+				all[pattern] = &watch{watchID: watchID{pattern, true, "c"}, pattern: &watchedPattern{Pattern: compiled}}
 				x.put(all[pattern])
 			}
 			key := text("ab/").Draw(t, "key")

@@ -250,7 +250,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
 	everyKey, _ := glob.Compile("k*")
-	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: newWatchedPattern(everyKey, &policy.Principal{Username: "u"})}))
+	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
 	f.Add(byte(sectionMemory), appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {

@@ -30,12 +30,7 @@ type watchID struct {
 // watchedPattern is what a watch of a pattern has more than a watch of a key.
 type watchedPattern struct {
 	*glob.Pattern
-	weight    int              // the pattern's
 	principal policy.Principal // whether it may read what changes is decided at the change
-}
-
-func newWatchedPattern(pattern *glob.Pattern, principal *policy.Principal) *watchedPattern {
-	return &watchedPattern{pattern, pattern.Weight(), *principal}
 }
 
 // compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.

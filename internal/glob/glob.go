@@ -1,8 +1,8 @@
 // Package glob matches keys with patterns: the pattern language of the protocol (docs/protocol.md, SCAN). Access policies have a
 // language of their own, which knows bytes and principals; see package policy. It is pure.
 //
-// The state machine calls it, so all members have to agree: what Compile, Match, Prefix, Weight and
-// Memory return, and MaxWatchedKey, change only with a version of the log.
+// The state machine calls it, so all members have to agree: what Compile, Match, Prefix, Weight and Memory return, and MaxWatchedKey, change only with a
+// version of the log.
 package glob
 
 import (
@@ -265,10 +265,10 @@ func (p *Pattern) Memory() (bytes int) {
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.
 func (p *Pattern) Match(key string) bool {
-	return strings.HasPrefix(key, p.prefix) && utf8.ValidString(key) && p.MatchText(key)
+	return p.MatchText(key) && utf8.ValidString(key)
 }
 
-// MatchText is Match for a key that is valid UTF-8.
+// MatchText is Match without the check that the key is valid UTF-8.
 func (p *Pattern) MatchText(key string) bool {
 	if p.invalid || !strings.HasPrefix(key, p.prefix) {
 		return false

@@ -203,12 +203,13 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
 		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
+	text := key + pattern // one of them is empty
 	var dropped Dropped
 	for after := (fsm.WatchInfo{}); ; {
 		var found []fsm.WatchInfo
-		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(key+pattern, client, after, maxPage) })
+		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(text, client, after, maxPage) })
 		for i := range found {
-			if key+pattern != "" && (found[i].Key != key+pattern || found[i].Pattern != (pattern != "")) {
+			if text != "" && (found[i].Key != text || found[i].Pattern != (pattern != "")) {
 				continue
 			}
 			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
