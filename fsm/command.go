@@ -29,6 +29,7 @@ const (
 	KindStage          Kind = 16 // one part of a snapshot to restore: Value at Offset; Nonce names the restore
 	KindRestore        Kind = 17 // the keys become those of the snapshot that was staged under the nonce
 	KindScan           Kind = 18 // the key is a pattern, the value a continuation token; never in the log
+	KindTxn            Kind = 19 // all of the operations, or none; the log must not hold it before VersionTxn
 )
 
 // IsRead reports whether a command of the kind only reads.
@@ -78,6 +79,12 @@ type Command struct {
 	TTL             int64         // SET: milliseconds, 0 for none
 	Timestamp       hlc.Timestamp // SET: the client's clock
 	Token           hlc.Timestamp // SET, DEL, VDEL: the fencing token; zero for none
+
+	// Operations are the commands of a Txn: each is a Set, a Del, a VDel, a Get, or Invalid. The Principal, the Dialect, the Timestamp, the Token and
+	// Unidentified are those of the Txn.
+	Operations []Command
+	// MaxReply is how many bytes the payload of the reply to a Txn may have; 0 is no bound.
+	MaxReply int64
 
 	// Lifetime is how long, in milliseconds of cluster time, the outcome of a request with an id is remembered.
 	Lifetime int64
@@ -135,7 +142,7 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 func NoOp() Command { return Command{Kind: KindGet} }
 
 // Before returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
-// it: an unknown option of SET or KEYNOTIFY is a syntax error, and other commands have no options.
+// it: an unknown option of SET or KEYNOTIFY is a syntax error, other commands have no options, and TXN is an unknown command.
 func (c *Command) Before(version uint32) Command {
 	before := *c
 	switch {
@@ -149,6 +156,9 @@ func (c *Command) Before(version uint32) Command {
 		if c.Kind == KindKeyNotifyStop { // GLOB STOP is one argument more than KEYNOTIFY had
 			before.Error = ErrorArguments
 		}
+	case c.Kind == KindTxn && version < VersionTxn:
+		before.Error, before.CaseError = ErrorUnknownCommand, NoError
+		before.Operations, before.MaxReply, before.Timestamp, before.Token = nil, 0, hlc.Timestamp{}, hlc.Timestamp{}
 	default:
 		return before
 	}

@@ -44,6 +44,7 @@ type dedup struct {
 	byExpiry btree.Map[int64, *dueTogether] // by expiryKey
 	clients  map[uint64]int64               // outcomes per client
 	reserve  int64                          // outcomes in the reserve
+	replies  replies                        // of the outcomes with CodeReplies
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
@@ -58,7 +59,7 @@ const (
 const maxForgotten = 50_000
 
 func newDedup() dedup {
-	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64)}
+	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplies()}
 }
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
@@ -77,12 +78,18 @@ func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
-// put remembers an outcome that is not remembered yet.
-func (d *dedup) put(m dedupEntry) {
+// repliesRoom reports whether the replies of a transaction of the client may be remembered.
+func (d *dedup) repliesRoom(client uint64) bool { return d.replies.room(client) }
+
+// put remembers an outcome that is not remembered yet. It has replies if it has CodeReplies.
+func (d *dedup) put(m dedupEntry, replies []keptReply) {
 	if m.flags&dedupReserve != 0 {
 		d.reserve++
 	}
 	d.clients[m.client]++
+	if m.code == CodeReplies {
+		d.replies.put(m.client, &keptReplies{m.id, replies})
+	}
 	d.store(&m)
 }
 
@@ -173,6 +180,9 @@ func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
 
 func (d *dedup) drop(gone *dedupEntry) {
 	delete(d.places, gone.id)
+	if gone.code == CodeReplies {
+		d.replies.drop(gone.client, gone.id)
+	}
 	if gone.flags&dedupReserve != 0 {
 		d.reserve--
 	}
@@ -212,11 +222,19 @@ func remembered(id RequestID, index uint64, expires int64, client uint64, result
 }
 
 // result turns what is kept into the result for a copy of the request.
-func (m *dedupEntry) result() Result {
-	return Result{
+func (d *dedup) result(m *dedupEntry) Result {
+	result := Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
 		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&dedupHasTime != 0,
 	}
+	if m.code == CodeReplies {
+		kept := d.replies.of(m.id)
+		result.Replies = make([]Result, len(kept))
+		for i := range kept {
+			result.Replies[i] = Result{Code: kept[i].code, Value: kept[i].value, Dialect: m.dialect}
+		}
+	}
+	return result
 }
 
 // find returns the outcome of a request, if it is remembered.

@@ -138,11 +138,11 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	for i := range uint32(maxForgotten + 1000) {
 		var m dedupEntry
 		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
-		live.put(m)
+		live.put(m, nil)
 	}
 	restored := newDedup()
 	for _, m := range inOrder(&live) {
-		restored.put(m)
+		restored.put(m, nil)
 	}
 	live.forget(0)
 	restored.forget(0)
@@ -202,7 +202,7 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 	ids := make([]RequestID, 2000)
 	for i := range ids {
 		binary.LittleEndian.PutUint64(ids[i][:], random.Uint64())
-		d.put(dedupEntry{id: ids[i], expires: 10_000})
+		d.put(dedupEntry{id: ids[i], expires: 10_000}, nil)
 	}
 	for round := range int64(100) {
 		for _, id := range ids {
@@ -255,7 +255,7 @@ func BenchmarkDedup(b *testing.B) {
 			return
 		}
 		m.expires = n/perMillisecond + outcomes/perMillisecond
-		d.put(m)
+		d.put(m, nil)
 		if n++; n%perMillisecond == 0 {
 			d.forget(n / perMillisecond)
 		}

@@ -36,7 +36,7 @@ func TestDedupAgainstModel(t *testing.T) {
 					m.flags = dedupReserve
 				}
 				if _, known := d.find(id); !known {
-					d.put(m)
+					d.put(m, nil)
 					model[id] = m
 				}
 			case choice < 18:

@@ -162,7 +162,12 @@ func appendCommand(b []byte, c *Command) []byte {
 	}
 	b = appendUint(b, 30, c.Offset)
 	b = appendTimestamp(b, 31, &c.ExpectedVersion)
-	return appendBool(b, 32, c.Pattern)
+	b = appendBool(b, 32, c.Pattern)
+	for i := range c.Operations {
+		own := c.Operations[i].ownFields()
+		b = appendMessage(b, 33, func(b []byte) []byte { return appendCommand(b, &own) })
+	}
+	return appendUint(b, 34, uint64(c.MaxReply))
 }
 
 func readCommand(r *reader, c *Command) {
@@ -210,6 +215,10 @@ func readCommand(r *reader, c *Command) {
 			c.ExpectedVersion = r.timestamp()
 		case 32:
 			c.Pattern = r.bool()
+		case 33:
+			c.Operations = append(c.Operations, r.operation())
+		case 34:
+			c.MaxReply = r.int()
 		default:
 			r.unknown("Command")
 		}
@@ -220,6 +229,7 @@ func readCommand(r *reader, c *Command) {
 	if r.err == nil && c.Kind == KindConfigure && c.Settings == nil {
 		r.fail(ErrDamaged)
 	}
+	c.inherit()
 }
 
 // readCommandSubject reads one field of those that say who wants what.

@@ -41,12 +41,33 @@ func fullEntry(t testing.TB) *Entry {
 				CaseError: ErrorSyntax, Error: ErrorArguments, LateError: ErrorMissingTimestamp, Oversize: true, Unidentified: true,
 				BrokerTime: -12, Everyone: true, Rejected: []Rejection{{ID: RequestID{4}, ClientID: "r", Lifetime: 13, Dialect: SDK, Silent: true}},
 				NotificationIndex: 14, ChangedAt: 15, Nonce: 16, Version: Version, Settings: &settings, KeepPolicy: true, Offset: 22,
-				ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}, Pattern: true,
+				ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}, Pattern: true, MaxReply: 25,
 				Floor: Floor{Clock: hlc.Clock{Wall: 18, Counter: 19}, Now: 20, Wall: 21},
 			},
+			transaction(),
 			{Kind: KindDel},
 		},
 	}
+}
+
+// transaction returns a transaction whose operations have their own fields and those that they inherit.
+func transaction() Command {
+	c := Command{
+		Kind: KindTxn, ID: RequestID{5}, Principal: policy.Principal{ClientID: "c", Username: "u", Attributes: []policy.Attribute{{Name: "a", Value: "b"}}},
+		Dialect: SDK, Timestamp: hlc.Timestamp{Wall: 7, Counter: 8, NodeID: "n"}, Token: hlc.Timestamp{Wall: 9, NodeID: "m"}, Unidentified: true, MaxReply: 9,
+		Operations: []Command{
+			{
+				Kind: KindSet, Key: []byte("k"), Value: []byte("v"), Expected: []byte("e"), Condition: IfAbsentOrEqual, TTL: 6, CaseError: ErrorSyntax,
+				LateError: ErrorMissingTimestamp, Oversize: true,
+			},
+			{Kind: KindDel, Key: []byte("d"), Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 23, Counter: 24, NodeID: "o"}},
+			{Kind: KindVDel, Key: []byte("w"), Value: []byte("x")},
+			{Kind: KindGet, Key: []byte("g")},
+			{Kind: KindInvalid, Error: ErrorArguments},
+		},
+	}
+	c.inherit()
+	return c
 }
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -123,6 +144,9 @@ func TestDecodeEntryRefuses(t *testing.T) {
 		{"a wrong wire type", appendBytes(nil, 1, "x"), ErrDamaged},
 		{"a short id", appendMessage(nil, 7, func(b []byte) []byte { return appendBytes(appendUint(b, 1, 2), 2, "short") }), ErrDamaged},
 		{"an open message", protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40), ErrDamaged},
+		{"an operation of another kind", operationOf(appendUint(nil, 1, uint64(KindScan))), ErrDamaged},
+		{"an operation without a kind", operationOf(nil), ErrDamaged},
+		{"an operation with operations", operationOf(appendElement(appendUint(nil, 1, uint64(KindSet)), 33, appendUint(nil, 1, uint64(KindSet)))), ErrDamaged},
 		{"a Configure of nothing", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 1, uint64(KindConfigure)) }), ErrDamaged},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -136,6 +160,11 @@ func TestDecodeEntryRefuses(t *testing.T) {
 			t.Errorf("%q: %v", data, err)
 		}
 	}
+}
+
+// operationOf returns an entry of one transaction, of one operation.
+func operationOf(operation []byte) []byte {
+	return appendMessage(nil, 7, func(b []byte) []byte { return appendElement(appendUint(b, 1, uint64(KindTxn)), 33, operation) })
 }
 
 // FuzzDecodeEntry puts a valid checksum under the bytes, which random bytes would never have.

@@ -46,16 +46,16 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 	}
 	if earlier, ok := m.dedup.find(command.ID); ok {
 		m.prolong(earlier, command.Lifetime)
-		*result = earlier.result()
+		*result = m.dedup.result(&earlier)
 		return
 	}
 	client := clientHash(command.Principal.ClientID)
-	if !m.dedup.room(client, &m.settings.Limits) {
+	if !m.dedup.room(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.repliesRoom(client) {
 		*result = m.refuse(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result))
+	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result), keep(result.Replies))
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has
@@ -74,7 +74,7 @@ func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Res
 	}
 	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
 	refusal.flags |= dedupReserve
-	m.dedup.put(refusal)
+	m.dedup.put(refusal, nil)
 	return result
 }
 
@@ -88,7 +88,7 @@ func (m *Machine) reject(command *Command) (last Result) {
 		}
 		if earlier, known := m.dedup.find(rejection.ID); known {
 			m.prolong(earlier, rejection.Lifetime)
-			last = earlier.result()
+			last = m.dedup.result(&earlier)
 			continue
 		}
 		result := overloaded(m.settings.dialect(rejection.Dialect))
@@ -108,7 +108,7 @@ func overloaded(dialect Dialect) Result {
 // there is one.
 func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 	earlier, ok := m.dedup.find(id)
-	return earlier.result(), earlier.index, ok
+	return m.dedup.result(&earlier), earlier.index, ok
 }
 
 // RemembersFor reports whether the outcome of a request is remembered for at least while more milliseconds of cluster time.
@@ -126,10 +126,17 @@ func (m *Machine) write(position int, command *Command, storageLow bool, outcome
 		return
 	}
 	switch command.Kind {
-	case KindSet:
-		m.set(position, command, storageLow, outcome)
-	case KindDel, KindVDel:
-		m.delete(position, command, outcome)
+	case KindSet, KindDel, KindVDel:
+		found := m.checkKey(position, command, outcome, result)
+		switch {
+		case result.Code != CodeNone:
+		case m.exceedsQuota(growthOf(command, found), storageLow):
+			result.fail(ErrorQuota)
+		default:
+			m.change(position, command, found, outcome, result)
+		}
+	case KindTxn:
+		m.transact(position, command, storageLow, outcome)
 	case KindKeyNotify:
 		m.keyNotify(command, result)
 	case KindKeyNotifyStop:
@@ -150,6 +157,8 @@ func (m *Machine) checkRequest(command *Command, rule *uint16) ErrorCode {
 		return command.Error
 	case command.Kind == KindScan:
 		return m.checkScan(command)
+	case command.Kind == KindTxn: // each operation is checked by itself
+		return NoError
 	case command.Oversize,
 		int64(len(command.Key)) > limits.KeyBytes,
 		int64(len(command.Value)) > limits.ValueBytes,
@@ -198,27 +207,45 @@ func (m *Machine) skewed(t hlc.Timestamp) bool {
 	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
 }
 
-func (m *Machine) set(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
-	result := &outcome.Results[position]
-	if m.skewed(command.Timestamp) {
+// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. It returns the record of the key, or nil if there is
+// none. If the command has no effect, it fills in the result.
+func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome, result *Result) *record {
+	if command.Kind == KindSet && m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)
-		return
+		return nil
 	}
 	found, present := m.lookup(position, command.Key, outcome)
 	if code := m.fence(&command.Token, found, present); code != NoError {
 		result.fail(code)
-		return
+		return found
 	}
-	if !command.conditionIsMet(found, present) {
+	switch {
+	case !command.conditionIsMet(found, present):
 		result.notApplied(found, present)
+	case command.Kind == KindSet:
+	case !present:
+		result.Code = CodeMissing
+	case command.Kind == KindVDel && found.value() != string(command.Value):
+		result.notApplied(found, present)
+	}
+	return found
+}
+
+// change makes the change of a SET, DEL or VDEL whose checks have passed. found is the record of the key, or nil if there is none.
+func (m *Machine) change(position int, command *Command, found *record, outcome *EntryOutcome, result *Result) {
+	if command.Kind == KindSet {
+		m.set(position, command, found, outcome, result)
 		return
 	}
-	if m.exceedsQuota(command, found, present, storageLow) {
-		result.fail(ErrorQuota)
-		return
-	}
+	result.Code, result.version, result.hasTime = CodeDeleted, found.version(), true
+	m.values.delete(found)
+	m.mixIntoStateHash('D', xxhash.Sum64String(found.key()))
+	m.emitEvent(outcome, position, found, true)
+}
+
+func (m *Machine) set(position int, command *Command, found *record, outcome *EntryOutcome, result *Result) {
 	version := m.clock.Receive(command.Timestamp, m.wall)
-	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found, present))
+	stored := m.values.set(found, command.Key, command.Value, version, m.deadline(command.TTL), m.token(command, found))
 	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.emitEvent(outcome, position, stored, false)
@@ -256,11 +283,11 @@ func (m *Machine) deadline(ttl int64) int64 {
 }
 
 // token returns the key's fencing token after a SET.
-func (m *Machine) token(command *Command, found *record, present bool) *hlc.Timestamp {
+func (m *Machine) token(command *Command, found *record) *hlc.Timestamp {
 	switch {
 	case command.Token.IsZero():
 		return nil // fence refuses this if the key has a token
-	case present && found.token != nil && *found.token == command.Token:
+	case found != nil && found.token != nil && *found.token == command.Token:
 		return found.token
 	}
 	token := command.Token
@@ -270,45 +297,33 @@ func (m *Machine) token(command *Command, found *record, present bool) *hlc.Time
 	return &token
 }
 
-// exceedsQuota reports whether a SET must be refused: it adds a key or bytes, and a limit would be exceeded or a member's disk is nearly full.
-func (m *Machine) exceedsQuota(command *Command, found *record, present, storageLow bool) bool {
-	limits := &m.settings.Limits
-	growth := int64(len(command.Key) + len(command.Value))
-	if present {
-		growth -= int64(len(found.data))
+// growth is by how much a change makes the state larger; negative if it makes it smaller.
+type growth struct {
+	keys  int64
+	bytes int64 // of keys and values
+}
+
+// growthOf returns the growth by a SET, DEL or VDEL. found is the record of the key, or nil if there is none.
+func growthOf(command *Command, found *record) (g growth) {
+	if found != nil {
+		g = growth{keys: -1, bytes: -int64(len(found.data))}
 	}
-	if growth <= 0 && present {
+	if command.Kind == KindSet {
+		g.keys++
+		g.bytes += int64(len(command.Key) + len(command.Value))
+	}
+	return g
+}
+
+// exceedsQuota reports whether a change must be refused: it adds keys or bytes, and a limit would be exceeded or a member's disk is nearly full.
+func (m *Machine) exceedsQuota(g growth, storageLow bool) bool {
+	limits := &m.settings.Limits
+	if g.keys <= 0 && g.bytes <= 0 {
 		return false
 	}
 	return storageLow ||
-		(!present && limits.Keys > 0 && int64(m.values.len()) >= limits.Keys) ||
-		(limits.TotalBytes > 0 && m.values.bytes+growth > limits.TotalBytes)
-}
-
-func (m *Machine) delete(position int, command *Command, outcome *EntryOutcome) {
-	result := &outcome.Results[position]
-	found, present := m.lookup(position, command.Key, outcome)
-	if code := m.fence(&command.Token, found, present); code != NoError {
-		result.fail(code)
-		return
-	}
-	if !command.conditionIsMet(found, present) {
-		result.notApplied(found, present)
-		return
-	}
-	if !present {
-		result.Code = CodeMissing
-		return
-	}
-	result.version, result.hasTime = found.version(), true
-	if command.Kind == KindVDel && found.value() != string(command.Value) {
-		result.Code = CodeNotApplied
-		return
-	}
-	result.Code = CodeDeleted
-	m.values.delete(found)
-	m.mixIntoStateHash('D', xxhash.Sum64String(found.key()))
-	m.emitEvent(outcome, position, found, true)
+		(g.keys > 0 && limits.Keys > 0 && int64(m.values.len())+g.keys > limits.Keys) ||
+		(g.bytes > 0 && limits.TotalBytes > 0 && m.values.bytes+g.bytes > limits.TotalBytes)
 }
 
 func (m *Machine) configure(command *Command) {

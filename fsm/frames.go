@@ -202,7 +202,7 @@ func (m *Machine) readWatch(r *reader) {
 	}
 }
 
-func appendMemory(b []byte, m *dedupEntry) []byte {
+func (s *Snapshot) appendMemory(b []byte, m *dedupEntry) []byte {
 	b = appendElement(b, 1, m.id[:])
 	b = appendUint(b, 2, m.index)
 	b = appendUint(b, 3, uint64(m.expires))
@@ -212,11 +212,39 @@ func appendMemory(b []byte, m *dedupEntry) []byte {
 	b = appendUint(b, 7, uint64(m.code))
 	b = appendUint(b, 8, uint64(m.err))
 	b = appendUint(b, 9, uint64(m.dialect))
-	return appendUint(b, 10, uint64(m.flags))
+	b = appendUint(b, 10, uint64(m.flags))
+	if m.code != CodeReplies {
+		return b
+	}
+	kept := repliesOf(s.replies, m.id)
+	for i := range kept {
+		b = appendMessage(b, 11, func(b []byte) []byte {
+			b = appendUint(b, 1, uint64(kept[i].code))
+			return appendBytes(b, 2, kept[i].value)
+		})
+	}
+	return b
+}
+
+func (r *reader) keptReply() (kept keptReply) {
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			kept.code = Code(inner.small(uint64(CodeNull) + 1))
+		case 2:
+			kept.value = inner.string()
+		default:
+			inner.unknown("Reply")
+		}
+	}
+	r.leave(&inner)
+	return kept
 }
 
 func (m *Machine) readMemory(r *reader) {
 	var kept dedupEntry
+	var replies []keptReply
 	for r.next() {
 		switch r.field {
 		case 1:
@@ -232,13 +260,15 @@ func (m *Machine) readMemory(r *reader) {
 		case 6:
 			kept.counter = uint32(r.uint())
 		case 7:
-			kept.code = Code(r.small(uint64(CodeNoReply) + 1))
+			kept.code = Code(r.small(uint64(CodeReplies) + 1))
 		case 8:
 			kept.err = ErrorCode(r.small(uint64(errorCodes)))
 		case 9:
 			kept.dialect = Dialect(r.small(uint64(SDK) + 1))
 		case 10:
 			kept.flags = r.small(uint64(dedupFlagsEnd))
+		case 11:
+			replies = append(replies, r.keptReply())
 		default:
 			r.unknown("Memory")
 		}
@@ -247,7 +277,7 @@ func (m *Machine) readMemory(r *reader) {
 		r.fail(fmt.Errorf("%w: request ids out of order", ErrDamaged))
 	}
 	if r.err == nil {
-		m.dedup.put(kept)
+		m.dedup.put(kept, replies)
 		m.dedup.lastRead = kept.id
 	}
 }

@@ -15,6 +15,7 @@ const (
 	VersionIfVersion    = 5 // IfVersion
 	VersionScan         = 5 // the secret of continuation tokens: without it a SCAN is unknown
 	VersionPatternWatch = 6 // Command.Pattern
+	VersionTxn          = 7 // KindTxn, Command.Operations, Command.MaxReply, CodeReplies
 )
 
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -118,6 +119,8 @@ func (m *model) run(c *Command, told *[]string) string {
 	v, exists := m.keys[key]
 	w := modelWatch{c.Principal.ClientID, key, c.Pattern}
 	switch c.Kind {
+	case KindTxn:
+		return m.transact(c, told)
 	case KindGet:
 		if !exists {
 			return "null"
@@ -183,6 +186,51 @@ func (m *model) run(c *Command, told *[]string) string {
 	return "ok " + next.version
 }
 
+// transact holds each operation against the state as it is, and runs them one after the other if none is refused.
+func (m *model) transact(c *Command, told *[]string) string {
+	uses := map[string][]Kind{}
+	for i := range c.Operations {
+		key := string(c.Operations[i].Key)
+		uses[key] = append(uses[key], c.Operations[i].Kind)
+	}
+	for _, kinds := range uses {
+		if reads := slices.Contains(kinds, KindGet) && slices.ContainsFunc(kinds, func(k Kind) bool { return k != KindGet }); reads ||
+			len(kinds) > 1 && !slices.Contains(kinds, KindGet) {
+			return "err " + ErrorSyntax.Text()
+		}
+	}
+	if len(c.Operations) == 0 {
+		return "err " + ErrorArguments.Text()
+	}
+	unmet := ""
+	for i := range c.Operations {
+		trial := *m
+		trial.keys = maps.Clone(m.keys)
+		switch reply := trial.run(&c.Operations[i], new([]string)); {
+		case strings.HasPrefix(reply, "err"):
+			return reply
+		case strings.HasPrefix(reply, "not applied") && unmet == "":
+			unmet = reply
+		}
+	}
+	if unmet != "" {
+		return unmet
+	}
+	var replies, last []string
+	for i := range c.Operations {
+		reply := m.run(&c.Operations[i], told)
+		word, version, _ := strings.Cut(reply, " ")
+		switch word {
+		case "ok":
+			last = []string{version}
+		case "value":
+			word = reply[:strings.LastIndexByte(reply, ' ')]
+		}
+		replies = append(replies, word)
+	}
+	return strings.Join(append([]string{fmt.Sprintf("replies %q", replies)}, last...), " ")
+}
+
 func (m *model) nextVersion(t hlc.Timestamp) string {
 	top := max(m.clock, t.Wall, m.wall)
 	switch {
@@ -217,14 +265,36 @@ func describe(r Result) string {
 		return "value " + r.Value + v
 	case CodeNull:
 		return "null" + v
+	case CodeReplies:
+		var replies []string
+		for i := range r.Replies {
+			r.Replies[i].hasTime = false // a copy's have none
+			replies = append(replies, describe(r.Replies[i]))
+		}
+		return fmt.Sprintf("replies %q", replies) + v
 	default:
 		return "err " + r.Error.Text() + v
 	}
 }
 
 func drawCommand(t *rapid.T, wall int64) Command {
+	if rapid.IntRange(0, 5).Draw(t, "transaction") > 0 {
+		return drawOf(t, wall, KindSet, KindSet, KindSet, KindDel, KindVDel, KindGet, KindKeyNotify, KindKeyNotifyStop)
+	}
+	c := drawOf(t, wall, KindSet) // its times, id and lifetime are the transaction's
+	c = Command{Kind: KindTxn, ID: c.ID, Principal: c.Principal, Lifetime: c.Lifetime, Timestamp: c.Timestamp, Token: c.Token}
+	for range rapid.IntRange(0, 3).Draw(t, "operations") {
+		operation := drawOf(t, wall, KindSet, KindSet, KindDel, KindVDel, KindGet)
+		operation.ID, operation.Lifetime = RequestID{}, 0
+		c.Operations = append(c.Operations, operation)
+	}
+	c.inherit()
+	return c
+}
+
+func drawOf(t *rapid.T, wall int64, kinds ...Kind) Command {
 	c := Command{
-		Kind:      rapid.SampledFrom([]Kind{KindSet, KindSet, KindSet, KindDel, KindVDel, KindGet, KindKeyNotify, KindKeyNotifyStop}).Draw(t, "kind"),
+		Kind:      rapid.SampledFrom(kinds).Draw(t, "kind"),
 		Principal: policy.Principal{ClientID: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "client")},
 		Key:       []byte(rapid.SampledFrom([]string{"x", "y", "z\x00"}).Draw(t, "key")),
 		Lifetime:  rapid.Int64Range(0, 4000).Draw(t, "lifetime"),
@@ -279,8 +349,9 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 			m.expire(&wantTold)
 			for i := range commands {
 				commands[i] = drawCommand(rt, m.wall)
-				if v, exists := m.keys[string(commands[i].Key)]; exists && commands[i].Condition == IfVersion && rapid.Bool().Draw(rt, "the version that is there") {
-					commands[i].ExpectedVersion, _ = hlc.Parse(v.version)
+				m.drawExpected(rt, &commands[i])
+				for j := range commands[i].Operations {
+					m.drawExpected(rt, &commands[i].Operations[j])
 				}
 				want = append(want, m.execute(&commands[i], &wantTold))
 			}
@@ -306,6 +377,13 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 			rt.Fatalf("the machine has %+v; the model has %d keys, %d watches, %d outcomes", l.m.Status(), len(m.keys), len(m.watching), len(m.done))
 		}
 	})
+}
+
+// drawExpected makes the version that a command expects that of the value, now and then.
+func (m *model) drawExpected(t *rapid.T, c *Command) {
+	if v, exists := m.keys[string(c.Key)]; exists && c.Condition == IfVersion && rapid.Bool().Draw(t, "the version that is there") {
+		c.ExpectedVersion, _ = hlc.Parse(v.version)
+	}
 }
 
 // drawVersion draws the version of the log that is in force.

@@ -66,7 +66,7 @@ func (m *Machine) replace(command *Command) Result {
 	for earlier := range restored.dedup.all() {
 		if _, known := m.dedup.find(earlier.id); !known && earlier.expires > m.now {
 			earlier.index = m.index // its own is of another log
-			m.dedup.put(earlier)
+			m.dedup.put(earlier, restored.dedup.replies.of(earlier.id))
 		}
 	}
 	if !m.configured {
@@ -89,7 +89,7 @@ func (m *Machine) postpone(shift int64) {
 	m.dedup = newDedup()
 	for earlier := range before.all() {
 		earlier.expires += shift
-		m.dedup.put(earlier)
+		m.dedup.put(earlier, before.replies.of(earlier.id))
 	}
 	for _, w := range m.watches.ofClient("", true) {
 		later := *w

@@ -83,8 +83,9 @@ const (
 	CodeValue      Code = 5
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
-	CodeNoReply    Code = 8 // not executed and not answered: the refusal must not be shown, or there is no room to remember it
-	CodeKeys       Code = 9 // never in a snapshot
+	CodeNoReply    Code = 8  // not executed and not answered: the refusal must not be shown, or there is no room to remember it
+	CodeKeys       Code = 9  // never in a snapshot
+	CodeReplies    Code = 10 // a transaction took effect
 )
 
 // Result is how one command ended.
@@ -94,8 +95,11 @@ type Result struct {
 	Dialect Dialect   // in which to answer
 	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
 	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. It is not remembered.
-	Value   string    // with CodeValue
-	Page    *KeyPage  // with CodeKeys
+	// Operation is which operation of a transaction, from 0 on, decided an error or that a condition is not met. It is not remembered.
+	Operation uint8
+	Value     string   // with CodeValue
+	Page      *KeyPage // with CodeKeys
+	Replies   []Result // with CodeReplies: those of the operations
 
 	version hlc.Clock
 	hasTime bool

@@ -146,6 +146,15 @@ func TestCommandBeforeAVersion(t *testing.T) {
 			t.Errorf("%+v", same)
 		}
 	}
+	txn := transaction()
+	if before, want := txn.Before(VersionTxn-1), (Command{
+		Kind: KindInvalid, ID: txn.ID, Principal: txn.Principal, Dialect: SDK, Unidentified: true, Error: ErrorUnknownCommand,
+	}); !reflect.DeepEqual(before, want) {
+		t.Errorf("%+v", before)
+	}
+	if same := txn.Before(VersionTxn); !reflect.DeepEqual(same, txn) {
+		t.Errorf("%+v", same)
+	}
 	always := Command{Kind: KindSet, Key: []byte("k")}
 	if same := always.Before(1); !reflect.DeepEqual(same, always) {
 		t.Errorf("%+v", same)

@@ -50,6 +50,7 @@ type Snapshot struct {
 	release func() // of the values
 	watches *btree.BTreeG[*watch]
 	dedup   captured
+	replies *btree.BTreeG[*keptReplies] // of transactions
 	events  []Event
 }
 
@@ -67,6 +68,7 @@ func (m *Machine) Snapshot() *Snapshot {
 		release: release,
 		watches: m.watches.byKey.Copy(),
 		dedup:   m.dedup.capture(),
+		replies: m.dedup.replies.byID.Copy(),
 		events:  m.Unpublished(),
 	}
 }
@@ -124,7 +126,7 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 		return frames.write(sectionWatch, func(b []byte) []byte { return appendWatch(b, w) })
 	})
 	for m := range s.dedup.inOrder() {
-		if !frames.write(sectionMemory, func(b []byte) []byte { return appendMemory(b, m) }) {
+		if !frames.write(sectionMemory, func(b []byte) []byte { return s.appendMemory(b, m) }) {
 			break
 		}
 	}

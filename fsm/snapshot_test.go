@@ -49,6 +49,13 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 		all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
 		l.apply(all, watchingAll("c", "plain"), l.set("p", "changed"))
 	}
+	if version >= VersionTxn {
+		read := Command{Kind: KindGet, Key: []byte("p")}
+		l.apply(Command{
+			Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
+			Operations: []Command{read, del("none"), l.set("plain", "again")},
+		})
+	}
 	l.number++
 	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1})
 	return l
@@ -56,7 +63,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch} {
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
 			l := everythingOf(t, version)
@@ -251,7 +258,10 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
 	everyKey, _ := glob.Compile("k*")
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
-	f.Add(byte(sectionMemory), appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
+	f.Add(byte(sectionMemory), (&Snapshot{}).appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
+	remembered := newReplies()
+	remembered.put(0, &keptReplies{replies: []keptReply{{"v", CodeValue}, {code: CodeOK}}})
+	f.Add(byte(sectionMemory), (&Snapshot{replies: remembered.byID}).appendMemory(nil, &dedupEntry{code: CodeReplies, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
 		m := New()

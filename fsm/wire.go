@@ -69,6 +69,8 @@ type reader struct {
 	kind  protowire.Type
 	err   error
 	names names // of an entry; nil elsewhere
+
+	inOperation bool // the message is an operation of a transaction
 }
 
 // names are the strings of an entry that its commands have in common: a few clients send many commands.

@@ -58,6 +58,7 @@ const (
 	ReplyNull                            // $-1
 	ReplyError                           // -ERR text
 	ReplyPage                            // *1 or *2: the keys of a page
+	ReplyArray                           // *N: the replies to the operations of a transaction
 )
 
 // Reply is what the store answered.
@@ -69,17 +70,15 @@ type Reply struct {
 	// Keys and Next belong to a ReplyPage: slices of the payload. Next is the continuation token, nil on the last page.
 	Keys [][]byte
 	Next []byte
+	// Replies belong to a ReplyArray: none of them is a ReplyPage, a ReplyArray or a ReplyError.
+	Replies []Reply
 }
 
 // ReadReply reads the payload of a reply in either dialect. What is no reply of the store is ErrSyntax.
 func ReadReply(payload []byte) (Reply, error) {
 	switch string(payload) {
-	case "+OK\r\n":
-		return Reply{Kind: ReplyOK}, nil
 	case ":-1\r\n", "-1\r\n":
 		return Reply{Kind: ReplyNotApplied, Integer: -1}, nil
-	case "$-1\r\n":
-		return Reply{Kind: ReplyNull}, nil
 	}
 	if text, ok := bytes.CutPrefix(payload, []byte("-ERR ")); ok {
 		if text, ok = bytes.CutSuffix(text, []byte("\r\n")); ok {
@@ -87,16 +86,48 @@ func ReadReply(payload []byte) (Reply, error) {
 		}
 		return Reply{}, ErrSyntax
 	}
-	if integer, rest, ok := readLength(payload, ':'); ok && len(rest) == 0 {
-		return Reply{Kind: ReplyInteger, Integer: int64(integer)}, nil
-	}
-	if bulk, rest, ok := readBulk(payload); ok && len(rest) == 0 {
-		return Reply{Kind: ReplyBulk, Bulk: bulk}, nil
+	if reply, rest, ok := readOperationReply(payload); ok && len(rest) == 0 {
+		return reply, nil
 	}
 	if keys, next, ok := readPage(payload); ok {
 		return Reply{Kind: ReplyPage, Keys: keys, Next: next}, nil
 	}
+	if replies, ok := readReplies(payload); ok {
+		return Reply{Kind: ReplyArray, Replies: replies}, nil
+	}
 	return Reply{}, ErrSyntax
+}
+
+// readOperationReply reads one reply of those that an operation of a transaction that took effect may have.
+func readOperationReply(payload []byte) (reply Reply, rest []byte, ok bool) {
+	if rest, ok = bytes.CutPrefix(payload, []byte("+OK\r\n")); ok {
+		return Reply{Kind: ReplyOK}, rest, true
+	}
+	if rest, ok = bytes.CutPrefix(payload, []byte("$-1\r\n")); ok {
+		return Reply{Kind: ReplyNull}, rest, true
+	}
+	if integer, rest, ok := readLength(payload, ':'); ok {
+		return Reply{Kind: ReplyInteger, Integer: int64(integer)}, rest, true
+	}
+	bulk, rest, ok := readBulk(payload)
+	return Reply{Kind: ReplyBulk, Bulk: bulk}, rest, ok
+}
+
+// minReplySize is the size of the smallest reply to an operation, ":0\r\n".
+const minReplySize = 4
+
+func readReplies(payload []byte) (replies []Reply, ok bool) {
+	count, rest, ok := readLength(payload, '*')
+	if !ok || count == 0 || count > len(rest)/minReplySize {
+		return nil, false
+	}
+	replies = make([]Reply, count)
+	for i := range replies {
+		if replies[i], rest, ok = readOperationReply(rest); !ok {
+			return nil, false
+		}
+	}
+	return replies, len(rest) == 0
 }
 
 func readPage(payload []byte) (keys [][]byte, next []byte, ok bool) {

@@ -8,6 +8,7 @@ package resp
 import (
 	"bytes"
 	"errors"
+	"iter"
 	"strconv"
 )
 
@@ -15,7 +16,7 @@ import (
 var ErrSyntax = errors.New("syntax error")
 
 // MaxArguments is how many arguments of a request are kept. The longest valid command, SET key value NEX expected PX ms, has
-// seven; a request with more is still read to its end, because a syntax error anywhere in it counts first.
+// seven; a request with more is still read to its end, because a syntax error anywhere in it counts first. All returns all of them.
 const MaxArguments = 8
 
 // minBulkSize is the size of the smallest bulk string, "$0\r\n\r\n".
@@ -25,10 +26,24 @@ const minBulkSize = 6
 type Request struct {
 	Count     int // how many arguments the payload holds, at least 1
 	arguments [MaxArguments][]byte
+	payload   []byte // the arguments as they were read
 }
 
 // Arguments returns the first arguments, at most MaxArguments of Count.
 func (r *Request) Arguments() [][]byte { return r.arguments[:min(r.Count, MaxArguments)] }
+
+// All returns all arguments, with their numbers from 0 on.
+func (r *Request) All() iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		rest := r.payload
+		for i := range r.Count {
+			var argument []byte
+			if argument, rest, _ = readBulk(rest); !yield(i, argument) { // ReadRequest has read it before
+				return
+			}
+		}
+	}
+}
 
 // ReadRequest reads a payload that is one array of at least one bulk string. Anything else is ErrSyntax: other types, inline
 // commands, missing CR or LF, signs, leading zeros, lengths that overflow or pass the end, and bytes after the end.
@@ -38,7 +53,7 @@ func ReadRequest(payload []byte) (Request, error) {
 	if !ok || count == 0 || count > len(rest)/minBulkSize {
 		return Request{}, ErrSyntax
 	}
-	request.Count = count
+	request.Count, request.payload = count, rest
 	for i := range count {
 		var argument []byte
 		if argument, rest, ok = readBulk(rest); !ok {
@@ -92,11 +107,16 @@ func readLength(payload []byte, kind byte) (length int, rest []byte, ok bool) {
 	return int(value), payload[1+end+2:], true
 }
 
+// AppendHeader appends the beginning of an array: its elements follow.
+func AppendHeader(dst []byte, elements int) []byte {
+	dst = append(dst, '*')
+	dst = strconv.AppendInt(dst, int64(elements), 10)
+	return append(dst, '\r', '\n')
+}
+
 // AppendArray appends an array of bulk strings: a request, or a notification.
 func AppendArray[T ~string | ~[]byte](dst []byte, arguments ...T) []byte {
-	dst = append(dst, '*')
-	dst = strconv.AppendInt(dst, int64(len(arguments)), 10)
-	dst = append(dst, '\r', '\n')
+	dst = AppendHeader(dst, len(arguments))
 	for _, argument := range arguments {
 		dst = AppendBulk(dst, argument)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -107,7 +109,7 @@ func TestRepliesAreEncodedAndRead(t *testing.T) {
 			}
 		})
 	}
-	for _, payload := range []string{"", "+ok\r\n", "$4\r\n123\r\n", "$1\r\n1\r\n ", ":x\r\n", ":-2\r\n", "-ERR", "-ERR x", "OK", "*1\r\n$1\r\na\r\n"} {
+	for _, payload := range []string{"", "+ok\r\n", "$4\r\n123\r\n", "$1\r\n1\r\n ", ":x\r\n", ":-2\r\n", "-ERR", "-ERR x", "OK"} {
 		t.Run(payload, func(t *testing.T) {
 			if reply, err := ReadReply([]byte(payload)); !errors.Is(err, ErrSyntax) {
 				t.Errorf("%q: %v, %v", payload, reply, err)
@@ -158,6 +160,7 @@ func FuzzReadReply(f *testing.F) {
 	for _, seed := range []string{"+OK\r\n", "$4\r\n1234\r\n", ":-1\r\n", "-ERR x\r\n", "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n"} {
 		f.Add([]byte(seed))
 	}
+	f.Add([]byte("*3\r\n+OK\r\n$1\r\nv\r\n:1\r\n"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		_, _ = ReadReply(payload)
 		_, _ = ReadNotification(payload)
@@ -186,7 +189,7 @@ func TestPagesOfKeysAreParsed(t *testing.T) {
 		})
 	}
 	for _, payload := range []string{
-		"*0\r\n", "*1\r\n", "*1\r\n$1\r\na\r\n", "*2\r\n*0\r\n", "*2\r\n*0\r\n$0\r\n\r\n", "*3\r\n*0\r\n$1\r\nt\r\n$1\r\nt\r\n",
+		"*0\r\n", "*1\r\n", "*2\r\n*0\r\n", "*2\r\n*0\r\n$0\r\n\r\n", "*3\r\n*0\r\n$1\r\nt\r\n$1\r\nt\r\n",
 		"*1\r\n*1000000000\r\n$1\r\na\r\n", "*1\r\n*1\r\n$1\r\na\r\nx", "*1\r\n*1\r\n:1\r\n",
 	} {
 		t.Run(payload, func(t *testing.T) {
@@ -194,5 +197,45 @@ func TestPagesOfKeysAreParsed(t *testing.T) {
 				t.Errorf("%+v, %v", reply, err)
 			}
 		})
+	}
+}
+
+func TestRepliesOfATransactionAreParsed(t *testing.T) {
+	payload := "*5\r\n+OK\r\n$-1\r\n:1\r\n$0\r\n\r\n$2\r\n\r\n\r\n"
+	reply, err := ReadReply([]byte(payload))
+	want := []Reply{{Kind: ReplyOK}, {Kind: ReplyNull}, {Kind: ReplyInteger, Integer: 1}, {Kind: ReplyBulk, Bulk: []byte{}}, {Kind: ReplyBulk, Bulk: []byte("\r\n")}}
+	if err != nil || reply.Kind != ReplyArray || !reflect.DeepEqual(reply.Replies, want) {
+		t.Errorf("%+v, %v", reply, err)
+	}
+	for _, payload := range []string{
+		"*2\r\n+OK\r\n", "*1\r\n+OK\r\n+OK\r\n", "*1\r\n:-1\r\n", "*1\r\n-ERR x\r\n", "*1\r\n+ok\r\n", "*1000000000\r\n:0\r\n", "*2\r\n:0\r\n*1\r\n:0\r\n",
+	} {
+		t.Run(payload, func(t *testing.T) {
+			if reply, err := ReadReply([]byte(payload)); !errors.Is(err, ErrSyntax) {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+}
+
+// All returns the arguments beyond those that are kept, too.
+func TestAllArgumentsOfARequest(t *testing.T) {
+	var want []string
+	for i := range 100 {
+		want = append(want, fmt.Sprint(i))
+	}
+	request, err := ReadRequest(AppendArray(nil, want...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, argument := range request.All() {
+		if i != len(got) {
+			t.Errorf("argument %d comes as %d", len(got), i)
+		}
+		got = append(got, string(argument))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

@@ -29,6 +29,10 @@ func (p *proposal) size() int {
 	for i := range c.Principal.Attributes {
 		size += len(c.Principal.Attributes[i].Name) + len(c.Principal.Attributes[i].Value)
 	}
+	for i := range c.Operations {
+		operation := &c.Operations[i]
+		size += overhead + len(operation.Key) + len(operation.Value) + len(operation.Expected) + len(operation.ExpectedVersion.NodeID)
+	}
 	for i := range c.Rejected {
 		size += overhead + len(c.Rejected[i].ClientID)
 	}

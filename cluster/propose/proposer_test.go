@@ -37,8 +37,9 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 	p := proposal{command: fsm.Command{
 		Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big),
 		Timestamp: hlc.Timestamp{NodeID: big}, Token: hlc.Timestamp{NodeID: big},
-		Principal: policy.Principal{ClientID: big, Username: big, Attributes: []policy.Attribute{{Name: big, Value: big}}},
-		Rejected:  []fsm.Rejection{{ClientID: big}},
+		Principal:  policy.Principal{ClientID: big, Username: big, Attributes: []policy.Attribute{{Name: big, Value: big}}},
+		Rejected:   []fsm.Rejection{{ClientID: big}},
+		Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte(big), Value: []byte(big), Expected: []byte(big), ExpectedVersion: hlc.Timestamp{NodeID: big}}},
 	}}
 	encoded := len(fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{p.command}}))
 	if size := p.size(); size < encoded-200 || size > encoded+1000 {

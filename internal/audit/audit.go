@@ -46,21 +46,23 @@ var ErrHangs = errors.New("the audit log hangs")
 
 // Record is one line.
 type Record struct {
-	// Term and Index are those of the log entry, Position is that of the command in it. Together they order all records, on every member.
-	Term     uint64    `json:"term"`
-	Index    uint64    `json:"index"`
-	Position int       `json:"position"`
-	Member   string    `json:"member"`
-	Time     time.Time `json:"time"` // when this member applied it
-	Command  string    `json:"command"`
-	ClientID string    `json:"clientId,omitempty"`
-	Username string    `json:"username,omitempty"`
-	Key      string    `json:"key,omitempty"`
-	KeyBytes string    `json:"keyBase64,omitempty"` // of a key that is no text
-	KeyHash  string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
-	Outcome  string    `json:"outcome"`             // "done" or "not authorized"
-	Rule     uint16    `json:"rule,omitempty"`      // of the policy, from 1 on
-	Version  string    `json:"version,omitempty"`   // of the value that was written or deleted
+	// Term and Index are those of the log entry, Position is that of the command in it, and Operation that of the operation of a transaction, from
+	// 1 on. Together they order all records, on every member.
+	Term      uint64    `json:"term"`
+	Index     uint64    `json:"index"`
+	Position  int       `json:"position"`
+	Operation int       `json:"operation,omitempty"`
+	Member    string    `json:"member"`
+	Time      time.Time `json:"time"` // when this member applied it
+	Command   string    `json:"command"`
+	ClientID  string    `json:"clientId,omitempty"`
+	Username  string    `json:"username,omitempty"`
+	Key       string    `json:"key,omitempty"`
+	KeyBytes  string    `json:"keyBase64,omitempty"` // of a key that is no text
+	KeyHash   string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
+	Outcome   string    `json:"outcome"`             // "done" or "not authorized"
+	Rule      uint16    `json:"rule,omitempty"`      // of the policy, from 1 on
+	Version   string    `json:"version,omitempty"`   // of the value that was written or deleted
 }
 
 // maxName is how many bytes of a key, client id or user name are written; longer ones are written by their SHA-256, so that no client decides
@@ -75,12 +77,14 @@ type Log struct {
 
 // place orders records. The log after a restore of old data repeats indexes, in a later term.
 type place struct {
-	term, index uint64
-	position    int
+	term, index         uint64
+	position, operation int
 }
 
+func (r *Record) place() place { return place{r.Term, r.Index, r.Position, r.Operation} }
+
 func (p place) before(other place) bool {
-	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position)) < 0
+	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position), cmp.Compare(p.operation, other.operation)) < 0
 }
 
 // Open opens the log, and goes on behind its last lines.
@@ -110,23 +114,43 @@ func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 		return
 	}
 	for i := range outcome.Commands {
-		record, ok := recordOf(&outcome.Commands[i], &outcome.Results[i])
-		if !ok {
+		command, result, at := &outcome.Commands[i], &outcome.Results[i], place{outcome.Term, outcome.Index, i, 0}
+		if command.Kind != fsm.KindTxn {
+			l.applied(at, command, result)
 			continue
 		}
-		journal := l.changes
-		if record.Outcome == outcomeDenied {
-			journal = l.denials
+		for j := range command.Operations {
+			at.operation = j + 1
+			switch {
+			case result.Repeat:
+			case result.Code == fsm.CodeReplies:
+				l.applied(at, &command.Operations[j], &result.Replies[j])
+			case int(result.Operation) == j:
+				l.applied(at, &command.Operations[j], result)
+			}
 		}
-		if !journal.last.before(place{outcome.Term, outcome.Index, i}) { // the log is applied again after a restart
-			continue
-		}
-		record.Term, record.Index, record.Position, record.Member, record.Time = outcome.Term, outcome.Index, i, l.config.Member, l.config.Wall()
-		if journal == l.denials {
-			l.tryAdd(record)
-		} else {
-			l.add(record)
-		}
+	}
+}
+
+// applied takes the result of a command, or of an operation of a transaction.
+func (l *Log) applied(at place, command *fsm.Command, result *fsm.Result) {
+	record, ok := recordOf(command, result)
+	if !ok {
+		return
+	}
+	journal := l.changes
+	if record.Outcome == outcomeDenied {
+		journal = l.denials
+	}
+	if !journal.last.before(at) { // the log is applied again after a restart
+		return
+	}
+	record.Term, record.Index, record.Position, record.Operation = at.term, at.index, at.position, at.operation
+	record.Member, record.Time = l.config.Member, l.config.Wall()
+	if journal == l.denials {
+		l.tryAdd(record)
+	} else {
+		l.add(record)
 	}
 }
 

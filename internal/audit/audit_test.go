@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,6 +108,56 @@ func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	}
 }
 
+// Each change of a transaction is recorded, with its number in it, and of one that was denied the operation that was. After a crash between two lines
+// the rest is written when the log is applied again.
+func TestOperationsOfATransactionAreRecorded(t *testing.T) {
+	c := config(t)
+	l := open(t, c)
+	done := fsm.Result{Code: fsm.CodeReplies, Replies: []fsm.Result{{Code: fsm.CodeOK, Rule: 2}, {Code: fsm.CodeValue}, {Code: fsm.CodeMissing}, {Code: fsm.CodeOK, Rule: 1}}}
+	transaction := func(keys ...string) (txn fsm.Command) {
+		txn.Kind = fsm.KindTxn
+		for _, key := range keys {
+			txn.Operations = append(txn.Operations, set(key))
+		}
+		txn.Operations[1].Kind = fsm.KindGet
+		return txn
+	}
+	l.Applied(outcome(1, done, transaction("a", "b", "c", "d")))
+	l.Applied(outcome(2, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorNotAuthorized, Operation: 2}, transaction("a", "b", "c", "d")))
+	l.Applied(outcome(3, fsm.Result{Code: fsm.CodeNotApplied, Operation: 3}, transaction("a", "b", "c", "d")))
+	repeated := done
+	repeated.Repeat = true
+	l.Applied(outcome(4, repeated, transaction("a", "b", "c", "d")))
+	closeLog(t, l)
+	check := func() {
+		t.Helper()
+		at := time.UnixMilli(1_000).UTC()
+		want := []Record{
+			{Term: 1, Index: 1, Operation: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "a", Outcome: "done", Rule: 2},
+			{Term: 1, Index: 1, Operation: 4, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "d", Outcome: "done", Rule: 1},
+		}
+		if found := records(t, c.File); !slices.Equal(found, want) {
+			t.Errorf("%+v", found)
+		}
+	}
+	check()
+	denials := records(t, c.File+".denied")
+	if len(denials) != 1 || denials[0].Index != 2 || denials[0].Operation != 3 || denials[0].Key != "c" {
+		t.Errorf("%+v", denials)
+	}
+	lines, err := os.ReadFile(c.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.File, lines[:bytes.IndexByte(lines, '\n')+1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, c)
+	l.Applied(outcome(1, done, transaction("a", "b", "c", "d")))
+	closeLog(t, l)
+	check()
+}
+
 // Denials, however many and however long their keys, push no change out.
 func TestDenialsPushNoChangeOut(t *testing.T) {
 	c := config(t)
@@ -193,7 +244,7 @@ func TestRotationLosesNoLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, c)
-	if l.changes.last != (place{1, 100, 0}) {
+	if l.changes.last != (place{1, 100, 0, 0}) {
 		t.Errorf("the last place is %+v", l.changes.last)
 	}
 	closeLog(t, l)
@@ -246,7 +297,7 @@ func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = open(t, c)
-	if l.changes.last != (place{1, 1, 0}) {
+	if l.changes.last != (place{1, 1, 0, 0}) {
 		t.Errorf("the last place is %+v", l.changes.last)
 	}
 	closeLog(t, l)
@@ -295,7 +346,7 @@ func TestBrokenLinesAreSkipped(t *testing.T) {
 			}
 			_ = file.Close()
 			l = open(t, c)
-			if l.changes.last != (place{1, 1, 0}) {
+			if l.changes.last != (place{1, 1, 0, 0}) {
 				t.Errorf("%+v", l.changes.last)
 			}
 			closeLog(t, l)

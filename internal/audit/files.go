@@ -50,7 +50,7 @@ func openFiles(config Config) (*files, place, error) {
 	if last.Member != config.Member {
 		return f, place{}, nil
 	}
-	return f, place{last.Term, last.Index, last.Position}, nil
+	return f, last.place(), nil
 }
 
 func (f *files) name(number int) string { return fmt.Sprintf("%s.%d", f.config.File, number) }

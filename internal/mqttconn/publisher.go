@@ -156,6 +156,9 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 	return keepAlive, nil
 }
 
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.
+func (p *Publisher) MaxPacket() int { return p.maxPacket }
+
 // Publish puts a message on the wire, with the next Flush at the latest; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
 // done is called exactly once, with the PUBACK's reason, or with an error when the connection ended before one came: then the
 // message may or may not have been published. done must not block. The context bounds only the wait for a packet id: while the broker does

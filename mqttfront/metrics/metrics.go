@@ -119,11 +119,12 @@ const (
 	commandVDel
 	commandKeyNotify
 	commandScan
+	commandTxn
 	commands
 )
 
 func commandNames() [commands]string {
-	return [commands]string{"invalid", "set", "get", "del", "vdel", "keynotify", "scan"}
+	return [commands]string{"invalid", "set", "get", "del", "vdel", "keynotify", "scan", "txn"}
 }
 
 func commandOf(kind fsm.Kind) int {
@@ -140,6 +141,8 @@ func commandOf(kind fsm.Kind) int {
 		return commandKeyNotify
 	case fsm.KindScan:
 		return commandScan
+	case fsm.KindTxn:
+		return commandTxn
 	default:
 		return commandInvalid
 	}
@@ -160,7 +163,7 @@ func outcomeNames() [outcomes]string {
 
 func outcomeOf(result *fsm.Result) int {
 	switch result.Code {
-	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue, fsm.CodeKeys:
+	case fsm.CodeOK, fsm.CodeDeleted, fsm.CodeValue, fsm.CodeKeys, fsm.CodeReplies:
 		return outcomeDone
 	case fsm.CodeNotApplied:
 		return outcomeNotApplied

@@ -22,6 +22,7 @@ func TestAnsweredCountsByCommandAndOutcome(t *testing.T) {
 		"a DEL of nothing":      {fsm.KindDel, fsm.CodeMissing, "del", "missing"},
 		"a VDEL":                {fsm.KindVDel, fsm.CodeDeleted, "vdel", "done"},
 		"the end of a watch":    {fsm.KindKeyNotifyStop, fsm.CodeOK, "keynotify", "done"},
+		"a transaction":         {fsm.KindTxn, fsm.CodeReplies, "txn", "done"},
 		"what cannot be parsed": {0, fsm.CodeError, "invalid", "error"},
 		"without a reply":       {fsm.KindSet, fsm.CodeNoReply, "set", "dropped"},
 	} {

@@ -173,6 +173,6 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	r.Relayed = flags&flagElsewhere != 0
 	r.awaitsReport = flags&flagAwaits != 0
 	r.Read = r.Command.Kind.IsRead()
-	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation)
+	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation) + len(r.Command.Operations)*fsm.OperationOverhead
 	return r, nil
 }

@@ -23,6 +23,7 @@ type connection struct {
 	queue     *queue
 
 	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
+	maxPacket atomic.Int64 // of the latest network connection, in bytes; 0 before the first
 
 	// notified are the clients with a notification in the current TLS record. Owned by the goroutine that publishes.
 	notified map[string]struct{}
@@ -46,6 +47,7 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			began = time.Now()
 			c.downSince.Store(0)
+			c.maxPacket.Store(int64(publisher.MaxPacket()))
 			if c.requeue(blamed) {
 				delay = c.config.BackoffMin // the output that ended the connection is gone
 			}

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"hash/fnv"
+	"math"
 	"sync"
 	"time"
 
@@ -62,6 +63,17 @@ func (c *Connections) Close() {
 	c.stop()
 	c.work.Wait()
 	c.closed()
+}
+
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts, as far as is known; math.MaxInt64 if no limit is known.
+func (c *Connections) MaxPacket() int64 {
+	least := int64(math.MaxInt64)
+	for _, connection := range c.all {
+		if size := connection.maxPacket.Load(); size > 0 {
+			least = min(least, size)
+		}
+	}
+	return least
 }
 
 // Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up because of it: the

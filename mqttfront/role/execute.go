@@ -1,6 +1,8 @@
 package role
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"holdfast/fsm"
@@ -74,6 +76,9 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		command = command.Before(l.known.version)
+		if command.Kind == fsm.KindTxn {
+			l.prepareTxnLocked(&command, r)
+		}
 		l.stripOversizeLocked(&command)
 	}
 	l.pending.BeginWrite(r)
@@ -114,6 +119,21 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 	if int64(len(command.Key)) > l.known.limits.KeyBytes ||
 		int64(len(command.Value)) > l.known.limits.ValueBytes || int64(len(command.Expected)) > l.known.limits.ValueBytes {
 		command.Key, command.Value, command.Expected, command.Oversize = nil, nil, nil, true
+	}
+}
+
+// replyFields is how many bytes the packet of a reply has beyond its payload, its topic and the Correlation Data, at most.
+const replyFields = 256
+
+// prepareTxnLocked clears what is oversize in the operations of a TXN, and bounds its reply by what the broker accepts: a reply that could not be
+// delivered must not be one of a transaction that took effect.
+func (l *Leader) prepareTxnLocked(command *fsm.Command, r *pending.Request) {
+	command.Operations = slices.Clone(command.Operations) // the request keeps its own
+	for i := range command.Operations {
+		l.stripOversizeLocked(&command.Operations[i])
+	}
+	if most := l.sender.MaxPacket(); most < math.MaxInt64 {
+		command.MaxReply = max(1, most-int64(len(r.ResponseTopic)+len(r.Correlation)+replyFields))
 	}
 }
 

@@ -1,8 +1,10 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -100,9 +102,10 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 
 // fakeOutbox keeps what a leader sends.
 type fakeOutbox struct {
-	leader  *Leader
-	full    bool // and gives everything up
-	outputs []*publish.Output
+	leader    *Leader
+	full      bool  // and gives everything up
+	maxPacket int64 // 0 is no limit
+	outputs   []*publish.Output
 }
 
 func (o *fakeOutbox) Send(_ string, output *publish.Output) (givenUp []*publish.Output) {
@@ -112,6 +115,8 @@ func (o *fakeOutbox) Send(_ string, output *publish.Output) (givenUp []*publish.
 	o.outputs = append(o.outputs, output)
 	return nil
 }
+
+func (o *fakeOutbox) MaxPacket() int64 { return cmp.Or(o.maxPacket, math.MaxInt64) }
 
 // deliver publishes all that was sent.
 func (o *fakeOutbox) deliver() {

@@ -8,10 +8,12 @@ import (
 	"holdfast/mqttfront/publish"
 )
 
-// Sender queues what a leader publishes.
+// Sender queues what a leader publishes. It is safe for concurrent use.
 type Sender interface {
 	// Send queues an output on the connection on which its client receives everything, and returns the outputs that are given up because of it.
 	Send(client string, o *publish.Output) (givenUp []*publish.Output)
+	// MaxPacket returns the size in bytes of the largest packet that the broker accepts, as far as is known; math.MaxInt64 if no limit is known.
+	MaxPacket() int64
 }
 
 // Leader is the role of a node while it serves: it executes and answers requests. It is a publish.Handler. All methods are safe for concurrent use.

@@ -220,6 +220,9 @@ func TestNewOptionsWaitForAllMembers(t *testing.T) {
 			fsm.Command{Kind: fsm.KindDel, Condition: fsm.IfVersion},
 			fsm.ErrorArguments,
 		},
+		"TXN": {
+			resp.AppendArray(nil, "TXN", array("SET", "k", "v")), fsm.VersionTxn, fsm.Command{Kind: fsm.KindTxn}, fsm.ErrorUnknownCommand,
+		},
 		"KEYNOTIFY GLOB":      {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotify, Pattern: true}, fsm.ErrorSyntax},
 		"KEYNOTIFY GLOB STOP": {resp.AppendArray(nil, "KEYNOTIFY", "k*", "GLOB", "STOP"), fsm.VersionPatternWatch, fsm.Command{Kind: fsm.KindKeyNotifyStop, Pattern: true}, fsm.ErrorArguments},
 	} {
@@ -237,6 +240,59 @@ func TestNewOptionsWaitForAllMembers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func array(arguments ...string) string { return string(resp.AppendArray(nil, arguments...)) }
+
+// What exceeds a limit does not go into the log. The request keeps it: another leader may know other limits. The reply is bounded by what the broker
+// accepts.
+func TestTransactionIsBoundedBeforeTheLog(t *testing.T) {
+	f, s := newNode(t)
+	settings := fsm.DefaultSettings()
+	settings.Limits.ValueBytes = 10
+	f.Applied(&fsm.EntryOutcome{Index: 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Version: fsm.VersionTxn}}, Results: make([]fsm.Result, 1)}, nil)
+	o := serve(f)
+	o.maxPacket = 1000
+	f.Applied(&fsm.EntryOutcome{Index: 2, Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}}, Results: make([]fsm.Result, 1)}, nil)
+	arrive(f, array("TXN", array("SET", "a", "short"), array("SET", "b", "much too long"), array("GET", "c")), "0123456789abcdef")
+	if len(s.proposed) != 1 {
+		t.Fatalf("%d commands are proposed", len(s.proposed))
+	}
+	got, request := s.proposed[0], s.tags[0].(*pending.Request)
+	if string(got.Operations[0].Value) != "short" || !got.Operations[1].Oversize || got.Operations[1].Value != nil || got.Operations[2].Oversize {
+		t.Errorf("%+v is proposed", got.Operations)
+	}
+	if kept := request.Command.Operations[1]; string(kept.Value) != "much too long" || kept.Oversize {
+		t.Errorf("the request has %+v", kept)
+	}
+	if want := 1000 - int64(len(request.ResponseTopic)+16+replyFields); got.MaxReply != want {
+		t.Errorf("the reply may have %d bytes, want %d", got.MaxReply, want)
+	}
+	f.Applied(&fsm.EntryOutcome{Index: 3, Commands: s.proposed, Results: []fsm.Result{{
+		Code: fsm.CodeReplies, Replies: []fsm.Result{{Code: fsm.CodeOK}, {Code: fsm.CodeDeleted}, {Code: fsm.CodeValue, Value: "v"}, {Code: fsm.CodeNull}, {Code: fsm.CodeMissing}},
+	}}}, s.tags)
+	if len(o.outputs) != 1 || string(o.outputs[0].Encode(time.Now()).Payload) != "*5\r\n+OK\r\n:1\r\n$1\r\nv\r\n$-1\r\n:0\r\n" {
+		t.Errorf("%d replies", len(o.outputs))
+	}
+}
+
+// replyFields is enough for the longest that a reply has beyond its payload, its topic and the Correlation Data.
+func TestReplyFieldsCoverTheFieldsOfAReply(t *testing.T) {
+	m := fsm.New()
+	entry := func(number uint64, command fsm.Command) *fsm.EntryOutcome {
+		outcome, err := m.Apply(number+1, 1, fsm.AppendEntry(nil, &fsm.Entry{Term: min(number, 1), Number: number, Wall: 1 << 62, Commands: []fsm.Command{command}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome
+	}
+	entry(0, fsm.Command{Kind: fsm.KindLeaderStart})
+	outcome := entry(1, fsm.Command{Kind: fsm.KindTxn, Operations: []fsm.Command{{Kind: fsm.KindSet, Key: []byte("k")}}})
+	r := wire.Request{ResponseTopic: "t", Correlation: []byte("c")}
+	encoded := mqttconn.AppendPublish(nil, wire.EncodeReply(&r, time.Now().Add(time.Hour), &outcome.Results[0], time.Now()))
+	if fields := len(encoded) - len("*1\r\n+OK\r\n") - 2; fields > replyFields-10 {
+		t.Errorf("%d bytes of a reply are neither payload, topic nor Correlation Data", fields)
 	}
 }
 

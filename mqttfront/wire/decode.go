@@ -111,6 +111,7 @@ func (d *Decoder) decodeCommand(message *paho.Publish, p *properties, publisherQ
 		return VerdictAnswer
 	}
 	r.Read = r.Command.Kind.IsRead()
+	r.Size += len(r.Command.Operations) * fsm.OperationOverhead
 	addTimes(&r.Command, p)
 	r.Command.Unidentified = d.Identity.ClientIDProperty != "" && p.trustedID == ""
 	return VerdictExecute
@@ -126,8 +127,26 @@ func messageSize(message *paho.Publish) int {
 }
 
 // addTimes reads the timestamp and the fencing token of commands that use them. A SET without a timestamp, and a malformed or repeated
-// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides.
+// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides. The operations of a TXN have the errors of
+// their own commands.
 func addTimes(command *fsm.Command, p *properties) {
+	if command.Kind != fsm.KindTxn {
+		addTimesOf(command, p)
+		return
+	}
+	for i := range command.Operations {
+		operation := &command.Operations[i]
+		addTimesOf(operation, p)
+		if operation.Kind == fsm.KindSet {
+			command.Timestamp = operation.Timestamp
+		}
+		if operation.Kind != fsm.KindGet && operation.Kind != fsm.KindInvalid {
+			command.Token = operation.Token
+		}
+	}
+}
+
+func addTimesOf(command *fsm.Command, p *properties) {
 	fail := func(code fsm.ErrorCode) {
 		if command.LateError == fsm.NoError {
 			command.LateError = code

@@ -11,15 +11,18 @@ import (
 )
 
 // ParsePayload reads a command from the payload of a request. If the payload is an error under every setting, Kind stays 0 and Error is set. If it is
-// an error only while verbs and options are case sensitive, CaseError is set as well: the setting is replicated, so the state machine decides. What
-// the strict grammar accepts, the lenient one reads alike. So the lenient one is tried only if the strict one fails.
-func ParsePayload(payload []byte, command *fsm.Command) {
+// an error only while verbs and options are case sensitive, CaseError is set as well: the setting is replicated, so the state machine decides.
+func ParsePayload(payload []byte, command *fsm.Command) { parsePayload(payload, command, false) }
+
+// parsePayload is ParsePayload, of an operation of a transaction or of a command by itself. What the strict grammar accepts, the lenient one reads
+// alike. So the lenient one is tried only if the strict one fails.
+func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	request, err := resp.ReadRequest(payload)
 	if err != nil {
 		command.Error = fsm.ErrorSyntax
 		return
 	}
-	strict, lenient := grammar{}, grammar{foldCase: true}
+	strict, lenient := grammar{operation: operation}, grammar{operation: operation, foldCase: true}
 	first := strict.parse(&request, command)
 	if first == fsm.NoError {
 		return
@@ -37,8 +40,8 @@ func ParsePayload(payload []byte, command *fsm.Command) {
 	}
 }
 
-// grammar reads the arguments of a request.
-type grammar struct{ foldCase bool }
+// grammar reads the arguments of a request, or of an operation of a transaction.
+type grammar struct{ operation, foldCase bool }
 
 func (g grammar) is(argument []byte, word string) bool {
 	if !g.foldCase {
@@ -58,44 +61,55 @@ func (g grammar) is(argument []byte, word string) bool {
 	return true
 }
 
+// verb returns the kind of a command, and how many arguments it takes with its verb.
+func (g grammar) verb(request *resp.Request) (kind fsm.Kind, least, most int) {
+	arguments := request.Arguments()
+	word := arguments[0]
+	switch {
+	case g.is(word, "GET"):
+		return fsm.KindGet, 2, 2
+	case g.is(word, "SET"):
+		return fsm.KindSet, 3, request.Count
+	case g.is(word, "DEL"):
+		if request.Count == 4 && g.is(arguments[2], "IFVER") {
+			return fsm.KindDel, 2, 4
+		}
+		return fsm.KindDel, 2, 2
+	case g.is(word, "VDEL"):
+		return fsm.KindVDel, 3, 3
+	case g.operation: // the others are no operations
+	case g.is(word, "KEYNOTIFY"):
+		if request.Count == 4 && g.is(arguments[2], "GLOB") {
+			return fsm.KindKeyNotify, 2, 4
+		}
+		return fsm.KindKeyNotify, 2, 3
+	case g.is(word, "SCAN"):
+		return fsm.KindScan, 2, 3
+	case g.is(word, "TXN"):
+		return fsm.KindTxn, 2, 1 + fsm.MaxOperations
+	}
+	return 0, 0, 0
+}
+
 // parse checks, in this order: the command, the number of arguments, the length of the key, the options.
 func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCode {
-	arguments := request.Arguments()
-	verb := arguments[0]
-	least, most := 2, 2
-	kind := fsm.Kind(0)
-	switch {
-	case g.is(verb, "GET"):
-		kind = fsm.KindGet
-	case g.is(verb, "SET"):
-		kind, least, most = fsm.KindSet, 3, request.Count
-	case g.is(verb, "DEL"):
-		kind = fsm.KindDel
-		if request.Count == 4 && g.is(arguments[2], "IFVER") {
-			most = 4
-		}
-	case g.is(verb, "VDEL"):
-		kind, least, most = fsm.KindVDel, 3, 3
-	case g.is(verb, "KEYNOTIFY"):
-		kind, most = fsm.KindKeyNotify, 3
-		if request.Count == 4 && g.is(arguments[2], "GLOB") {
-			most = 4
-		}
-	case g.is(verb, "SCAN"):
-		kind, most = fsm.KindScan, 3
-	default:
+	kind, least, most := g.verb(request)
+	if kind == 0 {
 		return fsm.ErrorUnknownCommand
 	}
 	if request.Count < least || request.Count > most {
 		return fsm.ErrorArguments
 	}
-	if kind == fsm.KindScan {
+	arguments := request.Arguments()
+	switch {
+	case kind == fsm.KindScan:
 		return parseScan(arguments[1:], command)
-	}
-	if kind == fsm.KindKeyNotify && request.Count > 2 && g.is(arguments[2], "GLOB") {
+	case kind == fsm.KindTxn:
+		parseOperations(request, command)
+		return fsm.NoError
+	case kind == fsm.KindKeyNotify && request.Count > 2 && g.is(arguments[2], "GLOB"):
 		return g.parsePatternWatch(arguments, command)
-	}
-	if len(arguments[1]) == 0 {
+	case len(arguments[1]) == 0:
 		return fsm.ErrorEmptyKey
 	}
 	command.Kind, command.Key = kind, arguments[1]
@@ -122,6 +136,21 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 		}
 	}
 	return fsm.NoError
+}
+
+// parseOperations reads the operations of a TXN. One that is an error is part of the transaction all the same: the state machine decides which error
+// comes first.
+func parseOperations(request *resp.Request, command *fsm.Command) {
+	command.Kind, command.Operations = fsm.KindTxn, make([]fsm.Command, request.Count-1)
+	for i, argument := range request.All() {
+		if i == 0 {
+			continue // the verb
+		}
+		operation := &command.Operations[i-1]
+		if parsePayload(argument, operation, true); operation.Error != fsm.NoError {
+			*operation = fsm.Command{Kind: fsm.KindInvalid, CaseError: operation.CaseError, Error: operation.Error}
+		}
+	}
 }
 
 // parseScan reads a pattern and, if there is one, a continuation token. The state machine decides whether the token is valid: an error that only SCAN

@@ -2,6 +2,8 @@ package wire
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"holdfast/fsm"
+	"holdfast/hlc"
 	"holdfast/resp"
 )
 
@@ -78,7 +81,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 
 // A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
-	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "GLOB", "glob", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore"})
+	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "GLOB", "glob", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore", "TXN", "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "*2\r\n$3\r\nget\r\n$1\r\nk\r\n"})
 	rapid.Check(t, func(t *rapid.T) {
 		arguments := rapid.SliceOfN(word, 1, 8).Draw(t, "arguments")
 		request, err := resp.ReadRequest(resp.AppendArray(nil, arguments...))
@@ -128,8 +131,75 @@ func TestLongPatternIsLeftOut(t *testing.T) {
 	}
 }
 
+// The operations of a transaction are commands of their own, each with its error. Only four commands are operations.
+func TestOperationsOfATransactionAreParsed(t *testing.T) {
+	array := func(arguments ...string) string { return string(resp.AppendArray(nil, arguments...)) }
+	for name, test := range map[string]struct {
+		operation string
+		want      fsm.Command
+	}{
+		"SET":             {array("SET", "k", "v", "NEX", "e", "PX", "5"), fsm.Command{Kind: fsm.KindSet, Key: []byte("k"), Value: []byte("v"), Condition: fsm.IfAbsentOrEqual, Expected: []byte("e"), TTL: 5}},
+		"DEL":             {array("DEL", "k", "IFVER", "1:2:n"), fsm.Command{Kind: fsm.KindDel, Key: []byte("k"), Condition: fsm.IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, Counter: 2, NodeID: "n"}}},
+		"VDEL":            {array("VDEL", "k", "v"), fsm.Command{Kind: fsm.KindVDel, Key: []byte("k"), Value: []byte("v")}},
+		"GET":             {array("GET", "k"), fsm.Command{Kind: fsm.KindGet, Key: []byte("k")}},
+		"get":             {array("get", "k"), fsm.Command{Kind: fsm.KindGet, Key: []byte("k"), CaseError: fsm.ErrorUnknownCommand}},
+		"SCAN":            {array("SCAN", "*"), fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorUnknownCommand}},
+		"KEYNOTIFY":       {array("KEYNOTIFY", "k"), fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorUnknownCommand}},
+		"TXN":             {array("TXN", array("GET", "k")), fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorUnknownCommand}},
+		"get of two":      {array("get", "k", "l"), fsm.Command{Kind: fsm.KindInvalid, CaseError: fsm.ErrorUnknownCommand, Error: fsm.ErrorArguments}},
+		"a bad option":    {array("SET", "k", "v", "IFVER", "1:2:n", "NX"), fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorSyntax}},
+		"not an array":    {"GET k", fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorSyntax}},
+		"something after": {array("GET", "k") + "x", fsm.Command{Kind: fsm.KindInvalid, Error: fsm.ErrorSyntax}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var command fsm.Command
+			ParsePayload(resp.AppendArray(nil, "TXN", array("GET", "other"), test.operation), &command)
+			if command.Kind != fsm.KindTxn || len(command.Operations) != 2 || !reflect.DeepEqual(command.Operations[1], test.want) {
+				t.Errorf("%+v", command.Operations)
+			}
+		})
+	}
+	for _, count := range []int{0, 1, fsm.MaxOperations, fsm.MaxOperations + 1} {
+		var command fsm.Command
+		ParsePayload(resp.AppendArray(nil, append([]string{"txn"}, slices.Repeat([]string{array("GET", "k")}, count)...)...), &command)
+		if valid := count > 0 && count <= fsm.MaxOperations; valid != (command.Kind == fsm.KindTxn) || valid != (command.Error == fsm.NoError) || command.CaseError != fsm.ErrorUnknownCommand {
+			t.Errorf("%d operations: kind %d, errors %d and %d", count, command.Kind, command.CaseError, command.Error)
+		}
+	}
+}
+
+// A transaction has the times of a command, and each operation the errors of them that its own command has.
+func TestTimesOfATransaction(t *testing.T) {
+	var command fsm.Command
+	ParsePayload(resp.AppendArray(nil, "TXN",
+		string(resp.AppendArray(nil, "SET", "s", "v")), string(resp.AppendArray(nil, "DEL", "d")), string(resp.AppendArray(nil, "GET", "g"))), &command)
+	for name, test := range map[string]struct {
+		properties properties
+		late       []fsm.ErrorCode
+	}{
+		"both":                {properties{timestamp: "1:0:n", timestamps: 1, token: "2:0:m", tokens: 1}, []fsm.ErrorCode{0, 0, 0}},
+		"no timestamp":        {properties{token: "2:0:m", tokens: 1}, []fsm.ErrorCode{fsm.ErrorMissingTimestamp, 0, 0}},
+		"a malformed token":   {properties{timestamp: "1:0:n", timestamps: 1, token: "2", tokens: 1}, []fsm.ErrorCode{fsm.ErrorMalformedTimestamp, fsm.ErrorMalformedTimestamp, 0}},
+		"the timestamp twice": {properties{timestamp: "1:0:n", timestamps: 2}, []fsm.ErrorCode{fsm.ErrorMalformedTimestamp, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			timed := command
+			timed.Operations = slices.Clone(command.Operations)
+			addTimes(&timed, &test.properties)
+			for i, want := range test.late {
+				if got := timed.Operations[i].LateError; got != want {
+					t.Errorf("operation %d: error %d, want %d", i+1, got, want)
+				}
+			}
+			if name == "both" && (timed.Timestamp.Wall != 1 || timed.Token.Wall != 2) {
+				t.Errorf("%+v", timed)
+			}
+		})
+	}
+}
+
 func FuzzParsePayload(f *testing.F) {
-	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"KEYNOTIFY", "k*", "GLOB"}, {"keynotify", "k*", "glob", "stop"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, {"SET", "k", "v", "IFVER", "1:2:S", "NX"}, {"set", "k", "v", "ifver", "1:2:S", "nx"}} {
+	for _, arguments := range [][]string{{"SET", "k", "v", "NEX", "PX", "PX", "5"}, {"get", "k"}, {"KEYNOTIFY", "k", "STOP"}, {"KEYNOTIFY", "k*", "GLOB"}, {"keynotify", "k*", "glob", "stop"}, {"SCAN", "a*[b-d]", "token"}, {"SET", "k", "v", "IFVER", "1:2:StateStore", "PX", "5"}, {"SET", "k", "v", "IFVER", "1:2:S", "NX"}, {"set", "k", "v", "ifver", "1:2:S", "nx"}, {"TXN", "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n", "*2\r\n$3\r\nGET\r\n$1\r\nl\r\n", "*1\r\n"}} {
 		f.Add(resp.AppendArray(nil, arguments...))
 	}
 	f.Add([]byte("*1000000000\r\n"))

@@ -89,6 +89,12 @@ func appendResult(dst []byte, result *fsm.Result) []byte {
 		return resp.AppendNull(dst)
 	case fsm.CodeKeys:
 		return resp.AppendPage(dst, result.Page.Keys, result.Page.Next)
+	case fsm.CodeReplies:
+		dst = resp.AppendHeader(dst, len(result.Replies))
+		for i := range result.Replies {
+			dst = appendResult(dst, &result.Replies[i])
+		}
+		return dst
 	default:
 		return resp.AppendError(dst, result.Error.Text())
 	}

@@ -1,0 +1,157 @@
+package fsm
+
+import "holdfast/hlc"
+
+// MaxOperations is how many operations a transaction may have. Result.Operation has room for their numbers.
+const MaxOperations = 128
+
+// OperationOverhead is the memory that an operation of a transaction needs beyond its bytes, approximately, in bytes.
+const OperationOverhead = 512
+
+// ownFields returns the operation of a transaction without what inherit gives it.
+func (c *Command) ownFields() Command {
+	own := *c
+	own.Principal.ClientID, own.Principal.Username, own.Principal.Attributes = "", "", nil
+	own.Dialect, own.Timestamp, own.Token, own.Unidentified = Documented, hlc.Timestamp{}, hlc.Timestamp{}, false
+	return own
+}
+
+// inherit gives the operations of a transaction the fields that they have in common with it.
+func (c *Command) inherit() {
+	for i := range c.Operations {
+		operation := &c.Operations[i]
+		operation.Principal, operation.Dialect, operation.Unidentified = c.Principal, c.Dialect, c.Unidentified
+		operation.Timestamp, operation.Token = c.Timestamp, c.Token
+	}
+}
+
+// operation reads an operation of a transaction.
+func (r *reader) operation() (c Command) {
+	if r.inOperation { // an operation has none
+		r.fail(ErrDamaged)
+		return c
+	}
+	inner := r.enter()
+	inner.inOperation = true
+	readCommand(&inner, &c)
+	if !c.Kind.isWrite() && c.Kind != KindGet && c.Kind != KindInvalid {
+		inner.fail(ErrDamaged)
+	}
+	r.leave(&inner)
+	return c
+}
+
+// isWrite reports whether a command of the kind changes its key.
+func (k Kind) isWrite() bool { return k == KindSet || k == KindDel || k == KindVDel }
+
+// transact runs a transaction: all of its operations, or none. Every check of every operation is made against the state before the transaction. An
+// operation that is refused decides before one whose condition is not met.
+func (m *Machine) transact(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
+	result, operations := &outcome.Results[position], command.Operations
+	if len(operations) == 0 || len(operations) > MaxOperations {
+		result.fail(ErrorArguments)
+		return
+	}
+	if m.collide(operations) {
+		result.fail(ErrorSyntax)
+		return
+	}
+	replies, found := make([]Result, len(operations)), make([]*record, len(operations))
+	unmet := -1
+	var total growth
+	for i := range operations {
+		found[i] = m.check(position, &operations[i], outcome, &replies[i])
+		switch {
+		case replies[i].Code == CodeError:
+			*result = replies[i]
+			result.Operation = uint8(i)
+			return
+		case replies[i].Code == CodeNotApplied && unmet < 0:
+			unmet = i
+		case replies[i].Code == CodeNone:
+			g := growthOf(&operations[i], found[i])
+			total.keys += g.keys
+			total.bytes += g.bytes
+		}
+	}
+	switch values, size := replySize(replies); {
+	case unmet >= 0:
+		*result = replies[unmet]
+		result.Operation = uint8(unmet)
+		return
+	case m.exceedsQuota(total, storageLow) || values > max(maxReplyValues, m.settings.Limits.ValueBytes):
+		result.fail(ErrorQuota)
+		return
+	case command.MaxReply > 0 && size > command.MaxReply:
+		result.fail(ErrorReplyTooLarge)
+		return
+	}
+	result.Code, result.Replies = CodeReplies, replies
+	for i := range operations {
+		if replies[i].Code != CodeNone {
+			continue
+		}
+		m.change(position, &operations[i], found[i], outcome, &replies[i])
+		if replies[i].Code == CodeOK { // each version is greater than the one before
+			result.version, result.hasTime = replies[i].version, true
+		}
+	}
+}
+
+// check makes all checks of an operation but the quota. The result stays without a code if the operation is to change found, the record of its
+// key.
+func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
+	result.Dialect = m.settings.dialect(operation.Dialect)
+	if code := m.checkRequest(operation, &result.Rule); code != NoError {
+		result.fail(code)
+		return nil
+	}
+	switch {
+	case operation.Kind == KindGet:
+		*result = m.Read(operation)
+	case operation.Kind.isWrite():
+		return m.checkKey(position, operation, outcome, result)
+	default: // KindInvalid always has an error
+		result.fail(ErrorSyntax)
+	}
+	return nil
+}
+
+// collide reports whether two operations write the same key, or one reads what another writes. Operations that are refused, or that exceed a limit,
+// have no key here.
+func (m *Machine) collide(operations []Command) bool {
+	written := make(map[string]bool, len(operations))
+	for i := range operations {
+		if key := string(operations[i].Key); m.names(&operations[i]) && operations[i].Kind.isWrite() {
+			if written[key] {
+				return true
+			}
+			written[key] = true
+		}
+	}
+	for i := range operations {
+		if operations[i].Kind == KindGet && m.names(&operations[i]) && written[string(operations[i].Key)] {
+			return true
+		}
+	}
+	return false
+}
+
+// names reports whether an operation is a command with a key under the settings in force.
+func (m *Machine) names(operation *Command) bool {
+	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
+}
+
+// maxReplyValues is how many bytes the values have together that a transaction reads, at most, if the longest value is not longer.
+const maxReplyValues = 256 << 10
+
+// replyOverhead is how many bytes an operation's reply has beyond a value, at most: "$", ten digits and two line ends.
+const replyOverhead = 15
+
+// replySize returns how many bytes the values in a transaction's reply have, and the payload of the reply, at most.
+func replySize(replies []Result) (values, payload int64) {
+	for i := range replies {
+		values += int64(len(replies[i].Value))
+	}
+	return values, values + int64(replyOverhead*(1+len(replies)))
+}
