@@ -1,4 +1,4 @@
-// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Keys, Watch, Follow and Lock against a Holdfast cluster,
+// Package client speaks the state store protocol over MQTT 5: Get, Set, Del, VDel, Txn, Keys, Watch, Follow and Lock against a Holdfast cluster,
 // through an MQTT 5 broker.
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent

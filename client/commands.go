@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"time"
 
 	"holdfast/hlc"
@@ -19,7 +18,8 @@ type Version = hlc.Timestamp
 // ParseVersion reads the text form of a version.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
-// Option changes how a command is executed. Set takes every option. Del takes Fence and IfVersion, VDel takes Fence; they ignore the others.
+// Option changes how a command is executed. Set takes every option. Del takes Fence and IfVersion, VDel takes Fence; they ignore the others. An
+// operation of a transaction takes those of its command.
 type Option func(*options)
 
 type options struct {
@@ -77,28 +77,8 @@ func collect(list []Option) (o options) {
 
 // Set stores a value and returns its version. The error is a *NotAppliedError when the condition was not met.
 func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
-	o := collect(list)
-	arguments := [][]byte{[]byte("SET"), []byte(key), value}
-	if o.err != nil {
-		return Version{}, o.err
-	}
-	if o.expires && o.ttl <= 0 {
-		return Version{}, fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotExecuted, o.ttl)
-	}
-	if o.expires { // before NEX, after which it could be taken for an expected value
-		ms := o.ttl / time.Millisecond
-		if o.ttl%time.Millisecond > 0 {
-			ms++
-		}
-		arguments = append(arguments, []byte("PX"), strconv.AppendInt(nil, int64(ms), 10))
-	}
-	for _, word := range o.condition {
-		arguments = append(arguments, []byte(word))
-	}
-	if o.expected != nil {
-		arguments = append(arguments, o.expected)
-	}
-	a, err := c.do(ctx, o.token, arguments...)
+	set := OpSet(key, value, list...)
+	a, err := c.doOp(ctx, &set)
 	if err != nil {
 		return Version{}, err
 	}
@@ -114,7 +94,8 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, list ...Opti
 
 // Get returns a value and its version. The error is ErrNotFound when the key does not exist.
 func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
-	a, err := c.do(ctx, Version{}, []byte("GET"), []byte(key))
+	get := OpGet(key)
+	a, err := c.doOp(ctx, &get)
 	if err != nil {
 		return nil, Version{}, err
 	}
@@ -179,25 +160,17 @@ func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 // Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none, or a *NotAppliedError when
 // IfVersion is not met.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
-	o := collect(list)
-	if o.err != nil {
-		return Version{}, o.err
-	}
-	arguments := [][]byte{[]byte("DEL"), []byte(key)}
-	if len(o.condition) == 2 { // IFVER
-		arguments = append(arguments, []byte(o.condition[0]), []byte(o.condition[1]))
-	}
-	return c.remove(ctx, o.token, arguments...)
+	return c.remove(ctx, OpDel(key, list...))
 }
 
 // VDel deletes a key if it has the value. The error is a *NotAppliedError when it has another, ErrNotFound when it does not
 // exist.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
-	return c.remove(ctx, collect(list).token, []byte("VDEL"), []byte(key), value)
+	return c.remove(ctx, OpVDel(key, value, list...))
 }
 
-func (c *Client) remove(ctx context.Context, token Version, arguments ...[]byte) (Version, error) {
-	a, err := c.do(ctx, token, arguments...)
+func (c *Client) remove(ctx context.Context, op Op) (Version, error) {
+	a, err := c.doOp(ctx, &op)
 	switch {
 	case err != nil:
 		return Version{}, err

@@ -34,6 +34,43 @@ func Example() {
 	// true
 }
 
+// Change a recipe on all machines of a line at one moment, under the token of a lock: a holder that lost it changes nothing.
+func ExampleClient_Txn() {
+	ctx := context.Background()
+	store, err := client.Connect(ctx, client.Config{Addresses: []string{broker}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = store.Close() }()
+
+	lock, err := store.Lock(ctx, "line-8/lock", time.Minute)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = lock.Unlock(ctx) }()
+	draft, err := store.Set(ctx, "line-8/draft", []byte("copper, 2mm"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fence := client.Fence(lock.Token())
+	result, err := store.Txn(ctx,
+		client.OpSet("line-8/press/recipe", []byte("copper"), fence),
+		client.OpSet("line-8/saw/recipe", []byte("2mm"), fence),
+		client.OpDel("line-8/draft", client.IfVersion(draft), fence), // only if nobody has changed it since
+		client.OpGet("line-8/operator"),
+	)
+	if err != nil {
+		fmt.Println(err) // errors.Is(err, client.ErrNotApplied): nothing has changed
+		return
+	}
+	fmt.Println("draft deleted:", result.Results[2].Found, "· operator known:", result.Results[3].Found)
+	// Output:
+	// draft deleted: true · operator known: false
+}
+
 // A watcher sees every change, an expiry too.
 func ExampleClient_Watch() {
 	ctx := context.Background()

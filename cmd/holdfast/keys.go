@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"holdfast/client"
 )
@@ -108,13 +109,13 @@ func (f *fence) options(command *cobra.Command) ([]client.Option, error) {
 // ifVersion is the flag of a condition on the version.
 type ifVersion struct{ text string }
 
-func (v *ifVersion) add(command *cobra.Command) {
-	command.Flags().StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
+func (v *ifVersion) add(flags *pflag.FlagSet) {
+	flags.StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
 }
 
 // options returns the option, if the flag is given. An empty version, as of a variable that is not set, is an error: the command would be unconditional.
-func (v *ifVersion) options(command *cobra.Command) ([]client.Option, error) {
-	if !command.Flags().Changed("if-version") {
+func (v *ifVersion) options(flags *pflag.FlagSet) ([]client.Option, error) {
+	if !flags.Changed("if-version") {
 		return nil, nil
 	}
 	version, err := client.ParseVersion(v.text)
@@ -124,13 +125,53 @@ func (v *ifVersion) options(command *cobra.Command) ([]client.Option, error) {
 	return []client.Option{client.IfVersion(version)}, nil
 }
 
+// setFlags are the flags of set that change the command: its condition and its expiry.
+type setFlags struct {
+	version ifVersion
+	nx      bool
+	nex     string
+	px      time.Duration
+}
+
+func (s *setFlags) add(flags *pflag.FlagSet) {
+	s.version.add(flags)
+	flags.BoolVar(&s.nx, "nx", false, "only if the key does not exist")
+	flags.StringVar(&s.nex, "nex", "", "only if the key does not exist or has this `value`; without a value: the new one")
+	flags.Lookup("nex").NoOptDefVal = sameValue
+	flags.DurationVar(&s.px, "px", 0, "the key goes away after this `time`, such as 1500ms or 10s")
+}
+
+func (s *setFlags) options(flags *pflag.FlagSet) ([]client.Option, error) {
+	options, err := s.version.options(flags)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.nx && flags.Changed("nex"):
+		return nil, usagef("--nx and --nex exclude each other")
+	case len(options) > 0 && (s.nx || flags.Changed("nex")):
+		return nil, usagef("--if-version excludes --nx and --nex")
+	case s.nx:
+		options = append(options, client.IfAbsent())
+	case flags.Changed("nex") && s.nex == sameValue:
+		options = append(options, client.IfAbsentOrSame())
+	case flags.Changed("nex"):
+		options = append(options, client.IfAbsentOrEqual([]byte(s.nex)))
+	}
+	if flags.Changed("px") {
+		if s.px < time.Millisecond {
+			return nil, usagef("--px is %v: must be at least 1ms", s.px)
+		}
+		options = append(options, client.Expire(s.px))
+	}
+	return options, nil
+}
+
 func newSet() *cobra.Command {
 	var c connection
 	var f fence
-	var v ifVersion
-	var nx bool
-	var nex, file string
-	var px time.Duration
+	var change setFlags
+	var file string
 	command := &cobra.Command{
 		Use:   "set KEY [VALUE]",
 		Short: "Store a value",
@@ -147,41 +188,18 @@ func newSet() *cobra.Command {
 	}
 	c.add(command)
 	f.add(command)
-	v.add(command)
-	flags := command.Flags()
-	flags.BoolVar(&nx, "nx", false, "only if the key does not exist")
-	flags.StringVar(&nex, "nex", "", "only if the key does not exist or has this `value`; without a value: the new one")
-	flags.Lookup("nex").NoOptDefVal = sameValue
-	flags.DurationVar(&px, "px", 0, "the key goes away after this `time`, such as 1500ms or 10s")
-	flags.StringVar(&file, "file", "", "`file` with the value; - is the standard input")
+	change.add(command.Flags())
+	command.Flags().StringVar(&file, "file", "", "`file` with the value; - is the standard input")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		options, err := f.options(command)
 		if err != nil {
 			return err
 		}
-		condition, err := v.options(command)
+		more, err := change.options(command.Flags())
 		if err != nil {
 			return err
 		}
-		options = append(options, condition...)
-		switch {
-		case nx && flags.Changed("nex"):
-			return usagef("--nx and --nex exclude each other")
-		case len(condition) > 0 && (nx || flags.Changed("nex")):
-			return usagef("--if-version excludes --nx and --nex")
-		case nx:
-			options = append(options, client.IfAbsent())
-		case flags.Changed("nex") && nex == sameValue:
-			options = append(options, client.IfAbsentOrSame())
-		case flags.Changed("nex"):
-			options = append(options, client.IfAbsentOrEqual([]byte(nex)))
-		}
-		if flags.Changed("px") {
-			if px < time.Millisecond {
-				return usagef("--px is %v: must be at least 1ms", px)
-			}
-			options = append(options, client.Expire(px))
-		}
+		options = append(options, more...)
 		value, err := readValue(command.Context(), command.InOrStdin(), arguments[1:], file)
 		if err != nil {
 			return err
@@ -228,13 +246,13 @@ func newDel() *cobra.Command {
 	var command *cobra.Command
 	command = newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n  holdfast del lines/7/recipe --if-version 1696374425000:1:StateStore", cobra.ExactArgs(1),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
-			condition, err := v.options(command)
+			condition, err := v.options(command.Flags())
 			if err != nil {
 				return client.Version{}, err
 			}
 			return store.Del(ctx, arguments[0], append(options, condition...)...)
 		})
-	v.add(command)
+	v.add(command.Flags())
 	return command
 }
 

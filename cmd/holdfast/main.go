@@ -42,7 +42,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
-		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, KEYNOTIFY, SCAN over MQTT 5 request/response) as a Raft\n" +
+		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, TXN, KEYNOTIFY, SCAN over MQTT 5 request/response) as a Raft\n" +
 			"cluster\n" +
 			"behind an MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
 		Example:       "  holdfast dev\n  holdfast set greeting hello",
@@ -55,7 +55,7 @@ func newRoot() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use:"}, &cobra.Group{ID: "operate", Title: "Operate:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"run":     {newDev(), newServer(), newBroker(), newConfig()},
-		"use":     {newGet(), newSet(), newDel(), newVDel(), newScan(), newWatch(), newLock(), newBench()},
+		"use":     {newGet(), newSet(), newDel(), newVDel(), newTxn(), newScan(), newWatch(), newLock(), newBench()},
 		"operate": {newHealth(), newStatus(), newRaft(), newKeys(), newWatches(), newSBOM()},
 	} {
 		for _, command := range commands {

@@ -52,9 +52,14 @@ func (c *connection) printKey(out io.Writer, key string) error {
 	if c.output == "json" {
 		return printJSON(out, key)
 	}
-	if quoted := strconv.Quote(key); quoted[1:len(quoted)-1] != key {
-		key = quoted
-	}
-	_, err := fmt.Fprintln(out, key)
+	_, err := fmt.Fprintln(out, printable(key))
 	return err
+}
+
+// printable returns a text as it is, or as a Go string if it has characters that do not print.
+func printable(text string) string {
+	if quoted := strconv.Quote(text); quoted[1:len(quoted)-1] != text {
+		return quoted
+	}
+	return text
 }
