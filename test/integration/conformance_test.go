@@ -47,6 +47,7 @@ func sdk(more ...string) []string { return append([]string{"__protVer", "1.0"}, 
 // ahead is a timestamp that many milliseconds in the future.
 func ahead(ms int64) string { return fmt.Sprintf("%d:0:tester", time.Now().UnixMilli()+ms) }
 
+// rows returns the rows of the commands that every store of the protocol has.
 func rows() []row {
 	return []row{
 		// §2: SET, GET, DEL, VDEL
@@ -172,32 +173,6 @@ func rows() []row {
 		{name: "the token is gone with the key", payload: array("SET", "f", "4"), want: "+OK\r\n", ts: "new"},
 		{name: "DEL with a token on a key without", payload: array("DEL", "f"), want: ":1\r\n", properties: []string{"__ft", "1:0:A"}, ts: "stored"},
 
-		// §11: SCAN. The literal bytes are those that the protocol's Rust library sends and parses.
-		{name: "SCAN of nothing", payload: "*2\r\n$4\r\nSCAN\r\n$6\r\nscan/*\r\n", want: "*1\r\n*0\r\n", ts: "none"},
-		{name: "SET scan/b", payload: array("SET", "scan/b", "1"), want: "+OK\r\n"},
-		{name: "SET scan/a", payload: array("SET", "scan/a", "1"), want: "+OK\r\n"},
-		{name: "SET scan/é", payload: array("SET", "scan/é", "1"), want: "+OK\r\n"},
-		{name: "SET scan/ and a byte that is no UTF-8", payload: array("SET", "scan/\xff", "1"), want: "+OK\r\n"},
-		{name: "SET scan/b/[*]", payload: array("SET", "scan/b/[*]", "1"), want: "+OK\r\n"},
-		{name: "SCAN", payload: "*2\r\n$4\r\nSCAN\r\n$6\r\nscan/*\r\n", want: "*1\r\n*4\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n$10\r\nscan/b/[*]\r\n$7\r\nscan/é\r\n", ts: "none"},
-		{name: "SCAN, sdk", payload: array("SCAN", "scan/?"), want: "*1\r\n*3\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n$7\r\nscan/é\r\n", ts: "none", properties: sdk()},
-		{name: "SCAN of a class", payload: array("SCAN", "scan/[!b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$7\r\nscan/é\r\n"},
-		{name: "SCAN of a range", payload: array("SCAN", "scan/[a-b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n"},
-		{name: "SCAN of the characters themselves", payload: array("SCAN", "*[[][*]]"), want: "*1\r\n*1\r\n$10\r\nscan/b/[*]\r\n"},
-		{name: "SCAN of a literal", payload: array("SCAN", "scan/a"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n"},
-		{name: "SCAN of what is no UTF-8", payload: array("SCAN", "scan/\xff"), want: "*1\r\n*0\r\n"},
-		{name: "SCAN ignores __ts and __ft", payload: array("SCAN", "scan/a"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n", ts: "none", properties: []string{"__ts", "x", "__ft", "x"}},
-		{name: "SCAN alone", payload: array("SCAN"), want: errArguments},
-		{name: "SCAN of three", payload: array("SCAN", "*", "x", "y"), want: errArguments},
-		{name: "SCAN of an empty pattern", payload: array("SCAN", ""), want: errSyntax},
-		{name: "SCAN of an unclosed class", payload: array("SCAN", "a["), want: errSyntax},
-		{name: "SCAN of an empty class", payload: array("SCAN", "a[]"), want: errSyntax},
-		{name: "SCAN with an empty token", payload: array("SCAN", "*", ""), want: errToken, ts: "none"},
-		{name: "SCAN with a token of another store", payload: array("SCAN", "*", "0"), want: errToken},
-		{name: "the longest pattern", payload: array("SCAN", strings.Repeat("k", 1024)), want: "*1\r\n*0\r\n"},
-		{name: "a pattern that is too long", payload: array("SCAN", strings.Repeat("k", 1025)), want: errQuota},
-		{name: "scan in lower case", payload: array("scan", "*"), want: errUnknown},
-
 		// §9: KEYNOTIFY, without changes
 		{name: "STOP of nothing", payload: array("KEYNOTIFY", "w", "STOP"), want: ":0\r\n", ts: "none"},
 		{name: "KEYNOTIFY", payload: array("KEYNOTIFY", "w"), want: "+OK\r\n", ts: "none"},
@@ -206,23 +181,6 @@ func rows() []row {
 		{name: "KEYNOTIFY ignores __ts and __ft", payload: array("KEYNOTIFY", "w"), want: "+OK\r\n", properties: []string{"__ts", "x", "__ft", "x"}},
 		{name: "STOP", payload: array("KEYNOTIFY", "w", "STOP"), want: "+OK\r\n", ts: "none"},
 		{name: "STOP again", payload: array("KEYNOTIFY", "w", "STOP"), want: ":0\r\n"},
-
-		// KEYNOTIFY GLOB, without changes
-		{name: "GLOB STOP of nothing", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n", ts: "none"},
-		{name: "GLOB", payload: "*3\r\n$9\r\nKEYNOTIFY\r\n$2\r\nw*\r\n$4\r\nGLOB\r\n", want: "+OK\r\n", ts: "none"},
-		{name: "GLOB again", payload: array("KEYNOTIFY", "w*", "GLOB"), want: "+OK\r\n"},
-		{name: "GLOB ignores __ts and __ft", payload: array("KEYNOTIFY", "w*", "GLOB"), want: "+OK\r\n", properties: []string{"__ts", "x", "__ft", "x"}},
-		{name: "STOP of the key of that name", payload: array("KEYNOTIFY", "w*", "STOP"), want: ":0\r\n"},
-		{name: "GLOB STOP", payload: "*4\r\n$9\r\nKEYNOTIFY\r\n$2\r\nw*\r\n$4\r\nGLOB\r\n$4\r\nSTOP\r\n", want: "+OK\r\n", ts: "none"},
-		{name: "GLOB STOP again", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n"},
-		{name: "GLOB with an option that it has not", payload: array("KEYNOTIFY", "w*", "GLOB", "GET"), want: errSyntax},
-		{name: "GLOB of five", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP", "x"), want: errArguments},
-		{name: "GLOB of an empty pattern", payload: array("KEYNOTIFY", "", "GLOB"), want: errSyntax},
-		{name: "GLOB of an unclosed class", payload: array("KEYNOTIFY", "a[", "GLOB"), want: errSyntax},
-		{name: "GLOB STOP of an empty class", payload: array("KEYNOTIFY", "a[]", "GLOB", "STOP"), want: errSyntax},
-		{name: "GLOB of the longest pattern", payload: array("KEYNOTIFY", strings.Repeat("k", 1024), "GLOB"), want: "+OK\r\n"},
-		{name: "GLOB of a pattern that is too long", payload: array("KEYNOTIFY", strings.Repeat("k", 1025), "GLOB"), want: errQuota},
-		{name: "glob in lower case", payload: array("KEYNOTIFY", "w*", "glob"), want: errSyntax},
 	}
 }
 
@@ -241,7 +199,7 @@ func syntaxErrors() []string {
 func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		p := connect(t, target, "tester", false)
-		list := rows()
+		list := slices.Concat(rows(), extensionRows())
 		for _, payload := range syntaxErrors() {
 			list = append(list, row{name: fmt.Sprintf("syntax error %.30q", payload), payload: payload, want: errSyntax, ts: "none"})
 		}

@@ -43,6 +43,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		}
 		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), errSyntax)
 		must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB", "STOP")}), errArguments)
+		must(t, watcher.call(request{payload: array("TXN", array("SET", "upgraded", "txn")), properties: []string{"__ts", now()}}), errUnknown)
 		if code, _ := s.stop(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
@@ -63,6 +64,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		t.Errorf("SCAN after the upgrade: code %d, %q", code, out)
 	}
 	must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), "+OK\r\n")
+	must(t, watcher.call(request{payload: array("TXN", array("GET", "upgraded")), properties: []string{"__ts", now()}}), "*1\r\n$-1\r\n")
 	l.stop()
 	l.check(t, broker.address)
 }
