@@ -48,14 +48,22 @@ type Findings struct {
 	Expected, Repeated int
 	// Checked is how many keys were held against the model; Undecided are those that took too long.
 	Checked, Undecided int
+	// Sums is how many times all accounts of a bank were read at once.
+	Sums int
 	// Scans is how many scans were checked, Pages how many pages they had.
 	Scans, Pages int
 	// Contested is how often two clients believed to hold a lock at the same time.
 	Contested int
 	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
 	Ordered, Complete bool
-	// Picture is of the first key that no order explains.
-	Picture *porcupine.LinearizationInfo
+	// picture is of the first keys that no order explains; nil if there are none.
+	picture *picture
+}
+
+// picture is what porcupine draws of operations.
+type picture struct {
+	model porcupine.Model
+	info  porcupine.LinearizationInfo
 }
 
 type judge struct {
@@ -106,6 +114,7 @@ func Check(h *History, conditions Conditions) *Findings {
 	j.checkNotes()
 	j.checkScans()
 	j.checkLinearizable()
+	j.checkBanks()
 	return &j.findings
 }
 
@@ -123,8 +132,10 @@ func (j *judge) checkErrors() {
 		if !o.Known || o.Reply.Kind != resp.ReplyError {
 			continue
 		}
-		if o.Verb == Set && o.Value != "" && !o.Late {
-			refused[o.Value] = o
+		for _, set := range o.sets() {
+			if set.Value != "" && !o.Late {
+				refused[set.Value] = o
+			}
 		}
 		explained := false
 		switch o.Reply.Error {
@@ -144,8 +155,8 @@ func (j *judge) checkErrors() {
 		}
 	}
 	for _, o := range j.history.Ops {
-		if o.Known && o.Reply.Kind == resp.ReplyBulk {
-			if r := refused[string(o.Reply.Bulk)]; r != nil && r.Value != r.Client { // a lock's value is its client's id, so it does not identify one SET
+		for _, value := range read(&o.Reply) {
+			if r := refused[value]; r != nil && r.Value != r.Client { // a lock's value is its client's id, so it does not identify one SET
 				j.violation("effect after an error", "%s was seen by %s", r, o)
 			}
 		}
@@ -179,7 +190,7 @@ func (j *judge) checkVersions() {
 	given := make(map[hlc.Timestamp]*Op)
 	var sets []*Op
 	for _, o := range j.history.Ops {
-		if o.Verb != Set || !o.Applied() {
+		if len(o.sets()) == 0 || !o.Applied() {
 			continue
 		}
 		sets = append(sets, o)
@@ -187,7 +198,7 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if family(o.Key) != "lock" && o.Value != "" && !o.Late { // one operation alone writes this value
+		if o.Verb == Set && family(o.Key) != "lock" && o.Value != "" && !o.Late { // one operation alone writes this value
 			versions[o.Value] = o.Version
 		}
 	}
@@ -346,20 +357,25 @@ func (j *judge) checkLinearizable() {
 		ops := slices.DeleteFunc(slices.Clone(keys[key]), func(o *Op) bool {
 			return o.Verb == Notify || o.Verb == Stop || o.Anonymous && o.Verb != Get
 		})
-		j.findings.Checked++
-		result, info := linearizable(ops, j.conditions.Patience)
-		switch result {
-		case porcupine.Illegal:
-			var lines []string
-			for _, o := range ops {
-				lines = append(lines, o.String())
-			}
-			j.violation("linearizability", "no order of the operations on %s explains them:\n    %s", key, strings.Join(lines, "\n    "))
-			if j.findings.Picture == nil {
-				j.findings.Picture = &info
-			}
-		case porcupine.Unknown:
-			j.findings.Undecided++
+		j.checkOrderExists(registerModel(), key, ops)
+	}
+}
+
+// checkOrderExists: there is one order of operations that explains every reply.
+func (j *judge) checkOrderExists(model porcupine.Model, key string, ops []*Op) {
+	j.findings.Checked++
+	result, info := linearizable(model, ops, j.conditions.Patience)
+	switch result {
+	case porcupine.Illegal:
+		var lines []string
+		for _, o := range ops {
+			lines = append(lines, o.String())
 		}
+		j.violation("linearizability", "no order of the operations on %s explains them:\n    %s", key, strings.Join(lines, "\n    "))
+		if j.findings.picture == nil {
+			j.findings.picture = &picture{model, info}
+		}
+	case porcupine.Unknown:
+		j.findings.Undecided++
 	}
 }

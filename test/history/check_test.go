@@ -88,9 +88,94 @@ func histories() map[string][]*Op {
 			with(op("a", Set, "brief/1", "x", 0, 1, "OK", 1), func(o *Op) { o.TTL = time.Second }), with(op("a", Get, "brief/1", "", 60, 61, "x", 1), final),
 		},
 		"odd reply": {op("a", Set, "r/1", "x", 0, 1, "ERR something else", 0)},
+		"transaction": {
+			bankOp("a", 0, 1, "OK", sets("100 a")), bankOp("b", 2, 3, "read 100 a,100 a,100 a,90 b", gets()),
+		},
 		"notifications": {
 			op("a", Notify, "watched/1", "", 0, 1, "OK", 0), op("b", Set, "watched/1", "x", 2, 3, "OK", 1),
 		},
+	}
+}
+
+// bankOp returns a transaction on a bank. A reply of "OK" is that to SETs, "read" is before the values that GETs read, with commas between them.
+func bankOp(client string, call, replied float64, reply string, parts []Op) *Op {
+	o := op(client, Txn, "bank/0", "", call, replied, reply, 0)
+	o.Parts = parts
+	values, isRead := strings.CutPrefix(reply, "read ")
+	switch {
+	case reply == "OK":
+		o.Reply = resp.Reply{Kind: resp.ReplyArray, Replies: slices.Repeat([]resp.Reply{{Kind: resp.ReplyOK}}, len(parts))}
+		o.Version = version(int64(call) + 1)
+	case isRead:
+		o.Reply = resp.Reply{Kind: resp.ReplyArray}
+		for _, value := range strings.Split(values, ",") {
+			one := resp.Reply{Kind: resp.ReplyBulk, Bulk: []byte(value)}
+			if value == "nil" {
+				one = resp.Reply{Kind: resp.ReplyNull}
+			}
+			o.Reply.Replies = append(o.Reply.Replies, one)
+		}
+	}
+	return o
+}
+
+// sets are the SETs that open a bank with one value in all accounts.
+func sets(value string) (parts []Op) {
+	for n := range BankAccounts {
+		parts = append(parts, Op{Verb: Set, Key: fmt.Sprintf("bank/0/%d", n), Value: value, Condition: NX})
+	}
+	return parts
+}
+
+// gets are the GETs of all accounts.
+func gets() (parts []Op) {
+	for n := range BankAccounts {
+		parts = append(parts, Op{Verb: Get, Key: fmt.Sprintf("bank/0/%d", n)})
+	}
+	return parts
+}
+
+// move is a transfer from account 0 to account 1, of which it expects the values.
+func move(from, to, newFrom, newTo string) []Op {
+	return []Op{
+		{Verb: Set, Key: "bank/0/0", Value: newFrom, Condition: NEX, Expected: from}, {Verb: Set, Key: "bank/0/1", Value: newTo, Condition: NEX, Expected: to},
+	}
+}
+
+// Transactions on a bank take effect as a whole, in some order that explains all replies.
+func TestTransactionsOfABankAreOrdered(t *testing.T) {
+	open := bankOp("a", 0, 1, "OK", sets("100 a"))
+	moved := bankOp("b", 2, 3, "OK", move("100 a", "100 a", "90 b", "110 b"))
+	for name, test := range map[string]struct {
+		ops    []*Op
+		broken string
+	}{
+		"read before it is opened":       {[]*Op{bankOp("b", -2, -1, "read nil,nil,nil,nil", gets()), open}, ""},
+		"read after a transfer":          {[]*Op{open, moved, bankOp("c", 4, 5, "read 90 b,110 b,100 a,100 a", gets())}, ""},
+		"read beside a transfer":         {[]*Op{open, moved, bankOp("c", 2, 5, "read 100 a,100 a,100 a,100 a", gets())}, ""},
+		"a part of a transfer is seen":   {[]*Op{open, moved, bankOp("c", 2, 5, "read 90 b,100 a,100 a,100 a", gets())}, "transaction"},
+		"a part of it is seen by GETs":   {[]*Op{open, moved, op("c", Get, "bank/0/0", "", 2, 3, "90 b", 0), op("c", Get, "bank/0/1", "", 4, 5, "100 a", 0)}, "linearizability"},
+		"a transfer is forgotten":        {[]*Op{open, moved, bankOp("c", 4, 5, "read 100 a,100 a,100 a,100 a", gets())}, "linearizability"},
+		"a part of the bank is open":     {[]*Op{open, bankOp("c", 0, 5, "read 100 a,nil,100 a,100 a", gets())}, "transaction"},
+		"a condition was not met":        {[]*Op{open, moved, bankOp("c", 4, 5, "-1", move("100 a", "110 b", "80 c", "120 c"))}, ""},
+		"a condition was met":            {[]*Op{open, moved, bankOp("c", 4, 5, "-1", move("90 b", "110 b", "80 c", "120 c"))}, "linearizability"},
+		"both of two transfers":          {[]*Op{open, moved, bankOp("c", 2, 3, "OK", move("100 a", "100 a", "80 c", "120 c"))}, "linearizability"},
+		"an unknown transfer was seen":   {[]*Op{open, bankOp("c", 2, 0, "?", move("100 a", "100 a", "80 c", "120 c")), bankOp("b", 4, 5, "read 80 c,120 c,100 a,100 a", gets())}, ""},
+		"one without effect was seen":    {[]*Op{open, bankOp("c", 2, 3, "-1", move("x", "100 a", "80 c", "120 c")), bankOp("b", 4, 5, "read 80 c,120 c,100 a,100 a", gets())}, "linearizability"},
+		"one that was refused was seen":  {[]*Op{open, bankOp("c", 2, 3, "ERR "+errorOverloaded, move("100 a", "100 a", "80 c", "120 c")), op("b", Get, "bank/0/1", "", 4, 5, "120 c", 0)}, "effect after an error"},
+		"a copy has other replies":       {[]*Op{open, with(bankOp("b", 2, 3, "read 100 a,100 a,100 a,100 a", gets()), func(o *Op) { o.Again = []Repeat{{Payload: "other"}} })}, "exactly once"},
+		"a SET beside, of what it wrote": {[]*Op{open, moved, with(op("c", Set, "bank/0/0", "90 c", 4, 5, "OK", 5), func(o *Op) { o.Condition, o.Expected = IfVer, "90 b" })}, ""},
+		"a SET beside, of what was":      {[]*Op{open, moved, with(op("c", Set, "bank/0/0", "100 c", 4, 5, "OK", 5), func(o *Op) { o.Condition, o.Expected = IfVer, "100 a" })}, "linearizability"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var found []string
+			for _, v := range Check(history(test.ops), conditions()).Violations {
+				found = append(found, v.Check)
+			}
+			if test.broken == "" && len(found) > 0 || test.broken != "" && !slices.Contains(found, test.broken) {
+				t.Errorf("found %q", found)
+			}
+		})
 	}
 }
 
@@ -325,6 +410,30 @@ func TestUnknownOutcomeGoesOnAsAnotherProcessInEDN(t *testing.T) {
 {:index 1, :process 1, :type :invoke, :f :txn, :value [[:r "p/1" nil]], :time 1000000000}
 {:index 2, :process 0, :type :ok, :f :txn, :value [[:w "p/1" "x"]], :time 2000000000}
 {:index 3, :process 1, :type :ok, :f :txn, :value [[:r "p/1" "x"]], :time 3000000000}
+`
+	if elle.String() != want {
+		t.Errorf("%s", elle.String())
+	}
+}
+
+// Transactions are written as Elle's: what was read and written, and a condition as a read.
+func TestTransactionsInEDN(t *testing.T) {
+	h := history([]*Op{
+		bankOp("a", 0, 1, "OK", sets("100 a")[:2]), bankOp("a", 2, 3, "-1", move("100 a", "100 b", "90 c", "110 c")),
+		bankOp("a", 4, 5, "read 100 a,nil", gets()[:2]), op("a", Get, "bank/0/0", "", 6, 7, "100 a", 1), op("b", Get, "r/1", "", 6, 7, "x", 1),
+	})
+	var elle strings.Builder
+	if err := h.WriteElleTransactions(&elle); err != nil {
+		t.Fatal(err)
+	}
+	want := `{:index 0, :process 0, :type :invoke, :f :txn, :value [[:r "bank/0/0" nil] [:w "bank/0/0" "100 a"] [:r "bank/0/1" nil] [:w "bank/0/1" "100 a"]], :time 0}
+{:index 1, :process 0, :type :ok, :f :txn, :value [[:r "bank/0/0" nil] [:w "bank/0/0" "100 a"] [:r "bank/0/1" nil] [:w "bank/0/1" "100 a"]], :time 1000000000}
+{:index 2, :process 0, :type :invoke, :f :txn, :value [[:r "bank/0/0" "100 a"] [:w "bank/0/0" "90 c"] [:r "bank/0/1" "100 b"] [:w "bank/0/1" "110 c"]], :time 2000000000}
+{:index 3, :process 0, :type :fail, :f :txn, :value [[:r "bank/0/0" "100 a"] [:w "bank/0/0" "90 c"] [:r "bank/0/1" "100 b"] [:w "bank/0/1" "110 c"]], :time 3000000000}
+{:index 4, :process 0, :type :invoke, :f :txn, :value [[:r "bank/0/0" nil] [:r "bank/0/1" nil]], :time 4000000000}
+{:index 5, :process 0, :type :ok, :f :txn, :value [[:r "bank/0/0" "100 a"] [:r "bank/0/1" nil]], :time 5000000000}
+{:index 6, :process 0, :type :invoke, :f :txn, :value [[:r "bank/0/0" nil]], :time 6000000000}
+{:index 7, :process 0, :type :ok, :f :txn, :value [[:r "bank/0/0" "100 a"]], :time 7000000000}
 `
 	if elle.String() != want {
 		t.Errorf("%s", elle.String())

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"holdfast/resp"
@@ -43,6 +44,31 @@ func (h *History) WriteElle(w io.Writer) error {
 		default:
 			return "", "", false
 		}
+	})
+}
+
+// WriteElleTransactions writes the transactions on the accounts of banks, and the commands on them as transactions of one operation: what Elle's
+// rw-register takes. A condition that is met is a read.
+func (h *History) WriteElleTransactions(w io.Writer) error {
+	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
+		if family(o.Key) != "bank" {
+			return "", "", false
+		}
+		var text []string
+		for i, part := range o.Operations() {
+			switch {
+			case part.Verb == Get:
+				if o.Applied() {
+					part.Known, part.Reply = true, o.Reply.Replies[i]
+				}
+				text = append(text, fmt.Sprintf("[:r %q %s]", part.Key, readEDN(&part)))
+			case part.Condition == NX:
+				text = append(text, fmt.Sprintf("[:r %q nil] [:w %q %q]", part.Key, part.Key, part.Value))
+			default:
+				text = append(text, fmt.Sprintf("[:r %q %q] [:w %q %q]", part.Key, part.Expected, part.Key, part.Value))
+			}
+		}
+		return ":txn", "[" + strings.Join(text, " ") + "]", true
 	})
 }
 

@@ -25,6 +25,7 @@ const (
 	Notify Verb = "KEYNOTIFY"
 	Stop   Verb = "STOP" // KEYNOTIFY STOP
 	Scan   Verb = "SCAN" // one page; the key is the pattern
+	Txn    Verb = "TXN"  // of Parts; the key is what their keys begin with
 )
 
 // Condition restricts a SET; IFVER also a DEL.
@@ -58,6 +59,8 @@ type Op struct {
 	Final           bool // a read at the end
 	Size            int  // of the value, when it is longer than its label
 	KeySize         int  // of the key, when it is longer than its label
+
+	Parts []Op // TXN: its operations, of which only what is sent is set
 
 	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
 
@@ -102,7 +105,27 @@ func (o *Op) Correlation() string {
 
 // String describes the operation for people.
 func (o *Op) String() string {
-	text := fmt.Sprintf("#%d %s %s %s", o.Number, o.Client, o.Verb, o.Key)
+	text := fmt.Sprintf("#%d %s %s", o.Number, o.Client, o.command())
+	for i := range o.Parts {
+		text += "; " + o.Parts[i].command()
+	}
+	if !o.Token.IsZero() {
+		text += " with token " + o.Token.String()
+	}
+	text += fmt.Sprintf(" [%.6f", o.Call.Seconds())
+	if !o.Known {
+		return text + " …] unknown"
+	}
+	text += fmt.Sprintf(" %.6f] %q", o.Replied.Seconds(), o.Payload)
+	if !o.Version.IsZero() {
+		text += " " + o.Version.String()
+	}
+	return text
+}
+
+// command describes what is sent.
+func (o *Op) command() string {
+	text := fmt.Sprintf("%s %s", o.Verb, o.Key)
 	if o.Glob {
 		text += " GLOB"
 	}
@@ -121,18 +144,31 @@ func (o *Op) String() string {
 	if o.TTL > 0 {
 		text += fmt.Sprintf(" PX %d", o.TTL.Milliseconds())
 	}
-	if !o.Token.IsZero() {
-		text += " with token " + o.Token.String()
-	}
-	text += fmt.Sprintf(" [%.6f", o.Call.Seconds())
-	if !o.Known {
-		return text + " …] unknown"
-	}
-	text += fmt.Sprintf(" %.6f] %q", o.Replied.Seconds(), o.Payload)
-	if !o.Version.IsZero() {
-		text += " " + o.Version.String()
-	}
 	return text
+}
+
+// sets returns the operation, or those of its parts, that set a value.
+func (o *Op) sets() (sets []*Op) {
+	if o.Verb == Set {
+		return []*Op{o}
+	}
+	for i := range o.Parts {
+		if o.Parts[i].Verb == Set {
+			sets = append(sets, &o.Parts[i])
+		}
+	}
+	return sets
+}
+
+// read returns the values that a reply shows.
+func read(reply *resp.Reply) (values []string) {
+	if reply.Kind == resp.ReplyBulk {
+		return []string{string(reply.Bulk)}
+	}
+	for i := range reply.Replies {
+		values = append(values, read(&reply.Replies[i])...)
+	}
+	return values
 }
 
 // Applied reports whether the operation is known to have changed something.
@@ -140,6 +176,8 @@ func (o *Op) Applied() bool {
 	switch o.Verb {
 	case Set:
 		return o.Known && o.Reply.Kind == resp.ReplyOK
+	case Txn:
+		return o.Known && o.Reply.Kind == resp.ReplyArray
 	case Del, VDel:
 		return o.Known && o.Reply.Kind == resp.ReplyInteger && o.Reply.Integer == 1
 	default:
@@ -245,10 +283,18 @@ func (h *History) Keys() (keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known := make(map[string]bool)
-	for _, o := range h.Ops {
+	add := func(o *Op) {
 		if o.Verb != Scan && !o.Glob && o.KeySize == 0 && !known[o.Key] {
 			known[o.Key] = true
 			keys = append(keys, o.Key)
+		}
+	}
+	for _, o := range h.Ops {
+		if o.Verb != Txn {
+			add(o)
+		}
+		for i := range o.Parts {
+			add(&o.Parts[i])
 		}
 	}
 	return keys
@@ -259,7 +305,8 @@ func (h *History) gapBetween(client string, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Client == client && g.At >= from && g.At <= to })
 }
 
-// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN, or of a watch of a pattern, is the pattern.
+// byKey returns the operations of each key, in the order in which they were added. The key of a SCAN, or of a watch of a pattern, is the
+// pattern, that of a TXN what its keys begin with.
 func (h *History) byKey() map[string][]*Op {
 	keys := make(map[string][]*Op)
 	for _, o := range h.Ops {

@@ -117,23 +117,26 @@ func registerModel() porcupine.Model {
 	}
 }
 
-// linearizable checks the operations on one key. It tries first without the operations of unknown outcome, except SETs whose value a
-// GET returned. That is quick, and an order without them is one with them, too: they come last.
-func linearizable(ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+// linearizable checks the operations on one object of a model. It tries first without the operations of unknown outcome, except those that set a value that
+// was read. That is quick, and an order without them is one with them, too: they come last.
+func linearizable(model porcupine.Model, ops []*Op, limit time.Duration) (porcupine.CheckResult, porcupine.LinearizationInfo) {
 	seen := make(map[string]bool)
 	for _, o := range ops {
-		if o.Verb == Get && o.Known {
-			seen[string(o.Reply.Bulk)] = true
-			for i := range o.Again {
-				seen[string(o.Again[i].Reply.Bulk)] = true
+		for _, value := range read(&o.Reply) {
+			seen[value] = true
+		}
+		for i := range o.Again {
+			for _, value := range read(&o.Again[i].Reply) {
+				seen[value] = true
 			}
 		}
 	}
-	operations := toPorcupine(ops, func(o *Op) bool { return o.Known || o.Verb == Set && seen[o.Value] })
-	if porcupine.CheckOperationsTimeout(registerModel(), operations, limit) == porcupine.Ok {
+	wasSeen := func(set *Op) bool { return seen[set.Value] }
+	operations := toPorcupine(ops, func(o *Op) bool { return o.Known || slices.ContainsFunc(o.sets(), wasSeen) })
+	if porcupine.CheckOperationsTimeout(model, operations, limit) == porcupine.Ok {
 		return porcupine.Ok, porcupine.LinearizationInfo{}
 	}
-	return porcupine.CheckOperationsVerbose(registerModel(), toPorcupine(ops, func(*Op) bool { return true }), limit)
+	return porcupine.CheckOperationsVerbose(model, toPorcupine(ops, func(*Op) bool { return true }), limit)
 }
 
 // toPorcupine returns operations as porcupine wants them. Reads with unknown outcome say nothing.
@@ -174,10 +177,10 @@ func toPorcupine(ops []*Op, wanted func(*Op) bool) (operations []porcupine.Opera
 func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation) {
 	set, ambiguous := make(map[string]int64), make(map[string]bool) // by value: when its SET began
 	for _, o := range ops {
-		if o.Verb == Set {
-			_, again := set[o.Value]
-			ambiguous[o.Value] = ambiguous[o.Value] || again
-			set[o.Value] = int64(o.Call)
+		for _, one := range o.sets() {
+			_, again := set[one.Value]
+			ambiguous[one.Value] = ambiguous[one.Value] || again
+			set[one.Value] = int64(o.Call)
 		}
 	}
 	byReply := make(map[string][]porcupine.Operation)
@@ -187,7 +190,7 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 		if began, known := set[value]; known && !ambiguous[value] && reply.Kind == resp.ReplyBulk && began < r.Return {
 			r.Call = max(r.Call, began)
 		}
-		key := fmt.Sprint(reply.Kind, reply.Integer, reply.Error, value)
+		key := fmt.Sprint(r.Input.(input).op.Key, reply.Kind, reply.Integer, reply.Error, value)
 		byReply[key] = append(byReply[key], r)
 	}
 	for _, same := range byReply {
@@ -205,8 +208,8 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 
 // WritePicture writes porcupine's picture of the first key that no order explains, if there is one.
 func (f *Findings) WritePicture(path string) error {
-	if f.Picture == nil {
+	if f.picture == nil {
 		return nil
 	}
-	return porcupine.VisualizePath(registerModel(), *f.Picture, path)
+	return porcupine.VisualizePath(f.picture.model, f.picture.info, path)
 }

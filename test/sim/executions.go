@@ -44,9 +44,26 @@ func (e *executions) apply(o *fsm.EntryOutcome, now time.Duration) {
 	}
 	for i := range o.Commands {
 		command, result := &o.Commands[i], &o.Results[i]
-		if command.Kind == fsm.KindSet && isOfOne(string(command.Key), string(command.Value)) && result.Code != fsm.CodeNoReply {
-			e.record(command, result, o.Term, now)
+		if command.Kind == fsm.KindTxn && result.Code == fsm.CodeReplies {
+			e.recordSets(command, result, o.Term, now)
+		} else {
+			e.recordSet(command, result, o.Term, now)
 		}
+	}
+}
+
+// recordSets notes the outcomes of the SETs of a transaction that took effect.
+func (e *executions) recordSets(transaction *fsm.Command, result *fsm.Result, term uint64, now time.Duration) {
+	for i, set := range transaction.Operations {
+		set.ID, set.Lifetime = transaction.ID, transaction.Lifetime
+		e.recordSet(&set, &fsm.Result{Code: result.Replies[i].Code, Repeat: result.Repeat}, term, now)
+	}
+}
+
+// recordSet notes the outcome of a command or of an operation of a transaction, if it is a SET of a value that no other request writes.
+func (e *executions) recordSet(set *fsm.Command, result *fsm.Result, term uint64, now time.Duration) {
+	if set.Kind == fsm.KindSet && isOfOne(string(set.Key), string(set.Value)) && result.Code != fsm.CodeNoReply {
+		e.record(set, result, term, now)
 	}
 }
 
@@ -93,9 +110,11 @@ func (s *simulation) checkExecutions() {
 		s.violation("exactly once", "SET %s took effect while its outcome had to be remembered", what)
 	}
 	for _, o := range s.load.History.Ops {
-		refused := o.Verb == history.Set && o.Known && o.Reply.Kind == resp.ReplyError && !o.Late && (!o.Anonymous || o.Overloaded())
-		if _, _, effect := s.executions.effect(o); refused && isOfOne(o.Key, o.Value) && effect {
-			s.violation("effect after an error", "%s took effect", o)
+		refused := o.Known && o.Reply.Kind == resp.ReplyError && !o.Late && (!o.Anonymous || o.Overloaded())
+		for _, set := range o.Operations() {
+			if _, _, effect := s.executions.effect(&set); refused && isOfOne(set.Key, set.Value) && effect {
+				s.violation("effect after an error", "%s took effect", o)
+			}
 		}
 	}
 }

@@ -39,6 +39,7 @@ type Result struct {
 	Repeated   int
 	Scans      int // checked, of Pages pages
 	Pages      int
+	Sums       int // of all accounts of a bank, checked
 	Undecided  int // keys that could not be checked in time
 	Violations []history.Violation
 }
@@ -57,7 +58,7 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	}
 	return &Result{
 		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
-		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Undecided: s.findings.Undecided,
+		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }

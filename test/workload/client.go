@@ -198,6 +198,12 @@ func arguments(o *history.Op) []string {
 			return []string{"SCAN", o.Key}
 		}
 		return []string{"SCAN", o.Key, o.After}
+	case history.Txn:
+		words := []string{"TXN"}
+		for i := range o.Parts {
+			words = append(words, string(resp.AppendArray(nil, arguments(&o.Parts[i])...)))
+		}
+		return words
 	case history.Set:
 		arguments := []string{"SET", key, content(o.Value, o.Size)}
 		if o.Condition != history.Always {

@@ -406,6 +406,9 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	employ("changer-0", true, (*Client).changes)
 	employ("scanner-0", true, (*Client).scans)
 	employ("anonymous-0", true, (*Client).anonymous)
+	for i := range 3 {
+		employ(fmt.Sprintf("teller-%d", i), i > 0, (*Client).transfers)
+	}
 	employ("guest-0", true, (*Client).guest)
 	employ("flooder-0", true, (*Client).floods)
 	if l.Lifetime > 0 {

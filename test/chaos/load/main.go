@@ -133,7 +133,7 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 // save writes the history.
 func (s *server) save(w http.ResponseWriter, _ *http.Request) {
 	h := s.load.History
-	if err := errors.Join(s.write("history.jsonl", h.Save), s.write("knossos.edn", h.WriteKnossos), s.write("elle.edn", h.WriteElle)); err != nil {
+	if err := errors.Join(s.write("history.jsonl", h.Save), s.write("knossos.edn", h.WriteKnossos), s.write("elle.edn", h.WriteElle), s.write("elle-transactions.edn", h.WriteElleTransactions)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

@@ -172,6 +172,7 @@ func (r *Report) numbers() []Number {
 		{"notifications that had to come", r.expected()},
 		{"notifications that came again", fmt.Sprint(r.findings.Repeated)},
 		{"scans checked (pages)", fmt.Sprintf("%d (%d)", r.findings.Scans, r.findings.Pages)},
+		{"sums of all accounts of a bank checked", fmt.Sprint(r.findings.Sums)},
 		{"times two clients believed to hold a lock", fmt.Sprint(r.findings.Contested)},
 		{"most memory of a node", fmt.Sprintf("%d MiB", memory>>20)},
 	}

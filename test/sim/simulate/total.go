@@ -30,6 +30,7 @@ type total struct {
 	known      map[string]int // runs that showed a finding that is not mended
 	scans      int            // of pages
 	pages      int
+	sums       int // of all accounts of a bank, checked
 	undecided  int
 	recovered  time.Duration // the longest
 }
@@ -60,6 +61,7 @@ func (t *total) add(r *sim.Result, known map[pair]finding) {
 	t.repeated += r.Repeated
 	t.scans += r.Scans
 	t.pages += r.Pages
+	t.sums += r.Sums
 	t.undecided += r.Undecided
 	t.stops += r.Summary.Stops
 	t.delays += r.Summary.Delays
@@ -87,8 +89,8 @@ func (t *total) print(w io.Writer, took time.Duration) {
 		fmt.Fprintf(b, "%d operations (%.1f a virtual second), %d faults that had an effect (one each %v)\n",
 			t.operations, t.perSecond(), t.allFaults, t.faultGap().Round(100*time.Millisecond))
 		fmt.Fprintf(b, "%d stops of a node between two synchronisation points, %d delays of one goroutine\n", t.stops, t.delays)
-		fmt.Fprintf(b, "order of clients checked in %d runs; notifications complete in %d runs, %d that had to come, %d repeated; %d scans of %d pages; keys undecided: %d; service back after %v at the latest\n",
-			t.ordered, t.complete, t.expected, t.repeated, t.scans, t.pages, t.undecided, t.recovered.Round(time.Millisecond))
+		fmt.Fprintf(b, "order of clients checked in %d runs; notifications complete in %d runs, %d that had to come, %d repeated; %d scans of %d pages; %d sums of a bank; keys undecided: %d; service back after %v at the latest\n",
+			t.ordered, t.complete, t.expected, t.repeated, t.scans, t.pages, t.sums, t.undecided, t.recovered.Round(time.Millisecond))
 		for _, name := range slices.Sorted(maps.Keys(t.known)) {
 			fmt.Fprintf(b, "known, and not mended: %s: %d runs\n", name, t.known[name])
 		}
