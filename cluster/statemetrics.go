@@ -14,6 +14,7 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge("holdfast_bytes", "Bytes of all keys and values.", func(s Status) float64 { return float64(s.State.Bytes) })
 	gauge("holdfast_watches", "Watches of clients on keys.", func(s Status) float64 { return float64(s.State.Watches) })
 	gauge("holdfast_dedup_entries", "Outcomes in the dedup table.", func(s Status) float64 { return float64(s.State.Remembered) })
+	gauge("holdfast_dedup_reply_bytes", "Bytes of the replies of transactions in the dedup table.", func(s Status) float64 { return float64(s.State.ReplyBytes) })
 	gauge("holdfast_notifications_unpublished", "Notifications beyond the delivery watermark.", func(s Status) float64 { return float64(s.State.Unpublished) })
 	gauge("holdfast_raft_term", "Raft's current term.", func(s Status) float64 { return float64(s.Term) })
 	gauge("holdfast_raft_commit_index", "Raft's commit index.", func(s Status) float64 { return float64(s.Commit) })

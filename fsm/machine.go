@@ -236,8 +236,9 @@ type Status struct {
 	Keys          int
 	Bytes         int64 // of keys and values
 	Watches       int
-	Remembered    int // outcomes in the dedup table
-	Unpublished   int // notifications
+	Remembered    int   // outcomes in the dedup table
+	ReplyBytes    int64 // of the replies of transactions in the dedup table
+	Unpublished   int   // notifications
 	Configured    bool
 	NextDeadline  int64 // cluster time at which the next key expires, if HasDeadline
 	HasDeadline   bool
@@ -249,7 +250,7 @@ func (m *Machine) Status() Status {
 	status := Status{
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
-		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(),
+		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes,
 		Unpublished: m.unpublished.receivers, Configured: m.configured,
 	}
 	if next, ok := m.values.byDeadline.Min(); ok {

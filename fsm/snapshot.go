@@ -183,7 +183,8 @@ func Inspect(r io.Reader) (Status, error) {
 	var total Status
 	count := func() {
 		s := body.Status()
-		total.Keys, total.Bytes, total.Watches, total.Remembered = total.Keys+s.Keys, total.Bytes+s.Bytes, total.Watches+s.Watches, total.Remembered+s.Remembered
+		total.Keys, total.Bytes, total.Watches = total.Keys+s.Keys, total.Bytes+s.Bytes, total.Watches+s.Watches
+		total.Remembered, total.ReplyBytes = total.Remembered+s.Remembered, total.ReplyBytes+s.ReplyBytes
 		body = New()
 	}
 	err := readSnapshot(r, func(kind section, content []byte) error {
@@ -200,7 +201,7 @@ func Inspect(r io.Reader) (Status, error) {
 	}
 	count()
 	status := head.Status()
-	status.Keys, status.Bytes, status.Watches, status.Remembered = total.Keys, total.Bytes, total.Watches, total.Remembered
+	status.Keys, status.Bytes, status.Watches, status.Remembered, status.ReplyBytes = total.Keys, total.Bytes, total.Watches, total.Remembered, total.ReplyBytes
 	return status, nil
 }
 

@@ -120,7 +120,7 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 
 // Inspect says of a snapshot what the machine says that restores it, and refuses the same.
 func TestInspectAgreesWithRestore(t *testing.T) {
-	l := everything(t)
+	l := everythingOf(t, VersionTxn)
 	data := l.snapshot()
 	restored := New()
 	if err := restored.Restore(bytes.NewReader(data)); err != nil {
@@ -129,7 +129,7 @@ func TestInspectAgreesWithRestore(t *testing.T) {
 	got, err := Inspect(bytes.NewReader(data))
 	want := restored.Status()
 	if err != nil || got.Index != want.Index || got.Hash != want.Hash || got.Keys != want.Keys || got.Bytes != want.Bytes || got.Watches != want.Watches ||
-		got.Remembered != want.Remembered || want.Keys == 0 || want.Watches == 0 || want.Remembered == 0 {
+		got.Remembered != want.Remembered || got.ReplyBytes != want.ReplyBytes || want.Keys == 0 || want.Watches == 0 || want.Remembered == 0 || want.ReplyBytes == 0 {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	for i := range data {
