@@ -68,6 +68,9 @@ func Expire(after time.Duration) Option {
 // Fence sends a fencing token along. A key that has seen a newer one refuses the command.
 func Fence(token Version) Option { return func(o *options) { o.token = token } }
 
+// isIfVersion reports whether the condition is IfVersion, the only one that a Del has.
+func (o *options) isIfVersion() bool { return len(o.condition) > 0 && o.condition[0] == "IFVER" }
+
 func collect(list []Option) (o options) {
 	for _, option := range list {
 		option(&o)

@@ -9,7 +9,10 @@ import (
 	"holdfast/resp"
 )
 
-// Op is an operation of a transaction. It does not change, and may be used again.
+// MaxOps is how many operations a transaction may have.
+const MaxOps = 128
+
+// Op is an operation of a transaction. It may be used again. It keeps the values that it is made with, which must not be changed meanwhile.
 type Op struct {
 	arguments [][]byte
 	token     Version
@@ -44,7 +47,7 @@ func OpGet(key string) Op { return Op{arguments: [][]byte{[]byte("GET"), []byte(
 func OpDel(key string, list ...Option) Op {
 	o := collect(list)
 	op := Op{arguments: [][]byte{[]byte("DEL"), []byte(key)}, token: o.token, err: o.err}
-	if len(o.condition) == 2 { // IFVER
+	if o.isIfVersion() {
 		op.add(o.condition...)
 	}
 	return op
@@ -82,7 +85,7 @@ type TxnResult struct {
 	Results []OpResult
 }
 
-// Txn executes all operations at one moment, or none of them (TXN): 1 to 128. Two may not write the same key, and none may read what another writes. Each
+// Txn executes all operations at one moment, or none of them (TXN): 1 to MaxOps. Two may not write the same key, and none may read what another writes. Each
 // check is made against what is there before the transaction. The fencing token of a transaction holds for all of its operations; if several have
 // one, it has to be the same.
 //

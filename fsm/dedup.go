@@ -44,7 +44,7 @@ type dedup struct {
 	byExpiry btree.Map[int64, *dueTogether] // by expiryKey
 	clients  map[uint64]int64               // outcomes per client
 	reserve  int64                          // outcomes in the reserve
-	replies  replies                        // of the outcomes with CodeReplies
+	replies  replyTable                     // of the outcomes with CodeReplies
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
@@ -59,7 +59,7 @@ const (
 const maxForgotten = 50_000
 
 func newDedup() dedup {
-	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplies()}
+	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplyTable()}
 }
 
 func clientHash(clientID string) uint64 { return xxhash.Sum64String(clientID) }
@@ -78,17 +78,14 @@ func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
-// repliesRoom reports whether the replies of a transaction of the client may be remembered.
-func (d *dedup) repliesRoom(client uint64) bool { return d.replies.room(client) }
-
-// put remembers an outcome that is not remembered yet. It has replies if it has CodeReplies.
-func (d *dedup) put(m dedupEntry, replies []keptReply) {
+// put remembers an outcome that is not remembered yet. It has replies if and only if it has CodeReplies.
+func (d *dedup) put(m dedupEntry, replies *keptReplies) {
 	if m.flags&dedupReserve != 0 {
 		d.reserve++
 	}
 	d.clients[m.client]++
-	if m.code == CodeReplies {
-		d.replies.put(m.client, &keptReplies{m.id, replies})
+	if replies != nil {
+		d.replies.put(replies)
 	}
 	d.store(&m)
 }
@@ -181,7 +178,7 @@ func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
 func (d *dedup) drop(gone *dedupEntry) {
 	delete(d.places, gone.id)
 	if gone.code == CodeReplies {
-		d.replies.drop(gone.client, gone.id)
+		d.replies.drop(gone.id)
 	}
 	if gone.flags&dedupReserve != 0 {
 		d.reserve--
@@ -228,11 +225,7 @@ func (d *dedup) result(m *dedupEntry) Result {
 		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&dedupHasTime != 0,
 	}
 	if m.code == CodeReplies {
-		kept := d.replies.of(m.id)
-		result.Replies = make([]Result, len(kept))
-		for i := range kept {
-			result.Replies[i] = Result{Code: kept[i].code, Value: kept[i].value, Dialect: m.dialect}
-		}
+		result.Replies = d.replies.of(m.id).results(m.dialect)
 	}
 	return result
 }

@@ -50,12 +50,12 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 		return
 	}
 	client := clientHash(command.Principal.ClientID)
-	if !m.dedup.room(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.repliesRoom(client) {
+	if !m.dedup.room(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.replies.room(client, command.Operations) {
 		*result = m.refuse(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result), keep(result.Replies))
+	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result), keep(command.ID, client, result.Replies))
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has

@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"holdfast/hlc"
 	"holdfast/internal/glob"
@@ -217,34 +218,17 @@ func (s *Snapshot) appendMemory(b []byte, m *dedupEntry) []byte {
 		return b
 	}
 	kept := repliesOf(s.replies, m.id)
-	for i := range kept {
-		b = appendMessage(b, 11, func(b []byte) []byte {
-			b = appendUint(b, 1, uint64(kept[i].code))
-			return appendBytes(b, 2, kept[i].value)
-		})
+	b = appendBytes(b, 11, kept.codes)
+	for _, value := range kept.values {
+		b = appendElement(b, 12, value)
 	}
 	return b
 }
 
-func (r *reader) keptReply() (kept keptReply) {
-	inner := r.enter()
-	for inner.next() {
-		switch inner.field {
-		case 1:
-			kept.code = Code(inner.small(uint64(CodeNull) + 1))
-		case 2:
-			kept.value = inner.string()
-		default:
-			inner.unknown("Reply")
-		}
-	}
-	r.leave(&inner)
-	return kept
-}
-
 func (m *Machine) readMemory(r *reader) {
 	var kept dedupEntry
-	var replies []keptReply
+	var codes string
+	var values []string
 	for r.next() {
 		switch r.field {
 		case 1:
@@ -268,15 +252,27 @@ func (m *Machine) readMemory(r *reader) {
 		case 10:
 			kept.flags = r.small(uint64(dedupFlagsEnd))
 		case 11:
-			replies = append(replies, r.keptReply())
+			codes = r.string()
+		case 12:
+			values = append(values, r.string())
 		default:
 			r.unknown("Memory")
 		}
+	}
+	if (kept.code == CodeReplies) != (codes != "") || strings.Count(codes, string(rune(CodeValue))) != len(values) {
+		r.fail(fmt.Errorf("%w: replies of a transaction", ErrDamaged))
+	}
+	if strings.ContainsFunc(codes, func(code rune) bool { return code > rune(CodeNull) }) {
+		r.fail(fmt.Errorf("%w: a reply of a transaction", ErrUnknown))
 	}
 	if r.err == nil && m.dedup.len() > 0 && bytes.Compare(m.dedup.lastRead[:], kept.id[:]) >= 0 {
 		r.fail(fmt.Errorf("%w: request ids out of order", ErrDamaged))
 	}
 	if r.err == nil {
+		var replies *keptReplies
+		if kept.code == CodeReplies {
+			replies = &keptReplies{kept.id, kept.client, codes, values}
+		}
 		m.dedup.put(kept, replies)
 		m.dedup.lastRead = kept.id
 	}

@@ -210,14 +210,19 @@ func (m *Machine) Read(command *Command) Result {
 		m.scan(command, &result)
 		return result
 	}
-	found, ok := m.values.find(command.Key)
+	m.get(command.Key, &result)
+	return result
+}
+
+// get reads a key.
+func (m *Machine) get(key []byte, result *Result) {
+	found, ok := m.values.find(key)
 	if !ok || found.deadline <= m.now {
 		result.Code = CodeNull
-		return result
+		return
 	}
 	result.Code, result.Value = CodeValue, found.value()
 	result.version, result.hasTime = found.version(), true
-	return result
 }
 
 // Status is a summary of the state.
@@ -250,7 +255,7 @@ func (m *Machine) Status() Status {
 	status := Status{
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
-		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes,
+		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
 		Unpublished: m.unpublished.receivers, Configured: m.configured,
 	}
 	if next, ok := m.values.byDeadline.Min(); ok {

@@ -259,8 +259,8 @@ func FuzzFrames(f *testing.F) {
 	everyKey, _ := glob.Compile("k*")
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
 	f.Add(byte(sectionMemory), (&Snapshot{}).appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
-	remembered := newReplies()
-	remembered.put(0, &keptReplies{replies: []keptReply{{"v", CodeValue}, {code: CodeOK}}})
+	remembered := newReplyTable()
+	remembered.put(keep(RequestID{}, 0, []Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
 	f.Add(byte(sectionMemory), (&Snapshot{replies: remembered.byID}).appendMemory(nil, &dedupEntry{code: CodeReplies, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {

@@ -1,6 +1,10 @@
 package fsm
 
-import "holdfast/hlc"
+import (
+	"strconv"
+
+	"holdfast/hlc"
+)
 
 // MaxOperations is how many operations a transaction may have. Result.Operation has room for their numbers.
 const MaxOperations = 128
@@ -98,8 +102,8 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 	}
 }
 
-// check makes all checks of an operation but the quota. The result stays without a code if the operation is to change found, the record of its
-// key.
+// check makes all checks of an operation but the quota. The result stays without a code if the operation is to change its key, whose record is found, or
+// nil if there is none.
 func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
@@ -108,7 +112,7 @@ func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome,
 	}
 	switch {
 	case operation.Kind == KindGet:
-		*result = m.Read(operation)
+		m.get(operation.Key, result)
 	case operation.Kind.isWrite():
 		return m.checkKey(position, operation, outcome, result)
 	default: // KindInvalid always has an error
@@ -122,7 +126,7 @@ func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome,
 func (m *Machine) collide(operations []Command) bool {
 	written := make(map[string]bool, len(operations))
 	for i := range operations {
-		if key := string(operations[i].Key); m.names(&operations[i]) && operations[i].Kind.isWrite() {
+		if key := string(operations[i].Key); m.hasKey(&operations[i]) && operations[i].Kind.isWrite() {
 			if written[key] {
 				return true
 			}
@@ -130,28 +134,37 @@ func (m *Machine) collide(operations []Command) bool {
 		}
 	}
 	for i := range operations {
-		if operations[i].Kind == KindGet && m.names(&operations[i]) && written[string(operations[i].Key)] {
+		if operations[i].Kind == KindGet && m.hasKey(&operations[i]) && written[string(operations[i].Key)] {
 			return true
 		}
 	}
 	return false
 }
 
-// names reports whether an operation is a command with a key under the settings in force.
-func (m *Machine) names(operation *Command) bool {
+// hasKey reports whether an operation is a command with a key under the settings in force.
+func (m *Machine) hasKey(operation *Command) bool {
 	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
 }
 
 // maxReplyValues is how many bytes the values have together that a transaction reads, at most, if the longest value is not longer.
 const maxReplyValues = 256 << 10
 
-// replyOverhead is how many bytes an operation's reply has beyond a value, at most: "$", ten digits and two line ends.
-const replyOverhead = 15
-
-// replySize returns how many bytes the values in a transaction's reply have, and the payload of the reply, at most.
+// replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has.
 func replySize(replies []Result) (values, payload int64) {
+	const array, ok, integer, null, bulk = 6, 5, 4, 5, 5 // "*128" and a line end; "+OK"; ":1"; "$-1"; "$" and two line ends, each with its own
+	payload = array
 	for i := range replies {
-		values += int64(len(replies[i].Value))
+		switch size := int64(len(replies[i].Value)); replies[i].Code {
+		case CodeValue:
+			values += size
+			payload += bulk + int64(len(strconv.FormatInt(size, 10))) + size
+		case CodeNull:
+			payload += null
+		case CodeMissing:
+			payload += integer
+		default: // of a write: +OK or :1
+			payload += ok
+		}
 	}
-	return values, values + int64(replyOverhead*(1+len(replies)))
+	return values, payload
 }

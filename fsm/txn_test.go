@@ -150,6 +150,11 @@ func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l.want("larger than the broker accepts", l.do(small), CodeError, ErrorReplyTooLarge)
 	small.MaxReply = 3100
 	l.want("as large as the broker accepts", l.do(small), CodeReplies, NoError)
+	many := l.txn(slices.Repeat([]Command{getting("none")}, MaxOperations)...)
+	many.MaxReply = int64(len("*128\r\n") + MaxOperations*len("$-1\r\n"))
+	l.want("exactly as large", l.do(many), CodeReplies, NoError)
+	many.MaxReply--
+	l.want("a byte larger", l.do(many), CodeError, ErrorReplyTooLarge)
 	l.want("below the longest value", l.do(l.txn(getting("b"), getting("c"))), CodeReplies, NoError)
 	l.configure(func(s *Settings) { s.Limits.ValueBytes = 1000 })
 	l.want("above 256 KiB", l.do(l.txn(getting("b"), getting("c"))), CodeError, ErrorQuota)
@@ -189,12 +194,12 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	other.want("restore of a backup", other.do(Command{Kind: KindRestore, Nonce: 9, Offset: uint64(len(taken))}), CodeOK, NoError)
 	check("from a backup", other.m)
 	l.pass(200_000)
-	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.dedup.replies.byID.Len() != 0 || l.m.dedup.replies.bytes != 0 || len(l.m.dedup.replies.perClient) != 0 {
+	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 || l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.replies.perClient) != 0 || len(l.m.dedup.replies.values.perClient) != 0 {
 		t.Error("the replies are remembered beyond the outcome")
 	}
 }
 
-// Replies that are remembered have bounds, in all and for one client. Beyond them a transaction is refused, and the refusal is its outcome.
+// Values that are remembered have bounds, in all and for one client. Beyond them a transaction is refused, and the refusal is its outcome.
 func TestRememberedRepliesAreBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.configure(func(s *Settings) { s.Limits.ValueBytes = 8 << 20 })
@@ -212,11 +217,36 @@ func TestRememberedRepliesAreBounded(t *testing.T) {
 		l.want("a copy of it", l.do(refused), CodeError, ErrorOverloaded)
 	}
 	l.want("one too many in all", l.do(read("e")), CodeError, ErrorOverloaded)
+	for _, name := range []string{"a", "e"} {
+		write := l.txn(l.set("n", "1"), del("none"))
+		write.ID, write.Principal = l.newID(), client(name)
+		l.want("who reads does not keep others from writing", l.do(write), CodeReplies, NoError)
+	}
 	anonymous := read("e")
 	anonymous.ID = RequestID{}
 	l.want("nothing is remembered of one without an id", l.do(anonymous), CodeReplies, NoError)
 	l.pass(200_000)
 	l.want("when they are forgotten", l.do(read("a")), CodeReplies, NoError)
+}
+
+// What is remembered beside values has bounds as well. Nobody gets more than half.
+func TestRememberedWritesAreBounded(t *testing.T) {
+	table := newReplyTable()
+	results := slices.Repeat([]Result{{Code: CodeOK}}, MaxOperations)
+	count := map[uint64]int{}
+	for _, client := range []uint64{1, 2, 3} {
+		for ; table.room(client, nil); count[client]++ {
+			id := RequestID{byte(client), byte(count[client]), byte(count[client] >> 8), byte(count[client] >> 16)}
+			table.put(keep(id, client, results))
+		}
+	}
+	if share := maxReplyShare / 256; count[1] != share || count[2] != share || count[3] != 0 {
+		t.Errorf("%v transactions", count)
+	}
+	table.drop(RequestID{1})
+	if !table.room(3, nil) {
+		t.Error("no room when one is forgotten")
+	}
 }
 
 func BenchmarkTxn(b *testing.B) {

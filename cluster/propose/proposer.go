@@ -49,9 +49,9 @@ type batch struct {
 
 // Config bounds a Proposer. All fields are positive.
 type Config struct {
-	// BatchBytes and BatchCommands bound one log entry; a larger single command goes alone.
+	// BatchBytes and BatchCommands bound one log entry; a single command that is larger, or has more operations, goes alone.
 	BatchBytes    int
-	BatchCommands int // most commands in one entry, at least 1
+	BatchCommands int // most commands in one entry, at least 1; each operation of a transaction counts
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
 	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight. 1 disables the wait.
@@ -239,10 +239,12 @@ func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, 
 	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.inFlight) > 0 {
 		return nil, nil, nil, true
 	}
-	count, size := 0, 0
-	for count < p.queue.len() && count < p.config.BatchCommands {
-		size += p.queue.at(count).size()
-		if count > 0 && size > p.config.BatchBytes {
+	count, size, work := 0, 0, 0
+	for count < p.queue.len() {
+		next := p.queue.at(count)
+		size += next.size()
+		work += max(1, len(next.command.Operations))
+		if count > 0 && (size > p.config.BatchBytes || work > p.config.BatchCommands) {
 			break
 		}
 		count++

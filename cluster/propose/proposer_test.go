@@ -47,6 +47,36 @@ func TestProposalSizeCountsEverything(t *testing.T) {
 	}
 }
 
+// Each operation of a transaction counts towards the commands of an entry: all of them are executed at once. A larger transaction goes alone.
+func TestOperationsCountTowardsABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := testConfig()
+		config.BatchCommands = 100
+		f, stop := start(t, config)
+		transaction := func(operations int) fsm.Command {
+			c := fsm.Command{Kind: fsm.KindTxn}
+			for range operations {
+				c.Operations = append(c.Operations, set())
+			}
+			return c
+		}
+		for _, command := range []fsm.Command{set(), transaction(60), transaction(39), set(), transaction(101), set()} {
+			if !f.proposer.Add(command, nil) {
+				t.Fatal("not taken up")
+			}
+		}
+		f.proposer.Flush()
+		for i, want := range []int{3, 1, 1, 1} {
+			entries := f.submitted()
+			if len(entries) <= i || len(entries[i].decoded.Commands) != want {
+				t.Fatalf("entry %d of %d has not %d commands", i, len(entries), want)
+			}
+			f.commit(entries[i])
+		}
+		_ = stop()
+	})
+}
+
 // entry is one that a proposer submitted, and its future. It ends when the test closes done.
 type entry struct {
 	decoded fsm.Entry

@@ -27,7 +27,7 @@ func readOperations(ctx context.Context, in io.Reader, fenced []client.Option) (
 		if text.err != nil {
 			return nil, fmt.Errorf("read the transaction: %w", text.err)
 		}
-		words, err := splitWords(string(text.line))
+		words, err := splitWords(strings.TrimPrefix(string(text.line), byteOrderMark))
 		if err == nil && len(words) > 0 {
 			var read operation
 			read, err = readOperation(words, fenced)
@@ -37,8 +37,11 @@ func readOperations(ctx context.Context, in io.Reader, fenced []client.Option) (
 			return nil, &usageError{fmt.Errorf("line %d: %w", number, err)}
 		}
 	}
-	if len(operations) == 0 {
+	switch {
+	case len(operations) == 0:
 		return nil, usagef("the transaction has no command")
+	case len(operations) > client.MaxOps:
+		return nil, usagef("the transaction has %d commands, and may have %d", len(operations), client.MaxOps)
 	}
 	return operations, checkKeys(operations)
 }
@@ -49,12 +52,15 @@ func checkKeys(operations []operation) error {
 	for _, o := range operations {
 		earlier := verbs[o.key]
 		if len(earlier) > 0 && (o.verb != "get" || slices.ContainsFunc(earlier, func(verb string) bool { return verb != "get" })) {
-			return usagef("key %q: a transaction may write it once, and then not read it", o.key)
+			return usagef("key %q: a transaction may write a key once, or read it, and not both", o.key)
 		}
 		verbs[o.key] = append(earlier, o.verb)
 	}
 	return nil
 }
+
+// byteOrderMark is what some editors put at the beginning of a file.
+const byteOrderMark = "\ufeff"
 
 // readOperation reads a command of a transaction.
 func readOperation(words []string, fenced []client.Option) (operation, error) {
@@ -76,7 +82,7 @@ func readOperation(words []string, fenced []client.Option) (operation, error) {
 		return read, fmt.Errorf("%q: want set, get, del or vdel", read.verb)
 	}
 	if err := flags.Parse(words[1:]); err != nil {
-		return read, err
+		return read, fmt.Errorf("%v (-- goes before a key or value that begins with -)", err) // not wrapped: --help is no request for help here
 	}
 	if got := flags.NArg(); got != 1+values {
 		return read, fmt.Errorf("%s with %d arguments, want %d", read.verb, got, 1+values)

@@ -21,21 +21,19 @@ func newTxn() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "txn [FILE]",
 		Short: "Execute several commands as a transaction: all of them, or none",
-		Long: "Reads commands from a file, or from the standard input, one a line, and executes all of them at one moment, or none. Two may not write\n" +
+		Long: "Reads up to 128 commands from a file, or from the standard input, one a line, and executes all of them at one moment, or none. Two may not write\n" +
 			"the same key, and none may read what another writes. What a command writes or expects is what is there before the transaction.\n\n" +
-			"  set KEY VALUE [--nx | --nex[=VALUE] | --if-version VERSION] [--px TIME]\n" +
+			"  set KEY VALUE [--nx | --nex[=TEXT] | --if-version VERSION] [--px TIME]\n" +
 			"  get KEY\n" +
 			"  del KEY [--if-version VERSION]\n" +
 			"  vdel KEY VALUE\n\n" +
-			"A VALUE that begins with @ names a file with the value; @@ stands for one @. Words are separated by blanks. 'text' is taken as it is,\n" +
-			"\"text\" may have escapes such as \\n and \\x00. A word that begins with # begins a comment. -- ends the flags.\n\n" +
-			"Prints what each command did, and the version that the values got last.\n" + exitHelp,
+			"A VALUE that begins with @, also in quotation marks, names a file with the value; @@ stands for one @. Words are separated by blanks. In\n" +
+			"'text' there are no escapes, in \"text\" those of Go, such as \\n and \\x00. A word that begins with # begins a comment. -- ends the flags.\n\n" +
+			"Prints what each command did, and the version that the values got last.\n" + `
+Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied, 2 usage, 3 error, 4 timeout (the outcome is unknown).`,
 		Example: "  holdfast txn change.txt --fence \"$HOLDFAST_FENCING_TOKEN\"\n" +
 			"  printf 'set lines/7/speed 1200\\nset lines/7/recipe @recipe.json\\ndel lines/7/draft\\n' | holdfast txn\n" +
-			"  holdfast txn -o json <<'END'\n" +
-			"  get lines/7/owner\n" +
-			"  set lines/7/recipe '{\"speed\": 1200}' --if-version 1696374425000:1:StateStore\n" +
-			"  END",
+			"  echo \"set lines/7/recipe '{\\\"speed\\\": 1200}' --if-version 1696374425000:1:StateStore\" | holdfast txn -o json",
 		Args: positional(cobra.MaximumNArgs(1)),
 	}
 	c.add(command)
@@ -113,14 +111,14 @@ func (c *connection) finishTxn(out io.Writer, operations []operation, result *cl
 		return nil
 	}
 	for i, one := range printed.Operations {
-		text := one.Result
+		text := " ok"
 		switch {
 		case one.Result == "not_found":
-			text = "not found"
+			text = " not found"
 		case operations[i].verb == "get":
-			text = printableValue(result.Results[i].Value)
+			text = ": " + printableValue(result.Results[i].Value)
 		}
-		if _, err := fmt.Fprintln(out, operations[i].verb, printable(one.Key), text); err != nil {
+		if _, err := fmt.Fprintf(out, "%s %s%s\n", operations[i].verb, printable(one.Key), text); err != nil {
 			return err
 		}
 	}

@@ -51,7 +51,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
 		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
 		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
-		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), or too many SCANs are (scans).", "reason"),
+		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
 		Subscribed:  vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
 		Kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
 		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
@@ -72,7 +72,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	}{
 		{m.Ignored, []string{wire.ReasonNoResponseTopic, wire.ReasonBadResponseTopic, wire.ReasonRetained, wire.ReasonExpired}},
 		{m.HeldDropped, []string{"full", "expired", "stale", "outcome_unknown", "overloaded"}},
-		{m.Refused, []string{"age", "client_share", "scans"}},
+		{m.Refused, []string{"age", "client_share", "scans", "outcomes"}},
 		{m.Subscribed, []string{"made", "present", "failed", "unsupported", "dropped"}},
 		{m.Disconnects, []string{"logged", "no_watches", "dropped"}},
 		{m.Kicked, []string{"done", "untrusted", "unsupported", "failed", "dropped"}},

@@ -23,7 +23,7 @@ type connection struct {
 	queue     *queue
 
 	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
-	maxPacket atomic.Int64 // of the latest network connection, in bytes; 0 before the first
+	maxPacket atomic.Int64 // that the broker accepts on the latest network connection, in bytes; set by start
 
 	// notified are the clients with a notification in the current TLS record. Owned by the goroutine that publishes.
 	notified map[string]struct{}

@@ -54,6 +54,7 @@ func (w *Environment) confirmConnected(ctx context.Context) error { return w.Con
 func (c *Connections) start(ctx context.Context, publishers []*mqttconn.Publisher) {
 	ctx, c.stop = context.WithCancel(ctx)
 	for i, connection := range c.all {
+		connection.maxPacket.Store(int64(publishers[i].MaxPacket())) // before anything is executed: MaxPacket bounds what is
 		c.work.Go(func() { connection.run(ctx, publishers[i]) })
 	}
 }
@@ -65,13 +66,11 @@ func (c *Connections) Close() {
 	c.closed()
 }
 
-// MaxPacket returns the size in bytes of the largest packet that the broker accepts, as far as is known; math.MaxInt64 if no limit is known.
+// MaxPacket returns the size in bytes of the largest packet that the broker accepts, by its latest CONNACKs; math.MaxInt64 without a limit.
 func (c *Connections) MaxPacket() int64 {
 	least := int64(math.MaxInt64)
 	for _, connection := range c.all {
-		if size := connection.maxPacket.Load(); size > 0 {
-			least = min(least, size)
-		}
+		least = min(least, connection.maxPacket.Load())
 	}
 	return least
 }

@@ -12,7 +12,7 @@ import (
 type Sender interface {
 	// Send queues an output on the connection on which its client receives everything, and returns the outputs that are given up because of it.
 	Send(client string, o *publish.Output) (givenUp []*publish.Output)
-	// MaxPacket returns the size in bytes of the largest packet that the broker accepts, as far as is known; math.MaxInt64 if no limit is known.
+	// MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt64 without a limit.
 	MaxPacket() int64
 }
 

@@ -53,6 +53,9 @@ func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, 
 		l.store.Flush()
 		return
 	}
+	if result := &outcome.Results[i]; result.Error == fsm.ErrorOverloaded && !result.Repeat && r.State() == pending.StateExecuting {
+		l.metrics.Refused.WithLabelValues("outcomes").Inc()
+	}
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
 	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateShedding || r.State() == pending.StateShedding && time.Since(r.Began) > l.config.ProposalAge
 	rejected := late || r.State() == pending.StateRejecting || r.State() == pending.StateRetrieving

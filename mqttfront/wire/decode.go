@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -127,52 +128,54 @@ func messageSize(message *paho.Publish) int {
 }
 
 // addTimes reads the timestamp and the fencing token of commands that use them. A SET without a timestamp, and a malformed or repeated
-// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides. The operations of a TXN have the errors of
-// their own commands.
+// timestamp or token, is a LateError: it counts only if the sizes are valid, which the state machine decides. Each operation of a TXN has the error that
+// its command would have by itself.
 func addTimes(command *fsm.Command, p *properties) {
-	if command.Kind != fsm.KindTxn {
-		addTimesOf(command, p)
-		return
+	switch command.Kind {
+	case fsm.KindSet:
+		var badTimestamp, badToken fsm.ErrorCode
+		command.Timestamp, badTimestamp = p.readTimestamp()
+		command.Token, badToken = p.readToken()
+		command.LateError = cmp.Or(badTimestamp, badToken)
+	case fsm.KindDel, fsm.KindVDel:
+		command.Token, command.LateError = p.readToken()
+	case fsm.KindTxn:
+		addTimesOfTxn(command, p)
 	}
+}
+
+func addTimesOfTxn(command *fsm.Command, p *properties) {
+	timestamp, badTimestamp := p.readTimestamp()
+	token, badToken := p.readToken()
 	for i := range command.Operations {
-		operation := &command.Operations[i]
-		addTimesOf(operation, p)
-		if operation.Kind == fsm.KindSet {
-			command.Timestamp = operation.Timestamp
-		}
-		if operation.Kind != fsm.KindGet && operation.Kind != fsm.KindInvalid {
-			command.Token = operation.Token
+		switch operation := &command.Operations[i]; operation.Kind {
+		case fsm.KindSet:
+			command.Timestamp, command.Token = timestamp, token
+			operation.LateError = cmp.Or(badTimestamp, badToken)
+		case fsm.KindDel, fsm.KindVDel:
+			command.Token, operation.LateError = token, badToken
 		}
 	}
 }
 
-func addTimesOf(command *fsm.Command, p *properties) {
-	fail := func(code fsm.ErrorCode) {
-		if command.LateError == fsm.NoError {
-			command.LateError = code
-		}
+func (p *properties) readTimestamp() (hlc.Timestamp, fsm.ErrorCode) {
+	timestamp, err := hlc.Parse(p.timestamp)
+	switch {
+	case p.timestamps == 0:
+		return hlc.Timestamp{}, fsm.ErrorMissingTimestamp
+	case p.timestamps > 1 || err != nil:
+		return hlc.Timestamp{}, fsm.ErrorMalformedTimestamp
 	}
-	if command.Kind == fsm.KindSet {
-		timestamp, err := hlc.Parse(p.timestamp)
-		switch {
-		case p.timestamps == 0:
-			fail(fsm.ErrorMissingTimestamp)
-		case p.timestamps > 1 || err != nil:
-			fail(fsm.ErrorMalformedTimestamp)
-		default:
-			command.Timestamp = timestamp
-		}
+	return timestamp, fsm.NoError
+}
+
+func (p *properties) readToken() (hlc.Timestamp, fsm.ErrorCode) {
+	if p.tokens == 0 {
+		return hlc.Timestamp{}, fsm.NoError
 	}
-	switch command.Kind {
-	case fsm.KindSet, fsm.KindDel, fsm.KindVDel:
-		if p.tokens == 0 {
-			return
-		}
-		token, err := hlc.Parse(p.token)
-		if p.tokens > 1 || err != nil {
-			fail(fsm.ErrorMalformedTimestamp)
-			return
-		}
-		command.Token = token
+	token, err := hlc.Parse(p.token)
+	if p.tokens > 1 || err != nil {
+		return hlc.Timestamp{}, fsm.ErrorMalformedTimestamp
 	}
+	return token, fsm.NoError
 }

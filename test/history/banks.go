@@ -112,7 +112,7 @@ func bankModel() porcupine.Model {
 func (j *judge) checkBanks() {
 	banks := make(map[string][]*Op)
 	for _, o := range j.history.Ops {
-		if family(o.Key) == "bank" {
+		if isBanking(o) {
 			name := strings.Join(strings.Split(o.Key, "/")[:2], "/")
 			banks[name] = append(banks[name], o)
 			j.checkSum(o)
@@ -122,6 +122,9 @@ func (j *judge) checkBanks() {
 		j.checkOrderExists(bankModel(), name, banks[name])
 	}
 }
+
+// isBanking reports whether an operation is on a bank. Watches of accounts are not.
+func isBanking(o *Op) bool { return family(o.Key) == "bank" && o.Verb != Notify && o.Verb != Stop }
 
 // checkSum checks the sum of a transaction that read all accounts.
 func (j *judge) checkSum(o *Op) {

@@ -202,6 +202,17 @@ func (j *judge) checkVersions() {
 			versions[o.Value] = o.Version
 		}
 	}
+	for _, client := range slices.Sorted(maps.Keys(j.history.Notifications)) {
+		for _, n := range j.history.Notifications[client] {
+			switch version, known := versions[n.Value]; {
+			case n.Deleted || family(n.Key) != "bank":
+			case known && version != n.Version:
+				j.violation("versions", "%s was told of %s %s with another version than it has: %s, not %s", client, n.Key, n.Value, n.Version, version)
+			default: // the reply has the version of the last SET only
+				versions[n.Value] = n.Version
+			}
+		}
+	}
 	byReply := slices.SortedFunc(slices.Values(sets), func(a, b *Op) int { return cmp.Compare(a.Replied, b.Replied) })
 	slices.SortFunc(sets, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
 	var latest *Op

@@ -51,7 +51,7 @@ func (h *History) WriteElle(w io.Writer) error {
 // rw-register takes. A condition that is met is a read.
 func (h *History) WriteElleTransactions(w io.Writer) error {
 	return h.writeEDN(w, func(o *Op) (f, value string, ok bool) {
-		if family(o.Key) != "bank" {
+		if !isBanking(o) {
 			return "", "", false
 		}
 		var text []string

@@ -60,7 +60,9 @@ type Op struct {
 	Size            int  // of the value, when it is longer than its label
 	KeySize         int  // of the key, when it is longer than its label
 
-	Parts []Op // TXN: its operations, of which only what is sent is set
+	// Wrapped says that a SET is sent as the only operation of a TXN. The reply is that of the operation.
+	Wrapped bool
+	Parts   []Op // TXN: its operations, of which only what is sent is set
 
 	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
 
@@ -126,6 +128,9 @@ func (o *Op) String() string {
 // command describes what is sent.
 func (o *Op) command() string {
 	text := fmt.Sprintf("%s %s", o.Verb, o.Key)
+	if o.Wrapped {
+		text = "TXN " + text
+	}
 	if o.Glob {
 		text += " GLOB"
 	}

@@ -46,6 +46,7 @@ func (j *judge) checkNotes() {
 	}
 	if complete {
 		j.checkComplete(watching)
+		j.checkCompleteTransactions(watching)
 	}
 }
 
@@ -177,11 +178,39 @@ func (j *judge) checkComplete(watching map[string][]*Op) {
 		for key, ops := range keys {
 			covered := j.covered(client, key, watching)
 			for _, o := range ops {
-				if !o.Applied() || !within(covered, o) {
+				if o.Verb == Txn || !o.Applied() || !within(covered, o) {
 					continue
 				}
 				j.findings.Expected++
 				if c := (change{key, o.Version, o.Verb != Set}); !told[c] {
+					j.violation("notifications", "%s was not told of %s", client, o)
+				}
+			}
+		}
+	}
+}
+
+// checkCompleteTransactions: each watcher got a notification of each value that an acknowledged transaction has set.
+func (j *judge) checkCompleteTransactions(watching map[string][]*Op) {
+	for client, watching := range watching {
+		told := make(map[string]bool)
+		for _, n := range j.history.Notifications[client] {
+			told[n.Key+" "+n.Value] = true
+		}
+		covered := make(map[string][]coverage) // by key
+		for _, o := range j.history.Ops {
+			if o.Verb != Txn || !o.Applied() {
+				continue
+			}
+			for _, set := range o.sets() {
+				if _, known := covered[set.Key]; !known {
+					covered[set.Key] = j.covered(client, set.Key, watching)
+				}
+				if !within(covered[set.Key], o) {
+					continue
+				}
+				j.findings.Expected++
+				if !told[set.Key+" "+set.Value] {
 					j.violation("notifications", "%s was not told of %s", client, o)
 				}
 			}

@@ -82,6 +82,23 @@ func TestReplyOfATransactionFitsIntoTheBrokersPackets(t *testing.T) {
 	must(t, p.call(request{payload: array("GET", "c")}), "$1\r\n1\r\n")
 }
 
+// That holds for a transaction that waits for a leader as well: it is executed when the leadership begins.
+func TestReplyOfAWaitingTransactionFitsIntoTheBrokersPackets(t *testing.T) {
+	broker := startMosquitto(t, "max_packet_size 4000")
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir())
+	s.waitReady(t)
+	p := connect(t, &target{address: broker.address}, "me", false)
+	ts := []string{"__ts", now()}
+	for _, key := range []string{"a", "b", "c"} {
+		must(t, p.call(request{payload: array("SET", key, strings.Repeat("x", 3000)), properties: ts}), "+OK\r\n")
+	}
+	s.kill()
+	p.publish(request{payload: array("TXN", array("GET", "a"), array("GET", "b"), array("SET", "c", "2")), properties: ts})
+	s.start(t)
+	must(t, p.receive(), "-ERR the reply is larger than the broker accepts\r\n")
+	must(t, p.call(request{payload: array("GET", "c")}), "$3000\r\n"+strings.Repeat("x", 3000)+"\r\n")
+}
+
 // Each operation needs the right of its own command. The audit log has a line for each change, and for the operation that was denied.
 func TestTransactionNeedsTheRightsOfItsOperations(t *testing.T) {
 	g := startGuarded(t)
@@ -159,6 +176,10 @@ func TestTxnCommand(t *testing.T) {
 		"refused":             {"set line/at 1", 3},
 		"read twice":          {"get a\nget a", 0},
 		"a value like a flag": {"set b -- --nx", 0},
+		"no help":             {"set c 1\nset d 2 --help", 2},
+		"a byte order mark":   {"\ufeffget a", 0},
+		"128 commands":        {strings.Repeat("get a\n", 128), 0},
+		"129 commands":        {strings.Repeat("get a\n", 129), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, code := holdfast(t, target.address, test.text, "txn"); code != test.code {
@@ -167,6 +188,9 @@ func TestTxnCommand(t *testing.T) {
 		})
 	}
 	if out, code := holdfast(t, target.address, "", "get", "b"); code != 0 || out != "--nx" {
+		t.Errorf("code %d, %q", code, out)
+	}
+	if out, code := holdfast(t, target.address, "get line/at\nget 'line/a key'", "txn"); code != 0 || out != "get line/at: @home\nget line/a key: \"two\\nlines\"\n" {
 		t.Errorf("code %d, %q", code, out)
 	}
 }

@@ -61,11 +61,23 @@ func (d *deliveries) apply(outcome *fsm.EntryOutcome, now time.Duration) {
 		d.marks = append(d.marks, watermark{now, outcome.Published})
 	}
 	for i := range outcome.Commands {
-		if c := &outcome.Commands[i]; c.Kind == fsm.KindSet && len(c.Value) > 0 && outcome.Results[i].Code != fsm.CodeNoReply {
-			if _, known := d.applied[string(c.Value)]; !known {
-				d.applied[string(c.Value)] = outcome.Index
-			}
+		if outcome.Results[i].Code == fsm.CodeNoReply {
+			continue
 		}
+		d.setAt(&outcome.Commands[i], outcome.Index)
+		for j := range outcome.Commands[i].Operations {
+			d.setAt(&outcome.Commands[i].Operations[j], outcome.Index)
+		}
+	}
+}
+
+// setAt notes the index at which a SET has an outcome, by its value.
+func (d *deliveries) setAt(c *fsm.Command, index uint64) {
+	if c.Kind != fsm.KindSet || len(c.Value) == 0 {
+		return
+	}
+	if _, known := d.applied[string(c.Value)]; !known {
+		d.applied[string(c.Value)] = index
 	}
 }
 

@@ -108,6 +108,9 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	if r == nil {
 		return // to no request of this client
 	}
+	if r.Op.Wrapped && reply.Kind == resp.ReplyArray && len(reply.Replies) == 1 {
+		reply = reply.Replies[0]
+	}
 	now := c.load.Now()
 	reply.Bulk = label(reply.Bulk)
 	for i, key := range reply.Keys {
@@ -153,6 +156,7 @@ func (c *Client) Begin(o history.Op) *Request {
 	c.mu.Lock()
 	c.counter++
 	o.Client, o.Sequence, o.Call = c.ID, c.counter, c.load.Now()
+	o.Wrapped = o.Verb == history.Set && c.random.IntN(8) == 0
 	ts := c.clock.Now(time.Now().UnixMilli()).Timestamp(c.ID)
 	c.mu.Unlock()
 	recorded := &o
@@ -171,6 +175,9 @@ func (c *Client) Begin(o history.Op) *Request {
 	}
 	r := &Request{
 		Op: recorded, done: make(chan struct{}), payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
+	}
+	if o.Wrapped {
+		r.payload = resp.AppendArray(nil, "TXN", string(r.payload))
 	}
 	recorded.After = string(label([]byte(o.After)))
 	c.mu.Lock()

@@ -192,7 +192,7 @@ func (c *Client) watches() {
 
 // watchesPatterns watches them by patterns, of which several match a key and each has a literal prefix of another size.
 func (c *Client) watchesPatterns() {
-	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"})
+	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"}, history.Op{Key: "bank/*/[02]", Glob: true})
 }
 
 // watchesSome watches some of them by a pattern, and is not to be notified of the others.
