@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -38,8 +39,11 @@ func (n *Node) start(config Config, observer Observer) error {
 	run := n.lifecycle.start
 	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: run}
 	n.commands = &commands{observer: observer, confirmTerm: confirmer.confirm}
-	log, err := n.openRaft(config)
+	ctx, stop := context.WithCancel(context.Background())
+	n.lifecycle.stop = stop
+	log, snapshots, err := n.openRaft(ctx, config)
 	if err != nil {
+		stop()
 		return err
 	}
 
@@ -61,7 +65,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
-		self: n.self, raftLog: log, bytes: config.SnapshotBytes, store: n.env.Stores.Snapshots, metrics: n.env.Metrics, log: n.env.Log,
+		self: n.self, raftLog: log, bytes: config.SnapshotBytes, newest: snapshots.NewestBytes, metrics: n.env.Metrics, log: n.env.Log,
 		members: n.members, execute: n.commands.execute, random: n.env.Random,
 	}
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
@@ -71,16 +75,15 @@ func (n *Node) start(config Config, observer Observer) error {
 		duties:  []func(context.Context) error{maintenance.run, n.pilot.run},
 	}
 
-	ctx, stop := context.WithCancel(context.Background())
-	n.lifecycle.stop = stop
 	for _, work := range []func(context.Context){leading.run, n.snapshots.watchLogSize, n.watch.run, n.offerer.Run} {
 		run(func() { work(ctx) })
 	}
 	return nil
 }
 
-// openRaft starts raft over the stores and the transport, and bootstraps the cluster where the node has members to do so and no state.
-func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
+// openRaft starts raft over the stores and the transport, and bootstraps the cluster where the node has members to do so and no state. When the context
+// ends, a snapshot that is being written does not rest any more.
+func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
 	exit := func(err error) { // it may return in tests: halt the replica first, so that nothing more is applied
 		n.replica.Halt()
 		n.env.Exit(err)
@@ -89,23 +92,30 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
 		Applied: n.commands.applied, Restored: n.commands.observer.Restored, Took: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Persisted: log.ResetStored, Exit: n.env.Exit,
+		Monotonic: n.env.Clock.Monotonic,
+		Rest: func(d time.Duration) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(d):
+			}
+		},
 	})
 	n.self.replica = n.replica
 	stable := raftlog.NewStableStore(n.env.Stores.Stable, guard)
 	snapshots, err := raftlog.NewSnapshotStore(n.env.Stores.Snapshots, n.env.Metrics.snapshotWritten)
 	if err != nil {
-		return nil, fmt.Errorf("open node: %w", err)
+		return nil, nil, fmt.Errorf("open node: %w", err)
 	}
 	raftConfig := raftConfig(&config, n.env.Log)
 	if config.Members != nil {
 		has, err := n.env.Stores.HasState()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if !has {
 			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
 			if err != nil {
-				return nil, fmt.Errorf("bootstrap: %w", err)
+				return nil, nil, fmt.Errorf("bootstrap: %w", err)
 			}
 		}
 	}
@@ -113,14 +123,14 @@ func (n *Node) openRaft(config Config) (*raftlog.CheckedLog, error) {
 	n.env.Transport = transport
 	newest, _ := snapshots.Newest(math.MaxUint64)
 	if err := log.CountFrom(newest); err != nil {
-		return nil, fmt.Errorf("open node: %w", err)
+		return nil, nil, fmt.Errorf("open node: %w", err)
 	}
 	log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
-		return nil, fmt.Errorf("open node: %w", err)
+		return nil, nil, fmt.Errorf("open node: %w", err)
 	}
 	transport.Start(n.self.raft)
-	return log, nil
+	return log, snapshots, nil
 }
 
 // ErrIncomplete says that log entries after the newest readable snapshot are missing.

@@ -54,7 +54,7 @@ func (r *replay) Snapshot() (raft.FSMSnapshot, error) {
 	if r.fault != nil {
 		return nil, r.fault
 	}
-	return replica.RaftSnapshot(r.machine.Snapshot(), func() {}), nil
+	return replica.RaftSnapshot(r.machine.Snapshot(), func(w io.Writer) io.Writer { return w }, func() {}), nil
 }
 
 // Restore implements raft.FSM.

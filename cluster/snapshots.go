@@ -19,8 +19,8 @@ import (
 type Snapshots struct {
 	self    *self
 	raftLog *raftlog.CheckedLog
-	bytes   int64 // of log that are written at least before a snapshot is taken
-	store   raft.SnapshotStore
+	bytes   int64        // of log that are written at least before a snapshot is taken
+	newest  func() int64 // the size of the newest snapshot in bytes
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -51,15 +51,7 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 
 // isDue reports whether enough log was written since the last snapshot.
 func (s *Snapshots) isDue() bool {
-	written := s.raftLog.StoredBytes()
-	if written < s.bytes {
-		return false
-	}
-	newest := int64(0)
-	if list, err := s.store.List(); err == nil && len(list) > 0 {
-		newest = list[0].Size
-	}
-	return written >= logBeforeSnapshot(s.bytes, newest)
+	return s.raftLog.StoredBytes() >= logBeforeSnapshot(s.bytes, s.newest())
 }
 
 // maxLogFactor bounds the log that a large state lets gather, in multiples of Config.SnapshotBytes: a start applies all of it.

@@ -18,8 +18,11 @@ type SnapshotStore struct {
 	newest []position // of the retained snapshots, ascending
 }
 
-// position is where a snapshot ends.
-type position struct{ index, term uint64 }
+// position is where a snapshot ends, and how many bytes it has.
+type position struct {
+	index, term uint64
+	bytes       int64
+}
 
 // ErrOlderSnapshot says that a newer snapshot was received while one was written.
 var ErrOlderSnapshot = errors.New("there is a newer snapshot")
@@ -33,7 +36,7 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, snapshot := range list {
-		s.newest = append(s.newest, position{snapshot.Index, snapshot.Term})
+		s.newest = append(s.newest, position{snapshot.Index, snapshot.Term, snapshot.Size})
 	}
 	slices.Reverse(s.newest) // the list begins with the newest
 	return s, nil
@@ -51,6 +54,16 @@ func (s *SnapshotStore) Newest(upTo uint64) (index, term uint64) {
 	return 0, 0
 }
 
+// NewestBytes returns the size of the newest snapshot in bytes, 0 where there is none.
+func (s *SnapshotStore) NewestBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.newest) == 0 {
+		return 0
+	}
+	return s.newest[len(s.newest)-1].bytes
+}
+
 // Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer snapshot was closed meanwhile: raft v1.7.3
 // takes whatever snapshot was closed last for the end of its log.
 func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
@@ -60,7 +73,8 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &meteredSink{SnapshotSink: sink, closed: func() error { return s.closed(position{index, term}) }, written: s.written}, nil
+	closed := func(bytes int64) error { return s.closed(position{index, term, bytes}) }
+	return &meteredSink{SnapshotSink: sink, closed: closed, written: s.written}, nil
 }
 
 // closed notes a snapshot that was closed.
@@ -76,8 +90,8 @@ func (s *SnapshotStore) closed(end position) error {
 
 type meteredSink struct {
 	raft.SnapshotSink
-	closed  func() error      // called when the snapshot is on the disk; its error is that of Close
-	written func(bytes int64) // called once, after closed returned nil
+	closed  func(bytes int64) error // called when the snapshot is on the disk; its error is that of Close
+	written func(bytes int64)       // called once, after closed returned nil
 	bytes   int64
 	done    bool
 }
@@ -95,7 +109,7 @@ func (s *meteredSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
-	if err := s.closed(); err != nil {
+	if err := s.closed(s.bytes); err != nil {
 		return err
 	}
 	s.done = true

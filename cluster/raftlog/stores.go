@@ -85,7 +85,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 	}
 	return Stores{
-		Log: store, Stable: store, Snapshots: snapshots,
+		Log: store, Stable: store, Snapshots: fileSnapshots{snapshots, dataDir},
 		Offered: offerFile(filepath.Join(dataDir, "offered")), Close: store.Close,
 	}, nil
 }

@@ -27,6 +27,10 @@ type Environment struct {
 	WallAdvanced func(wall int64)
 	// Persisted is called when a snapshot was written.
 	Persisted func()
+	// Monotonic is a clock that never goes back: the time since any fixed moment.
+	Monotonic func() time.Duration
+	// Rest waits between two parts of a snapshot that is written, or until the node is to stop.
+	Rest func(time.Duration)
 	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
 	Exit func(error)
 }
@@ -124,7 +128,10 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
-	return RaftSnapshot(r.Capture(), r.env.Persisted), nil
+	pace := func(w io.Writer) io.Writer {
+		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Rest, began: r.env.Monotonic()}
+	}
+	return RaftSnapshot(r.Capture(), pace, r.env.Persisted), nil
 }
 
 // Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
@@ -162,19 +169,20 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	return nil
 }
 
-// RaftSnapshot returns a captured state as raft writes it. done is called when it is written.
-func RaftSnapshot(snapshot *fsm.Snapshot, done func()) raft.FSMSnapshot {
-	return &persistedSnapshot{snapshot: snapshot, done: done}
+// RaftSnapshot returns a captured state as raft writes it, through what pace makes of the file. done is called when it is written.
+func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer, done func()) raft.FSMSnapshot {
+	return &persistedSnapshot{snapshot: snapshot, pace: pace, done: done}
 }
 
 type persistedSnapshot struct {
 	snapshot *fsm.Snapshot
+	pace     func(io.Writer) io.Writer
 	done     func()
 }
 
 // Persist implements raft.FSMSnapshot.
 func (p *persistedSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := p.snapshot.Write(sink); err != nil {
+	if err := p.snapshot.Write(p.pace(sink)); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	if err := sink.Close(); err != nil {

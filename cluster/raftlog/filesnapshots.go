@@ -1,0 +1,73 @@
+package raftlog
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+)
+
+// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log has to wait for what the system writes for other
+// files, so that must never be much.
+const syncedBytes = 1 << 20
+
+// fileSnapshots is raft's store of snapshots in files. It syncs a snapshot while it is written, and not only at its end.
+type fileSnapshots struct {
+	*raft.FileSnapshotStore
+	dataDir string
+}
+
+// Create implements raft.SnapshotStore.
+func (s fileSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.FileSnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	if err != nil {
+		return nil, err
+	}
+	// A file of its own for the sync: raft keeps its own to itself. A sync is of the file, whoever wrote to it.
+	file, err := os.OpenFile(filepath.Join(s.dataDir, "snapshots", sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("create snapshot: %w", err)
+	}
+	return &syncedSink{SnapshotSink: sink, sync: file.Sync, release: file.Close}, nil
+}
+
+type syncedSink struct {
+	raft.SnapshotSink
+	sync     func() error
+	release  func() error
+	unsynced int
+	closed   bool
+}
+
+func (s *syncedSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	if s.unsynced += n; err != nil || s.unsynced < syncedBytes {
+		return n, err
+	}
+	s.unsynced = 0
+	if err := s.sync(); err != nil {
+		return n, fmt.Errorf("sync snapshot: %w", err)
+	}
+	return n, nil
+}
+
+func (s *syncedSink) Close() error {
+	s.end()
+	return s.SnapshotSink.Close()
+}
+
+func (s *syncedSink) Cancel() error {
+	s.end()
+	return s.SnapshotSink.Cancel()
+}
+
+// end closes the file of the syncs, once: raft closes a sink again that was closed. What raft does with its own file tells of faults.
+func (s *syncedSink) end() {
+	if !s.closed {
+		s.closed = true
+		_ = s.release()
+	}
+}

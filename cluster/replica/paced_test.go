@@ -1,0 +1,31 @@
+package replica
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+)
+
+// The writing of a snapshot rests four times as long as it worked, never for long, and not after hardly any work.
+func TestWritingRests(t *testing.T) {
+	var now time.Duration
+	var rests []time.Duration
+	var out bytes.Buffer
+	w := &pacedWriter{
+		w: &out, now: func() time.Duration { return now },
+		rest: func(d time.Duration) { rests, now = append(rests, d), now+d },
+	}
+	for _, worked := range []time.Duration{400 * time.Microsecond, 599 * time.Microsecond, time.Microsecond, 2 * time.Millisecond, time.Second, 0} {
+		now += worked
+		if n, err := w.Write([]byte("x")); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if want := []time.Duration{4 * time.Millisecond, 8 * time.Millisecond, maxRest}; !slices.Equal(rests, want) {
+		t.Errorf("%v, want %v", rests, want)
+	}
+	if out.String() != "xxxxxx" {
+		t.Errorf("%q was written", out.String())
+	}
+}
