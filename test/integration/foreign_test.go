@@ -33,6 +33,9 @@ func TestMosquittoRRSetsAndGets(t *testing.T) {
 			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$5\r\nhello\r\n"},
 			{"*2\r\n$3\r\nDEL\r\n$8\r\ngreeting\r\n", ":1\r\n"},
 			{"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", "$-1\r\n"},
+			{array("TXN", array("SET", "greeting", "hi"), array("GET", "none")), "*2\r\n+OK\r\n$-1\r\n"},
+			{array("SCAN", "greet*"), "*1\r\n*1\r\n$8\r\ngreeting\r\n"},
+			{array("KEYNOTIFY", "greet*", "GLOB"), "+OK\r\n"},
 		} {
 			if got := rr(step.payload, "__ts", now()); got != step.want {
 				t.Errorf("%q: %q, want %q", step.payload, got, step.want)

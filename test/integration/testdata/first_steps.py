@@ -1,4 +1,4 @@
-"""The first steps with Debian's python3-paho-mqtt: set, get, watch, delete, fence."""
+"""The first steps with Debian's python3-paho-mqtt: set, get, watch, delete, fence, and what only Holdfast has."""
 
 import queue
 import sys
@@ -62,6 +62,16 @@ def main():
     expect(RESPONSE, b"+OK\r\n")
     request(client, 106, b"SET", b"protected", b"old", fence="1000:0:lock")
     expect(RESPONSE, b"-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n")
+    request(client, 107, b"KEYNOTIFY", b"line/*", b"GLOB")
+    expect(RESPONSE, b"+OK\r\n")
+    request(client, 108, b"TXN", resp(b"SET", b"line/1", b"a", b"NX"), resp(b"GET", b"none"), resp(b"SET", b"line/2", b"b"))
+    for key, value in ((b"line/1", b"a"), (b"line/2", b"b")):
+        expect(NOTIFY + key.hex().upper(), b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\n%s\r\n" % value)
+    expect(RESPONSE, b"*3\r\n+OK\r\n$-1\r\n+OK\r\n")
+    request(client, 109, b"TXN", resp(b"SET", b"line/1", b"c", b"NX"), resp(b"DEL", b"line/2"))
+    expect(RESPONSE, b"-1\r\n")
+    request(client, 110, b"SCAN", b"line/*")
+    expect(RESPONSE, b"*1\r\n*2\r\n$6\r\nline/1\r\n$6\r\nline/2\r\n")
     client.disconnect()
     client.loop_stop()
     print("all steps done")
