@@ -95,7 +95,7 @@ func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
 	due, ok := d.byExpiry.Get(key)
 	if !ok {
-		due = &dueTogether{}
+		due = &dueTogether{part: part{due: key >> expiryBits << expiryShift}}
 		d.byExpiry.Set(key, due)
 	}
 	d.places[m.id] = due.add(&d.chunks, m)
@@ -141,12 +141,12 @@ func (d *dedup) forget(now int64) {
 		for due.len() > 0 {
 			m, at := due.first()
 			switch {
-			case !d.isLive(m, at):
+			case !d.isLive(&m, at):
 				due.stale--
 			case left == 0:
 				return
 			default:
-				d.drop(m)
+				d.drop(&m)
 				left--
 			}
 			due.removeFirst(&d.chunks)
@@ -159,8 +159,8 @@ func (d *dedup) forget(now int64) {
 func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
 	var live []dedupEntry
 	for ; due.len() > 0; due.removeFirst(&d.chunks) {
-		if m, at := due.first(); d.isLive(m, at) {
-			live = append(live, *m)
+		if m, at := due.first(); d.isLive(&m, at) {
+			live = append(live, m)
 		}
 	}
 	d.byExpiry.Delete(key)
@@ -196,7 +196,7 @@ func (d *dedup) all() iter.Seq[dedupEntry] {
 	return func(yield func(dedupEntry) bool) {
 		d.byExpiry.Scan(func(_ int64, due *dueTogether) bool {
 			for m, at := range due.all() {
-				if d.isLive(m, at) && !yield(*m) {
+				if d.isLive(&m, at) && !yield(m) {
 					return false
 				}
 			}
@@ -236,7 +236,7 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	if !ok {
 		return dedupEntry{}, false
 	}
-	return *d.chunks.at(at), true
+	return d.chunks.at(at), true
 }
 
 // room reports whether an outcome of the client may be added without touching the reserve.

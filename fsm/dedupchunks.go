@@ -14,35 +14,90 @@ const (
 	chunkSize  = 1 << chunkShift
 )
 
-// chunk has outcomes. A slot is written once, before the place in it is known to anybody, and is not changed afterwards.
-type chunk [chunkSize]dedupEntry
+// chunk has outcomes that are due together. A slot is written once, before the place in it is known to anybody, and is not changed afterwards. With
+// another word in it a chunk would take 128 bytes more, by Go's classes of sizes.
+type chunk [chunkSize]slot
+
+// slot is an outcome in 48 bytes. It leaves out when the outcomes of its chunk are due: the cluster time at which all of them have expired.
+type slot struct {
+	id      RequestID
+	index   uint64
+	client  uint64
+	wall    int64
+	counter uint32
+	early   uint16 // by how much it expires before it is due, in milliseconds; below 2^expiryShift
+	rest    uint16 // code, error, dialect and flags, in restBits
+}
+
+// How many bits of slot.rest each of them has, from the lowest on.
+const (
+	codeBits    = 4
+	errorBits   = 7
+	dialectBits = 2
+	flagBits    = 3
+)
+
+// All known values have room.
+const (
+	_ = uint(1<<codeBits - 1 - CodeReplies)
+	_ = uint(1<<errorBits - errorCodes)
+	_ = uint(1<<dialectBits - 1 - SDK)
+	_ = uint(1<<flagBits - dedupFlagsEnd)
+)
+
+// slotOf returns the slot for an outcome among those that are due at a time.
+func slotOf(m *dedupEntry, due int64) slot {
+	rest := uint16(m.flags)
+	rest = rest<<dialectBits | uint16(m.dialect)
+	rest = rest<<errorBits | uint16(m.err)
+	rest = rest<<codeBits | uint16(m.code)
+	return slot{m.id, m.index, m.client, m.wall, m.counter, uint16(due - m.expires), rest}
+}
+
+// entry returns the outcome of a slot, in a chunk that is due at a time.
+func (s *slot) entry(due int64) dedupEntry {
+	return dedupEntry{
+		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter, expires: due - int64(s.early),
+		code: Code(s.rest & (1<<codeBits - 1)), err: ErrorCode(s.rest >> codeBits & (1<<errorBits - 1)),
+		dialect: Dialect(s.rest >> (codeBits + errorBits) & (1<<dialectBits - 1)), flags: uint8(s.rest >> (codeBits + errorBits + dialectBits)),
+	}
+}
 
 // place is where an outcome is: the number of its chunk, and the slot.
 type place uint32
 
 // chunks has the chunks by their numbers. The zero value is empty.
 type chunks struct {
-	byNumber []*chunk
+	byNumber []dueChunk
 	free     []uint32
 }
 
-func (c *chunks) at(p place) *dedupEntry { return &c.byNumber[p>>chunkShift][p%chunkSize] }
+// dueChunk is a chunk, and when its outcomes are due.
+type dueChunk struct {
+	*chunk
+	due int64
+}
 
-// add returns a new chunk and its number.
-func (c *chunks) add() (added *chunk, number uint32) {
+func (c *chunks) at(p place) dedupEntry {
+	found := &c.byNumber[p>>chunkShift]
+	return found.chunk[p%chunkSize].entry(found.due)
+}
+
+// add returns a new chunk of outcomes that are due at a time, and its number.
+func (c *chunks) add(due int64) (added *chunk, number uint32) {
 	added = new(chunk)
 	if n := len(c.free); n > 0 {
 		number, c.free = c.free[n-1], c.free[:n-1]
-		c.byNumber[number] = added
+		c.byNumber[number] = dueChunk{added, due}
 		return added, number
 	}
-	c.byNumber = append(c.byNumber, added)
+	c.byNumber = append(c.byNumber, dueChunk{added, due})
 	return added, uint32(len(c.byNumber) - 1)
 }
 
 // remove gives a number back. A snapshot may still have the chunk.
 func (c *chunks) remove(number uint32) {
-	c.byNumber[number] = nil
+	c.byNumber[number] = dueChunk{}
 	c.free = append(c.free, number)
 }
 
@@ -57,12 +112,13 @@ type dueTogether struct {
 // part is outcomes that lie one behind the other. A copy of it does not change.
 type part struct {
 	chunks     []*chunk
-	start, end int // slots in use, counted from the first chunk
+	start, end int   // slots in use, counted from the first chunk
+	due        int64 // cluster time
 }
 
 func (p *part) len() int { return p.end - p.start }
 
-func (p *part) at(i int) *dedupEntry { return &p.chunks[i>>chunkShift][i%chunkSize] }
+func (p *part) at(i int) dedupEntry { return p.chunks[i>>chunkShift][i%chunkSize].entry(p.due) }
 
 func (l *dueTogether) place(i int) place {
 	return place(l.numbers[i>>chunkShift])<<chunkShift | place(i%chunkSize)
@@ -71,18 +127,18 @@ func (l *dueTogether) place(i int) place {
 // add appends an outcome, and returns its place.
 func (l *dueTogether) add(c *chunks, m *dedupEntry) place {
 	if l.end == len(l.chunks)*chunkSize {
-		added, number := c.add()
+		added, number := c.add(l.due)
 		l.chunks, l.numbers = append(l.chunks, added), append(l.numbers, number)
 	}
 	at := l.end
-	*l.at(at) = *m
+	l.chunks[at>>chunkShift][at%chunkSize] = slotOf(m, l.due)
 	l.end++
 	l.sorted = false
 	return l.place(at)
 }
 
 // first returns the first outcome. The list must not be empty.
-func (l *dueTogether) first() (*dedupEntry, place) { return l.at(l.start), l.place(l.start) }
+func (l *dueTogether) first() (dedupEntry, place) { return l.at(l.start), l.place(l.start) }
 
 // removeFirst removes the first outcome.
 func (l *dueTogether) removeFirst(c *chunks) {
@@ -95,8 +151,8 @@ func (l *dueTogether) removeFirst(c *chunks) {
 }
 
 // all returns the outcomes with their places, also stale ones.
-func (l *dueTogether) all() iter.Seq2[*dedupEntry, place] {
-	return func(yield func(*dedupEntry, place) bool) {
+func (l *dueTogether) all() iter.Seq2[dedupEntry, place] {
+	return func(yield func(dedupEntry, place) bool) {
 		for i := l.start; i < l.end; i++ {
 			if !yield(l.at(i), l.place(i)) {
 				return
@@ -130,7 +186,7 @@ func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 				for at := p.start; at < p.end; at++ {
 					m := p.at(at)
 					order = append(order, keyed{binary.BigEndian.Uint64(m.id[:]), len(group)})
-					group = append(group, *m)
+					group = append(group, m)
 				}
 			}
 			slices.SortFunc(order, func(a, b keyed) int {

@@ -1,7 +1,9 @@
 package fsm
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 )
@@ -27,6 +29,25 @@ func TestMemoryPerKey(t *testing.T) {
 		t.Errorf("%d keys, %.1f bytes per key", status.Keys, perKey)
 	}
 	runtime.KeepAlive(l)
+}
+
+// A million outcomes cost at most 100 bytes of live heap each.
+func TestMemoryPerOutcome(t *testing.T) {
+	const outcomes, most = 1_000_000, 100
+	before := heap()
+	d := newDedup()
+	random := rand.New(rand.NewPCG(1, 1))
+	for n := range int64(outcomes) {
+		m := dedupEntry{expires: 180_000 + n/10, client: uint64(n % 1000), index: uint64(n), code: CodeOK}
+		binary.LittleEndian.PutUint64(m.id[:], random.Uint64())
+		d.put(m, nil)
+	}
+	each := (float64(heap()) - float64(before)) / outcomes
+	t.Logf("%.1f bytes of live heap per outcome", each)
+	if d.len() != outcomes || each > most {
+		t.Errorf("%d outcomes, %.1f bytes per outcome", d.len(), each)
+	}
+	runtime.KeepAlive(d)
 }
 
 func heap() uint64 {

@@ -30,8 +30,8 @@ func stateMachine() []Mutant {
 		if !due.sorted {
 			due = d.rebuild(key, due)
 		}
-		if m, at := due.first(); d.isLive(m, at) {
-			d.drop(m)
+		if m, at := due.first(); d.isLive(&m, at) {
+			d.drop(&m)
 		} else {
 			due.stale--
 		}
