@@ -75,11 +75,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
-		command = command.Before(l.known.version)
-		if command.Kind == fsm.KindTxn {
-			l.prepareTxnLocked(&command, r)
-		}
-		l.stripOversizeLocked(&command)
+		command = l.loggedLocked(r)
 	}
 	l.pending.BeginWrite(r)
 	if !l.store.Propose(command, r) {
@@ -125,9 +121,14 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 // replyFields is how many bytes the packet of a reply has beyond its payload, its topic and the Correlation Data, at most.
 const replyFields = 256
 
-// prepareTxnLocked clears what is oversize in the operations of a TXN, and bounds its reply by what the broker accepts: a reply that could not be
-// delivered must not be one of a transaction that took effect.
-func (l *Leader) prepareTxnLocked(command *fsm.Command, r *pending.Request) {
+// loggedLocked returns the command of a request as it goes into the log: as all members know it, and without what exceeds a limit. The reply to a TXN is
+// bounded by what the broker accepts: one that could not be delivered must not be that of a transaction that took effect.
+func (l *Leader) loggedLocked(r *pending.Request) fsm.Command {
+	command := r.Command.Before(l.known.version)
+	l.stripOversizeLocked(&command)
+	if command.Kind != fsm.KindTxn {
+		return command
+	}
 	command.Operations = slices.Clone(command.Operations) // the request keeps its own
 	for i := range command.Operations {
 		l.stripOversizeLocked(&command.Operations[i])
@@ -135,6 +136,7 @@ func (l *Leader) prepareTxnLocked(command *fsm.Command, r *pending.Request) {
 	if most := l.sender.MaxPacket(); most < math.MaxInt64 {
 		command.MaxReply = max(1, most-int64(len(r.ResponseTopic)+len(r.Correlation)+replyFields))
 	}
+	return command
 }
 
 // mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
