@@ -68,7 +68,7 @@ func (s *Snapshots) Create() error {
 	start := time.Now()
 	err := s.self.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		s.raftLog.ResetStored()
+		s.raftLog.Snapshotted(s.raftLog.StoredBytes())
 		return nil
 	}
 	if err != nil {

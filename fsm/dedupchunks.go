@@ -26,31 +26,27 @@ type slot struct {
 	wall    int64
 	counter uint32
 	early   uint16 // by how much it expires before it is due, in milliseconds; below 2^expiryShift
-	rest    uint16 // code, error, dialect and flags, in restBits
+	rest    uint16 // code, error, dialect and flags; see the shifts
 }
 
-// How many bits of slot.rest each of them has, from the lowest on.
+// At which bits of slot.rest each of them begins.
 const (
-	codeBits    = 4
-	errorBits   = 7
-	dialectBits = 2
-	flagBits    = 3
+	errorShift   = 4 // the code is below
+	dialectShift = 11
+	flagShift    = 13
 )
 
-// All known values have room.
+// All known values have room: a negative constant would be no uint.
 const (
-	_ = uint(1<<codeBits - 1 - CodeReplies)
-	_ = uint(1<<errorBits - errorCodes)
-	_ = uint(1<<dialectBits - 1 - SDK)
-	_ = uint(1<<flagBits - dedupFlagsEnd)
+	_ = uint(1<<errorShift - 1 - CodeReplies)
+	_ = uint(1<<(dialectShift-errorShift) - errorCodes)
+	_ = uint(1<<(flagShift-dialectShift) - 1 - SDK)
+	_ = uint(1<<(16-flagShift) - dedupFlagsEnd)
 )
 
 // slotOf returns the slot for an outcome among those that are due at a time.
 func slotOf(m *dedupEntry, due int64) slot {
-	rest := uint16(m.flags)
-	rest = rest<<dialectBits | uint16(m.dialect)
-	rest = rest<<errorBits | uint16(m.err)
-	rest = rest<<codeBits | uint16(m.code)
+	rest := uint16(m.code) | uint16(m.err)<<errorShift | uint16(m.dialect)<<dialectShift | uint16(m.flags)<<flagShift
 	return slot{m.id, m.index, m.client, m.wall, m.counter, uint16(due - m.expires), rest}
 }
 
@@ -58,8 +54,8 @@ func slotOf(m *dedupEntry, due int64) slot {
 func (s *slot) entry(due int64) dedupEntry {
 	return dedupEntry{
 		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter, expires: due - int64(s.early),
-		code: Code(s.rest & (1<<codeBits - 1)), err: ErrorCode(s.rest >> codeBits & (1<<errorBits - 1)),
-		dialect: Dialect(s.rest >> (codeBits + errorBits) & (1<<dialectBits - 1)), flags: uint8(s.rest >> (codeBits + errorBits + dialectBits)),
+		code: Code(s.rest & (1<<errorShift - 1)), err: ErrorCode(s.rest >> errorShift & (1<<(dialectShift-errorShift) - 1)),
+		dialect: Dialect(s.rest >> dialectShift & (1<<(flagShift-dialectShift) - 1)), flags: uint8(s.rest >> flagShift),
 	}
 }
 
@@ -72,7 +68,7 @@ type chunks struct {
 	free     []uint32
 }
 
-// dueChunk is a chunk, and when its outcomes are due.
+// dueChunk is a chunk, and when its outcomes are due. Its list knows that as well, but a place only has the number of the chunk.
 type dueChunk struct {
 	*chunk
 	due int64

@@ -3,7 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
-	"strings"
+	"slices"
 
 	"holdfast/hlc"
 	"holdfast/internal/glob"
@@ -227,7 +227,7 @@ func (s *Snapshot) appendMemory(b []byte, m *dedupEntry) []byte {
 
 func (m *Machine) readMemory(r *reader) {
 	var kept dedupEntry
-	var codes string
+	var codes []byte
 	var values []string
 	for r.next() {
 		switch r.field {
@@ -252,17 +252,17 @@ func (m *Machine) readMemory(r *reader) {
 		case 10:
 			kept.flags = r.small(uint64(dedupFlagsEnd))
 		case 11:
-			codes = r.string()
+			codes = r.bytes()
 		case 12:
 			values = append(values, r.string())
 		default:
 			r.unknown("Memory")
 		}
 	}
-	if (kept.code == CodeReplies) != (codes != "") || strings.Count(codes, string(rune(CodeValue))) != len(values) {
+	if (kept.code == CodeReplies) != (len(codes) > 0) || bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {
 		r.fail(fmt.Errorf("%w: replies of a transaction", ErrDamaged))
 	}
-	if strings.ContainsFunc(codes, func(code rune) bool { return code > rune(CodeNull) }) {
+	if slices.ContainsFunc(codes, func(code byte) bool { return Code(code) > CodeNull }) {
 		r.fail(fmt.Errorf("%w: a reply of a transaction", ErrUnknown))
 	}
 	if r.err == nil && m.dedup.len() > 0 && bytes.Compare(m.dedup.lastRead[:], kept.id[:]) >= 0 {
@@ -271,7 +271,7 @@ func (m *Machine) readMemory(r *reader) {
 	if r.err == nil {
 		var replies *keptReplies
 		if kept.code == CodeReplies {
-			replies = &keptReplies{kept.id, kept.client, codes, values}
+			replies = &keptReplies{kept.id, kept.client, string(codes), values}
 		}
 		m.dedup.put(kept, replies)
 		m.dedup.lastRead = kept.id

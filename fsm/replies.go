@@ -19,17 +19,17 @@ type keptReplies struct {
 // The bounds of what is remembered of the replies of transactions, in bytes. When one is reached, transactions are refused as overloaded until outcomes
 // are forgotten. The values that were read have a bound of their own, so that no reader keeps others from writing. One transaction may pass a bound.
 const (
-	maxReplies     = 64 << 20
-	maxReplyShare  = maxReplies / 2 // of one client, of all but the values
-	maxValues      = 64 << 20
-	maxValuesShare = maxValues / 4 // of one client
+	maxReplies = 128 << 20 // of all but the values
+	maxValues  = 64 << 20
+	// maxClientShare is the part of either that one client may have: one in so many.
+	maxClientShare = 4
 )
 
 // replyTable has the replies of transactions in the dedup table, by the id of their outcome.
 type replyTable struct {
-	byID    *btree.BTreeG[*keptReplies]
-	replies usage // of all but the values
-	values  usage
+	byID   *btree.BTreeG[*keptReplies]
+	values usage
+	others usage // all but the values
 }
 
 // usage counts bytes, also by the hash of a client id.
@@ -40,9 +40,9 @@ type usage struct {
 
 func newReplyTable() replyTable {
 	return replyTable{
-		byID:    btree.NewBTreeGOptions(func(a, b *keptReplies) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
-		replies: usage{perClient: make(map[uint64]int64)},
-		values:  usage{perClient: make(map[uint64]int64)},
+		byID:   btree.NewBTreeGOptions(func(a, b *keptReplies) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }, btree.Options{NoLocks: true}),
+		values: usage{perClient: make(map[uint64]int64)},
+		others: usage{perClient: make(map[uint64]int64)},
 	}
 }
 
@@ -54,8 +54,9 @@ func (u *usage) add(client uint64, bytes int64) {
 	}
 }
 
-func (u *usage) isBelow(client uint64, most, share int64) bool {
-	return u.bytes < most && u.perClient[client] < share
+// isBelow reports whether all together are below a bound, and the client is below its share of it.
+func (u *usage) isBelow(client uint64, most int64) bool {
+	return u.bytes < most && u.perClient[client] < most/maxClientShare
 }
 
 // keep returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keep whole records in memory.
@@ -87,26 +88,26 @@ func (k *keptReplies) results(dialect Dialect) []Result {
 	return results
 }
 
-// size returns what is counted of the replies, in bytes: of all but the values, and of the values.
-func (k *keptReplies) size() (replies, values int64) {
+// size returns what is counted of the replies, in bytes: of the values, and of all else.
+func (k *keptReplies) size() (values, others int64) {
 	const overhead, each = 128, 16 // bytes of a keptReplies with its place in the tree, and of a string
 	for _, value := range k.values {
 		values += each + int64(len(value))
 	}
-	return overhead + int64(len(k.codes)), values
+	return values, overhead + int64(len(k.codes))
 }
 
 // room reports whether the replies of a transaction of the client may be remembered.
 func (t *replyTable) room(client uint64, operations []Command) bool {
 	reads := slices.ContainsFunc(operations, func(c Command) bool { return c.Kind == KindGet })
-	return t.replies.isBelow(client, maxReplies, maxReplyShare) && (!reads || t.values.isBelow(client, maxValues, maxValuesShare))
+	return t.others.isBelow(client, maxReplies) && (!reads || t.values.isBelow(client, maxValues))
 }
 
 func (t *replyTable) put(added *keptReplies) {
-	replies, values := added.size()
+	values, others := added.size()
 	t.byID.Set(added)
-	t.replies.add(added.client, replies)
 	t.values.add(added.client, values)
+	t.others.add(added.client, others)
 }
 
 func (t *replyTable) drop(id RequestID) {
@@ -114,13 +115,13 @@ func (t *replyTable) drop(id RequestID) {
 	if !ok {
 		return
 	}
-	replies, values := gone.size()
-	t.replies.add(gone.client, -replies)
+	values, others := gone.size()
 	t.values.add(gone.client, -values)
+	t.others.add(gone.client, -others)
 }
 
 // bytes returns what is counted of all replies, in bytes.
-func (t *replyTable) bytes() int64 { return t.replies.bytes + t.values.bytes }
+func (t *replyTable) bytes() int64 { return t.values.bytes + t.others.bytes }
 
 // of returns the replies of a transaction that is in the dedup table.
 func (t *replyTable) of(id RequestID) *keptReplies { return repliesOf(t.byID, id) }

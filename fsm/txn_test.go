@@ -194,7 +194,7 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	other.want("restore of a backup", other.do(Command{Kind: KindRestore, Nonce: 9, Offset: uint64(len(taken))}), CodeOK, NoError)
 	check("from a backup", other.m)
 	l.pass(200_000)
-	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 || l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.replies.perClient) != 0 || len(l.m.dedup.replies.values.perClient) != 0 {
+	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 || l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.others.perClient) != 0 || len(l.m.dedup.replies.values.perClient) != 0 {
 		t.Error("the replies are remembered beyond the outcome")
 	}
 }
@@ -229,22 +229,22 @@ func TestRememberedRepliesAreBounded(t *testing.T) {
 	l.want("when they are forgotten", l.do(read("a")), CodeReplies, NoError)
 }
 
-// What is remembered beside values has bounds as well. Nobody gets more than half.
+// What is remembered beside values has bounds as well. Nobody gets more than a quarter.
 func TestRememberedWritesAreBounded(t *testing.T) {
 	table := newReplyTable()
 	results := slices.Repeat([]Result{{Code: CodeOK}}, MaxOperations)
 	count := map[uint64]int{}
-	for _, client := range []uint64{1, 2, 3} {
+	for client := range uint64(5) {
 		for ; table.room(client, nil); count[client]++ {
 			id := RequestID{byte(client), byte(count[client]), byte(count[client] >> 8), byte(count[client] >> 16)}
 			table.put(keep(id, client, results))
 		}
 	}
-	if share := maxReplyShare / 256; count[1] != share || count[2] != share || count[3] != 0 {
+	if share := maxReplies / maxClientShare / 256; count[0] != share || count[3] != share || count[4] != 0 {
 		t.Errorf("%v transactions", count)
 	}
 	table.drop(RequestID{1})
-	if !table.room(3, nil) {
+	if !table.room(4, nil) {
 		t.Error("no room when one is forgotten")
 	}
 }

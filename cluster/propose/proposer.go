@@ -54,7 +54,8 @@ type Config struct {
 	BatchCommands int // most commands in one entry, at least 1; each operation of a transaction counts
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
-	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight. 1 disables the wait.
+	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight, a transaction counting as one. 1 disables the
+	// wait.
 	FurtherBatch int
 	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
 	// be forgotten already.

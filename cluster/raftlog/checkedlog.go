@@ -26,7 +26,7 @@ type CheckedLog struct {
 	cacheBytes int
 	cacheLimit int
 	commands   []uint64 // indexes of commands, ascending; a conflict removes the end, compaction and LastCommand the front
-	stored     int64    // bytes of entry data stored since ResetStored, or before the start and not in a snapshot
+	stored     int64    // bytes of entry data stored, also before the start, and not in a snapshot as far as Snapshotted tells
 	// nextAtStart is the next of the entries up to lastAtStart that raft reads when it starts. Their bytes count as stored.
 	nextAtStart, lastAtStart uint64
 
@@ -227,16 +227,16 @@ func (l *CheckedLog) countAtStart(index uint64, bytes int) {
 	}
 }
 
-// StoredBytes returns the bytes of the entries that were stored since ResetStored, and of those that CountFrom made count.
+// StoredBytes returns the bytes of the entries that were stored, or that CountFrom made count, without those that Snapshotted subtracted.
 func (l *CheckedLog) StoredBytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stored
 }
 
-// ResetStored makes StoredBytes begin anew, as after a snapshot.
-func (l *CheckedLog) ResetStored() {
+// Snapshotted subtracts bytes of entries that are in a snapshot: what StoredBytes returned when the state was captured.
+func (l *CheckedLog) Snapshotted(bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stored = 0
+	l.stored = max(0, l.stored-bytes)
 }

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,10 +27,10 @@ func (s fileSnapshots) Create(version raft.SnapshotVersion, index, term uint64, 
 	if err != nil {
 		return nil, err
 	}
-	// A file of its own for the sync: raft keeps its own to itself. A sync is of the file, whoever wrote to it.
+	// raft does not give its file away, so this opens it again, where raft v1.7.3 keeps it. A sync is of the file, whoever wrote to it.
 	file, err := os.OpenFile(filepath.Join(s.dataDir, "snapshots", sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("create snapshot: %w", err)
+		return nil, fmt.Errorf("create snapshot: %w", errors.Join(err, sink.Cancel()))
 	}
 	return &syncedSink{SnapshotSink: sink, sync: file.Sync, release: file.Close}, nil
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The writing of a snapshot rests restShare times as long as it works: nobody waits for it, and requests need the processors and the disk. It works for
-// workTime before it rests, and rests for maxRest at most: a write to a slow disk is not work.
+// The writing of a snapshot rests restShare times as long as it took since it last rested: requests need the processors and the disk more. It works for
+// workTime before it rests, and rests for maxRest at most, so that a slow disk does not make it endless.
 const (
 	workTime  = time.Millisecond
 	restShare = 4
@@ -23,9 +23,12 @@ type pacedWriter struct {
 
 func (p *pacedWriter) Write(data []byte) (int, error) {
 	n, err := p.w.Write(data)
+	if err != nil {
+		return n, err
+	}
 	if worked := p.now() - p.began; worked >= workTime {
 		p.rest(min(restShare*worked, maxRest))
 		p.began = p.now()
 	}
-	return n, err
+	return n, nil
 }

@@ -25,8 +25,8 @@ type Environment struct {
 	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
 	// The state is locked.
 	WallAdvanced func(wall int64)
-	// Persisted is called when a snapshot was written.
-	Persisted func()
+	// Captured is called when the state is captured for a snapshot, and what it returns when that snapshot was written.
+	Captured func() (persisted func())
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
 	// Rest waits between two parts of a snapshot that is written, or until the node is to stop.
@@ -131,7 +131,8 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	pace := func(w io.Writer) io.Writer {
 		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Rest, began: r.env.Monotonic()}
 	}
-	return RaftSnapshot(r.Capture(), pace, r.env.Persisted), nil
+	persisted := r.env.Captured() // before the state: entries that come between must not be taken for entries of the snapshot
+	return RaftSnapshot(r.Capture(), pace, persisted), nil
 }
 
 // Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.

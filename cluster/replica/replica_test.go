@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func (r *recorder) env() Environment {
 	return Environment{
 		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.EntryOutcome, time.Duration) {},
 		Restored:     func(fsm.Status) { r.restores++ },
-		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Persisted: func() {}, Exit: func(err error) { r.exits = append(r.exits, err) },
+		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Captured: func() func() { return func() {} }, Exit: func(err error) { r.exits = append(r.exits, err) },
 		Monotonic: func() time.Duration { return 0 }, Rest: func(time.Duration) {},
 	}
 }
@@ -108,5 +109,33 @@ func TestRestoredReplicaHasTheSnapshotsState(t *testing.T) {
 	}
 	if restored.restores != 1 {
 		t.Errorf("%d restores are told of", restored.restores)
+	}
+}
+
+// What is stored while a snapshot is written is not in it: the log is measured when the state is captured, and again when the snapshot is written.
+func TestLogIsMeasuredWhenTheStateIsCaptured(t *testing.T) {
+	var events []string
+	env := (&recorder{}).env()
+	env.Captured = func() func() {
+		events = append(events, "captured")
+		return func() { events = append(events, "persisted") }
+	}
+	replica := New(env)
+	replica.Apply(log(1, leaderStart()))
+	snapshot, err := replica.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Release()
+	events = append(events, "more is stored")
+	sink, err := raft.NewInmemSnapshotStore().Create(1, 1, 1, raft.Configuration{}, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshot.Persist(sink); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"captured", "more is stored", "persisted"}; !slices.Equal(events, want) {
+		t.Errorf("%q", events)
 	}
 }

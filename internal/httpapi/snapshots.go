@@ -9,6 +9,7 @@ import (
 const snapshotTimeout = time.Hour
 
 func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
+	slow(w, snapshotTimeout)
 	if err := a.Node.Snapshots().Create(); err != nil {
 		return err
 	}

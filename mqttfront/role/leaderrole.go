@@ -53,7 +53,7 @@ func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, 
 		l.store.Flush()
 		return
 	}
-	if result := &outcome.Results[i]; result.Error == fsm.ErrorOverloaded && !result.Repeat && r.State() == pending.StateExecuting {
+	if isUnremembered(&outcome.Commands[i], &outcome.Results[i]) {
 		l.metrics.Refused.WithLabelValues("outcomes").Inc()
 	}
 	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
@@ -62,6 +62,11 @@ func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, 
 	if !rejected || l.resolveRejectedLocked(r, &outcome.Results[i]) {
 		l.answerLocked(r, outcome.Index, &outcome.Results[i])
 	}
+}
+
+// isUnremembered reports whether a command was refused because there is no room to remember its outcome.
+func isUnremembered(command *fsm.Command, result *fsm.Result) bool {
+	return command.Kind != fsm.KindReject && !result.Repeat && (result.Error == fsm.ErrorOverloaded || result.Code == fsm.CodeNoReply)
 }
 
 func (l *Leader) appliedLocked(outcome *fsm.EntryOutcome) {

@@ -131,6 +131,10 @@ func (j *judge) checkSum(o *Op) {
 	if o.Verb != Txn || !o.Applied() {
 		return
 	}
+	if len(o.Reply.Replies) != len(o.Parts) {
+		j.violation("odd reply", "%s", o)
+		return
+	}
 	sum, read, absent := 0, 0, 0
 	for i := range o.Parts {
 		if o.Parts[i].Verb != Get {

@@ -198,8 +198,8 @@ func (j *judge) checkVersions() {
 			j.violation("versions", "%s and %s have the same version", o, other)
 		}
 		given[o.Version] = o
-		if o.Verb == Set && family(o.Key) != "lock" && o.Value != "" && !o.Late { // one operation alone writes this value
-			versions[o.Value] = o.Version
+		if last := o.sets()[len(o.sets())-1]; family(o.Key) != "lock" && last.Value != "" && !o.Late { // one operation alone writes this value
+			versions[last.Value] = o.Version
 		}
 	}
 	for _, client := range slices.Sorted(maps.Keys(j.history.Notifications)) {

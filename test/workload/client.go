@@ -108,8 +108,12 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	if r == nil {
 		return // to no request of this client
 	}
-	if r.Op.Wrapped && reply.Kind == resp.ReplyArray && len(reply.Replies) == 1 {
+	switch {
+	case !r.Op.Wrapped:
+	case reply.Kind == resp.ReplyArray && len(reply.Replies) == 1:
 		reply = reply.Replies[0]
+	case reply.Kind != resp.ReplyNotApplied && reply.Kind != resp.ReplyError:
+		c.load.History.AddOdd("%s got no reply to a transaction: %q", c.ID, payload)
 	}
 	now := c.load.Now()
 	reply.Bulk = label(reply.Bulk)
