@@ -151,7 +151,7 @@ const maxReplyValues = 256 << 10
 
 // replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has.
 func replySize(replies []Result) (values, payload int64) {
-	const array, ok, integer, null, bulk = 6, 5, 4, 5, 5 // "*128" and a line end; "+OK"; ":1"; "$-1"; "$" and two line ends, each with its own
+	const array, ok, integer, null, bulk = 6, 5, 4, 5, 5 // of "*128", "+OK", ":0", "$-1", each with its line end, and of "$" with two
 	payload = array
 	for i := range replies {
 		switch size := int64(len(replies[i].Value)); replies[i].Code {
