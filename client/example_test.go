@@ -59,7 +59,7 @@ func ExampleClient_Txn() {
 	result, err := store.Txn(ctx,
 		client.OpSet("line-8/press/recipe", []byte("copper"), fence),
 		client.OpSet("line-8/saw/recipe", []byte("2mm"), fence),
-		client.OpDel("line-8/draft", client.IfVersion(draft), fence), // only if nobody has changed it since
+		client.OpDel("line-8/draft", client.IfVersion(draft), fence), // only if the draft still has this version
 		client.OpGet("line-8/operator"),
 	)
 	if err != nil {

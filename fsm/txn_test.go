@@ -141,7 +141,7 @@ func TestPolicyOfATransaction(t *testing.T) {
 	l.want("without an identity", l.do(unidentified), CodeError, ErrorNotAuthorized)
 }
 
-// A reply that nobody could deliver, or that is larger than one value may be, is refused before anything changes.
+// A transaction changes nothing if its reply would be larger than the broker accepts, or if it reads more bytes than the longest value may have.
 func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.apply(l.set("a", strings.Repeat("x", 3000)), l.set("b", strings.Repeat("x", 200<<10)), l.set("c", strings.Repeat("x", 200<<10)))

@@ -27,7 +27,7 @@ func (s fileSnapshots) Create(version raft.SnapshotVersion, index, term uint64, 
 	if err != nil {
 		return nil, err
 	}
-	// raft does not give its file away, so this opens it again, where raft v1.7.3 keeps it. A sync is of the file, whoever wrote to it.
+	// The sink does not export its file, so this opens the path that raft v1.7.3 uses once more. A sync through either descriptor syncs the file.
 	file, err := os.OpenFile(filepath.Join(s.dataDir, "snapshots", sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot: %w", errors.Join(err, sink.Cancel()))

@@ -51,18 +51,23 @@ func (c *connection) finish(out io.Writer, r keyResult, version client.Version, 
 		r.Version = version.String()
 	}
 	if c.output == "json" {
-		if err := printJSON(out, r); err != nil {
-			return err
-		}
-		if err != nil {
-			return &codeError{code: exitNotApplied}
-		}
-		return nil
+		return printResult(out, r, err)
 	}
 	if err == nil {
 		_, err = io.WriteString(out, text)
 	}
 	return err
+}
+
+// printResult prints a result as JSON. err is why the command had no effect, or nil: the exit code tells it, too.
+func printResult(out io.Writer, result any, err error) error {
+	if printErr := printJSON(out, result); printErr != nil {
+		return printErr
+	}
+	if err != nil {
+		return &codeError{code: exitNotApplied}
+	}
+	return nil
 }
 
 func newGet() *cobra.Command {

@@ -102,13 +102,7 @@ func (c *connection) finishTxn(out io.Writer, operations []operation, result *cl
 		printed.Operations = append(printed.Operations, one)
 	}
 	if c.output == "json" {
-		if jsonErr := printJSON(out, printed); jsonErr != nil {
-			return jsonErr
-		}
-		if err != nil {
-			return &codeError{code: exitNotApplied}
-		}
-		return nil
+		return printResult(out, printed, err)
 	}
 	for i, one := range printed.Operations {
 		text := " ok"

@@ -12,7 +12,7 @@ import (
 	"holdfast/resp"
 )
 
-// A bank is a few accounts, bank/generation/number, all of which are opened in one transaction with the same balance. Transactions move amounts between
+// A bank is a few accounts with the keys bank/generation/number. One transaction opens all of them with the same balance. Others move amounts between
 // them, so their sum never changes. The value of an account is its balance, a blank, and a text that no other value has.
 const (
 	BankAccounts = 4

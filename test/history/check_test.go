@@ -135,7 +135,7 @@ func gets() (parts []Op) {
 	return parts
 }
 
-// move is a transfer from account 0 to account 1, of which it expects the values.
+// move is a transfer from account 0 to account 1. Its conditions are the values from and to.
 func move(from, to, newFrom, newTo string) []Op {
 	return []Op{
 		{Verb: Set, Key: "bank/0/0", Value: newFrom, Condition: NEX, Expected: from}, {Verb: Set, Key: "bank/0/1", Value: newTo, Condition: NEX, Expected: to},

@@ -62,7 +62,7 @@ type Op struct {
 
 	// Wrapped says that a SET is sent as the only operation of a TXN. The reply is that of the operation.
 	Wrapped bool
-	Parts   []Op // TXN: its operations, of which only what is sent is set
+	Parts   []Op // TXN: its operations; fields of a reply are not set
 
 	Glob bool // KEYNOTIFY and STOP: the key is a pattern, and all keys that match are watched
 

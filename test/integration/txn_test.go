@@ -37,7 +37,7 @@ func TestTransactionNotifiesByteForByte(t *testing.T) {
 	})
 }
 
-// A copy of a transaction gets the replies of the first, also what it read, whoever leads and after kill -9 of all nodes.
+// The store answers a copy of a transaction as it answered the first, read values included, after a leader change and after kill -9 of all nodes.
 func TestCopyOfATransactionSurvivesLeadersAndRestarts(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address)
