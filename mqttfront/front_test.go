@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/metrics"
 )
 
@@ -85,7 +86,7 @@ func arrive(f *Front, payload, correlation string) {
 	p := &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(payload), Properties: &paho.PublishProperties{
 		ResponseTopic: "clients/c/r", CorrelationData: []byte(correlation), User: paho.UserProperties{{Key: "__srcId", Value: "c"}},
 	}}
-	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, time.Now(), false, func() {})
+	f.receiver.Receive(context.Background(), mqttconn.Message{Publish: p}, ingest.Arrival{At: time.Now()}, func() {})
 }
 
 func TestFrontConfigErrorsNameTheField(t *testing.T) {

@@ -48,11 +48,18 @@ type Environment struct {
 	Metrics *Metrics
 }
 
+// Arrival says when a message came.
+type Arrival struct {
+	At          time.Time
+	BrokerAfter time.Time // the broker received the message after this moment
+	Backlog     bool      // the session delivers what is no news to other nodes
+}
+
 // Handler takes what a session brings. All methods are safe for concurrent use.
 type Handler interface {
-	// Receive takes a message of the invoke topic that came at a time. done acknowledges it to the broker, and may be called later or never. backlog
-	// says that the session delivers what is no news to other nodes. Receive may block: then nothing more is read from the broker.
-	Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func())
+	// Receive takes a message of the invoke topic. done acknowledges it to the broker, and may be called later or never. Receive may
+	// block: then nothing more is read from the broker.
+	Receive(ctx context.Context, message mqttconn.Message, arrival Arrival, done func())
 	// Blocked reports whether Receive blocks.
 	Blocked() bool
 	// Flush follows when nothing more has come for now.

@@ -29,7 +29,7 @@ type fakeHandler struct {
 	blocked  bool
 }
 
-func (h *fakeHandler) Receive(context.Context, mqttconn.Message, time.Time, bool, func()) {
+func (h *fakeHandler) Receive(context.Context, mqttconn.Message, Arrival, func()) {
 	h.received++
 }
 func (h *fakeHandler) Blocked() bool                  { return h.blocked }

@@ -62,6 +62,8 @@ type mergeNode struct {
 type mergeCopy struct {
 	list int
 	sent time.Time
+	// brokerAfter is a moment after which the broker received the copy.
+	brokerAfter time.Time
 	// inversions is the number of pairs of another request and another list, where the request stands before this copy here and behind it there.
 	inversions int
 }
@@ -86,7 +88,7 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 			if r.SendOrder.Before(n.sent) {
 				n.sent = r.SendOrder
 			}
-			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SendOrder})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SendOrder, brokerAfter: r.BrokerAfter})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}
@@ -152,9 +154,11 @@ func (m *mergeGraph) sendDelays(list int) (delays []time.Duration) {
 	return delays
 }
 
-// dropDelayed leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were rounded; what
-// was sent again looks later than the rest.
+// dropDelayed leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were
+// rounded; what was sent again looks later than the rest. So does what comes by a session that lags: but the broker received
+// that before some other node received the original.
 func (m *mergeGraph) dropDelayed() {
+	const imprecise = 100 * time.Millisecond // between the times that two nodes give
 	for i, list := range m.lists {
 		delays := m.sendDelays(i)
 		if len(delays) == 0 {
@@ -162,7 +166,7 @@ func (m *mergeGraph) dropDelayed() {
 		}
 		for _, n := range list {
 			n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool {
-				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-delays[0] > expiryRounding
+				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-delays[0] > expiryRounding && c.brokerAfter.Sub(n.arrived) > imprecise
 			})
 		}
 	}

@@ -134,7 +134,7 @@ func (m *modelTest) draw() *Request {
 				Kind: fsm.KindDel, Key: []byte("k"), ID: fsm.RequestID{byte(r.IntN(30))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
 			},
 		},
-		Arrived: m.now, HoldUntil: deadline, SendOrder: deadline, Done: func() {},
+		Arrived: m.now, BrokerAfter: m.now.Add(-time.Duration(r.IntN(1000)) * time.Millisecond), HoldUntil: deadline, SendOrder: deadline, Done: func() {},
 	}
 }
 
@@ -469,6 +469,9 @@ func (m *modelTest) comparePages(seed uint64) {
 			}
 			if r.Arrived.Sub(w.Arrived).Abs() > time.Millisecond || r.HoldUntil.Sub(w.holds).Abs() > time.Millisecond {
 				m.Fatalf("seed %d: request %d of a page arrived at %v and is held until %v", seed, i, r.Arrived, r.HoldUntil)
+			}
+			if r.SendOrder.Sub(w.SendOrder).Abs() > time.Millisecond || r.BrokerAfter.Sub(w.BrokerAfter).Abs() > time.Millisecond {
+				m.Fatalf("seed %d: request %d of a page has the send order %v, and came to the broker after %v", seed, i, r.SendOrder, r.BrokerAfter)
 			}
 		}
 	}

@@ -77,7 +77,8 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.SendOrder.Sub(now).Milliseconds()) // nodes of before end here, and leave it out
+	body = binary.AppendVarint(body, r.SendOrder.Sub(now).Milliseconds())   // an early version ended before this
+	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds()) // and a later one before this
 	return appendField(b, body)
 }
 
@@ -155,6 +156,10 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	}
 	if len(body.rest) > 0 {
 		r.SendOrder = now.Add(body.milliseconds())
+	}
+	r.BrokerAfter = r.Arrived
+	if len(body.rest) > 0 {
+		r.BrokerAfter = now.Add(-body.milliseconds())
 	}
 	entry, err := fsm.DecodeEntry(encoded)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 )
 
@@ -129,7 +130,7 @@ func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	f.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	commit(t, s, fsm.Entry{Published: index})
 	f.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
-	f.receiver.decodeAndAdmit(context.Background(), message(del, correlationA, nil, "__srcId", "c"), time.Now(), true, func() {})
+	f.receiver.decodeAndAdmit(context.Background(), message(del, correlationA, nil, "__srcId", "c"), ingest.Arrival{At: time.Now(), Backlog: true}, func() {})
 	if f.held() != 1 {
 		t.Error("dropped")
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
 )
@@ -45,7 +46,7 @@ func TestOnlyTheLeaderKicksPublishers(t *testing.T) {
 		misbehave := func() (acknowledged bool) {
 			f.receiver.decodeAndAdmit(ctx, mqttconn.Message{Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(del), Properties: &paho.PublishProperties{
 				ResponseTopic: topics.Invoke, CorrelationData: []byte("0123456789abcdef"), User: paho.UserProperties{{Key: "__srcId", Value: "robot"}},
-			}}}, time.Now(), false, func() { acknowledged = true })
+			}}}, ingest.Arrival{At: time.Now()}, func() { acknowledged = true })
 			return acknowledged
 		}
 		if !misbehave() {

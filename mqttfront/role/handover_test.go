@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
@@ -443,7 +444,7 @@ func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 				f.giveUp(time.Now())
 				again := message(del, strings.Repeat("A", 16), nil, "__srcId", "c")
 				again.Redelivered = test.redelivered
-				f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
+				f.receiver.decodeAndAdmit(t.Context(), again, ingest.Arrival{At: time.Now()}, func() {})
 				if order := f.heldOrder("AB"); order != test.want {
 					t.Errorf("held in the order %s, want %s", order, test.want)
 				}

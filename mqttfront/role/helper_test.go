@@ -237,7 +237,7 @@ func message(payload, correlation string, expiry *uint32, user ...string) mqttco
 
 func arriveWith(f *node, payload, correlation string, expiry *uint32, user ...string) (acknowledged *bool) {
 	acknowledged = new(bool)
-	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), time.Now(), false, func() { *acknowledged = true })
+	f.receiver.decodeAndAdmit(context.Background(), message(payload, correlation, expiry, user...), ingest.Arrival{At: time.Now()}, func() { *acknowledged = true })
 	return acknowledged
 }
 

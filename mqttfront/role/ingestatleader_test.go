@@ -9,6 +9,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 )
 
@@ -80,13 +81,13 @@ func TestRedeliveredWithoutIdentityOrReplyIsNotExecuted(t *testing.T) {
 	}
 	acknowledged := 0
 	for _, m := range []mqttconn.Message{delivered("short", false), delivered("short", true), delivered("0123456789abcdef", true)} {
-		f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() { acknowledged++ })
+		f.receiver.decodeAndAdmit(t.Context(), m, ingest.Arrival{At: time.Now()}, func() { acknowledged++ })
 	}
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 	f.pending.Hints().Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
-	if f.receiver.decodeAndAdmit(t.Context(), delivered("0123456789abcdef", true), time.Now(), false, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
+	if f.receiver.decodeAndAdmit(t.Context(), delivered("0123456789abcdef", true), ingest.Arrival{At: time.Now()}, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
 }
@@ -114,10 +115,10 @@ func TestRedeliveryOfUnknownAgeIsNotExecuted(t *testing.T) {
 				m.Properties.MessageExpiry = &test.left
 			}
 			if test.pending {
-				f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
+				f.receiver.decodeAndAdmit(t.Context(), m, ingest.Arrival{At: time.Now()}, func() {})
 			}
 			m.Redelivered = test.again
-			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), m, ingest.Arrival{At: time.Now()}, func() {})
 			if last := s.proposed[len(s.proposed)-1]; (last.Kind == fsm.KindDel) != test.executed {
 				t.Errorf("%+v is proposed", last)
 			}
@@ -133,7 +134,7 @@ func TestRedeliveryOfUnknownAgeGetsItsOutcome(t *testing.T) {
 	m.Redelivered = true
 	for i, repeat := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeat %v", repeat), func(t *testing.T) {
-			f.receiver.decodeAndAdmit(t.Context(), m, time.Now(), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), m, ingest.Arrival{At: time.Now()}, func() {})
 			last := len(s.proposed) - 1
 			f.Applied(&fsm.EntryOutcome{Index: uint64(5 + i), Commands: s.proposed[last:], Results: []fsm.Result{{Code: fsm.CodeDeleted, Repeat: repeat}}}, s.tags[last:])
 			if answered := f.sent() == 1; answered != repeat {
@@ -151,11 +152,11 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 			f, s := newNode(t, configure)
 			serve(f)
 			lasts := uint32(5)
-			f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", &lasts), ingest.Arrival{At: time.Now().Add(-6 * time.Second)}, func() {})
 			again := message(del, "0123456789abcdef", &lasts)
 			again.Redelivered = true
-			f.receiver.decodeAndAdmit(t.Context(), again, time.Now(), false, func() {})
-			f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), time.Now().Add(-6*time.Second), false, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), again, ingest.Arrival{At: time.Now()}, func() {})
+			f.receiver.decodeAndAdmit(t.Context(), message(get, "0123456789abcdef", &lasts), ingest.Arrival{At: time.Now().Add(-6 * time.Second)}, func() {})
 			if len(s.proposed) != 2 || s.proposed[0].Kind != fsm.KindReject || s.proposed[1].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", s.proposed)
 			}

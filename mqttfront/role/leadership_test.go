@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/fsm"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 )
 
@@ -45,7 +46,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			}
 			serve(old)
 			late := time.Now().Add(-old.config.MaxWait() - time.Second)
-			old.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", nil, "__srcId", "c"), late, false, func() {})
+			old.receiver.decodeAndAdmit(t.Context(), message(del, "0123456789abcdef", nil, "__srcId", "c"), ingest.Arrival{At: late}, func() {})
 			if len(oldStore.proposed) != 1 || oldStore.proposed[0].Kind != fsm.KindReject {
 				t.Fatalf("%+v is proposed", oldStore.proposed)
 			}

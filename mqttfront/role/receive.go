@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/wire"
 )
@@ -26,11 +27,11 @@ func NewReceiver(dispatcher *Dispatcher, driver broker.Driver, decoder wire.Deco
 }
 
 // Receive implements ingest.Handler.
-func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
+func (c *Receiver) Receive(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
 	select {
 	case <-c.drain: // not acknowledged: the broker keeps it for the next session
 	default:
-		c.decodeAndAdmit(ctx, message, arrived, backlog, done)
+		c.decodeAndAdmit(ctx, message, arrival, done)
 	}
 }
 
@@ -51,10 +52,10 @@ func (c *Receiver) DropSince(moment time.Time) { c.dispatcher.dropSince(moment) 
 func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
-func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrived time.Time, backlog bool, done func()) {
-	r := &pending.Request{Arrived: arrived, SendOrder: arrived, Redelivered: message.Redelivered, Backlog: backlog}
+func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
+	r := &pending.Request{Arrived: arrival.At, SendOrder: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
 	origin := c.driver.Origin(message.Publish)
-	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrived, origin.QoS, &r.Request)
+	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
 		c.dispatcher.ignored(reason)
 	}
@@ -67,7 +68,7 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 			c.clients.Kick(&r.Request)
 		}
 	default:
-		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrived.Add(ttl), origin.Time
+		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrival.At.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {
 			r.SendOrder = r.Deadline
 		}

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/mqttconn"
 	"holdfast/internal/topics"
 	"holdfast/mqttfront/broker"
+	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
@@ -321,7 +322,7 @@ func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 	for i := range 20 {
 		f.receiver.decodeAndAdmit(t.Context(), mqttconn.Message{Size: 100_000, Publish: &paho.Publish{QoS: 1, Topic: topics.Invoke, Payload: []byte(get), Properties: &paho.PublishProperties{
 			ResponseTopic: "clients/c/r", CorrelationData: fmt.Appendf(nil, "%016d", i),
-		}}}, time.Now(), false, func() {})
+		}}}, ingest.Arrival{At: time.Now()}, func() {})
 	}
 	if f.held() != 10 || f.heldBytes() < 1_000_000 {
 		t.Errorf("%d held, of %d bytes", f.held(), f.heldBytes())

@@ -1,0 +1,68 @@
+package pending
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast/fsm"
+)
+
+// copied is a request as one node received it, and since when its session had been up to date at that time.
+type copied struct {
+	number  int
+	at      time.Duration
+	current time.Duration
+}
+
+func listOf(began time.Time, copies ...copied) (list []*Request) {
+	for _, c := range copies {
+		r := &Request{Arrived: began.Add(c.at), SendOrder: began.Add(c.at), BrokerAfter: began.Add(c.current)}
+		r.Command.ID = fsm.RequestID{1, byte(c.number)}
+		list = append(list, r)
+	}
+	return list
+}
+
+func merged(lists ...[]*Request) (numbers []int) {
+	for _, r := range mergeOrder(lists) {
+		numbers = append(numbers, int(r.Command.ID[1]))
+	}
+	return numbers
+}
+
+// What a session brings late shows the order in which it was sent: also where another node's list has a gap.
+func TestOrderOfASessionThatLagsIsKept(t *testing.T) {
+	const pause, lag = 5 * time.Millisecond, 1700 * time.Millisecond
+	began := time.Now()
+	var own, other []copied
+	for number := 67; number <= 85; number++ {
+		sent := time.Duration(number-67) * pause
+		late := sent
+		if number >= 69 {
+			late += lag
+		}
+		own = append(own, copied{number, late, 0})
+		if number <= 68 || number == 82 || number == 83 {
+			other = append(other, copied{number, sent, 0})
+		}
+	}
+	for name, order := range map[string][]int{
+		"own list first":   merged(listOf(began, own...), listOf(began, other...)),
+		"other list first": merged(listOf(began, other...), listOf(began, own...)),
+	} {
+		if !slices.IsSorted(order) || len(order) != len(own) {
+			t.Errorf("%s: the order is %v", name, order)
+		}
+	}
+}
+
+// A copy that the broker received after some node had the original shows no order.
+func TestCopyThatWasSentAgainShowsNoOrder(t *testing.T) {
+	began := time.Now()
+	own := listOf(began, copied{1, 0, 0}, copied{3, time.Second, 0}, copied{2, 3 * time.Second, 2 * time.Second}, copied{4, 4 * time.Second, 3 * time.Second})
+	other := listOf(began, copied{1, 0, 0}, copied{2, 100 * time.Millisecond, 0}, copied{4, 4 * time.Second, 3 * time.Second})
+	if order := merged(own, other); !slices.Equal(order, []int{1, 2, 3, 4}) {
+		t.Errorf("the order is %v", order)
+	}
+}
