@@ -17,7 +17,8 @@ import (
 // how far the delivery watermark was.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]uint64        // index of the entry, by the value that was set
+	applied map[string]fsm.RequestID // by the value that was set
+	indexes map[fsm.RequestID]uint64 // of the last entry with the request, executed or refused
 	replied map[string]time.Duration // when the broker had the first reply, by correlation data
 	marks   []watermark              // ascending
 	ended   []ending                 // of processes
@@ -64,20 +65,27 @@ func (d *deliveries) apply(outcome *fsm.EntryOutcome, now time.Duration) {
 		if outcome.Results[i].Code == fsm.CodeNoReply {
 			continue
 		}
-		d.setAt(&outcome.Commands[i], outcome.Index)
-		for j := range outcome.Commands[i].Operations {
-			d.setAt(&outcome.Commands[i].Operations[j], outcome.Index)
-		}
+		d.executedOrRefused(&outcome.Commands[i], outcome.Index)
 	}
 }
 
-// setAt notes the index at which a SET has an outcome, by its value.
-func (d *deliveries) setAt(c *fsm.Command, index uint64) {
-	if c.Kind != fsm.KindSet || len(c.Value) == 0 {
-		return
+// executedOrRefused notes that a request has an outcome at an index. A leader whose dedup table would forget the outcome too soon has
+// the request refused once more, and answers after that entry: the last index counts.
+func (d *deliveries) executedOrRefused(c *fsm.Command, index uint64) {
+	d.indexes[c.ID] = index
+	for i := range c.Rejected {
+		d.indexes[c.Rejected[i].ID] = index
 	}
-	if _, known := d.applied[string(c.Value)]; !known {
-		d.applied[string(c.Value)] = index
+	d.setBy(c.ID, c)
+	for i := range c.Operations {
+		d.setBy(c.ID, &c.Operations[i])
+	}
+}
+
+// setBy notes which request a SET belongs to, by its value.
+func (d *deliveries) setBy(id fsm.RequestID, c *fsm.Command) {
+	if c.Kind == fsm.KindSet && len(c.Value) > 0 {
+		d.applied[string(c.Value)] = id
 	}
 }
 
@@ -160,7 +168,8 @@ func (s *simulation) checkDelivered() {
 		if o.Verb != history.Set || o.Anonymous || o.Value == "" || strings.HasPrefix(o.Key, "lock/") {
 			continue
 		}
-		index, applied := d.applied[o.Value]
+		id, applied := d.applied[o.Value]
+		index := d.indexes[id]
 		at, passed := d.passed(index)
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
 		replied, ever := d.replied[o.Correlation()]
@@ -180,5 +189,7 @@ func (s *simulation) checkDelivered() {
 
 // newDeliveries returns an empty record.
 func newDeliveries() deliveries {
-	return deliveries{applied: make(map[string]uint64), replied: make(map[string]time.Duration)}
+	return deliveries{
+		applied: make(map[string]fsm.RequestID), indexes: make(map[fsm.RequestID]uint64), replied: make(map[string]time.Duration),
+	}
 }
