@@ -30,6 +30,7 @@ func fullEntry(t testing.TB) *Entry {
 	settings := Settings{
 		Dialect: DialectSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22, Policy: rules,
 		Limits: Limits{31, 32, 33, 34, 35, 36, 37, 40, 41, 38, 39},
+		Mirrors: []Mirror{{Keys: "k*", Topic: "t/"}},
 	}
 	return &Entry{
 		Term: 1, Number: 2, Elapsed: 3, Wall: 4, Published: 5, StorageLow: true,

@@ -23,6 +23,7 @@ type Machine struct {
 
 	settings   Settings
 	configured bool
+	mirrors    mirrors // of the settings
 
 	staged staged
 	pinned []string // raft ids, ascending; never changed in place
@@ -157,9 +158,13 @@ func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost
 	return m.emitEvent(outcome, position, due, true)
 }
 
-// emitEvent records the change of a key for the clients that watch it. The cost is that of watches.receivers.
+// emitEvent records the change of a key for its mirror and for the clients that watch it. The cost is that of watches.receivers and of the mirrors.
 func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) (cost int) {
+	if _, ok := m.mirrors.of(changed.key()); ok {
+		outcome.Mirrored = append(outcome.Mirrored, changed.key())
+	}
 	receivers, cost := m.watches.receivers(changed.key())
+	cost += m.mirrors.cost(changed.key())
 	if len(receivers) == 0 {
 		return cost
 	}

@@ -16,6 +16,7 @@ const (
 	VersionScan         = 5 // the secret of continuation tokens: without it a SCAN is unknown
 	VersionPatternWatch = 6 // Command.Pattern
 	VersionTxn          = 7 // KindTxn, Command.Operations, Command.MaxReply, CodeReplies
+	VersionMirrors      = 8 // Settings.Mirrors
 )
 
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.

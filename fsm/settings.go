@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+
 	"holdfast/internal/policy"
 )
 
@@ -24,6 +26,8 @@ type Settings struct {
 	// NotificationExpiry is how long, in milliseconds, a notification is worth delivering.
 	NotificationExpiry int64
 	Policy             *policy.Policy // nil: authorization is off
+	// Mirrors has at most MaxMirrors. The log must not hold any before VersionMirrors.
+	Mirrors []Mirror
 }
 
 // Limits bound the state. 0 is no limit, for Keys and TotalBytes.
@@ -66,6 +70,7 @@ func DefaultSettings() Settings {
 func (m *Machine) setSettings(settings Settings, configured bool) {
 	m.settings, m.configured = settings, configured
 	m.watches.setPolicy(settings.Policy)
+	m.mirrors, _ = compileMirrors(settings.Mirrors) // they were checked when they were read
 }
 
 func (s *Settings) dialect(request Dialect) Dialect {
@@ -100,13 +105,20 @@ func appendSettings(b []byte, s *Settings) []byte {
 	}
 	b = appendUint(b, 15, uint64(s.Limits.WatchBytes))
 	b = appendUint(b, 16, uint64(s.Limits.WatchesPerClient))
-	return appendUint(b, 17, uint64(s.Limits.DedupPerClient))
+	b = appendUint(b, 17, uint64(s.Limits.DedupPerClient))
+	for _, mirror := range s.Mirrors {
+		b = appendMessage(b, 18, func(b []byte) []byte { return appendBytes(appendBytes(b, 1, mirror.Keys), 2, mirror.Topic) })
+	}
+	return b
 }
 
 // Before returns the settings as a cluster can apply them in which an older version of the log is in force.
 func (s Settings) Before(version uint32) Settings {
 	if version < VersionClientShares {
 		s.Limits.WatchesPerClient, s.Limits.DedupPerClient = 0, 0
+	}
+	if version < VersionMirrors {
+		s.Mirrors = nil
 	}
 	return s
 }
@@ -150,6 +162,8 @@ func (r *reader) settings() *Settings {
 			s.Limits.WatchesPerClient = inner.int()
 		case 17:
 			s.Limits.DedupPerClient = inner.int()
+		case 18:
+			s.Mirrors = append(s.Mirrors, inner.mirror())
 		case 14:
 			rules = append(rules, inner.rule())
 		default:
@@ -162,8 +176,27 @@ func (r *reader) settings() *Settings {
 			inner.fail(err)
 		}
 	}
+	if _, err := compileMirrors(s.Mirrors); err != nil {
+		inner.fail(fmt.Errorf("%w: %w", ErrUnknown, err))
+	}
 	r.leave(&inner)
 	return s
+}
+
+func (r *reader) mirror() (mirror Mirror) {
+	inner := r.enter()
+	for inner.next() {
+		switch inner.field {
+		case 1:
+			mirror.Keys = inner.string()
+		case 2:
+			mirror.Topic = inner.string()
+		default:
+			inner.unknown("Mirror")
+		}
+	}
+	r.leave(&inner)
+	return mirror
 }
 
 func appendRule(b []byte, rule *policy.Rule) []byte {

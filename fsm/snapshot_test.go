@@ -56,6 +56,9 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 			Operations: []Command{read, del("none"), l.set("plain", "again")},
 		})
 	}
+	if version >= VersionMirrors {
+		l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "p*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/"}} })
+	}
 	l.number++
 	l.append(&Entry{Term: l.term, Number: l.number, Elapsed: 5, Wall: l.wall, Published: 1})
 	return l
@@ -63,7 +66,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn} {
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
 			l := everythingOf(t, version)
@@ -120,7 +123,7 @@ func TestSnapshotIsRefusedWhenDamaged(t *testing.T) {
 
 // Inspect says of a snapshot what the machine says that restores it, and refuses the same.
 func TestInspectAgreesWithRestore(t *testing.T) {
-	l := everythingOf(t, VersionTxn)
+	l := everythingOf(t, VersionMirrors)
 	data := l.snapshot()
 	restored := New()
 	if err := restored.Restore(bytes.NewReader(data)); err != nil {

@@ -110,9 +110,12 @@ func dottedKey(node *yaml3.Node) string {
 func setFromFile(field *Field, value any) error {
 	elements, isList := value.([]any)
 	target, wantsList := field.Value.(*list)
+	mirrors, wantsMirrors := field.Value.(*mirrorList)
 	switch {
 	case value == nil:
 		return nil // an empty value keeps the default
+	case isList && wantsMirrors:
+		return mirrors.setFromFile(elements)
 	case isList && wantsList:
 		*target = nil
 		for _, element := range elements {

@@ -26,6 +26,7 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 		}
 	}
 	replicated.WatchTTL = s.Watch.TTL.Milliseconds()
+	replicated.Mirrors = s.Mirrors
 	replicated.NotificationExpiry = s.Watch.NotificationExpiry.Milliseconds()
 	return replicated
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"holdfast/fsm"
 )
 
 // Settings is the configuration of a node.
@@ -23,6 +25,7 @@ type Settings struct {
 	Watch    Watch
 	Log      Log
 	Audit    Audit
+	Mirrors  []fsm.Mirror
 	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None removes it.
 	PolicyFile string
 }

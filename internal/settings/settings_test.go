@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/fsm"
 )
 
 func write(t *testing.T, text string) string {
@@ -61,19 +63,29 @@ func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 		"broker: {tls: {certFile: x}}":            {"broker.tls.certFile", "x", "keyFile"},
 		"admin: {listen: '0.0.0.0:1'}":            {"admin.listen", "0.0.0.0:1", "loopback"},
 		"cluster: {listen: '0.0.0.0:7400', tls: {insecure: true}}\nhealth: {listen: '127.0.0.1:7400'}": {"health.listen", "cluster.listen"},
-		"cluster: {peers: ['a@b=h:1']}":            {"cluster.peers", "id=host:port"},
-		"identity: {usernameProperty: __x}":        {"identity.usernameProperty", "protocol"},
-		"health: {listen: x}":                      {"health.listen", "x"},
-		"cluster: {peers: ['n1=h:1', 'n2=h:2']}":   {"cluster.tls", "insecure"},
-		"cluster: {listen: '127.0.0.1:1'}":         {"cluster.listen", "has no effect"},
-		"node: {id: [a, b]}":                       {"node.id", "one value"},
-		"node: {id: a}\n---\nnode: {id: b}\n":      {"more than one YAML document"},
-		"node: {id: a}\nnode: {id: b}\n":           {"already defined"},
-		"node: [":                                  {"yaml"},
-		"log: {level: loud}":                       {"log.level", "loud"},
-		"cluster: {peers: ['n1=h:1', 'n1=h:2']}":   {"cluster.peers", "twice"},
-		"cluster: {profile: wan}":                  {"cluster.profile", "wan", "lan or edge"},
-		"broker: {addresses: ['mqtt://u:pw@h:1']}": {"broker.addresses"},
+		"cluster: {peers: ['a@b=h:1']}":                           {"cluster.peers", "id=host:port"},
+		"identity: {usernameProperty: __x}":                       {"identity.usernameProperty", "protocol"},
+		"health: {listen: x}":                                     {"health.listen", "x"},
+		"cluster: {peers: ['n1=h:1', 'n2=h:2']}":                  {"cluster.tls", "insecure"},
+		"cluster: {listen: '127.0.0.1:1'}":                        {"cluster.listen", "has no effect"},
+		"node: {id: [a, b]}":                                      {"node.id", "one value"},
+		"node: {id: a}\n---\nnode: {id: b}\n":                     {"more than one YAML document"},
+		"node: {id: a}\nnode: {id: b}\n":                          {"already defined"},
+		"node: [":                                                 {"yaml"},
+		"log: {level: loud}":                                      {"log.level", "loud"},
+		"cluster: {peers: ['n1=h:1', 'n1=h:2']}":                  {"cluster.peers", "twice"},
+		"cluster: {profile: wan}":                                 {"cluster.profile", "wan", "lan or edge"},
+		"broker: {addresses: ['mqtt://u:pw@h:1']}":                {"broker.addresses"},
+		"mirrors: [a*]":                                           {"mirrors", "keys", "topic"},
+		"mirrors: [{keys: 'a*', topic: t/, x: y}]":                {"mirrors", "keys", "topic"},
+		"mirrors: 'a*'":                                           {"mirrors", "pattern=topic/"},
+		"mirrors: [{keys: '[', topic: t/}]":                       {"mirrors", "[=t/", "syntax"},
+		"mirrors: [{keys: a, topic: t}]":                          {"mirrors", "a=t", "must end with '/'"},
+		"mirrors: [{keys: a, topic: /}]":                          {"mirrors", "a=/", "before it"},
+		"mirrors: [{keys: a, topic: 't/+/'}]":                     {"mirrors", "t/+/", "none of"},
+		"mirrors: [{keys: a, topic: $SYS/}]":                      {"mirrors", "$SYS/", "begin with '$'"},
+		"mirrors: [{keys: a, topic: clients/x/}]":                 {"mirrors", "clients/x/", "replies"},
+		"mirrors: [{keys: a, topic: t/}, {keys: b, topic: t/u/}]": {"mirrors", "b=t/u/", "a=t/"},
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, _, err := Load(write(t, text), nil, nil)
@@ -97,6 +109,7 @@ func TestShowRoundTrip(t *testing.T) {
 	s := Default()
 	s.Identity.AttributeProperties = []string{"a,b", "c"}
 	s.Limits.Keys, s.Watch.TTL, s.Protocol.CaseInsensitive = 5, 90*time.Second, true
+	s.Mirrors = []fsm.Mirror{{Keys: "a=,[b]*", Topic: "dashboard/"}, {Keys: "*", Topic: "all/keys/"}}
 	text, err := s.YAML()
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +157,10 @@ func TestReplicatedSettingsFollowTheConfiguration(t *testing.T) {
 	r := s.Replicated(1000)
 	if r.Dialect != 2 || r.Limits.Keys != 5 || r.Limits.TotalBytes != 250 || r.WatchTTL != 60_000 || r.NotificationExpiry != 30_000 {
 		t.Errorf("%+v", r)
+	}
+	s.Mirrors = []fsm.Mirror{{Keys: "*", Topic: "all/"}}
+	if r = s.Replicated(1000); len(r.Mirrors) != 1 {
+		t.Errorf("%+v", r.Mirrors)
 	}
 	s.Limits.TotalBytes = 7
 	if r = s.Replicated(1000); r.Limits.TotalBytes != 7 {

@@ -52,6 +52,8 @@ func node(field *Field) (*yaml.Node, error) {
 		if *typed == nil {
 			value = []string{}
 		}
+	case *mirrorList:
+		value = typed.shown()
 	case *boolean:
 		value = bool(*typed)
 	case *number:

@@ -19,7 +19,7 @@ import (
 // Validate returns an *Error for the first setting that makes no sense.
 func (s *Settings) Validate() error {
 	for _, check := range []func() error{
-		s.validateNames, s.validateChoices, s.validateCluster, s.validateBroker, s.validateEndpoints, s.validateLimits,
+		s.validateNames, s.validateChoices, s.validateCluster, s.validateBroker, s.validateEndpoints, s.validateLimits, s.validateMirrors,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -88,10 +88,11 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 // Version1 is a build that knows no KindPinNonVoter yet: rolling upgrades are tested with a binary that really lacks something.
 func Version1() Mutant {
 	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
-		{File: "fsm/version.go", Old: "const Version = VersionTxn", New: "const Version = 1"},
+		{File: "fsm/version.go", Old: "const Version = VersionMirrors", New: "const Version = 1"},
 		{File: "fsm/version.go", Old: "const lastKind = KindTxn", New: "const lastKind = KindAdvance"},
 		{File: "fsm/entry.go", Old: "\t\tcase 31:\n\t\t\tc.ExpectedVersion = r.timestamp()\n", New: ""},
 		{File: "fsm/entry.go", Old: "\t\tcase 32:\n\t\t\tc.Pattern = r.bool()\n", New: ""},
+		{File: "fsm/settings.go", Old: "\t\tcase 18:\n\t\t\ts.Mirrors = append(s.Mirrors, inner.mirror())\n", New: ""},
 		{File: "fsm/entry.go", Old: "\t\tcase 33:\n\t\t\tc.Operations = append(c.Operations, r.operation())\n\t\tcase 34:\n\t\t\tc.MaxReply = r.int()\n", New: ""},
 	}}
 }

@@ -1,0 +1,115 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"holdfast/hlc"
+	"holdfast/internal/glob"
+)
+
+// Mirror is a setting: the leader publishes the value of each key that matches a pattern as a retained message (docs/protocol.md, Mirrors).
+type Mirror struct {
+	Keys  string // pattern of package glob
+	Topic string // what the topic begins with; the key follows
+}
+
+// MaxMirrors bounds the mirrors. Together with glob.MaxWatchedKey it bounds what they add to the cost of a change.
+const MaxMirrors = 64
+
+var (
+	errMirrorPattern = errors.New("the pattern of a mirror")
+	errMirrors       = fmt.Errorf("more than %d mirrors", MaxMirrors)
+)
+
+// mirrors are the mirrors in force. They are derived from the settings.
+type mirrors []compiledMirror
+
+type compiledMirror struct {
+	pattern *glob.Pattern
+	topic   string
+}
+
+// compileMirrors reads the patterns of mirrors. It changes only with a version of the log.
+func compileMirrors(settings []Mirror) (mirrors, error) {
+	if len(settings) > MaxMirrors {
+		return nil, errMirrors
+	}
+	compiled := make(mirrors, len(settings))
+	for i, mirror := range settings {
+		pattern, err := glob.Compile(mirror.Keys)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %q: %w", errMirrorPattern, mirror.Keys, err)
+		}
+		compiled[i] = compiledMirror{pattern, mirror.Topic}
+	}
+	return compiled, nil
+}
+
+// of returns what the topic of a key begins with, by the first mirror that matches. A key that is longer than glob.MaxWatchedKey has none.
+func (s mirrors) of(key string) (topic string, ok bool) {
+	if len(s) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
+		return "", false
+	}
+	for i := range s {
+		if s[i].pattern.MatchText(key) {
+			return s[i].topic, true
+		}
+	}
+	return "", false
+}
+
+// cost returns how many bytes are compared to find the mirror of a key, at most, where literals are counted as one comparison.
+func (s mirrors) cost(key string) (cost int) {
+	if len(key) > glob.MaxWatchedKey {
+		return 0
+	}
+	for i := range s {
+		cost += s[i].pattern.Weight() * (len(key) + 1)
+	}
+	return cost
+}
+
+// Mirrored is a key as its mirror shows it.
+type Mirrored struct {
+	Topic   string // what the topic begins with
+	Exists  bool   // the fields below are set
+	Value   string
+	Version hlc.Timestamp
+}
+
+// Mirrored returns a key as its mirror shows it. ok is false if no mirror is of the key.
+func (m *Machine) Mirrored(key string) (shown Mirrored, ok bool) {
+	topic, ok := m.mirrors.of(key)
+	if !ok {
+		return Mirrored{}, false
+	}
+	shown.Topic = topic
+	if found, exists := m.values.find([]byte(key)); exists && found.deadline > m.now {
+		shown.Exists, shown.Value, shown.Version = true, found.value(), found.version().Timestamp(hlc.StoreNodeID)
+	}
+	return shown, true
+}
+
+// ScanMirrored calls visit for the keys that have a mirror among the next limit keys after a key, in byte order. It returns the last of
+// these keys, and whether there are more.
+func (m *Machine) ScanMirrored(after string, limit int, visit func(key, topic string)) (last string, more bool) {
+	last = after
+	m.values.byKey.Ascend(&record{data: after, keySize: uint32(len(after))}, func(r *record) bool {
+		if r.key() == after {
+			return true
+		}
+		if limit == 0 {
+			more = true
+			return false
+		}
+		limit--
+		last = r.key()
+		if topic, ok := m.mirrors.of(last); ok && r.deadline > m.now {
+			visit(last, topic)
+		}
+		return true
+	})
+	return last, more
+}

@@ -1,0 +1,161 @@
+package fsm
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// shown returns what the mirrors show, from the whole state.
+func (l *testLeader) shown() map[string]string {
+	all := make(map[string]string)
+	for after, more := "", true; more; {
+		after, more = l.m.ScanMirrored(after, 3, func(key, topic string) {
+			value, _ := l.m.Mirrored(key)
+			all[topic+key] = value.Value + " " + value.Version.String()
+		})
+	}
+	return all
+}
+
+// follow takes up what an entry changed.
+func (l *testLeader) follow(copied map[string]string, outcome *EntryOutcome) {
+	for _, key := range outcome.Mirrored {
+		value, ok := l.m.Mirrored(key)
+		if !ok {
+			l.t.Fatalf("%q has no mirror", key)
+		}
+		if value.Exists {
+			copied[value.Topic+key] = value.Value + " " + value.Version.String()
+		} else {
+			delete(copied, value.Topic+key)
+		}
+	}
+}
+
+// Whoever takes up each key that an entry names has what the mirrors show.
+func TestMirroredKeysAreWhatChanged(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		l := newLeaderOf(t, VersionMirrors)
+		l.configure(func(s *Settings) {
+			s.Mirrors = []Mirror{{Keys: "a[0-4]", Topic: "low/"}, {Keys: "a*", Topic: "a/"}, {Keys: "?7", Topic: "seven/"}}
+		})
+		copied := make(map[string]string)
+		for step := range 300 {
+			key := fmt.Sprintf("%c%d", "ab"[r.IntN(2)], r.IntN(10))
+			set := l.set(key, fmt.Sprint(step), ttl(int64(r.IntN(2)*(1+r.IntN(500)))), id(l.newID()))
+			var outcome *EntryOutcome
+			switch r.IntN(6) {
+			case 0, 1:
+				outcome = l.apply(set, l.set(key+"x", "y"))
+			case 2:
+				outcome = l.apply(del(key), set)
+			case 3:
+				outcome = l.apply(vdel(key, fmt.Sprint(step-1)))
+			case 4:
+				outcome = l.apply(Command{
+					Kind: KindTxn, ID: l.newID(), Principal: client("c"), Timestamp: stamp(l.wall), Lifetime: 180_000,
+					Operations: []Command{del("a1"), l.set("a5", "txn"), l.set("b7", "txn")},
+				})
+			default:
+				outcome = l.pass(int64(r.IntN(200)))
+			}
+			l.follow(copied, outcome)
+			if want := l.shown(); !maps.Equal(copied, want) {
+				t.Fatalf("seed %d, step %d: followed %v, want %v", seed, step, copied, want)
+			}
+		}
+		if len(copied) == 0 {
+			t.Fatalf("seed %d: nothing is mirrored", seed)
+		}
+	}
+}
+
+func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
+	l := newLeaderOf(t, VersionMirrors)
+	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "line/*", Topic: "lines/"}, {Keys: "*", Topic: "all/"}} })
+	for name, test := range map[string]struct {
+		key, topic string
+		ok         bool
+	}{
+		"the first":         {"line/7", "lines/", true},
+		"the second":        {"press/1", "all/", true},
+		"no text":           {"line/\xff", "", false},
+		"the longest":       {"line/" + strings.Repeat("x", 4091), "lines/", true},
+		"longer than those": {"line/" + strings.Repeat("x", 4092), "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if shown, ok := l.m.Mirrored(test.key); shown.Topic != test.topic || ok != test.ok {
+				t.Errorf("%q, %v", shown.Topic, ok)
+			}
+		})
+	}
+}
+
+// A key that is due and not yet removed is absent for its mirror, too.
+func TestDueKeyIsNotShown(t *testing.T) {
+	l := newLeaderOf(t, VersionMirrors)
+	l.configure(func(s *Settings) { s.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}} })
+	l.apply(l.set("k", "v", ttl(10)))
+	found, _ := l.m.values.find([]byte("k"))
+	l.m.now = found.deadline
+	if shown, ok := l.m.Mirrored("k"); !ok || shown.Exists || len(l.shown()) != 0 {
+		t.Errorf("%+v, %v, %v", shown, ok, l.shown())
+	}
+}
+
+// Members that are older know nothing of mirrors: the log must not hold them.
+func TestSettingsBeforeMirrors(t *testing.T) {
+	settings := DefaultSettings()
+	settings.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}}
+	if older := settings.Before(VersionMirrors - 1); older.Mirrors != nil {
+		t.Errorf("%+v", older.Mirrors)
+	}
+	if same := settings.Before(VersionMirrors); len(same.Mirrors) != 1 {
+		t.Errorf("%+v", same.Mirrors)
+	}
+}
+
+func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
+	for name, mirrors := range map[string][]Mirror{
+		"a pattern that is not closed": {{Keys: "a[", Topic: "t/"}},
+		"no pattern":                   {{Topic: "t/"}},
+		"too many":                     make([]Mirror, MaxMirrors+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "too many" {
+				for i := range mirrors {
+					mirrors[i].Keys = "*"
+				}
+			}
+			l := newLeaderOf(t, VersionMirrors)
+			settings := DefaultSettings()
+			settings.Mirrors = mirrors
+			data := AppendEntry(nil, &Entry{Term: l.term, Number: 1, Wall: l.wall, Commands: []Command{{Kind: KindConfigure, Settings: &settings}}})
+			if _, err := l.m.Apply(l.index+1, l.term, data); err == nil {
+				t.Error("applied")
+			}
+		})
+	}
+}
+
+// BenchmarkSetWithMirrors is a SET with as many mirrors as there may be, none of which matches.
+func BenchmarkSetWithMirrors(b *testing.B) {
+	for _, count := range []int{0, 1, MaxMirrors} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			l := newLeaderOf(b, VersionMirrors)
+			l.configure(func(s *Settings) {
+				for i := range count {
+					s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("lines/%d/*", i), Topic: "lines/"})
+				}
+			})
+			b.ReportAllocs()
+			for b.Loop() {
+				l.apply(l.set("machines/7/state", "running"))
+			}
+		})
+	}
+}
