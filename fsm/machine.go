@@ -160,8 +160,8 @@ func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost
 
 // emitEvent records the change of a key for its mirror and for the clients that watch it. The cost is that of watches.receivers and of the mirrors.
 func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) (cost int) {
-	if _, ok := m.mirrors.of(changed.key()); ok {
-		outcome.Mirrored = append(outcome.Mirrored, changed.key())
+	if topic, ok := m.mirrors.of(changed.key()); ok {
+		outcome.Mirrored = append(outcome.Mirrored, MirroredKey{topic, changed.key()})
 	}
 	receivers, cost := m.watches.receivers(changed.key())
 	cost += m.mirrors.cost(changed.key())

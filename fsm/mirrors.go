@@ -71,6 +71,12 @@ func (s mirrors) cost(key string) (cost int) {
 	return cost
 }
 
+// MirroredKey is a key with a mirror.
+type MirroredKey struct {
+	Topic string // what the topic begins with; the key follows
+	Key   string
+}
+
 // Mirrored is a key as its mirror shows it.
 type Mirrored struct {
 	Topic   string // what the topic begins with

@@ -22,15 +22,15 @@ func (l *testLeader) shown() map[string]string {
 
 // follow takes up what an entry changed.
 func (l *testLeader) follow(copied map[string]string, outcome *EntryOutcome) {
-	for _, key := range outcome.Mirrored {
-		value, ok := l.m.Mirrored(key)
-		if !ok {
-			l.t.Fatalf("%q has no mirror", key)
+	for _, changed := range outcome.Mirrored {
+		value, ok := l.m.Mirrored(changed.Key)
+		if !ok || value.Topic != changed.Topic {
+			l.t.Fatalf("%+v has no mirror like that", changed)
 		}
 		if value.Exists {
-			copied[value.Topic+key] = value.Value + " " + value.Version.String()
+			copied[value.Topic+changed.Key] = value.Value + " " + value.Version.String()
 		} else {
-			delete(copied, value.Topic+key)
+			delete(copied, value.Topic+changed.Key)
 		}
 	}
 }

@@ -137,8 +137,8 @@ type EntryOutcome struct {
 	Results []Result
 	// Events come in the order in which they happened. Events of a command precede its result.
 	Events []Event
-	// Mirrored are the keys with a mirror that the entry changed. It is empty for an entry that replaces the state or the settings.
-	Mirrored []string
+	// Mirrored are the keys with a mirror that the entry changed. Those that a Configure or a Restore changes are not among them.
+	Mirrored []MirroredKey
 	// Published is the delivery watermark after the entry.
 	Published uint64
 	// Commands are those of the entry.

@@ -7,10 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront/broker"
 	"holdfast/mqttfront/ingest"
 	"holdfast/mqttfront/metrics"
+	"holdfast/mqttfront/mirror"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/role"
 )
@@ -47,6 +49,7 @@ type Front struct {
 	leaderSession    atomic.Pointer[ingest.LeaderSession] // nil while there is none
 	disconnects      *broker.Feed
 	outbox           *publish.Outbox
+	mirror           *mirror.Mirror
 }
 
 // New returns a front end for a store, which may be given later by SetStore: the store needs the front end, too.
@@ -63,13 +66,15 @@ func New(config Config, env Environment) (*Front, error) {
 	f.clients = f.dispatcher.NewClients(env.Driver)
 	drain := make(chan struct{})
 	f.stopAdmitting = sync.OnceFunc(func() { close(drain) })
-	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, config.decoder(), drain, f.clients)
-	f.newSessionsAndOutbox(env)
+	decoder := config.decoder()
+	decoder.Reserved = func(topic string) bool { return f.mirror.Owns(topic) }
+	f.receiver = role.NewReceiver(f.dispatcher, env.Driver, decoder, drain, f.clients)
+	f.newConnections(env)
 	return f, nil
 }
 
-// newSessionsAndOutbox creates the ingest sessions and the outbox. It opens no connection.
-func (f *Front) newSessionsAndOutbox(env Environment) {
+// newConnections creates the ingest sessions, the outbox and the mirrors. It opens no connection.
+func (f *Front) newConnections(env Environment) {
 	config := f.config
 	login := &mqttconn.Login{
 		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
@@ -97,6 +102,12 @@ func (f *Front) newSessionsAndOutbox(env Environment) {
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
 		SessionUpSince: f.session.UpSince, AwaitSession: awaitSession, TrustedIdentity: env.Driver.TrustedIdentity, Log: env.Log, Metrics: env.Metrics.Publish,
 	})
+	f.mirror = mirror.New(mirror.Config{
+		Cluster: config.Cluster, MaxPacket: ingest.MaxPacket, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+	}, mirror.Environment{
+		Login: login, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, View: func(see func(*fsm.Machine)) { f.store.View(see) },
+		Pause: f.pause, Log: env.Log, Metrics: env.Metrics.Mirror,
+	})
 }
 
 // SetStore gives the front end its store. It is called once, before Run; Serve waits for it.
@@ -109,7 +120,7 @@ func (f *Front) SetStore(store role.Store) {
 // Run receives requests until the context ends.
 func (f *Front) Run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run} {
+	for _, work := range []func(context.Context){f.dispatcher.Run, f.disconnects.Run, f.clients.Run, f.session.Run, f.mirror.FollowSettings} {
 		workers.Go(func() { work(ctx) })
 	}
 	workers.Wait()
@@ -119,6 +130,9 @@ func (f *Front) Run(ctx context.Context) {
 func (f *Front) DisconnectFeedErr() error {
 	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTime))
 }
+
+// Mirror returns what publishes the mirrors.
+func (f *Front) Mirror() *mirror.Mirror { return f.mirror }
 
 // Serving reports whether this node leads, and new requests are proposed on arrival.
 func (f *Front) Serving() bool { return f.dispatcher.Serving() }

@@ -9,10 +9,16 @@ import (
 // What the store tells and asks of a front end.
 
 // Applied implements the store's observer.
-func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) { f.dispatcher.Applied(outcome, tags) }
+func (f *Front) Applied(outcome *fsm.EntryOutcome, tags []any) {
+	f.dispatcher.Applied(outcome, tags)
+	f.mirror.Applied(outcome)
+}
 
 // Restored implements the store's observer.
-func (f *Front) Restored(status fsm.Status) { f.dispatcher.Restored(status) }
+func (f *Front) Restored(status fsm.Status) {
+	f.dispatcher.Restored(status)
+	f.mirror.Restored()
+}
 
 // ReadDone implements the store's observer.
 func (f *Front) ReadDone(tag any, index uint64, result fsm.Result) {

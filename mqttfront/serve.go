@@ -38,6 +38,7 @@ func (f *Front) Serve(ctx context.Context, term uint64) error {
 		defer f.leaderSession.Store(nil)
 		working.Go(func() { session.Run(ctx) })
 	}
+	working.Go(func() { f.mirror.Run(ctx) })
 	working.Go(func() {
 		for {
 			select {

@@ -21,6 +21,7 @@ type devOptions struct {
 	admin      string
 	health     string
 	policyFile string
+	mirrors    settings.Mirrors
 	logLevel   string
 	dialect    string
 	foldCase   bool
@@ -44,6 +45,7 @@ removed at the end. It is for trying things out: one process is one point of fai
 	flags.StringVar(&o.admin, "admin.listen", "127.0.0.1:0", "`address` of the first node's admin API; port 0 is any free one")
 	flags.StringVar(&o.health, "health.listen", "127.0.0.1:0", "`address` of the first node's /livez, /readyz and /metrics")
 	flags.StringVar(&o.policyFile, "policyFile", "", "authorization policy `file`")
+	flags.Var(&o.mirrors, "mirrors", "keys that are published as retained messages, as pattern=topic/")
 	flags.StringVar(&o.dialect, "protocol.dialect", "auto", "syntax of replies: auto (as the client asks), documented or sdk")
 	flags.BoolVar(&o.foldCase, "protocol.caseInsensitive", false, "understand verbs and options in lower case")
 	flags.StringVar(&o.logLevel, "log.level", "warn", "debug, info, warn or error")
@@ -52,6 +54,7 @@ removed at the end. It is for trying things out: one process is one point of fai
 
 func (o *devOptions) run(command *cobra.Command) error {
 	s := settings.Default()
+	s.Mirrors = o.mirrors
 	s.PolicyFile, s.Log.Level, s.Protocol.Dialect, s.Protocol.CaseInsensitive = o.policyFile, o.logLevel, o.dialect, o.foldCase
 	if err := s.Validate(); err != nil {
 		return err

@@ -292,7 +292,7 @@ func listenHealth(s *settings.Settings, starting *startup, metrics prometheus.Ga
 func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log *slog.Logger) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
 		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dial, Pprof: s.Admin.Pprof, Log: log,
-		Metrics: running.Registry(), Version: version,
+		Metrics: running.Registry(), Version: version, Mirrors: running.Front.Mirror(),
 	})
 	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler, log)}
 	if s.Admin.Listen == "" {

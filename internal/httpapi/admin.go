@@ -35,6 +35,7 @@ type AdminConfig struct {
 	// Metrics are the node's, of which the status page shows some.
 	Metrics prometheus.Gatherer
 	Version string // of the program
+	Mirrors MirrorPublisher
 	Log     *slog.Logger
 }
 
@@ -74,6 +75,8 @@ func routes() []route {
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
 		{"GET", "/v1/watches", true, "prefix client after afterPattern afterClient limit", (*admin).watches},
+		{"GET", "/v1/mirrors", true, "", (*admin).mirrors},
+		{"POST", "/v1/mirrors/resync", true, "", (*admin).resyncMirrors},
 		{"DELETE", "/v1/watches", true, "client key pattern", (*admin).dropWatches},
 	}
 }

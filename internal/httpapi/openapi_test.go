@@ -87,6 +87,7 @@ func types() map[string]reflect.Type {
 		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
 		"ExportedKey": reflect.TypeFor[ExportedKey](), "ExportRequest": reflect.TypeFor[ExportRequest](), "ExportPage": reflect.TypeFor[ExportPage](),
 		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[Dropped](),
+		"Mirrors": reflect.TypeFor[Mirrors](), "Mirror": reflect.TypeFor[Mirror](),
 		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](), "Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
 		"Overview": reflect.TypeFor[Overview](),
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// Subscribe subscribes at QoS 1 and checks that each subscription was granted. It ends with the connection: paho's own would
+// Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks for. It ends with the connection: paho's own would
 // wait for its timeout.
 func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.SubscribeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -26,8 +26,8 @@ func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.S
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	for i, granted := range suback.Reasons {
-		if granted != 1 {
-			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS 1", subscriptions[i].Topic, granted)
+		if qos := subscriptions[i].QoS; granted != qos {
+			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS %d", subscriptions[i].Topic, granted, qos)
 		}
 	}
 	return nil

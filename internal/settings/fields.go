@@ -85,7 +85,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "policyFile", Value: (*text)(&s.PolicyFile), Help: "authorization policy; none turns authorization off"},
 		Field{Path: "watch.ttl", Value: (*duration)(&s.Watch.TTL), Help: "how long a watch lasts that is not renewed; 0 is no expiry"},
 		Field{Path: "watch.notificationExpiry", Value: (*duration)(&s.Watch.NotificationExpiry), Help: "how long a notification is worth delivering"},
-		Field{Path: "mirrors", Value: (*mirrorList)(&s.Mirrors), Help: "keys that the leader publishes as retained messages, as pattern=topic/"},
+		Field{Path: "mirrors", Value: &s.Mirrors, Help: "keys that the leader publishes as retained messages, as pattern=topic/"},
 		Field{Path: "log.level", Value: (*text)(&s.Log.Level), Help: "debug, info, warn or error"},
 		Field{Path: "log.format", Value: (*text)(&s.Log.Format), Help: "text or json"},
 		Field{Path: "audit.file", Value: (*text)(&s.Audit.File), Help: "file in which it is written down, as JSON lines, who changes which key; empty is none"},

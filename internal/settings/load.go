@@ -110,7 +110,7 @@ func dottedKey(node *yaml3.Node) string {
 func setFromFile(field *Field, value any) error {
 	elements, isList := value.([]any)
 	target, wantsList := field.Value.(*list)
-	mirrors, wantsMirrors := field.Value.(*mirrorList)
+	mirrors, wantsMirrors := field.Value.(*Mirrors)
 	switch {
 	case value == nil:
 		return nil // an empty value keeps the default

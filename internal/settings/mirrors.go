@@ -11,11 +11,11 @@ import (
 	"holdfast/internal/topics"
 )
 
-// mirrorList is a list of pattern=topic in text, with commas as in list, and of keys and topic in a file.
-type mirrorList []fsm.Mirror
+// Mirrors is the setting of the mirrors: pattern=topic in text, with commas between, and a list of keys and topic in a file.
+type Mirrors []fsm.Mirror
 
 // Set implements Value.
-func (l *mirrorList) Set(value string) error {
+func (l *Mirrors) Set(value string) error {
 	var elements list
 	if err := elements.Set(value); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (l *mirrorList) Set(value string) error {
 }
 
 // String implements Value.
-func (l *mirrorList) String() string {
+func (l *Mirrors) String() string {
 	elements := make(list, len(*l))
 	for i, mirror := range *l {
 		elements[i] = mirror.Keys + "=" + mirror.Topic
@@ -41,10 +41,10 @@ func (l *mirrorList) String() string {
 }
 
 // Type implements Value.
-func (l *mirrorList) Type() string { return "list" }
+func (l *Mirrors) Type() string { return "list" }
 
 // setFromFile sets the list from the elements of a YAML list: each has keys and topic, and nothing else.
-func (l *mirrorList) setFromFile(elements []any) error {
+func (l *Mirrors) setFromFile(elements []any) error {
 	*l = nil
 	for _, element := range elements {
 		fields, isMap := element.(map[string]any)
@@ -59,7 +59,7 @@ func (l *mirrorList) setFromFile(elements []any) error {
 }
 
 // shown returns the list as a file has it.
-func (l *mirrorList) shown() []map[string]string {
+func (l *Mirrors) shown() []map[string]string {
 	elements := make([]map[string]string, len(*l))
 	for i, mirror := range *l {
 		elements[i] = map[string]string{"keys": mirror.Keys, "topic": mirror.Topic}
@@ -70,7 +70,7 @@ func (l *mirrorList) shown() []map[string]string {
 func (s *Settings) validateMirrors() error {
 	text := func(m fsm.Mirror) string { return m.Keys + "=" + m.Topic }
 	if len(s.Mirrors) > fsm.MaxMirrors {
-		return &Error{"mirrors", (*mirrorList)(&s.Mirrors).String(), fmt.Sprintf("must not have more than %d elements", fsm.MaxMirrors)}
+		return &Error{"mirrors", s.Mirrors.String(), fmt.Sprintf("must not have more than %d elements", fsm.MaxMirrors)}
 	}
 	for i, mirror := range s.Mirrors {
 		if _, err := glob.Compile(mirror.Keys); err != nil {

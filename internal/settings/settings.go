@@ -8,8 +8,6 @@ import (
 	"net"
 	"os"
 	"time"
-
-	"holdfast/fsm"
 )
 
 // Settings is the configuration of a node.
@@ -25,7 +23,7 @@ type Settings struct {
 	Watch    Watch
 	Log      Log
 	Audit    Audit
-	Mirrors  []fsm.Mirror
+	Mirrors  Mirrors
 	// PolicyFile names the authorization policy; empty leaves the policy in force as it is, None removes it.
 	PolicyFile string
 }

@@ -52,7 +52,7 @@ func node(field *Field) (*yaml.Node, error) {
 		if *typed == nil {
 			value = []string{}
 		}
-	case *mirrorList:
+	case *Mirrors:
 		value = typed.shown()
 	case *boolean:
 		value = bool(*typed)

@@ -201,7 +201,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 	c.nodes = append(c.nodes, started)
 	handler := httpapi.Admin(httpapi.AdminConfig{
 		Name: name, Node: started.Cluster, Ready: started.Ready, Notes: started.Notes, Dial: network.DialHTTP, Log: log,
-		Metrics: started.Registry(), Version: c.config.Version,
+		Metrics: started.Registry(), Version: c.config.Version, Mirrors: started.Front.Mirror(),
 	})
 	c.handlers = append(c.handlers, handler)
 	c.forwarded = append(c.forwarded, httpapi.Serve(network.HTTP(id), handler, log))

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/fsm"
 	"holdfast/mqttfront/ingest"
+	"holdfast/mqttfront/mirror"
 	"holdfast/mqttfront/pending"
 	"holdfast/mqttfront/publish"
 	"holdfast/mqttfront/wire"
@@ -18,6 +19,7 @@ import (
 // All of it is safe for concurrent use.
 type Metrics struct {
 	Ingest  *ingest.Metrics
+	Mirror  *mirror.Metrics
 	Publish *publish.Metrics
 
 	requests    *prometheus.CounterVec                                 // command, outcome
@@ -47,6 +49,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	}, []string{"stage"})
 	m := &Metrics{
 		Publish:     publish.NewMetrics(registry),
+		Mirror:      mirror.NewMetrics(registry),
 		requests:    vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
 		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
 		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),

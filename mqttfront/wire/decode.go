@@ -54,6 +54,8 @@ type Decoder struct {
 	DefaultExpiry, MaxExpiry time.Duration
 	// Margin is how long an outcome is remembered beyond the time for which its request is worth answering.
 	Margin time.Duration
+	// Reserved reports whether no reply may be published on a topic, beside those of the protocol. It may be nil.
+	Reserved func(topic string) bool
 }
 
 // Decode fills in a request from a message that arrived at a time. It returns how long the request is worth answering, if it is executed or answered,
@@ -67,7 +69,7 @@ func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS 
 	p := d.Identity.read(message.Properties.User)
 	r.ResponseTopic, r.Correlation, r.Size = topic, message.Properties.CorrelationData, messageSize(message)
 	r.Command.Principal = policy.Principal{ClientID: d.Identity.clientID(&p, topic), Username: p.username, Attributes: p.attributes}
-	if !isResponseTopic(topic) || !d.Identity.mayUse(topic, r.Command.Principal.ClientID) {
+	if !isResponseTopic(topic) || d.Reserved != nil && d.Reserved(topic) || !d.Identity.mayUse(topic, r.Command.Principal.ClientID) {
 		return 0, VerdictKick, ReasonBadResponseTopic
 	}
 	if message.Retain {

@@ -72,9 +72,9 @@ func rules() []rule {
 		{"internal/tlsconfig", nil, nil, "certificates know nothing of who uses them"},
 		{
 			"internal/httpapi",
-			[]string{"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm", "hlc", "internal/glob", "internal/tlsconfig"},
+			[]string{"cluster", "cluster/membership", "cluster/peer", "cluster/raftlog", "fsm", "hlc", "internal/glob", "internal/tlsconfig", "mqttfront/mirror"},
 			[]string{"github.com/hashicorp/raft", "github.com/prometheus/client_golang", "github.com/prometheus/client_model"},
-			"the endpoints show the cluster and the state, and nothing of MQTT",
+			"the endpoints show the cluster, the state and the mirrors, and nothing else of MQTT",
 		},
 		{
 			"mqttfront/broker",
@@ -107,8 +107,14 @@ func rules() []rule {
 			"what delivers replies and notifications knows nothing of roles and of the log",
 		},
 		{
+			"mqttfront/mirror",
+			[]string{"fsm", "internal/mqttconn"},
+			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
+			"what keeps retained messages like the state knows nothing of requests and of roles",
+		},
+		{
 			"mqttfront/metrics",
-			[]string{"fsm", "mqttfront/ingest", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
+			[]string{"fsm", "mqttfront/ingest", "mqttfront/mirror", "mqttfront/pending", "mqttfront/publish", "mqttfront/wire"},
 			[]string{"github.com/prometheus/client_golang"},
 			"what is counted knows nothing of who counts",
 		},
@@ -120,7 +126,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront",
-			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/ingest", "mqttfront/metrics", "mqttfront/publish", "mqttfront/role", "mqttfront/wire"},
+			[]string{"fsm", "internal/mqttconn", "mqttfront/broker", "mqttfront/ingest", "mqttfront/metrics", "mqttfront/mirror", "mqttfront/publish", "mqttfront/role", "mqttfront/wire"},
 			nil,
 			"the front end connects its parts, and knows nothing of Raft: it is given a Store",
 		},

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/httpapi"
+)
+
+func newMirror() *cobra.Command {
+	command := group(&cobra.Command{
+		Use: "mirror", Short: "Look at the mirrors: keys whose values the broker retains", Example: "  holdfast mirror list\n  holdfast mirror check",
+	})
+	command.AddCommand(
+		newAdmin("list", "List the mirrors, and whether the broker has what they show", "holdfast mirror list", cobra.NoArgs, (*administration).listMirrors),
+		newAdmin("resync", "Compare the broker's retained messages with the state, and wait until they are in line", "holdfast mirror resync", cobra.NoArgs,
+			func(a *administration, command *cobra.Command, _ []string) error {
+				m, err := a.resyncMirrors(command.Context())
+				if err != nil {
+					return err
+				}
+				return a.printComparison(command, m)
+			}),
+		newMirrorCheck(),
+	)
+	return command
+}
+
+func newMirrorCheck() *cobra.Command {
+	command := newAdmin("check", "As resync, with exit code 1 if anything was not in line", "holdfast mirror check", cobra.NoArgs,
+		func(a *administration, command *cobra.Command, _ []string) error {
+			m, err := a.resyncMirrors(command.Context())
+			if err != nil {
+				return err
+			}
+			if err := a.printComparison(command, m); err != nil || m.Missing+m.Stale == 0 {
+				return err
+			}
+			return &codeError{code: exitNotApplied}
+		})
+	command.Long = "Compares the broker's retained messages with the state. What was missing or not as in the state is brought in line, and the exit code is\n1 then."
+	return command
+}
+
+func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
+	var m httpapi.Mirrors
+	if err := a.get(command.Context(), "/v1/mirrors", &m); err != nil {
+		return err
+	}
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), m)
+	}
+	var rows [][]any
+	for _, one := range m.Mirrors {
+		rows = append(rows, []any{one.Keys, one.Topic})
+	}
+	if err := printTable(command.OutOrStdout(), "Keys, Topic", rows); err != nil || len(rows) == 0 {
+		return err
+	}
+	_, err := fmt.Fprintln(command.OutOrStdout(), "\n"+mirrorState(&m))
+	return err
+}
+
+// mirrorState says in words how far the broker is in line.
+func mirrorState(m *httpapi.Mirrors) string {
+	lag := (time.Duration(m.Lag) * time.Millisecond).Round(100 * time.Millisecond)
+	switch {
+	case m.Fault != "":
+		return fmt.Sprintf("The leader has no connection for mirrors, since %v: %s", lag, m.Fault)
+	case m.InSync:
+		return fmt.Sprintf("The broker has what the mirrors show: %d keys.", m.Keys)
+	case m.Comparing:
+		return fmt.Sprintf("The leader compares the broker's retained messages with the state, since %v.", lag)
+	case m.Abandoned > 0:
+		return fmt.Sprintf("%d topics are given up: the broker ends the connection on them. `holdfast mirror resync` tries again.", m.Abandoned)
+	default:
+		return fmt.Sprintf("%d topics are not in line yet; the oldest change is %v old.", m.LagTopics, lag)
+	}
+}
+
+// resyncMirrors begins a comparison and waits until it has ended and the broker is in line.
+func (a *administration) resyncMirrors(ctx context.Context) (m httpapi.Mirrors, err error) {
+	const poll = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := a.do(ctx, http.MethodPost, "/v1/mirrors/resync", nil); err != nil {
+		return m, err
+	}
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		m = httpapi.Mirrors{}
+		if err := a.get(ctx, "/v1/mirrors", &m); err != nil || m.InSync {
+			return m, err
+		}
+		select {
+		case <-ctx.Done():
+			return m, &unavailableError{fmt.Sprintf("not in line within %v: %s", a.timeout, mirrorState(&m))}
+		case <-ticker.C:
+		}
+	}
+}
+
+func (a *administration) printComparison(command *cobra.Command, m httpapi.Mirrors) error {
+	if a.output == "json" {
+		return printJSON(command.OutOrStdout(), m)
+	}
+	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.", m.Keys, m.Missing, m.Stale)
+}

@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"holdfast/cluster/peer"
+	"holdfast/fsm"
+	"holdfast/mqttfront/mirror"
+)
+
+// Mirrors are the mirrors in force, and what the leader does for them.
+type Mirrors struct {
+	Mirrors []Mirror `json:"mirrors"`
+	// InSync says that the retained messages are as the state was a moment ago, as far as the leader knows.
+	InSync    bool   `json:"inSync"`
+	Connected bool   `json:"connected"`
+	Comparing bool   `json:"comparing"` // the retained messages are being compared with the state, or will be
+	Keys      int    `json:"keys"`      // with a mirror, at the last comparison
+	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
+	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
+	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
+	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
+	Abandoned int    `json:"abandoned"` // topics that are given up, because the broker ends the connection on them
+	Fault     string `json:"fault"`     // why there is no connection
+}
+
+// Mirror is a setting.
+type Mirror struct {
+	Keys  string `json:"keys"`  // pattern
+	Topic string `json:"topic"` // what the topic begins with
+}
+
+// MirrorPublisher publishes the mirrors of a node while that leads.
+type MirrorPublisher interface {
+	Status() mirror.Status
+	// Resync compares the retained messages with the state, and reports whether the node leads.
+	Resync() bool
+}
+
+func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	var settings fsm.Settings
+	a.Node.View(func(m *fsm.Machine) { settings, _ = m.Settings() })
+	s := a.Mirrors.Status()
+	if !s.Leading {
+		return peer.ErrNotLeader
+	}
+	answer := Mirrors{
+		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.Connected && !s.Comparing && s.Topics == 0 && s.Abandoned == 0,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, LagTopics: s.Topics, Lag: s.Lag.Milliseconds(),
+		Abandoned: s.Abandoned, Fault: s.Fault,
+	}
+	for _, one := range settings.Mirrors {
+		answer.Mirrors = append(answer.Mirrors, Mirror{one.Keys, one.Topic})
+	}
+	return writeJSON(w, answer)
+}
+
+func (a *admin) resyncMirrors(w http.ResponseWriter, r *http.Request) error {
+	if err := a.Node.Confirm(r.Context()); err != nil {
+		return err
+	}
+	if !a.Mirrors.Resync() {
+		return peer.ErrNotLeader
+	}
+	return writeJSON(w, Done{true})
+}

@@ -1,0 +1,374 @@
+package mirror
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
+)
+
+// Config is what a Mirror needs to know. All fields are set.
+type Config struct {
+	Cluster    string // prefix of the client id
+	MaxPacket  int    // size in bytes of the largest retained message that is received
+	BackoffMin time.Duration
+	BackoffMax time.Duration // between attempts to connect
+}
+
+// clientID returns the client id of the connection for mirrors. It is the same on every node.
+func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
+
+// markerTopic returns the topic of the message that follows retained ones.
+func (c *Config) markerTopic() string { return "holdfast/" + c.Cluster + "/mirror" }
+
+// Environment is all that a Mirror touches outside of its own memory. The functions are safe for concurrent use.
+type Environment struct {
+	Login *mqttconn.Login
+	// Confirm returns nil when this node led at some moment after the call.
+	Confirm func(ctx context.Context) error
+	// View runs f with the state, never at the same time as Applied.
+	View func(f func(*fsm.Machine))
+	// Pause waits for between a half of d and d, or until the context ends.
+	Pause   func(ctx context.Context, d time.Duration)
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// maxLosses is how many connections may end while a topic alone is being published, before it is given up.
+const maxLosses = 4
+
+// Mirror publishes the mirrors while its node leads. All methods are safe for concurrent use.
+type Mirror struct {
+	config  Config
+	env     Environment
+	mirrors atomic.Pointer[[]fsm.Mirror] // in force, as far as this node knows
+	reread  chan struct{}                // capacity 1: mirrors may be out of date
+	restart chan struct{}                // capacity 1: the state or the mirrors were replaced, or an operator asked for it
+
+	mu        sync.Mutex
+	leading   bool
+	session   *session   // nil while there is no connection
+	comparing bool       // there is no connection, or the comparison has not ended
+	since     time.Time  // when the comparison or the time without a connection began
+	wanted    uint64     // how many times Resync was called
+	begun     uint64     // wanted when the last comparison began
+	last      comparison // that has ended
+	fault     string     // why there is no connection; empty if there is one, or was no attempt
+	// suspects are the topics that were in flight when a connection ended, with the number of connections that ended while a topic was
+	// in flight alone. They are published first, and one at a time, until the connection has outlived all.
+	suspects  map[topic]int
+	abandoned map[topic]bool
+}
+
+// New returns a Mirror.
+func New(config Config, env Environment) *Mirror {
+	m := &Mirror{config: config, env: env, reread: make(chan struct{}, 1), restart: make(chan struct{}, 1)}
+	m.mirrors.Store(new([]fsm.Mirror))
+	return m
+}
+
+// Owns reports whether only mirrors may publish on a topic.
+func (m *Mirror) Owns(name string) bool {
+	return slices.ContainsFunc(*m.mirrors.Load(), func(mirror fsm.Mirror) bool { return strings.HasPrefix(name, mirror.Topic) })
+}
+
+// FollowSettings keeps Owns up to date until the context ends. It runs on every node.
+func (m *Mirror) FollowSettings(ctx context.Context) {
+	for {
+		m.read()
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.reread:
+		}
+	}
+}
+
+// read reads which mirrors are in force, and returns what their topics begin with.
+func (m *Mirror) read() (prefixes []string) {
+	var settings fsm.Settings
+	m.env.View(func(machine *fsm.Machine) { settings, _ = machine.Settings() })
+	m.mirrors.Store(&settings.Mirrors)
+	for _, mirror := range settings.Mirrors {
+		if !slices.Contains(prefixes, mirror.Topic) {
+			prefixes = append(prefixes, mirror.Topic)
+		}
+	}
+	return prefixes
+}
+
+// Applied takes up what an entry changed. It is called for each entry in the order of the log, with the state locked.
+func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
+	for i := range outcome.Commands {
+		command := &outcome.Commands[i]
+		changed := command.Kind == fsm.KindConfigure && !slices.Equal(command.Settings.Mirrors, *m.mirrors.Load())
+		if !outcome.Skipped && (changed || command.Kind == fsm.KindRestore) {
+			m.replaced()
+		}
+	}
+	if len(outcome.Mirrored) == 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.session != nil {
+		for _, changed := range outcome.Mirrored {
+			m.session.backlog.push(topic{changed.Topic, changed.Key})
+		}
+	}
+}
+
+// Restored is called after a snapshot has replaced the state, with the state locked.
+func (m *Mirror) Restored() { m.replaced() }
+
+// replaced notes that the state or the settings were replaced.
+func (m *Mirror) replaced() {
+	signal(m.reread)
+	signal(m.restart)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Resync compares the broker's retained messages with the state anew, and tries again what was abandoned. It reports whether this node leads.
+func (m *Mirror) Resync() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leading {
+		return false
+	}
+	m.wanted++
+	m.forgetFaultsLocked()
+	if m.session != nil {
+		signal(m.session.again)
+	}
+	return true
+}
+
+func (m *Mirror) forgetFaultsLocked() {
+	m.suspects, m.abandoned = make(map[topic]int), make(map[topic]bool)
+}
+
+// Status is what a Mirror is doing.
+type Status struct {
+	Leading   bool // the fields below are set
+	Connected bool
+	Comparing bool          // the broker's retained messages are being compared with the state, or will be
+	Keys      int           // with a mirror, at the last comparison
+	Missing   int           // retained messages that the broker lacked then
+	Stale     int           // retained messages that were not as in the state then, or of no key
+	Topics    int           // that are not known to be as in the state
+	Abandoned int           // topics that are given up, because the broker ends the connection on them
+	Lag       time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
+	Fault     string        // why there is no connection
+}
+
+// Status returns what the Mirror is doing.
+func (m *Mirror) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leading {
+		return Status{}
+	}
+	s := Status{
+		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted,
+		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Abandoned: len(m.abandoned), Fault: m.fault,
+	}
+	if m.session != nil {
+		s.Topics, s.Lag = m.session.backlog.lag()
+	}
+	if !s.Connected || s.Comparing {
+		s.Lag = max(s.Lag, time.Since(m.since))
+	}
+	return s
+}
+
+// Run publishes the mirrors until the context ends. It runs while the node leads.
+func (m *Mirror) Run(ctx context.Context) {
+	m.begin()
+	defer m.resign()
+	var reporting sync.WaitGroup
+	reporting.Go(func() { m.report(ctx) })
+	defer reporting.Wait()
+	for delay := m.config.BackoffMin; ctx.Err() == nil; {
+		select {
+		case <-m.restart: // what it says is read below
+		default:
+		}
+		prefixes := m.read()
+		if len(prefixes) == 0 {
+			m.idle(ctx)
+			continue
+		}
+		lived, err := m.connect(ctx, prefixes)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		m.env.Log.Warn("the connection for mirrors is down, will retry", "client", m.config.clientID(), "error", err)
+		m.setFault(err)
+		if lived > steady {
+			delay = m.config.BackoffMin
+		}
+		m.env.Pause(ctx, delay)
+		delay = min(2*delay, m.config.BackoffMax)
+	}
+}
+
+// steady is how long a connection has to have been up for the next attempt to be made without a longer delay.
+const steady = 5 * time.Second
+
+// idle waits until there may be mirrors, or the context ends.
+func (m *Mirror) idle(ctx context.Context) {
+	m.mu.Lock()
+	m.since, m.comparing, m.begun, m.last, m.fault = time.Now(), false, m.wanted, comparison{}, ""
+	m.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-m.restart:
+		signal(m.restart) // Run takes it
+	}
+}
+
+// connect serves one connection. It returns how long that lived, and nil if it ended to begin anew or with the context.
+func (m *Mirror) connect(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
+	s := &session{
+		config: &m.config, env: &m.env, prefixes: prefixes, backlog: newBacklog(), reason: make(chan error, 1), again: make(chan struct{}, 1), began: time.Now(),
+		skip: m.isAbandoned, settled: m.settled, begin: m.comparisonBegun, compared: m.compared,
+	}
+	if err := s.connect(ctx); err != nil {
+		return 0, err
+	}
+	m.attach(s)
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.serve(serving) }()
+	select {
+	case err = <-ended:
+	case <-m.restart:
+		signal(m.restart) // Run takes it
+		stop()
+		<-ended
+	case <-ctx.Done():
+		<-ended
+	}
+	m.detach(err != nil)
+	s.close()
+	return time.Since(s.began), err
+}
+
+func (m *Mirror) begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leading, m.comparing, m.since, m.last, m.fault = true, true, time.Now(), comparison{}, ""
+	m.forgetFaultsLocked()
+}
+
+func (m *Mirror) resign() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leading = false
+}
+
+// attach makes a session the one that changes go to. Those topics come first that may have ended the last one.
+func (m *Mirror) attach(s *session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session, m.comparing, m.since, m.fault = s, true, time.Now(), ""
+	for _, t := range slices.SortedFunc(maps.Keys(m.suspects), topic.compare) {
+		s.backlog.push(t)
+	}
+	s.backlog.setAlone(len(m.suspects) > 0)
+}
+
+// detach ends the session's part. failed says that the connection ended by itself.
+func (m *Mirror) detach(failed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	inFlight := m.session.backlog.close()
+	m.session, m.since, m.comparing = nil, time.Now(), true
+	if !failed {
+		return
+	}
+	for _, t := range inFlight {
+		if losses, known := m.suspects[t]; known && len(inFlight) == 1 {
+			m.suspects[t] = losses + 1
+		} else if !known {
+			m.suspects[t] = 0
+		}
+		if m.suspects[t] >= maxLosses {
+			delete(m.suspects, t)
+			m.abandoned[t] = true
+			m.env.Log.Error("a topic of a mirror is given up: the broker ends the connection on it", "topic", t.String())
+		}
+	}
+}
+
+// settled notes that the connection has outlived a topic.
+func (m *Mirror) settled(t topic) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, suspected := m.suspects[t]; !suspected {
+		return
+	}
+	delete(m.suspects, t)
+	if len(m.suspects) == 0 && m.session != nil {
+		m.session.backlog.setAlone(false)
+	}
+}
+
+func (m *Mirror) isAbandoned(t topic) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.abandoned[t]
+}
+
+func (m *Mirror) comparisonBegun() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begun, m.comparing, m.since = m.wanted, true, time.Now()
+}
+
+func (m *Mirror) compared(found comparison) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last, m.comparing = found, false
+}
+
+func (m *Mirror) setFault(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = err.Error()
+}
+
+// reportInterval is how often the gauges are set.
+const reportInterval = time.Second
+
+// report keeps the gauges up to date until the context ends.
+func (m *Mirror) report(ctx context.Context) {
+	ticker := time.NewTicker(reportInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		status := m.Status()
+		if len(*m.mirrors.Load()) == 0 {
+			status = Status{} // there is nothing that could lag
+		}
+		m.env.Metrics.set(status)
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+	m.env.Metrics.set(Status{})
+}

@@ -1,0 +1,40 @@
+package mirror
+
+import (
+	"cmp"
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// topic is a topic of a mirror: what it begins with, and the key that follows.
+type topic struct{ prefix, key string }
+
+func (t topic) String() string { return t.prefix + t.key }
+
+func (t topic) compare(other topic) int {
+	return cmp.Or(cmp.Compare(t.prefix, other.prefix), cmp.Compare(t.key, other.key))
+}
+
+// maxLevels bounds the levels of a topic. EMQX carries 128 by default, Mosquitto 200; Mosquitto ends a connection that publishes on more.
+const maxLevels = 128
+
+// isValid reports whether the topic may be published. A broker may end the connection on control characters and on code points that are no
+// characters (MQTT 5, 1.5.4), so these are not published either.
+func (t topic) isValid() bool {
+	name := t.String()
+	return len(name) <= math.MaxUint16 && strings.Count(name, "/") < maxLevels && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '+' || r == '#' || unicode.IsControl(r) || r&0xFFFE == 0xFFFE || r >= 0xFDD0 && r <= 0xFDEF
+	})
+}
+
+// topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.
+func topicOf(name string, prefixes []string) (topic, bool) {
+	for _, prefix := range prefixes {
+		if key, ok := strings.CutPrefix(name, prefix); ok {
+			return topic{prefix, key}, true
+		}
+	}
+	return topic{}, false
+}
