@@ -72,9 +72,11 @@ func mirrorState(m *httpapi.Mirrors) string {
 	case m.Fault != "":
 		return fmt.Sprintf("The leader has no connection for mirrors, since %v: %s", lag, m.Fault)
 	case m.InSync:
-		return fmt.Sprintf("The broker has what the mirrors show: %d keys.", m.Keys)
+		return "The broker has what the mirrors show."
 	case m.Comparing:
 		return fmt.Sprintf("The leader compares the broker's retained messages with the state, since %v.", lag)
+	case m.Refused > 0:
+		return fmt.Sprintf("The broker refuses %d topics: do its access rules let nodes publish there?", m.Refused)
 	case m.Abandoned > 0:
 		return fmt.Sprintf("%d topics are given up: the broker ends the connection on them. `holdfast mirror resync` tries again.", m.Abandoned)
 	default:

@@ -11,7 +11,7 @@ import (
 // Mirrors are the mirrors in force, and what the leader does for them.
 type Mirrors struct {
 	Mirrors []Mirror `json:"mirrors"`
-	// InSync says that the retained messages are as the state was a moment ago, as far as the leader knows.
+	// InSync says that the broker has acknowledged what the last comparison found, and all but the changes of the last second.
 	InSync    bool   `json:"inSync"`
 	Connected bool   `json:"connected"`
 	Comparing bool   `json:"comparing"` // the retained messages are being compared with the state, or will be
@@ -19,6 +19,7 @@ type Mirrors struct {
 	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
 	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
 	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
+	Refused   int    `json:"refused"`   // those of them that the broker has refused
 	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
 	Abandoned int    `json:"abandoned"` // topics that are given up, because the broker ends the connection on them
 	Fault     string `json:"fault"`     // why there is no connection
@@ -48,8 +49,8 @@ func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
 		return peer.ErrNotLeader
 	}
 	answer := Mirrors{
-		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.Connected && !s.Comparing && s.Topics == 0 && s.Abandoned == 0,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, LagTopics: s.Topics, Lag: s.Lag.Milliseconds(),
+		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(),
 		Abandoned: s.Abandoned, Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {

@@ -26,6 +26,7 @@ type backlog struct {
 	queue    []*entry // those that are queued, the oldest first
 	flight   []*entry // those that are being sent, the oldest first, and some that have been sent
 	inFlight int
+	refused  int  // topics of that stage
 	alone    bool // one is sent at a time
 	closed   bool
 }
@@ -91,6 +92,9 @@ func (b *backlog) pushLocked(t topic) {
 	case known && at == sending:
 		b.topics[t] = changed
 	default:
+		if known && at == refused {
+			b.refused--
+		}
 		b.topics[t] = queued
 		b.queue = append(b.queue, &entry{topic: t, since: time.Now()})
 		b.more.Signal()
@@ -150,6 +154,7 @@ func (b *backlog) done(sent *entry, accepted bool) {
 		b.pushLocked(sent.topic)
 	case !accepted:
 		b.topics[sent.topic] = refused
+		b.refused++
 	}
 }
 
@@ -175,8 +180,9 @@ func (b *backlog) close() (inFlight []topic) {
 	return inFlight
 }
 
-// lag returns how many topics are not known to be as in the state, and how long ago the oldest of those was queued that are not sent.
-func (b *backlog) lag() (topics int, oldest time.Duration) {
+// lag returns how many topics are not known to be as in the state, how many of these the broker has refused, and how long ago the oldest was
+// queued that is not sent.
+func (b *backlog) lag() (topics, refused int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -185,5 +191,5 @@ func (b *backlog) lag() (topics int, oldest time.Duration) {
 	case len(b.queue) > 0:
 		oldest = time.Since(b.queue[0].since)
 	}
-	return len(b.topics), oldest
+	return len(b.topics), b.refused, oldest
 }

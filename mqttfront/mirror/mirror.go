@@ -60,6 +60,7 @@ type Mirror struct {
 	wanted    uint64     // how many times Resync was called
 	begun     uint64     // wanted when the last comparison began
 	last      comparison // that has ended
+	ended     time.Time  // when that was
 	fault     string     // why there is no connection; empty if there is one, or was no attempt
 	// suspects are the topics that were in flight when a connection ended, with the number of connections that ended while a topic was
 	// in flight alone. They are published first, and one at a time, until the connection has outlived all.
@@ -169,10 +170,16 @@ type Status struct {
 	Missing   int           // retained messages that the broker lacked then
 	Stale     int           // retained messages that were not as in the state then, or of no key
 	Topics    int           // that are not known to be as in the state
+	Refused   int           // those of them that the broker has refused
 	Abandoned int           // topics that are given up, because the broker ends the connection on them
 	Lag       time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
-	Fault     string        // why there is no connection
+	// InSync says that the broker has acknowledged what the last comparison found, and all but the latest changes.
+	InSync bool
+	Fault  string // why there is no connection
 }
+
+// recent is how old a change may be that the broker has not acknowledged while a mirror counts as in sync.
+const recent = time.Second
 
 // Status returns what the Mirror is doing.
 func (m *Mirror) Status() Status {
@@ -186,11 +193,12 @@ func (m *Mirror) Status() Status {
 		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Abandoned: len(m.abandoned), Fault: m.fault,
 	}
 	if m.session != nil {
-		s.Topics, s.Lag = m.session.backlog.lag()
+		s.Topics, s.Refused, s.Lag = m.session.backlog.lag()
 	}
 	if !s.Connected || s.Comparing {
 		s.Lag = max(s.Lag, time.Since(m.since))
 	}
+	s.InSync = s.Connected && !s.Comparing && s.Refused+s.Abandoned == 0 && s.Lag < min(recent, time.Since(m.ended))
 	return s
 }
 
@@ -343,7 +351,7 @@ func (m *Mirror) comparisonBegun() {
 func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last, m.comparing = found, false
+	m.last, m.comparing, m.ended = found, false, time.Now()
 }
 
 func (m *Mirror) setFault(err error) {

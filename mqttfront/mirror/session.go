@@ -269,7 +269,9 @@ func (s *session) received(message mqttconn.Message) {
 	if !ok {
 		return
 	}
-	s.lastRetained.Store(int64(time.Since(s.began)))
+	if message.Retain {
+		s.lastRetained.Store(int64(time.Since(s.began)))
+	}
 	value, version, exists := s.shown(t)
 	same := exists && value == string(message.Payload) && version == versionOf(message) || !exists && len(message.Payload) == 0
 	switch {

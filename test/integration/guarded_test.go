@@ -133,7 +133,7 @@ func (g *securedMosquitto) publishWill(t *testing.T, payload string) {
 }
 
 // startGuardedServer starts a node on the broker, with a policy that gives each client its own keys. audit is the path of its audit log.
-func startGuardedServer(t *testing.T, g *securedMosquitto) (s *server, audit string) {
+func startGuardedServer(t *testing.T, g *securedMosquitto, extra ...string) (s *server, audit string) {
 	t.Helper()
 	folder := t.TempDir()
 	policy, secret := filepath.Join(folder, "policy.yaml"), filepath.Join(folder, "password")
@@ -147,10 +147,12 @@ stateStoreResources:
 			t.Fatal(err)
 		}
 	}
-	s = newServer(t, "mqtts://"+g.secure, t.TempDir(), "--broker.driver", "mosquitto", "--broker.tls.caFile", g.authorities.File("ca.crt"),
+	s = newServer(t, "mqtts://"+g.secure, t.TempDir(), append([]string{
+		"--broker.driver", "mosquitto", "--broker.tls.caFile", g.authorities.File("ca.crt"),
 		"--broker.username", "holdfast", "--broker.passwordFile", secret, "--policyFile", policy,
 		"--identity.clientIdProperty", "$holdfast-client-id", "--identity.usernameProperty", "$holdfast-username",
-		"--audit.file", filepath.Join(folder, "audit.jsonl"))
+		"--audit.file", filepath.Join(folder, "audit.jsonl"),
+	}, extra...)...)
 	s.waitReady(t)
 	eventually(t, "the client-disconnect feed is up", func() bool { return strings.Contains(s.output.String(), "client-disconnect feed is up") })
 	return s, filepath.Join(folder, "audit.jsonl")

@@ -8,7 +8,7 @@ import (
 
 // All returns the mutants, by the part that they break.
 func All() []Mutant {
-	return slices.Concat(stateMachine(), replication(), frontEnd(), takeover())
+	return slices.Concat(stateMachine(), replication(), frontEnd(), mirrors(), takeover())
 }
 
 // one is a mutant of a single edit.
@@ -239,6 +239,18 @@ func frontEnd() []Mutant {
 			"r.state.IsHeld() && !r.awaitsReport && ", "r.state.IsHeld() && ").shownBy("leaders that change while the broker lags", "broker restart"),
 		one("session_unawaited", "publishing begins before the node's own session is up", "unanswered", "mqttfront/front.go",
 			"\tif config.IngestAtLeader {\n", "\tawaitSession = func(context.Context, time.Time) {}\n\tif config.IngestAtLeader {\n").shownBy("broker restart"),
+	}
+}
+
+func mirrors() []Mutant {
+	const session, backlog = "mqttfront/mirror/session.go", "mqttfront/mirror/backlog.go"
+	return []Mutant{
+		one("mirror_keeps_deleted", "a retained message of a key that does not exist stays", "mirrors", session,
+			"|| !exists && len(message.Payload) == 0\n", "|| !exists\n").shownBy("broker restart", "kill -9", "pause"),
+		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", session,
+			"\t\tif s.backlog.missing(t) {\n", "\t\tif false {\n").shownBy("broker restart", "kill -9", "pause"),
+		one("mirror_change_lost", "a change of a key that is just being published is not published", "mirrors", backlog,
+			"\tcase again:\n", "\tcase again && false:\n").shownBy("slow links"),
 	}
 }
 

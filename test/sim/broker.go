@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,9 @@ type broker struct {
 	sessions map[string]*session
 	stalled  string        // the client that gets nothing for now
 	losses   []sessionLoss // ends of sessions that had a subscription
+	retained map[string]*message
+	saved    map[string]*message // what a broker without persistence has of these after its next start
+	stores   int                 // of retained messages since they were saved
 	port     *port
 	work     sync.WaitGroup
 }
@@ -49,7 +53,7 @@ type sessionLoss struct {
 type session struct {
 	id       string
 	expiry   time.Duration // after the connection's end; 0 ends with it
-	filters  []string
+	filters  []string      // at QoS 1, but for those that end with #
 	queue    []*message
 	flight   []*delivery // sent and not acknowledged, in order
 	again    int         // how many of the first in flight have to be sent again
@@ -89,6 +93,8 @@ type message struct {
 	// properties are shared by all who receive the message; the message expiry is what was left when it came.
 	properties *packets.Properties
 	expires    time.Time // zero for never
+	retain     bool      // asked for by the publisher; to a subscriber: it was there before the subscription
+	best       bool      // at QoS 0
 }
 
 // delivery is a message on its way to one client.
@@ -101,7 +107,7 @@ type delivery struct {
 var errBrokerDown = errors.New("the broker is down")
 
 func newBroker(n *network, options brokerOptions) *broker {
-	return &broker{network: n, options: options, address: "broker:1883", sessions: make(map[string]*session)}
+	return &broker{network: n, options: options, address: "broker:1883", sessions: make(map[string]*session), retained: make(map[string]*message)}
 }
 
 // start begins to listen.
@@ -126,7 +132,8 @@ func (b *broker) start() error {
 	return nil
 }
 
-// stop ends all connections. Without them it forgets all sessions, as a broker without persistence does.
+// stop ends all connections. Without the sessions it forgets all of them, as a broker without persistence does, and what it has retained since it
+// was saved.
 func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
@@ -137,6 +144,12 @@ func (b *broker) stop(keepSessions bool) {
 		}
 		if !keepSessions {
 			b.dropLocked(s)
+		}
+	}
+	if !keepSessions {
+		b.retained, b.stores = maps.Clone(b.saved), 0
+		if b.retained == nil {
+			b.retained = make(map[string]*message)
 		}
 	}
 	b.mu.Unlock()
@@ -258,6 +271,47 @@ func (b *broker) subscribe(a *attachment, filter string) {
 	if !slices.Contains(a.session.filters, filter) {
 		a.session.filters = append(a.session.filters, filter)
 	}
+	if strings.HasSuffix(filter, "#") {
+		for _, topic := range slices.Sorted(maps.Keys(b.retained)) {
+			if m := *b.retained[topic]; matches(filter, topic) {
+				m.best = true
+				a.session.queue = append(a.session.queue, &m)
+			}
+		}
+		a.poke()
+	}
+}
+
+func (b *broker) unsubscribe(a *attachment, filter string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a.session.filters = slices.DeleteFunc(a.session.filters, func(other string) bool { return other == filter })
+}
+
+// retainLocked keeps a message for later subscribers, or forgets the one of its topic if it is empty.
+func (b *broker) retainLocked(m *message) {
+	const stores = 50 // between two times that the retained messages are saved
+	if b.stores++; b.stores >= stores {
+		b.saved, b.stores = maps.Clone(b.retained), 0
+	}
+	if len(m.payload) == 0 {
+		delete(b.retained, m.topic)
+		return
+	}
+	b.retained[m.topic] = m
+}
+
+// retainedBelow returns the retained messages of topics that begin with a text, as a client that subscribes gets them.
+func (b *broker) retainedBelow(prefix string) map[string]*message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	found := make(map[string]*message)
+	for topic, m := range b.retained {
+		if strings.HasPrefix(topic, prefix) {
+			found[topic] = m
+		}
+	}
+	return found
 }
 
 // publish hands a message to all who subscribed, and returns who they are.
@@ -267,12 +321,18 @@ func (b *broker) publish(m *message) (receivers []string, err error) {
 	if !b.up {
 		return nil, errBrokerDown
 	}
+	if m.retain {
+		b.retainLocked(m)
+	}
 	for _, s := range b.sessions {
-		if !slices.ContainsFunc(s.filters, func(filter string) bool { return matches(filter, m.topic) }) {
+		at := slices.IndexFunc(s.filters, func(filter string) bool { return matches(filter, m.topic) })
+		if at < 0 {
 			continue
 		}
 		receivers = append(receivers, s.id)
-		s.queue = append(s.queue, m)
+		sent := *m
+		sent.retain, sent.best = false, strings.HasSuffix(s.filters[at], "#")
+		s.queue = append(s.queue, &sent)
 		if s.attached != nil {
 			s.attached.poke()
 		}
@@ -304,10 +364,14 @@ func (b *broker) next(a *attachment) (out []delivery) {
 	}
 	s.again = 0
 	now := time.Now()
-	for len(s.queue) > 0 && len(s.flight) < s.limit {
+	for len(s.queue) > 0 && (len(s.flight) < s.limit || s.queue[0].best) {
 		m := s.queue[0]
 		s.queue = s.queue[1:]
 		if !m.expires.IsZero() && !now.Before(m.expires) {
+			continue
+		}
+		if m.best {
+			out = append(out, delivery{message: m})
 			continue
 		}
 		if s.packetID++; s.packetID == 0 {
@@ -341,8 +405,11 @@ func (b *broker) lossesBetween(clients []string, from, to time.Time) bool {
 	})
 }
 
-// matches reports whether a topic matches a filter. The only wildcard that is used here is a + at the end.
+// matches reports whether a topic matches a filter. The only wildcards that are used here are a + or a # at the end.
 func matches(filter, topic string) bool {
+	if below, wild := strings.CutSuffix(filter, "#"); wild {
+		return strings.HasPrefix(topic, below)
+	}
 	prefix, wild := strings.CutSuffix(filter, "+")
 	if !wild {
 		return filter == topic

@@ -80,7 +80,7 @@ func (b *broker) take(c *conn, a *attachment, packet *packets.ControlPacket) boo
 	var err error
 	switch content := packet.Content.(type) {
 	case *packets.Publish:
-		m := &message{topic: content.Topic, payload: content.Payload, properties: content.Properties}
+		m := &message{topic: content.Topic, payload: content.Payload, properties: content.Properties, retain: content.Retain}
 		if content.Properties.MessageExpiry != nil {
 			m.expires = time.Now().Add(time.Duration(*content.Properties.MessageExpiry) * time.Second)
 		}
@@ -98,9 +98,16 @@ func (b *broker) take(c *conn, a *attachment, packet *packets.ControlPacket) boo
 		suback := &packets.Suback{PacketID: content.PacketID, Properties: &packets.Properties{}}
 		for _, subscription := range content.Subscriptions {
 			b.subscribe(a, subscription.Topic)
-			suback.Reasons = append(suback.Reasons, 1)
+			suback.Reasons = append(suback.Reasons, subscription.QoS)
 		}
 		err = writeWhole(c, suback)
+	case *packets.Unsubscribe:
+		unsuback := &packets.Unsuback{PacketID: content.PacketID, Properties: &packets.Properties{}}
+		for _, filter := range content.Topics {
+			b.unsubscribe(a, filter)
+			unsuback.Reasons = append(unsuback.Reasons, 0)
+		}
+		err = writeWhole(c, unsuback)
 	case *packets.Puback:
 		b.acknowledge(a, content.PacketID)
 	case *packets.Pingreq:
@@ -143,7 +150,9 @@ func appendDelivery(out []byte, d *delivery) []byte {
 		left := uint32(max((time.Until(d.expires)+time.Second-1)/time.Second, 1))
 		properties.MessageExpiry = &left
 	}
-	return mqttconn.AppendPublish(out, &packets.Publish{
-		Topic: d.topic, Payload: d.payload, QoS: 1, PacketID: d.id, Duplicate: d.dup, Properties: &properties,
-	})
+	packet := &packets.Publish{Topic: d.topic, Payload: d.payload, QoS: 1, PacketID: d.id, Duplicate: d.dup, Retain: d.retain, Properties: &properties}
+	if d.best {
+		packet.QoS = 0
+	}
+	return mqttconn.AppendPublish(out, packet)
 }

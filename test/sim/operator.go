@@ -12,6 +12,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/cluster/offer"
 	"holdfast/cluster/peer"
+	"holdfast/fsm"
 	"holdfast/internal/policy"
 	"holdfast/test/sim/schedule"
 )
@@ -321,7 +322,9 @@ func (s *simulation) changeSettings(f *fault, h *host) {
 		return
 	}
 	wanted := offer.Offer{Settings: s.tunables.offer, KeepPolicy: true}
-	switch f.variant % 3 {
+	switch f.variant % 4 {
+	case 3:
+		wanted.Settings.Mirrors = append([]fsm.Mirror{{Keys: "r/*", Topic: mirrorTopics + "other/"}}, wanted.Settings.Mirrors...)
 	case 0:
 		wanted.Settings.Limits.Watches += int64(1 + f.variant%7)
 	case 1:

@@ -187,7 +187,9 @@ func (s *simulation) live() {
 	s.recoverWithin(prober, s.tunables.recoveryTime(), "after the last fault")
 	s.load.Over()
 	s.converge()
+	s.checkMirrors()
 	s.finalReads(prober)
+	s.checkMirrors()
 	close(watched)
 	s.stop()
 }

@@ -129,4 +129,7 @@ func (t *tunables) drawLimits(r *rand.Rand) {
 		s.Limits.Watches = 6
 	}
 	s.Dialect = pick(r, fsm.DialectAuto, fsm.DialectSDK)
+	s.Mirrors = pick(r, nil, []fsm.Mirror{{Keys: "*", Topic: mirrorTopics + "all/"}}, []fsm.Mirror{
+		{Keys: "brief/*", Topic: mirrorTopics + "brief/"}, {Keys: "[lp]*", Topic: mirrorTopics + "some/"}, {Keys: "*[0-4]", Topic: mirrorTopics + "some/"},
+	})
 }

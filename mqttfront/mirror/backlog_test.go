@@ -1,0 +1,224 @@
+package mirror
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// world is a state, a broker, and a backlog between them: what a connection does, in steps of a random order.
+type world struct {
+	state, broker map[topic]int // version by topic; what is absent is 0
+	listed        map[topic]int // what the broker retained at the subscription and has not sent yet
+	backlog       *backlog
+	flight        []flight
+}
+
+type flight struct {
+	entry   *entry
+	version int
+}
+
+func (w *world) change(t topic, version int) {
+	w.state[t] = version
+	w.backlog.push(t)
+}
+
+// receive compares a retained message with the state.
+func (w *world) receive(t topic, version int) {
+	if w.state[t] == version {
+		w.backlog.same(t)
+	} else {
+		w.backlog.push(t)
+	}
+}
+
+func (w *world) send() {
+	e := w.backlog.next()
+	w.flight = append(w.flight, flight{e, w.state[e.topic]})
+}
+
+// arrive lets the broker take the first message in flight, or refuse it.
+func (w *world) arrive(refused bool) {
+	first := w.flight[0]
+	w.flight = w.flight[1:]
+	if !refused {
+		w.broker[first.entry.topic] = first.version
+	}
+	w.backlog.done(first.entry, !refused)
+}
+
+// Whatever the order of changes, retained messages, publications and refusals: when nothing is left to do, the broker has what the state has.
+func TestBrokerConvergesToTheState(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := world{state: make(map[topic]int), broker: make(map[topic]int), listed: make(map[topic]int), backlog: newBacklog()}
+		all := make([]topic, 6)
+		for i := range all {
+			all[i] = topic{"t/", fmt.Sprint(i)}
+			w.state[all[i]], w.broker[all[i]] = r.IntN(3), r.IntN(3)
+		}
+		w.backlog.setAlone(r.IntN(3) == 0)
+		for _, one := range all {
+			if w.state[one] != 0 {
+				w.backlog.expect(one)
+			}
+			if version := w.broker[one]; version != 0 {
+				w.listed[one] = version
+			}
+		}
+		version := 3
+		for range 60 {
+			one := all[r.IntN(len(all))]
+			switch r.IntN(4) {
+			case 0:
+				version++
+				w.change(one, version*r.IntN(2))
+			case 1:
+				if listed, ok := w.listed[one]; ok {
+					delete(w.listed, one)
+					w.receive(one, listed)
+				}
+			case 2:
+				if w.sendable() {
+					w.send()
+				}
+			default:
+				if len(w.flight) > 0 {
+					w.arrive(r.IntN(8) == 0)
+				}
+			}
+		}
+		for one, listed := range w.listed {
+			w.receive(one, listed)
+		}
+		for _, one := range all {
+			if w.state[one] != 0 {
+				w.backlog.missing(one)
+			}
+		}
+		for range 2 {
+			w.backlog.retry()
+			for w.sendable() || len(w.flight) > 0 {
+				if w.sendable() {
+					w.send()
+				} else {
+					w.arrive(false)
+				}
+			}
+		}
+		for _, one := range all {
+			if w.broker[one] != w.state[one] {
+				t.Fatalf("seed %d: the broker has %d of %s, the state %d", seed, w.broker[one], one, w.state[one])
+			}
+		}
+		if left, refused, lag := w.backlog.lag(); left != 0 || refused != 0 || lag != 0 {
+			t.Fatalf("seed %d: %d topics are left, %d of them refused, since %v", seed, left, refused, lag)
+		}
+	}
+}
+
+// sendable reports whether next would return at once.
+func (w *world) sendable() bool {
+	return len(w.backlog.queue) > 0 && (!w.backlog.alone || len(w.flight) == 0)
+}
+
+// Memory is bounded by the topics that changed, not by their changes; and what is sent is the newest.
+func TestBacklogHoldsEachTopicOnce(t *testing.T) {
+	b := newBacklog()
+	for i := range 1000 {
+		b.push(topic{"t/", fmt.Sprint(i % 10)})
+	}
+	if topics, _, _ := b.lag(); topics != 10 || len(b.queue) != 10 {
+		t.Errorf("%d topics, %d queued", topics, len(b.queue))
+	}
+}
+
+func TestLagIsThatOfTheOldestThatIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog()
+		want := func(when string, topics int, lag time.Duration) {
+			t.Helper()
+			if got, _, oldest := b.lag(); got != topics || oldest != lag {
+				t.Errorf("%s: %d topics since %v, want %d since %v", when, got, oldest, topics, lag)
+			}
+		}
+		want("nothing", 0, 0)
+		b.push(topic{"t/", "a"})
+		time.Sleep(time.Second)
+		b.push(topic{"t/", "b"})
+		time.Sleep(time.Second)
+		want("both queued", 2, 2*time.Second)
+		first, second := b.next(), b.next()
+		b.done(second, true)
+		want("the older one is being sent", 1, 2*time.Second)
+		b.push(first.topic)
+		b.done(first, true)
+		time.Sleep(time.Second)
+		want("it has changed meanwhile", 1, time.Second)
+		b.done(b.next(), true)
+		want("all sent", 0, 0)
+	})
+}
+
+// next waits for something to send, for the one in flight if topics are sent alone, and for no longer than the backlog is open.
+func TestNextWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog()
+		b.setAlone(true)
+		got := make(chan *entry, 3)
+		for range 3 {
+			go func() { got <- b.next() }()
+		}
+		synctest.Wait()
+		b.push(topic{"t/", "a"})
+		b.push(topic{"t/", "b"})
+		synctest.Wait()
+		if len(got) != 1 {
+			t.Fatalf("%d are sent at once", len(got))
+		}
+		first := <-got
+		b.done(first, true)
+		synctest.Wait()
+		if second := <-got; first.topic.key != "a" || second.topic.key != "b" {
+			t.Errorf("%v and %v", first.topic, second.topic)
+		}
+		if inFlight := b.close(); len(inFlight) != 1 || inFlight[0].key != "b" {
+			t.Errorf("%v are in flight", inFlight)
+		}
+		if <-got != nil {
+			t.Error("something is sent after the end")
+		}
+	})
+}
+
+func TestTopicsThatBrokersMayRefuseAreNotPublished(t *testing.T) {
+	for name, test := range map[string]struct {
+		key   string
+		valid bool
+	}{
+		"plain": {"lines/7", true}, "a slash first": {"/x", true}, "other letters": {"straße", true}, "127 levels below": {strings.Repeat("a/", 126), true},
+		"plus": {"a+b", false}, "number sign": {"#", false}, "NUL": {"a\x00", false}, "control": {"a\nb", false}, "delete": {"\x7f", false},
+		"no text": {"\xff", false}, "no character": {"\uFFFE", false}, "no character of another plane": {"\U0001FFFF", false}, "no character among Arabic ones": {"\uFDD0", false},
+		"too many levels": {strings.Repeat("a/", 127), false}, "too long": {strings.Repeat("a", 65_534), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := (topic{"t/", test.key}).isValid(); got != test.valid {
+				t.Errorf("valid is %v", got)
+			}
+		})
+	}
+}
+
+func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
+	prefixes := []string{"plant/lines/", "dashboard/"}
+	if got, ok := topicOf("dashboard/a/b", prefixes); !ok || got != (topic{"dashboard/", "a/b"}) {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	if got, ok := topicOf("plant/x", prefixes); ok {
+		t.Errorf("%+v", got)
+	}
+}
