@@ -62,7 +62,7 @@ build: ## build bin/holdfast, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/holdfast ./cmd/holdfast
 
 dev: build ## build, and run the whole product in one process
-	./bin/holdfast dev
+	./bin/holdfast dev --mirrors '*=mirror/'
 
 test: packages test-go test-sdk ## everything that needs only Go and a few Debian packages, race detector on
 

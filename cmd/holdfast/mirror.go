@@ -61,7 +61,10 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 	if err := printTable(command.OutOrStdout(), "Keys, Topic", rows); err != nil || len(rows) == 0 {
 		return err
 	}
-	_, err := fmt.Fprintln(command.OutOrStdout(), "\n"+mirrorState(&m))
+	if _, err := fmt.Fprintln(command.OutOrStdout(), "\n"+mirrorState(&m)); err != nil || !m.Blind {
+		return err
+	}
+	_, err := fmt.Fprintln(command.OutOrStdout(), "It sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay.")
 	return err
 }
 

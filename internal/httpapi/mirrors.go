@@ -18,6 +18,7 @@ type Mirrors struct {
 	Keys      int    `json:"keys"`      // with a mirror, at the last comparison
 	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
 	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
+	Blind     bool   `json:"blind"`     // the broker sends no retained messages to a subscription with a wildcard
 	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
 	Refused   int    `json:"refused"`   // those of them that the broker has refused
 	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
@@ -50,7 +51,7 @@ func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
 	}
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(),
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(),
 		Abandoned: s.Abandoned, Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {

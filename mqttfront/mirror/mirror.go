@@ -25,8 +25,8 @@ type Config struct {
 // clientID returns the client id of the connection for mirrors. It is the same on every node.
 func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
 
-// markerTopic returns the topic of the message that follows retained ones.
-func (c *Config) markerTopic() string { return "holdfast/" + c.Cluster + "/mirror" }
+// markerTopics returns what the topics of markers begin with.
+func (c *Config) markerTopics() string { return "holdfast/" + c.Cluster + "/mirror/" }
 
 // Environment is all that a Mirror touches outside of its own memory. The functions are safe for concurrent use.
 type Environment struct {
@@ -165,10 +165,13 @@ func (m *Mirror) forgetFaultsLocked() {
 type Status struct {
 	Leading   bool // the fields below are set
 	Connected bool
-	Comparing bool          // the broker's retained messages are being compared with the state, or will be
-	Keys      int           // with a mirror, at the last comparison
-	Missing   int           // retained messages that the broker lacked then
-	Stale     int           // retained messages that were not as in the state then, or of no key
+	Comparing bool // the broker's retained messages are being compared with the state, or will be
+	Keys      int  // with a mirror, at the last comparison
+	Missing   int  // retained messages that the broker lacked then
+	Stale     int  // retained messages that were not as in the state then, or of no key
+	// Blind says that the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may
+	// stay.
+	Blind     bool
 	Topics    int           // that are not known to be as in the state
 	Refused   int           // those of them that the broker has refused
 	Abandoned int           // topics that are given up, because the broker ends the connection on them
@@ -190,7 +193,7 @@ func (m *Mirror) Status() Status {
 	}
 	s := Status{
 		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted,
-		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Abandoned: len(m.abandoned), Fault: m.fault,
+		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Blind: m.last.blind, Abandoned: len(m.abandoned), Fault: m.fault,
 	}
 	if m.session != nil {
 		s.Topics, s.Refused, s.Lag = m.session.backlog.lag()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +25,7 @@ const (
 	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages. One that comes later is compared, too.
 	quiet = time.Second
 	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
+	// Another one is retained: it shows whether the broker sends such messages at all.
 	markerWait = 5 * time.Second
 	// refusedInterval is how often topics are tried again that the broker refused.
 	refusedInterval = 30 * time.Second
@@ -52,6 +55,7 @@ type session struct {
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
 	began        time.Time
 	marked       atomic.Bool // the marker has come back
+	wildcards    atomic.Bool // the broker sends retained messages to a subscription with a wildcard
 	warned       atomic.Bool // that the broker refuses topics
 }
 
@@ -170,9 +174,10 @@ func (s *session) retry(ctx context.Context) {
 
 // comparison is what came of a comparison of the retained messages with the state.
 type comparison struct {
-	keys    int // with a mirror
-	missing int // retained messages
-	stale   int // retained messages that were not as in the state, or of no key
+	keys    int  // with a mirror
+	missing int  // retained messages
+	stale   int  // retained messages that were not as in the state, or of no key
+	blind   bool // the broker does not send what it retains
 }
 
 // compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
@@ -196,16 +201,21 @@ func (s *session) compare(ctx context.Context) error {
 	s.marked.Store(false)
 	s.stale.Store(0)
 	s.scan(func(t topic) { s.backlog.expect(t) })
+	marker := &paho.Publish{Topic: s.config.markerTopics() + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}}
+	if _, err := s.client.Publish(ctx, marker); err != nil && ctx.Err() == nil {
+		s.env.Log.Debug("the marker among retained messages was not published", "error", err)
+	}
 	// No Local would hide what earlier leaders published under the same client id. At a higher QoS, brokers bound how many messages may wait.
-	subscriptions := []paho.SubscribeOptions{{Topic: s.config.markerTopic(), QoS: 1, RetainHandling: 2}}
-	filters := []string{s.config.markerTopic()}
-	for _, prefix := range s.prefixes {
+	var subscriptions []paho.SubscribeOptions
+	var filters []string
+	for _, prefix := range slices.Concat(s.prefixes, []string{s.config.markerTopics()}) {
 		subscriptions, filters = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"}), append(filters, prefix+"#")
 	}
 	if err := mqttconn.Subscribe(ctx, s.client, subscriptions...); err != nil {
 		return err
 	}
-	if _, err := s.client.Publish(ctx, &paho.Publish{Topic: s.config.markerTopic(), QoS: 1}); err != nil && ctx.Err() == nil {
+	marker.Retain = false
+	if _, err := s.client.Publish(ctx, marker); err != nil && ctx.Err() == nil {
 		s.env.Log.Debug("the marker behind retained messages was not published", "error", err)
 	}
 	subscribed := time.Now()
@@ -227,7 +237,10 @@ func (s *session) compare(ctx context.Context) error {
 			found.missing++
 		}
 	})
-	found.stale = int(s.stale.Load())
+	found.stale, found.blind = int(s.stale.Load()), !s.wildcards.Load()
+	if found.blind {
+		s.env.Log.Warn("the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay")
+	}
 	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
 	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", found.keys, "missing", found.missing, "stale", found.stale)
 	s.compared(found)
@@ -261,8 +274,12 @@ func (s *session) scan(visit func(topic)) (keys int) {
 
 // received compares a message with the state. One that is not retained was just published, by this node as a rule.
 func (s *session) received(message mqttconn.Message) {
-	if message.Topic == s.config.markerTopic() { // its PUBACK is not worth a session: the connection has a clean start
-		s.marked.Store(true)
+	if strings.HasPrefix(message.Topic, s.config.markerTopics()) {
+		if message.Retain {
+			s.wildcards.Store(true)
+		} else {
+			s.marked.Store(true)
+		}
 		return
 	}
 	t, ok := topicOf(message.Topic, s.prefixes)

@@ -62,6 +62,7 @@ func startCluster(ctx context.Context, t *tools, i *instance, ingest string) (cl
 			"server", "--node.id", n.id, "--node.dataDir", filepath.Join(folder, n.id), "--node.minFreeDisk", "0", "--health.listen", n.health,
 			"--admin.listen", n.admin, "--broker.addresses", "mqtt://" + i.address, "--cluster.ingest", ingest, "--cluster.tls.insecure",
 			"--cluster.listen", listen[number], "--cluster.advertise", listen[number], "--cluster.peers", strings.Join(peers, ","),
+			"--mirrors", "mirrored/*=mirror/",
 		}
 		if i.user != "" {
 			arguments = append(arguments, "--broker.username", i.user, "--broker.passwordFile", secret)

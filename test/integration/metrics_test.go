@@ -12,7 +12,7 @@ import (
 )
 
 // labels are the values that labels may have, besides those of Go's own collectors.
-const labels = `set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
+const labels = `cleared skipped too_large abandoned set get del vdel keynotify other done not_applied missing dropped error queue commit publish log vote term ` +
 	`published expired given_up no_subscriber refused full expired stale outcome_unknown overloaded reply notification made present age client_share scans outcomes txn done untrusted unsupported failed ` +
 	`no_response_topic bad_response_topic retained logged no_watches`
 

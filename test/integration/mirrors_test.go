@@ -137,7 +137,7 @@ func (c *churn) stop() {
 
 // Every change of a key is shown on its topic, the end by an expiry included, and what makes no valid topic is not.
 func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
-	onBoth(t, []string{"--mirrors", "lines/*=mirror/,*/shared=mirror/"}, func(t *testing.T, target *target) {
+	onBoth(t, withMirrors(), func(t *testing.T, target *target) {
 		p := connect(t, target, "me", false)
 		watcher := connect(t, target, "dashboard", false)
 		watcher.subscribe("mirror/#")
@@ -154,23 +154,23 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 				t.Errorf("%s shows %q of version %q; want %s, %q, %q", m.Topic, m.Payload, got, topic, payload, version)
 			}
 		}
-		version := set("lines/7", "running")
-		shows("mirror/lines/7", "running", version)
+		version := set("mirrored/7", "running")
+		shows("mirror/mirrored/7", "running", version)
 		set("other", "x")
-		set("lines/+", "x")
-		set("lines/\x01", "x")
-		version = set("lines/\xc3\xa9/shared", "binary \x00\xff")
-		shows("mirror/lines/\xc3\xa9/shared", "binary \x00\xff", version)
-		must(t, p.call(request{payload: array("DEL", "lines/7")}), ":1\r\n")
-		shows("mirror/lines/7", "", "")
-		version = set("lines/8", "brief", "PX", "300")
-		shows("mirror/lines/8", "brief", version)
-		shows("mirror/lines/8", "", "")
-		must(t, p.call(request{payload: array("TXN", array("SET", "lines/9", "txn"), array("DEL", "other")), properties: []string{"__ts", now()}}), "*2\r\n+OK\r\n:1\r\n")
-		if m := watcher.receive(); m.Topic != "mirror/lines/9" || string(m.Payload) != "txn" {
+		set("mirrored/+", "x")
+		set("mirrored/\x01", "x")
+		version = set("mirrored/\xc3\xa9", "binary \x00\xff")
+		shows("mirror/mirrored/\xc3\xa9", "binary \x00\xff", version)
+		must(t, p.call(request{payload: array("DEL", "mirrored/7")}), ":1\r\n")
+		shows("mirror/mirrored/7", "", "")
+		version = set("mirrored/8", "brief", "PX", "2000")
+		shows("mirror/mirrored/8", "brief", version)
+		shows("mirror/mirrored/8", "", "")
+		must(t, p.call(request{payload: array("TXN", array("SET", "mirrored/9", "txn"), array("DEL", "other")), properties: []string{"__ts", now()}}), "*2\r\n+OK\r\n:1\r\n")
+		if m := watcher.receive(); m.Topic != "mirror/mirrored/9" || string(m.Payload) != "txn" {
 			t.Errorf("%s shows %q", m.Topic, m.Payload)
 		}
-		if got := slices.Sorted(maps.Keys(connect(t, target, "late", false).retained("mirror/"))); !slices.Equal(got, []string{"mirror/lines/9", "mirror/lines/\xc3\xa9/shared"}) {
+		if got := slices.Sorted(maps.Keys(connect(t, target, "late", false).retained("mirror/"))); !slices.Equal(got, []string{"mirror/mirrored/9", "mirror/mirrored/\xc3\xa9"}) {
 			t.Errorf("a late subscriber is sent %q", got)
 		}
 	})

@@ -26,7 +26,8 @@ func TestRecipesWorkWhenPasted(t *testing.T) {
 	if err := os.Symlink(binary, filepath.Join(folder, "holdfast")); err != nil {
 		t.Fatal(err)
 	}
-	target := startEmbedded(t)
+	need(t, "mosquitto_sub")
+	target := startEmbedded(t, "--mirrors", "*=mirror/") // as make dev does
 	for _, recipe := range recipes {
 		t.Run(recipe[1], func(t *testing.T) { runRecipe(t, folder, target.address, recipe[2]) })
 	}
