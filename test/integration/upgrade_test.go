@@ -22,7 +22,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	broker := startMosquitto(t)
-	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
+	m := prepareMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info", "--mirrors", "upgraded=mirror/")
 	for _, s := range m {
 		s.program = old
 		s.start(t)
@@ -65,6 +65,8 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 	}
 	must(t, watcher.call(request{payload: array("KEYNOTIFY", "*", "GLOB")}), "+OK\r\n")
 	must(t, watcher.call(request{payload: array("TXN", array("GET", "upgraded")), properties: []string{"__ts", now()}}), "*1\r\n$-1\r\n")
+	must(t, watcher.call(request{payload: array("SET", "upgraded", "shown"), properties: []string{"__ts", now()}}), "+OK\r\n")
+	mirrored(t, broker.address, storeOf(t, broker.address), "upgraded", "mirror/")
 	l.stop()
 	l.check(t, broker.address)
 }
