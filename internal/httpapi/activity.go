@@ -121,7 +121,8 @@ type Overview struct {
 	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder: the next to go first.
 	Locks   []Key   `json:"locks"`
 	Watches []Watch `json:"watches"`
-	More    bool    `json:"more"` // there are others
+	More    bool    `json:"more"`    // there are others
+	Mirrors Mirrors `json:"mirrors"` // and whether the broker has what they show
 }
 
 const (
@@ -143,7 +144,7 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *admin) overviewOf(prefix string) *Overview {
-	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}}
+	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAsKnown()}
 	room := overviewBytes
 	// fits reports whether there is room for a key, and leaves watchers out where there are many.
 	fits := func(key *Key) bool {

@@ -54,6 +54,8 @@ type api struct {
 	t    *testing.T
 	node *cluster.Node
 	url  string
+
+	mirrors *fakeMirrors
 }
 
 // startAPIs starts three members with their admin APIs, and waits for a leader.
@@ -84,9 +86,10 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		network.Attach(node)
 		registry := prometheus.NewRegistry()
 		cluster.RegisterState(registry, node)
+		mirrors := &fakeMirrors{}
 		handler := Admin(AdminConfig{
 			Name: peer.NodeName(server.ID), Node: node, Ready: func() error { return nil }, Notes: func() []string { return nil },
-			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "test",
+			Dial: network.DialHTTP, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "test", Mirrors: mirrors,
 		})
 		forwarded := Serve(network.HTTP(server.ID), handler, slog.New(slog.DiscardHandler))
 		outside := httptest.NewServer(handler)
@@ -97,7 +100,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 			_ = forwarded.Close(ctx)
 			_ = node.Close(ctx)
 		})
-		list = append(list, &api{t, node, outside.URL})
+		list = append(list, &api{t, node, outside.URL, mirrors})
 	}
 	for deadline := time.Now().Add(20 * time.Second); leader == nil; <-time.After(5 * time.Millisecond) {
 		for i, a := range list {

@@ -43,21 +43,26 @@ func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
 	if err := a.Node.Confirm(r.Context()); err != nil {
 		return err
 	}
+	if !a.Mirrors.Status().Leading {
+		return peer.ErrNotLeader
+	}
+	return writeJSON(w, a.mirrorsAsKnown())
+}
+
+// mirrorsAsKnown returns the mirrors as this node knows them. Only the leader knows more than the settings.
+func (a *admin) mirrorsAsKnown() Mirrors {
 	var settings fsm.Settings
 	a.Node.View(func(m *fsm.Machine) { settings, _ = m.Settings() })
 	s := a.Mirrors.Status()
-	if !s.Leading {
-		return peer.ErrNotLeader
-	}
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(),
-		Abandoned: s.Abandoned, Fault: s.Fault,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, LagTopics: s.Topics, Refused: s.Refused,
+		Lag: s.Lag.Milliseconds(), Abandoned: s.Abandoned, Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {
 		answer.Mirrors = append(answer.Mirrors, Mirror{one.Keys, one.Topic})
 	}
-	return writeJSON(w, answer)
+	return answer
 }
 
 func (a *admin) resyncMirrors(w http.ResponseWriter, r *http.Request) error {

@@ -48,7 +48,7 @@ func startDev(t *testing.T) *dev {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	command := exec.Command(d.program, "dev", "--listen", d.broker, "--admin.listen", d.admin)
+	command := exec.Command(d.program, "dev", "--listen", d.broker, "--admin.listen", d.admin, "--mirrors", "*=mirror/")
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	output, err := command.StdoutPipe()
 	if err == nil {
@@ -197,7 +197,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	}
 	for _, want := range []string{
 		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "no expiry", "queue p50", "ago",
-		"Requests", "Members", "Keys", "Locks", "Watches",
+		"Requests", "Members", "Keys", "Locks", "Watches", "Mirrors", "the broker has what they show", "mirror/…",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page does not say %q", want)

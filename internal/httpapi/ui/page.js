@@ -108,17 +108,30 @@ function showMembers(picture) {
   }), 'no member is known');
 }
 
+function mirrorState(mirrors) {
+  if (mirrors.fault) return `no connection since ${duration(mirrors.lag)}: ${mirrors.fault}`;
+  if (mirrors.inSync) return 'the broker has what they show';
+  if (mirrors.comparing) return `compared with the broker since ${duration(mirrors.lag)}`;
+  if (mirrors.refused) return `the broker refuses ${number(mirrors.refused)} topics`;
+  if (mirrors.abandoned) return `${number(mirrors.abandoned)} topics are given up`;
+  return `${number(mirrors.lagTopics)} topics are not in line yet, since ${duration(mirrors.lag)}`;
+}
+
 function showOverview(picture) {
   const overview = picture.overview;
   if (!overview) {
-    for (const id of ['keys', 'locks', 'watches']) fill(id, [], 'no leader: unknown');
-    element('count').textContent = '';
+    for (const id of ['keys', 'locks', 'watches', 'mirrors']) fill(id, [], 'no leader: unknown');
+    for (const id of ['count', 'mirrored']) element(id).textContent = '';
     return;
   }
   const live = key => key.ttl === null ? 'no expiry' : duration(key.ttl);
   fill('keys', overview.keys.map(key => [text(key.key), number(key.size), live(key), key.token || '', key.watchers.join(', ')]), 'none');
   fill('locks', overview.locks.map(key => [text(key.key), text(key.value), live(key), key.version]), 'none');
   fill('watches', overview.watches.map(watch => [text(watch.key) + (watch.pattern ? ' (pattern)' : ''), watch.client, `${duration(watch.age)} ago`]), 'none');
+  const mirrors = overview.mirrors;
+  fill('mirrors', mirrors.mirrors.map(mirror => [mirror.keys, `${mirror.topic}…`]), 'none');
+  element('mirrored').textContent = mirrors.mirrors.length ? mirrorState(mirrors) : '';
+  element('mirrored').className = mirrors.inSync ? '' : 'bad';
   element('count').textContent = overview.more ? `the first ${overview.keys.length} keys, ${overview.locks.length} locks and ${overview.watches.length} watches` : '';
 }
 
