@@ -123,6 +123,7 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	for _, o := range s.prober.ReadAll() {
 		s.load.History.AddOdd("a read at the end was not answered: %s", o)
 	}
+	s.checkMirrors()
 	s.load.Sleep(3 * time.Second) // for what is still on its way to the clients
 	s.load.End()
 	s.load.Wait()

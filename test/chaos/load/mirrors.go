@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/resp"
+	"holdfast/test/history"
+)
+
+// mirrorTopics begins the topics of the mirror of all keys.
+const mirrorTopics = "mirror/"
+
+// checkMirrors notes where what a new subscriber is sent differs from the reads at the end. Probes are not read then, nor are keys that are longer than
+// their labels.
+func (s *server) checkMirrors() {
+	retained, err := s.retained()
+	if err != nil {
+		s.load.History.AddOdd("the retained messages at the end were not received: %v", err)
+		return
+	}
+	read := 0
+	for _, o := range s.load.History.Ops {
+		if !o.Final || o.Verb != history.Get || !o.Known || o.Reply.Kind == resp.ReplyError {
+			continue
+		}
+		read++
+		version, shown := retained[o.Key]
+		exists := o.Reply.Kind == resp.ReplyBulk && o.Payload != "$0\r\n\r\n" // an empty retained message is none
+		if exists != shown || exists && version != o.Version.String() {
+			s.load.History.AddOdd("a mirror shows %s as version %q (there: %v); the read at the end: %s", o.Key, version, shown, o)
+		}
+		delete(retained, o.Key)
+	}
+	for key, version := range retained {
+		if !strings.HasPrefix(key, "probe/") && !strings.HasPrefix(key, "scan/") {
+			s.load.History.AddOdd("a mirror shows %s as version %q, which no client has written", key, version)
+		}
+	}
+	fmt.Printf("mirrors: %d keys were read at the end\n", read)
+}
+
+// retained returns the versions of the retained messages below mirrorTopics, by key. They are all there when nothing more has come for a while.
+func (s *server) retained() (map[string]string, error) {
+	const quiet = 3 * time.Second
+	c, _, err := dial(s.broker, "late-subscriber", false, []string{mirrorTopics + "#"})
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]string)
+	came := make(chan struct{}, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.receive(func(m *packets.Publish) {
+			version := ""
+			for _, property := range m.Properties.User {
+				if property.Key == "__ts" {
+					version = property.Value
+				}
+			}
+			found[strings.TrimPrefix(m.Topic, mirrorTopics)] = version
+			select {
+			case came <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for waiting := true; waiting; {
+		select {
+		case <-came:
+		case <-time.After(quiet):
+			waiting = false
+		case <-ended:
+			return nil, fmt.Errorf("the connection ended after %d messages", len(found))
+		}
+	}
+	c.end()
+	<-ended
+	return found, nil
+}
