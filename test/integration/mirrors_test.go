@@ -20,12 +20,14 @@ import (
 	"holdfast/client"
 )
 
-// retained returns what a client that subscribes now is sent below a topic: version and value by topic.
-func (p *peer) retained(below string) map[string]string {
+// retained returns what a client that subscribes now is sent: version and value by topic.
+func (p *peer) retained(filters ...string) map[string]string {
 	p.t.Helper()
 	const marker = "behind/retained"
 	p.subscribe(marker)
-	p.subscribe(below + "#")
+	for _, filter := range filters {
+		p.subscribe(filter)
+	}
 	if _, err := p.client.Publish(p.t.Context(), &paho.Publish{Topic: marker, QoS: 1}); err != nil {
 		p.t.Fatal(err)
 	}
@@ -33,7 +35,7 @@ func (p *peer) retained(below string) map[string]string {
 	for m := p.receive(); m.Topic != marker; m = p.receive() {
 		found[m.Topic] = m.Properties.User.Get("__ts") + " " + string(m.Payload)
 	}
-	if _, err := p.client.Unsubscribe(p.t.Context(), &paho.Unsubscribe{Topics: []string{below + "#"}}); err != nil {
+	if _, err := p.client.Unsubscribe(p.t.Context(), &paho.Unsubscribe{Topics: filters}); err != nil {
 		p.t.Fatal(err)
 	}
 	for len(p.inbox) > 0 { // what was published while it was subscribed
@@ -47,7 +49,7 @@ func late(t *testing.T, address, below string) map[string]string {
 	t.Helper()
 	p := connect(t, &target{address: address}, fmt.Sprintf("late-%d", counter.Add(1)), false)
 	defer func() { _ = p.client.Disconnect(&paho.Disconnect{}) }() // it has seen what it wanted
-	return p.retained(below)
+	return p.retained(below + "#")
 }
 
 // state returns what the store has, as a mirror of all keys with a prefix would show it.
@@ -170,7 +172,9 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 		if m := watcher.receive(); m.Topic != "mirror/mirrored/9" || string(m.Payload) != "txn" {
 			t.Errorf("%s shows %q", m.Topic, m.Payload)
 		}
-		if got := slices.Sorted(maps.Keys(connect(t, target, "late", false).retained("mirror/"))); !slices.Equal(got, []string{"mirror/mirrored/9", "mirror/mirrored/\xc3\xa9"}) {
+		// One by one: RabbitMQ sends no retained messages to a subscription with a wildcard.
+		shown := connect(t, target, "late", false).retained("mirror/mirrored/7", "mirror/mirrored/8", "mirror/mirrored/9", "mirror/mirrored/\xc3\xa9")
+		if got := slices.Sorted(maps.Keys(shown)); !slices.Equal(got, []string{"mirror/mirrored/9", "mirror/mirrored/\xc3\xa9"}) {
 			t.Errorf("a late subscriber is sent %q", got)
 		}
 	})
