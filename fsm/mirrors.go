@@ -91,29 +91,38 @@ func (m *Machine) Mirrored(key string) (shown Mirrored, ok bool) {
 	if !ok {
 		return Mirrored{}, false
 	}
-	shown.Topic = topic
 	if found, exists := m.values.find([]byte(key)); exists && found.deadline > m.now {
-		shown.Exists, shown.Value, shown.Version = true, found.value(), found.version().Timestamp(hlc.StoreNodeID)
+		return mirroredRecord(topic, found), true
 	}
-	return shown, true
+	return Mirrored{Topic: topic}, true
 }
 
-// ScanMirrored calls visit for the keys that have a mirror among the next limit keys after a key, in byte order. It returns the last of
-// these keys, and whether there are more.
-func (m *Machine) ScanMirrored(after string, limit int, visit func(key, topic string)) (last string, more bool) {
+// mirroredRecord returns a record as a mirror shows it.
+func mirroredRecord(topic string, r *record) Mirrored {
+	return Mirrored{Topic: topic, Exists: true, Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID)}
+}
+
+// maxMirrorScan bounds the bytes that one call of ScanMirrored compares with patterns. The state is locked meanwhile.
+const maxMirrorScan = 2_000_000
+
+// ScanMirrored calls visit for the keys that exist and have a mirror among the next keys after a key, in byte order: limit keys, or fewer if it takes long
+// to find their mirrors. It returns the last of these keys, and whether there are more.
+func (m *Machine) ScanMirrored(after string, limit int, visit func(key string, shown Mirrored)) (last string, more bool) {
 	last = after
+	cost := 0
 	m.values.byKey.Ascend(&record{data: after, keySize: uint32(len(after))}, func(r *record) bool {
 		if r.key() == after {
 			return true
 		}
-		if limit == 0 {
+		if limit == 0 || cost >= maxMirrorScan {
 			more = true
 			return false
 		}
 		limit--
 		last = r.key()
+		cost += m.mirrors.cost(last)
 		if topic, ok := m.mirrors.of(last); ok && r.deadline > m.now {
-			visit(last, topic)
+			visit(last, mirroredRecord(topic, r))
 		}
 		return true
 	})

@@ -12,9 +12,8 @@ import (
 func (l *testLeader) shown() map[string]string {
 	all := make(map[string]string)
 	for after, more := "", true; more; {
-		after, more = l.m.ScanMirrored(after, 3, func(key, topic string) {
-			value, _ := l.m.Mirrored(key)
-			all[topic+key] = value.Value + " " + value.Version.String()
+		after, more = l.m.ScanMirrored(after, 3, func(key string, shown Mirrored) {
+			all[shown.Topic+key] = shown.Value + " " + shown.Version.String()
 		})
 	}
 	return all
@@ -92,6 +91,26 @@ func TestFirstMirrorThatMatchesShowsTheKey(t *testing.T) {
 				t.Errorf("%q, %v", shown.Topic, ok)
 			}
 		})
+	}
+}
+
+// A page of a scan ends when it has taken long, however few keys it has.
+func TestScanOfMirrorsIsBounded(t *testing.T) {
+	l := newLeaderOf(t, VersionMirrors)
+	l.configure(func(s *Settings) {
+		for i := range MaxMirrors {
+			s.Mirrors = append(s.Mirrors, Mirror{Keys: fmt.Sprintf("*[a-c][a-c]z*%d?q", i), Topic: "t/"})
+		}
+	})
+	for i := range 50 {
+		l.apply(l.set(strings.Repeat("ab", 2000)+fmt.Sprint(i), "v"))
+	}
+	pages := 0
+	for after, more := "", true; more; pages++ {
+		after, more = l.m.ScanMirrored(after, 1000, func(string, Mirrored) {})
+	}
+	if pages < 10 {
+		t.Errorf("%d pages", pages)
 	}
 }
 

@@ -72,14 +72,16 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 func mirrorState(m *httpapi.Mirrors) string {
 	lag := (time.Duration(m.Lag) * time.Millisecond).Round(100 * time.Millisecond)
 	switch {
+	case m.Refused > 0:
+		return fmt.Sprintf("The broker refuses %d topics: do its access rules let nodes publish there?", m.Refused)
 	case m.Fault != "":
 		return fmt.Sprintf("The leader has no connection for mirrors, since %v: %s", lag, m.Fault)
 	case m.InSync:
 		return "The broker has what the mirrors show."
 	case m.Comparing:
 		return fmt.Sprintf("The leader compares the broker's retained messages with the state, since %v.", lag)
-	case m.Refused > 0:
-		return fmt.Sprintf("The broker refuses %d topics: do its access rules let nodes publish there?", m.Refused)
+	case m.Dropped:
+		return "The broker drops retained messages, so it is not known whether all are in line: let it queue as many bytes for a client as it retains below the mirrors."
 	case m.Abandoned > 0:
 		return fmt.Sprintf("%d topics are given up: the broker ends the connection on them. `holdfast mirror resync` tries again.", m.Abandoned)
 	default:

@@ -19,8 +19,9 @@ type Mirrors struct {
 	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
 	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
 	Blind     bool   `json:"blind"`     // the broker sends no retained messages to a subscription with a wildcard
+	Dropped   bool   `json:"dropped"`   // the broker dropped some of its retained messages then, for want of room
 	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
-	Refused   int    `json:"refused"`   // those of them that the broker has refused
+	Refused   int    `json:"refused"`   // topics that the broker refuses
 	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
 	Abandoned int    `json:"abandoned"` // topics that are given up, because the broker ends the connection on them
 	Fault     string `json:"fault"`     // why there is no connection
@@ -56,7 +57,7 @@ func (a *admin) mirrorsAsKnown() Mirrors {
 	s := a.Mirrors.Status()
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, LagTopics: s.Topics, Refused: s.Refused,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped, LagTopics: s.Topics, Refused: s.Refused,
 		Lag: s.Lag.Milliseconds(), Abandoned: s.Abandoned, Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {

@@ -14,7 +14,7 @@ const (
 	queued               // it waits to be published
 	sending              // it is being published
 	changed              // it is being published, and is to be published again
-	refused              // the broker refused it; it is tried again later
+	refused              // the broker refused it, or it was given up; it is tried again later
 )
 
 // backlog has the topics that are not known to have a retained message like the state. It belongs to one connection. It is safe for
@@ -26,7 +26,6 @@ type backlog struct {
 	queue    []*entry // those that are queued, the oldest first
 	flight   []*entry // those that are being sent, the oldest first, and some that have been sent
 	inFlight int
-	refused  int  // topics of that stage
 	alone    bool // one is sent at a time
 	closed   bool
 }
@@ -38,6 +37,7 @@ const maxFlight = 4096
 type entry struct {
 	topic topic
 	since time.Time // when it was queued
+	sent  time.Time // when it was taken to be sent
 	done  bool
 }
 
@@ -52,7 +52,7 @@ func (b *backlog) expect(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, known := b.topics[t]; !known {
-		b.topics[t] = unseen
+		b.topics[t.clone()] = unseen
 	}
 }
 
@@ -77,6 +77,15 @@ func (b *backlog) missing(t topic) bool {
 	return true
 }
 
+// postpone leaves a topic that was expected to retry, if the broker has not sent it: others come first.
+func (b *backlog) postpone(t topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at, known := b.topics[t]; known && at == unseen {
+		b.topics[t] = refused
+	}
+}
+
 // push queues a topic, or has it published again after it was sent. It reports whether the topic was neither queued nor being sent.
 func (b *backlog) push(t topic) (added bool) {
 	b.mu.Lock()
@@ -92,16 +101,14 @@ func (b *backlog) pushLocked(t topic) {
 	case known && at == sending:
 		b.topics[t] = changed
 	default:
-		if known && at == refused {
-			b.refused--
-		}
+		t = t.clone()
 		b.topics[t] = queued
 		b.queue = append(b.queue, &entry{topic: t, since: time.Now()})
 		b.more.Signal()
 	}
 }
 
-// retry queues the topics that the broker refused, in their order: two runs of a simulation are the same.
+// retry queues the topics that are to be tried again, in their order: two runs of a simulation are the same.
 func (b *backlog) retry() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +137,7 @@ func (b *backlog) next() *entry {
 	first := b.queue[0]
 	b.queue[0] = nil
 	b.queue = b.queue[1:]
-	b.topics[first.topic] = sending
+	b.topics[first.topic], first.sent = sending, time.Now()
 	b.flight = append(b.flight, first)
 	b.inFlight++
 	return first
@@ -154,7 +161,6 @@ func (b *backlog) done(sent *entry, accepted bool) {
 		b.pushLocked(sent.topic)
 	case !accepted:
 		b.topics[sent.topic] = refused
-		b.refused++
 	}
 }
 
@@ -180,9 +186,26 @@ func (b *backlog) close() (inFlight []topic) {
 	return inFlight
 }
 
-// lag returns how many topics are not known to be as in the state, how many of these the broker has refused, and how long ago the oldest was
-// queued that is not sent.
-func (b *backlog) lag() (topics, refused int, oldest time.Duration) {
+// has reports whether something is to be done with a topic.
+func (b *backlog) has(t topic) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, known := b.topics[t]
+	return known
+}
+
+// inFlightFor returns for how long the oldest of those has been sent that are being sent, or 0 if there is none.
+func (b *backlog) inFlightFor() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.flight) == 0 {
+		return 0
+	}
+	return time.Since(b.flight[0].sent)
+}
+
+// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that is not sent.
+func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -191,5 +214,5 @@ func (b *backlog) lag() (topics, refused int, oldest time.Duration) {
 	case len(b.queue) > 0:
 		oldest = time.Since(b.queue[0].since)
 	}
-	return len(b.topics), b.refused, oldest
+	return len(b.topics), oldest
 }

@@ -41,8 +41,14 @@ type Environment struct {
 	Metrics *Metrics
 }
 
-// maxLosses is how many connections may end while a topic alone is being published, before it is given up.
-const maxLosses = 4
+const (
+	// maxLosses is how many connections may end while a topic alone is being published, before it is given up.
+	maxLosses = 4
+	// abandonedInterval is how long a topic stays given up, unless its key changes.
+	abandonedInterval = 5 * time.Minute
+	// maxRefused bounds the topics that are remembered as refused. Beyond it, no topic is published before some are tried again.
+	maxRefused = 4096
+)
 
 // Mirror publishes the mirrors while its node leads. All methods are safe for concurrent use.
 type Mirror struct {
@@ -50,6 +56,7 @@ type Mirror struct {
 	env     Environment
 	mirrors atomic.Pointer[[]fsm.Mirror] // in force, as far as this node knows
 	reread  chan struct{}                // capacity 1: mirrors may be out of date
+	reading sync.Mutex                   // held while mirrors is read from the state
 	restart chan struct{}                // capacity 1: the state or the mirrors were replaced, or an operator asked for it
 
 	mu        sync.Mutex
@@ -65,7 +72,9 @@ type Mirror struct {
 	// suspects are the topics that were in flight when a connection ended, with the number of connections that ended while a topic was
 	// in flight alone. They are published first, and one at a time, until the connection has outlived all.
 	suspects  map[topic]int
-	abandoned map[topic]bool
+	abandoned map[topic]time.Time // topics that are given up, and when
+	refused   map[topic]time.Time // topics that the broker has refused, and when: it may end the connection after that
+	warned    bool                // that it refuses topics
 }
 
 // New returns a Mirror.
@@ -94,6 +103,8 @@ func (m *Mirror) FollowSettings(ctx context.Context) {
 
 // read reads which mirrors are in force, and returns what their topics begin with.
 func (m *Mirror) read() (prefixes []string) {
+	m.reading.Lock()
+	defer m.reading.Unlock()
 	var settings fsm.Settings
 	m.env.View(func(machine *fsm.Machine) { settings, _ = machine.Settings() })
 	m.mirrors.Store(&settings.Mirrors)
@@ -119,10 +130,17 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.session != nil {
-		for _, changed := range outcome.Mirrored {
-			m.session.backlog.push(topic{changed.Topic, changed.Key})
+	if m.session == nil {
+		return
+	}
+	for _, changed := range outcome.Mirrored {
+		t := topic{changed.Topic, changed.Key}
+		if !t.isValid() {
+			m.env.Metrics.published.WithLabelValues(resultSkipped).Inc()
+			continue
 		}
+		delete(m.abandoned, t)
+		m.session.backlog.push(t)
 	}
 }
 
@@ -158,7 +176,7 @@ func (m *Mirror) Resync() bool {
 }
 
 func (m *Mirror) forgetFaultsLocked() {
-	m.suspects, m.abandoned = make(map[topic]int), make(map[topic]bool)
+	m.suspects, m.abandoned, m.refused, m.warned = make(map[topic]int), make(map[topic]time.Time), make(map[topic]time.Time), false
 }
 
 // Status is what a Mirror is doing.
@@ -171,9 +189,12 @@ type Status struct {
 	Stale     int  // retained messages that were not as in the state then, or of no key
 	// Blind says that the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may
 	// stay.
-	Blind     bool
+	Blind bool
+	// Dropped says that the broker dropped some of its retained messages then, because it has not enough room to queue them for a client: it is not known
+	// whether these are as in the state.
+	Dropped   bool
 	Topics    int           // that are not known to be as in the state
-	Refused   int           // those of them that the broker has refused
+	Refused   int           // topics that the broker refuses
 	Abandoned int           // topics that are given up, because the broker ends the connection on them
 	Lag       time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
 	// InSync says that the broker has acknowledged what the last comparison found, and all but the latest changes.
@@ -193,15 +214,16 @@ func (m *Mirror) Status() Status {
 	}
 	s := Status{
 		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted,
-		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Blind: m.last.blind, Abandoned: len(m.abandoned), Fault: m.fault,
+		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Blind: m.last.blind, Dropped: m.last.dropped,
+		Refused: len(m.refused), Abandoned: len(m.abandoned), Fault: m.fault,
 	}
 	if m.session != nil {
-		s.Topics, s.Refused, s.Lag = m.session.backlog.lag()
+		s.Topics, s.Lag = m.session.backlog.lag()
 	}
 	if !s.Connected || s.Comparing {
 		s.Lag = max(s.Lag, time.Since(m.since))
 	}
-	s.InSync = s.Connected && !s.Comparing && s.Refused+s.Abandoned == 0 && s.Lag < min(recent, time.Since(m.ended))
+	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Abandoned == 0 && s.Lag < min(recent, time.Since(m.ended))
 	return s
 }
 
@@ -255,7 +277,7 @@ func (m *Mirror) idle(ctx context.Context) {
 func (m *Mirror) connect(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
 	s := &session{
 		config: &m.config, env: &m.env, prefixes: prefixes, backlog: newBacklog(), reason: make(chan error, 1), again: make(chan struct{}, 1), began: time.Now(),
-		skip: m.isAbandoned, settled: m.settled, begin: m.comparisonBegun, compared: m.compared,
+		healthy: make(chan struct{}), publishable: m.publishable, wasRefused: m.wasRefused, settled: m.settled, begin: m.comparisonBegun, compared: m.compared,
 	}
 	if err := s.connect(ctx); err != nil {
 		return 0, err
@@ -274,7 +296,7 @@ func (m *Mirror) connect(ctx context.Context, prefixes []string) (lived time.Dur
 	case <-ctx.Done():
 		<-ended
 	}
-	m.detach(err != nil)
+	m.detach(err != nil && !s.refuses.Load())
 	s.close()
 	return time.Since(s.began), err
 }
@@ -298,12 +320,16 @@ func (m *Mirror) attach(s *session) {
 	defer m.mu.Unlock()
 	m.session, m.comparing, m.since, m.fault = s, true, time.Now(), ""
 	for _, t := range slices.SortedFunc(maps.Keys(m.suspects), topic.compare) {
-		s.backlog.push(t)
+		if slices.Contains(s.prefixes, t.prefix) {
+			s.backlog.push(t)
+		} else {
+			delete(m.suspects, t)
+		}
 	}
 	s.backlog.setAlone(len(m.suspects) > 0)
 }
 
-// detach ends the session's part. failed says that the connection ended by itself.
+// detach ends the session's part. failed says that the connection ended by itself, and not because of a topic that the broker refuses.
 func (m *Mirror) detach(failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -320,29 +346,57 @@ func (m *Mirror) detach(failed bool) {
 		}
 		if m.suspects[t] >= maxLosses {
 			delete(m.suspects, t)
-			m.abandoned[t] = true
+			m.abandoned[t] = time.Now()
 			m.env.Log.Error("a topic of a mirror is given up: the broker ends the connection on it", "topic", t.String())
 		}
 	}
 }
 
-// settled notes that the connection has outlived a topic.
-func (m *Mirror) settled(t topic) {
+// settled notes the answer of the broker to the publishing of a topic.
+func (m *Mirror) settled(t topic, result string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, suspected := m.suspects[t]; !suspected {
-		return
+	if _, suspected := m.suspects[t]; suspected {
+		delete(m.suspects, t)
+		if len(m.suspects) == 0 && m.session != nil {
+			m.session.backlog.setAlone(false)
+		}
 	}
-	delete(m.suspects, t)
-	if len(m.suspects) == 0 && m.session != nil {
-		m.session.backlog.setAlone(false)
+	switch _, before := m.refused[t]; {
+	case result != resultRefused:
+		delete(m.refused, t)
+		return
+	case before || len(m.refused) < maxRefused:
+		m.refused[t] = time.Now()
+	}
+	if !m.warned {
+		m.warned = true
+		m.env.Log.Warn("the broker refuses retained messages of mirrors: do its access rules let nodes publish there?", "topic", t.String())
 	}
 }
 
-func (m *Mirror) isAbandoned(t topic) bool {
+func (m *Mirror) wasRefused(t topic) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.abandoned[t]
+	_, refused := m.refused[t]
+	return refused
+}
+
+// publishable returns an empty string, or the result of a topic that is not published now.
+func (m *Mirror) publishable(t topic) (result string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at, abandoned := m.abandoned[t]; abandoned {
+		if time.Since(at) < abandonedInterval {
+			return resultAbandoned
+		}
+		delete(m.abandoned, t)
+	}
+	at, refused := m.refused[t]
+	if refused && time.Since(at) < refusedInterval/2 || !refused && len(m.refused) >= maxRefused {
+		return resultRefused
+	}
+	return ""
 }
 
 func (m *Mirror) comparisonBegun() {
@@ -355,6 +409,9 @@ func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last, m.comparing, m.ended = found, false, time.Now()
+	inLine := func(t topic, _ time.Time) bool { return m.session == nil || !m.session.backlog.has(t) }
+	maps.DeleteFunc(m.refused, inLine)
+	maps.DeleteFunc(m.abandoned, inLine)
 }
 
 func (m *Mirror) setFault(err error) {

@@ -29,9 +29,13 @@ const (
 	markerWait = 5 * time.Second
 	// refusedInterval is how often topics are tried again that the broker refused.
 	refusedInterval = 30 * time.Second
-	// publishTimeout bounds the wait for a PUBACK, which may come behind all retained messages.
-	publishTimeout = time.Minute
-	step           = 100 * time.Millisecond
+	// silence is how long nothing may come from the broker while it owes a PUBACK. A PUBACK may come behind all retained messages, however long these take.
+	silence = 5 * time.Second
+	// packetTimeout bounds the wait for the answer to one packet. It is far above silence, which ends the connection before.
+	packetTimeout = 10 * time.Minute
+	// maxPasses is how often at most the broker is asked for its retained messages in one comparison: a broker drops those for which it has no room.
+	maxPasses = 20
+	step      = 100 * time.Millisecond
 )
 
 // session is one connection to the broker. It ends when the connection does.
@@ -40,23 +44,27 @@ type session struct {
 	env      *Environment
 	prefixes []string // of the topics of all mirrors
 	backlog  *backlog
-	skip     func(topic) bool // reports whether a topic is not published
-	settled  func(topic)      // called when the connection has outlived the publishing of a topic
-	again    chan struct{}    // capacity 1: the retained messages are to be compared with the state once more
-	begin    func()           // called when a comparison begins
-	compared func(comparison) // called when it has ended
+	// publishable returns an empty string, or the result of a topic that is not published now.
+	publishable func(topic) (result string)
+	wasRefused  func(topic) bool             // reports whether the broker has refused a topic, on this connection or an earlier one
+	settled     func(t topic, result string) // called when the broker has answered to the publishing of a topic
+	again       chan struct{}                // capacity 1: the retained messages are to be compared with the state once more
+	begin       func()                       // called when a comparison begins
+	compared    func(comparison)             // called when it has ended
 
 	client    *paho.Client
 	conn      *mqttconn.Conn
 	maxPacket int
-	reason    chan error // why the connection ended; only the first is kept
+	healthy   chan struct{} // closed when the broker has acknowledged a message: before that, its end says nothing of topics
+	reason    chan error    // why the connection ended; only the first is kept
 
 	stale        atomic.Int64 // retained messages of this comparison that were not as in the state
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
 	began        time.Time
-	marked       atomic.Bool // the marker has come back
-	wildcards    atomic.Bool // the broker sends retained messages to a subscription with a wildcard
-	warned       atomic.Bool // that the broker refuses topics
+	lastHeard    atomic.Int64 // when a message or a PUBACK came last, likewise
+	refuses      atomic.Bool  // the broker has refused a topic: it may end the connection because of that
+	marked       atomic.Bool  // the marker that is published behind the subscription has come back
+	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
 }
 
 // connect connects with the client id that all nodes share. Leadership is confirmed before and after: a deposed leader that was paused just before
@@ -73,7 +81,7 @@ func (s *session) connect(ctx context.Context) error {
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: s.config.MaxPacket, Publish: s.received})
 	s.client = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: publishTimeout,
+		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: packetTimeout,
 		OnClientError:      s.end,
 		OnServerDisconnect: func(d *paho.Disconnect) { s.end(&mqttconn.Refusal{Reason: d.ReasonCode}) },
 	})
@@ -137,12 +145,14 @@ func (s *session) serve(ctx context.Context) error {
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer s.backlog.close()
+	defer func() { _ = s.conn.Conn.Close() }() // a goroutine may be writing, and nothing that is buffered is worth the wait
 	defer cancel()
 	for range window {
 		working.Go(func() { s.publishAll(ctx) })
 	}
 	working.Go(func() { s.compareAll(ctx) })
 	working.Go(func() { s.retry(ctx) })
+	working.Go(func() { s.watch(ctx) })
 	select {
 	case <-ctx.Done():
 		return nil
@@ -172,12 +182,37 @@ func (s *session) retry(ctx context.Context) {
 	}
 }
 
+// errSilent says that the broker owes a PUBACK, and nothing comes from it.
+var errSilent = errors.New("the broker acknowledges nothing")
+
+// watch ends the connection when the broker is silent while it owes a PUBACK, until the context ends.
+func (s *session) watch(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		heard := s.began.Add(time.Duration(s.lastHeard.Load()))
+		if s.backlog.inFlightFor() > silence && time.Since(heard) > silence {
+			s.end(errSilent)
+			return
+		}
+	}
+}
+
+// heard notes that something came from the broker.
+func (s *session) heard() { s.lastHeard.Store(int64(time.Since(s.began))) }
+
 // comparison is what came of a comparison of the retained messages with the state.
 type comparison struct {
 	keys    int  // with a mirror
 	missing int  // retained messages
 	stale   int  // retained messages that were not as in the state, or of no key
 	blind   bool // the broker does not send what it retains
+	dropped bool // the broker dropped some of what it retains, at each pass
 }
 
 // compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
@@ -195,75 +230,114 @@ func (s *session) compareAll(ctx context.Context) {
 	}
 }
 
-// compare has the broker send the retained messages, and queues what they lack.
+// compare has the broker send the retained messages, and queues what they lack. Where the broker drops some, it is asked again: what it has sent, and what is
+// stale, does not come again.
 func (s *session) compare(ctx context.Context) error {
 	s.begin()
-	s.marked.Store(false)
-	s.stale.Store(0)
-	s.scan(func(t topic) { s.backlog.expect(t) })
-	marker := &paho.Publish{Topic: s.config.markerTopics() + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}}
-	if _, err := s.client.Publish(ctx, marker); err != nil && ctx.Err() == nil {
-		s.env.Log.Debug("the marker among retained messages was not published", "error", err)
-	}
-	// No Local would hide what earlier leaders published under the same client id. At a higher QoS, brokers bound how many messages may wait.
-	var subscriptions []paho.SubscribeOptions
-	var filters []string
-	for _, prefix := range slices.Concat(s.prefixes, []string{s.config.markerTopics()}) {
-		subscriptions, filters = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"}), append(filters, prefix+"#")
-	}
-	if err := mqttconn.Subscribe(ctx, s.client, subscriptions...); err != nil {
-		return err
-	}
-	marker.Retain = false
-	if _, err := s.client.Publish(ctx, marker); err != nil && ctx.Err() == nil {
-		s.env.Log.Debug("the marker behind retained messages was not published", "error", err)
-	}
-	subscribed := time.Now()
-	ticker := time.NewTicker(step)
-	defer ticker.Stop()
-	for !s.allRetainedCame(subscribed) {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
+	var all comparison
+	for range maxPasses {
+		found, err := s.pass(ctx)
+		if err != nil || ctx.Err() != nil {
+			return err
 		}
-	}
-	if _, err := s.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: filters}); err != nil { // what the node publishes itself would come back
-		return fmt.Errorf("unsubscribe: %w", err)
-	}
-	var found comparison
-	found.keys = s.scan(func(t topic) {
-		if s.backlog.missing(t) {
-			found.missing++
+		all.keys, all.blind, all.dropped = found.keys, found.blind, found.dropped
+		all.missing += found.missing
+		all.stale += found.stale
+		if !found.dropped {
+			break
 		}
-	})
-	found.stale, found.blind = int(s.stale.Load()), !s.wildcards.Load()
-	if found.blind {
+		s.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
+	}
+	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale)
+	if all.blind {
 		s.env.Log.Warn("the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay")
 	}
-	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
-	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", found.keys, "missing", found.missing, "stale", found.stale)
-	s.compared(found)
+	s.compared(all)
 	return nil
 }
 
-// allRetainedCame reports whether the broker has probably sent all retained messages.
-func (s *session) allRetainedCame(subscribed time.Time) bool {
-	last := s.began.Add(time.Duration(s.lastRetained.Load()))
-	if last.Before(subscribed) {
-		last = subscribed
+// pass is one attempt of compare.
+func (s *session) pass(ctx context.Context) (found comparison, err error) {
+	s.marked.Store(false)
+	s.first.Store(false)
+	s.last.Store(false)
+	s.stale.Store(0)
+	s.scan(func(t topic) { s.backlog.expect(t) })
+	markers := [...]string{s.config.markerTopics() + "first/", s.config.markerTopics() + "last/"}
+	for _, marker := range markers {
+		if _, err := s.client.Publish(ctx, &paho.Publish{Topic: marker + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}}); err != nil && ctx.Err() == nil {
+			s.env.Log.Debug("a marker among retained messages was not published", "error", err)
+		}
 	}
-	return time.Since(last) >= quiet && (s.marked.Load() || time.Since(subscribed) >= markerWait)
+	s.setHealthy()
+	// No Local would hide what earlier leaders published under the same client id. At a higher QoS, brokers bound how many messages may wait.
+	var subscriptions []paho.SubscribeOptions
+	var filters []string
+	for _, prefix := range slices.Concat(markers[:1], s.prefixes, markers[1:]) {
+		subscriptions, filters = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"}), append(filters, prefix+"#")
+	}
+	if err := mqttconn.Subscribe(ctx, s.client, subscriptions...); err != nil {
+		return found, err
+	}
+	if _, err := s.client.Publish(ctx, &paho.Publish{Topic: markers[1] + "marker", QoS: 1, Payload: []byte{'1'}}); err != nil && ctx.Err() == nil {
+		s.env.Log.Debug("the marker behind retained messages was not published", "error", err)
+	}
+	if !s.awaitRetained(ctx) {
+		return found, nil
+	}
+	if _, err := s.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: filters}); err != nil { // what the node publishes itself would come back
+		return found, fmt.Errorf("unsubscribe: %w", err)
+	}
+	found.keys = s.scan(func(t topic) {
+		if s.wasRefused(t) {
+			s.backlog.postpone(t)
+		} else if s.backlog.missing(t) {
+			found.missing++
+		}
+	})
+	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
+	found.stale, found.blind, found.dropped = int(s.stale.Load()), !s.first.Load(), s.first.Load() && !s.last.Load()
+	return found, nil
 }
 
-// scan calls visit for the topic of each key with a mirror that makes a valid topic, in the order of the keys, and returns how many keys have a
-// mirror. The state is locked while visit runs.
+// setHealthy notes that the broker has acknowledged something.
+func (s *session) setHealthy() {
+	select {
+	case <-s.healthy:
+	default:
+		close(s.healthy)
+	}
+}
+
+// awaitRetained waits until the broker has probably sent all retained messages, and returns false if the context ends before.
+func (s *session) awaitRetained(ctx context.Context) bool {
+	subscribed := time.Now()
+	ticker := time.NewTicker(step)
+	defer ticker.Stop()
+	for {
+		last := s.began.Add(time.Duration(s.lastRetained.Load()))
+		if last.Before(subscribed) {
+			last = subscribed
+		}
+		if time.Since(last) >= quiet && (s.marked.Load() || time.Since(subscribed) >= markerWait) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
+		}
+	}
+}
+
+// scan calls visit for the topic of each key that is shown, in the order of the keys, and returns how many keys have a mirror. The state is locked while
+// visit runs.
 func (s *session) scan(visit func(topic)) (keys int) {
 	for after, more := "", true; more; {
 		s.env.View(func(m *fsm.Machine) {
-			after, more = m.ScanMirrored(after, scanPage, func(key, prefix string) {
+			after, more = m.ScanMirrored(after, scanPage, func(key string, shown fsm.Mirrored) {
 				keys++
-				if t := (topic{prefix, key}); t.isValid() {
+				if t := (topic{shown.Topic, key}); s.messageOf(t, &shown).result == resultSet {
 					visit(t)
 				}
 			})
@@ -272,13 +346,52 @@ func (s *session) scan(visit func(topic)) (keys int) {
 	return keys
 }
 
+// wanted is what the retained message of a topic is to be.
+type wanted struct {
+	result         string // resultSet; resultCleared or resultTooLarge if it is to be none
+	value, version string
+}
+
+// messageOf returns what the retained message of a topic is to be. An empty one is none.
+func (s *session) messageOf(t topic, shown *fsm.Mirrored) wanted {
+	if !shown.Exists || shown.Value == "" || !t.isValid() {
+		return wanted{result: resultCleared}
+	}
+	w := wanted{resultSet, shown.Value, shown.Version.String()}
+	if size := overhead + len(t.prefix) + len(t.key) + len(w.value) + len(w.version); size > s.maxPacket {
+		return wanted{result: resultTooLarge}
+	}
+	return w
+}
+
+// overhead is what a packet has at most beyond its topic, its payload and the version, in bytes.
+const overhead = 5 + 2 + 2 + 4 + 1 + 2 + len(versionProperty) + 2
+
+// lookup returns what the retained message of a topic is to be. ok is false if no mirror in force has such topics.
+func (s *session) lookup(t topic) (w wanted, ok bool) {
+	s.env.View(func(m *fsm.Machine) {
+		settings, _ := m.Settings()
+		ok = slices.ContainsFunc(settings.Mirrors, func(mirror fsm.Mirror) bool { return mirror.Topic == t.prefix })
+		shown, mirrored := m.Mirrored(t.key)
+		if !mirrored || shown.Topic != t.prefix {
+			shown = fsm.Mirrored{}
+		}
+		w = s.messageOf(t, &shown)
+	})
+	return w, ok
+}
+
 // received compares a message with the state. One that is not retained was just published, by this node as a rule.
 func (s *session) received(message mqttconn.Message) {
-	if strings.HasPrefix(message.Topic, s.config.markerTopics()) {
-		if message.Retain {
-			s.wildcards.Store(true)
-		} else {
+	s.heard()
+	if marker, ok := strings.CutPrefix(message.Topic, s.config.markerTopics()); ok {
+		switch {
+		case !message.Retain:
 			s.marked.Store(true)
+		case strings.HasPrefix(marker, "first/"):
+			s.first.Store(true)
+		default:
+			s.last.Store(true)
 		}
 		return
 	}
@@ -289,10 +402,10 @@ func (s *session) received(message mqttconn.Message) {
 	if message.Retain {
 		s.lastRetained.Store(int64(time.Since(s.began)))
 	}
-	value, version, exists := s.shown(t)
-	same := exists && value == string(message.Payload) && version == versionOf(message) || !exists && len(message.Payload) == 0
+	w, ok := s.lookup(t)
 	switch {
-	case same:
+	case !ok:
+	case w.value == string(message.Payload) && w.version == versionOf(message):
 		s.backlog.same(t)
 	case s.backlog.push(t) && message.Retain:
 		s.stale.Add(1)
@@ -310,62 +423,52 @@ func versionOf(message mqttconn.Message) string {
 	return message.Properties.User.Get(versionProperty)
 }
 
-// shown returns what the retained message of a topic is to be.
-func (s *session) shown(t topic) (value, version string, exists bool) {
-	s.env.View(func(m *fsm.Machine) {
-		if shown, ok := m.Mirrored(t.key); ok && shown.Topic == t.prefix && shown.Exists && t.isValid() {
-			value, version, exists = shown.Value, shown.Version.String(), true
-		}
-	})
-	return value, version, exists
-}
-
 // publishAll publishes one topic after the other until the backlog is closed.
 func (s *session) publishAll(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.healthy:
+	}
 	for {
 		next := s.backlog.next()
 		if next == nil {
 			return
 		}
-		result, err := s.publish(ctx, next.topic)
-		if err != nil {
-			s.end(err)
-			return // it stays in flight: the next connection knows that it may have ended this one
+		result := s.publishable(next.topic)
+		if result == "" {
+			var err error
+			if result, err = s.publish(ctx, next.topic); err != nil {
+				s.end(err)
+				return // it stays in flight: the next connection knows that it may have ended this one
+			}
+			s.settled(next.topic, result)
 		}
 		s.env.Metrics.published.WithLabelValues(result).Inc()
-		s.settled(next.topic)
-		s.backlog.done(next, result != resultRefused)
+		s.backlog.done(next, result != resultRefused && result != resultAbandoned)
 	}
 }
 
 // publish makes the retained message of a topic like the state. The error says that the connection is not good any more.
 func (s *session) publish(ctx context.Context, t topic) (result string, err error) {
-	switch {
-	case !t.isValid():
+	w, ok := s.lookup(t)
+	if !ok { // its mirror has gone, and leaves what it has published
 		return resultSkipped, nil
-	case s.skip(t):
-		return resultAbandoned, nil
 	}
-	value, version, exists := s.shown(t)
-	message := &paho.Publish{Topic: t.String(), QoS: 1, Retain: true}
-	result = resultCleared
-	if exists {
-		result = resultSet
-		message.Payload = []byte(value)
-		message.Properties = &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: version}}}
-		if size, ok := mqttconn.PublishSize(message.Packet()); !ok || size > s.maxPacket {
-			result, message.Payload, message.Properties = resultTooLarge, nil, nil
-		}
+	message := &paho.Publish{Topic: t.String(), QoS: 1, Retain: true, Payload: []byte(w.value)}
+	if w.version != "" {
+		message.Properties = &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: w.version}}}
 	}
 	response, err := s.client.Publish(ctx, message)
+	if response != nil {
+		s.heard()
+	}
 	switch {
 	case response != nil && response.ReasonCode >= 0x80:
-		if !s.warned.Swap(true) {
-			s.env.Log.Warn("the broker refuses retained messages of mirrors: do its access rules let nodes publish there?", "topic", t.String(), "reason", fmt.Sprintf("0x%02X", response.ReasonCode))
-		}
+		s.refuses.Store(true)
 		return resultRefused, nil
 	case err != nil:
 		return "", fmt.Errorf("publish a retained message: %w", err)
 	}
-	return result, nil
+	return w.result, nil
 }

@@ -13,6 +13,9 @@ type topic struct{ prefix, key string }
 
 func (t topic) String() string { return t.prefix + t.key }
 
+// clone returns the topic with memory of its own: a key shares the memory of its value, and a name that of its message.
+func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
+
 func (t topic) compare(other topic) int {
 	return cmp.Or(cmp.Compare(t.prefix, other.prefix), cmp.Compare(t.key, other.key))
 }
@@ -32,7 +35,7 @@ func (t topic) isValid() bool {
 // topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.
 func topicOf(name string, prefixes []string) (topic, bool) {
 	for _, prefix := range prefixes {
-		if key, ok := strings.CutPrefix(name, prefix); ok {
+		if key, ok := strings.CutPrefix(name, prefix); ok && key != "" {
 			return topic{prefix, key}, true
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -224,13 +224,9 @@ func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 			if _, code := holdfast(t, broker.address, "", "mirror", "resync", "--admin", "http://"+m.leader(t).admin); code != 0 { // no comparison is under way
 				t.Errorf("exit code %d", code)
 			}
-			for topic, payload := range map[string]string{"mirror/nonsense": "forged", "mirror/load/0": "forged", "mirror/load/1": ""} {
-				p := connect(t, &target{address: broker.address}, "forger", false)
-				if _, err := p.client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Retain: true, Payload: []byte(payload)}); err != nil {
-					t.Log(err) // no subscriber
-				}
-				_ = p.client.Disconnect(&paho.Disconnect{})
-			}
+			forge(t, broker.address, "mirror/nonsense", "forged")
+			forge(t, broker.address, "mirror/load/0", "forged")
+			forge(t, broker.address, "mirror/load/1", "")
 			if output, code := holdfast(t, broker.address, "", "mirror", "check", "--admin", "http://"+m.leader(t).admin); code != 1 {
 				t.Errorf("the check says %q, exit code %d", output, code)
 			}
@@ -282,43 +278,112 @@ func TestMirrorsFollowTheSettings(t *testing.T) {
 	}
 }
 
+// forge publishes a retained message as another client.
+func forge(t *testing.T, address, topic, payload string) {
+	t.Helper()
+	p := connect(t, &target{address: address}, "forger", false)
+	if _, err := p.client.Publish(t.Context(), &paho.Publish{Topic: topic, QoS: 1, Retain: true, Payload: []byte(payload)}); err != nil {
+		t.Log(err) // no subscriber
+	}
+	_ = p.client.Disconnect(&paho.Disconnect{}) // it is done
+}
+
+// mirror runs a command about mirrors.
+func (s *server) mirror(t *testing.T, want string, wantCode int, arguments ...string) {
+	t.Helper()
+	output, code := holdfast(t, "none", "", append([]string{"mirror"}, append(arguments, "--admin", "http://"+s.admin)...)...)
+	if code != wantCode || !strings.Contains(output, want) {
+		t.Errorf("%v: exit code %d, %q; want %d, %q", arguments, code, output, wantCode, want)
+	}
+}
+
 // The commands say what is so, and wait until it is.
 func TestMirrorCommands(t *testing.T) {
-	broker := startMosquitto(t, "max_packet_size 4000")
+	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
 	s.waitReady(t)
-	run := func(want string, wantCode int, arguments ...string) {
-		t.Helper()
-		output, code := holdfast(t, broker.address, "", append([]string{"mirror"}, append(arguments, "--admin", "http://"+s.admin)...)...)
-		if code != wantCode || !strings.Contains(output, want) {
-			t.Errorf("%v: exit code %d, %q; want %d, %q", arguments, code, output, wantCode, want)
-		}
-	}
 	store := storeOf(t, broker.address)
-	for key, value := range map[string]string{"a/1": "x", "a/2": "x", "b": "x"} {
+	for key, value := range map[string]string{"a/1": "x", "a/2": "x", "a/empty": "", "b": "x"} {
 		if _, err := store.Set(t.Context(), key, []byte(value)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run("2 keys have a mirror", 0, "resync")
-	run("a/*   mirror/", 0, "list")
-	run("The broker has what the mirrors show.", 0, "list")
-	run(`"inSync":true`, 0, "list", "-o", "json")
-	run("0 retained messages were missing and 0 were not as in the state", 0, "check")
-	forger := connect(t, &target{address: broker.address}, "forger", false)
-	if _, err := forger.client.Publish(t.Context(), &paho.Publish{Topic: "mirror/a/1", QoS: 1, Retain: true}); err != nil {
-		t.Log(err) // no subscriber
+	s.mirror(t, "3 keys have a mirror", 0, "resync")
+	s.mirror(t, "a/*   mirror/", 0, "list")
+	s.mirror(t, "The broker has what the mirrors show.", 0, "list")
+	s.mirror(t, `"inSync":true`, 0, "list", "-o", "json")
+	s.mirror(t, "0 retained messages were missing and 0 were not as in the state", 0, "check")
+	forge(t, broker.address, "mirror/a/1", "")
+	s.mirror(t, "1 retained messages were missing and 0 were not", 1, "check")
+	forge(t, broker.address, "mirror/"+strings.Repeat("x/", 150), "of more levels than a mirror shows")
+	forge(t, broker.address, "mirror/a/2", "forged")
+	s.mirror(t, "0 retained messages were missing and 2 were not as in the state", 1, "check")
+	s.mirror(t, "0 retained messages were missing and 0 were not as in the state", 0, "check")
+	mirrored(t, broker.address, store, "a/[12]", "mirror/")
+}
+
+// A value that the broker would not take is shown as none, and not as an old one.
+func TestMirrorOfAValueThatTheBrokerDoesNotTake(t *testing.T) {
+	large, small := startMosquitto(t), startMosquitto(t, "max_packet_size 3000")
+	folder := t.TempDir()
+	s := newServer(t, "mqtt://"+large.address, folder, "--mirrors", "a/*=mirror/")
+	s.waitReady(t)
+	if _, err := storeOf(t, large.address).Set(t.Context(), "a/1", []byte(strings.Repeat("x", 4000))); err != nil {
+		t.Fatal(err)
 	}
-	run("1 retained messages were missing", 1, "check")
-	// A value that the broker would not take is shown as none, and not as an old one. A request may be larger than the packet of a mirror is.
-	if _, err := store.Set(t.Context(), "a/2", []byte(strings.Repeat("x", 3600)+strings.Repeat("y", 200))); err != nil {
-		t.Skip("the broker takes no request of this size: ", err)
+	if code, _ := s.stop(); code != 0 {
+		t.Fatalf("exit code %d", code)
 	}
-	run("2 keys have a mirror", 0, "resync")
-	var answer map[string]any
-	if code, err := s.api(http.MethodGet, "/v1/mirrors", nil, &answer); err != nil || code != http.StatusOK || answer["inSync"] != true {
-		t.Errorf("%d, %v, %v", code, err, answer)
+	forge(t, small.address, "mirror/a/1", "old")
+	s = newServer(t, "mqtt://"+small.address, folder, "--mirrors", "a/*=mirror/")
+	s.waitReady(t)
+	s.mirror(t, "1 keys have a mirror", 0, "resync")
+	if got := late(t, small.address, "mirror/"); len(got) != 0 {
+		t.Errorf("%v is shown", got)
 	}
+	s.mirror(t, "0 retained messages were missing and 0 were not as in the state", 0, "check")
+}
+
+// A broker that has no room for all retained messages at once is asked again, until none is left that should not be there.
+func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
+	broker := startMosquitto(t, "max_queued_bytes 100000")
+	p := connect(t, &target{address: broker.address}, "forger", false)
+	for i := range 1000 {
+		message := &paho.Publish{Topic: fmt.Sprintf("mirror/old/%d", i), QoS: 0, Retain: true, Payload: []byte(strings.Repeat("x", 1000))}
+		if _, err := p.client.Publish(t.Context(), message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
+	s.waitReady(t)
+	store := storeOf(t, broker.address)
+	if _, err := store.Set(t.Context(), "a/1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	s.mirror(t, "1 keys have a mirror", 0, "resync")
+	mirrored(t, broker.address, store, "a/*", "mirror/")
+}
+
+// What the broker refuses keeps nothing else from being shown, also where the broker ends the connection with each refusal.
+func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "acl")
+	if err := os.WriteFile(rules, []byte("topic readwrite statestore/#\ntopic readwrite clients/#\ntopic readwrite holdfast/#\ntopic readwrite mirror/z/#\ntopic read mirror/#\ntopic readwrite behind/#\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	broker := startMosquitto(t, "user root", "acl_file "+rules)
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "*=mirror/")
+	s.waitReady(t)
+	store := storeOf(t, broker.address)
+	for i := range 2 {
+		if _, err := store.Set(t.Context(), fmt.Sprintf("a%d", i), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Set(t.Context(), "z/1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	mirrored(t, broker.address, store, "z/*", "mirror/")
+	s.mirror(t, "The broker refuses", 0, "list")
 }
 
 // With the access rules that are shipped, clients cannot publish what mirrors show, nor have replies published there.

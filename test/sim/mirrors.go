@@ -37,10 +37,9 @@ func (s *simulation) unlike() string {
 	want := make(map[string]string)
 	for after, more := "", true; more; {
 		node.View(func(m *fsm.Machine) {
-			after, more = m.ScanMirrored(after, 1000, func(key, topic string) {
-				shown, _ := m.Mirrored(key)
+			after, more = m.ScanMirrored(after, 1000, func(key string, shown fsm.Mirrored) {
 				if shown.Value != "" { // an empty retained message is none
-					want[topic+key] = shown.Version.String() + " " + shown.Value
+					want[shown.Topic+key] = shown.Version.String() + " " + shown.Value
 				}
 			})
 		})

@@ -109,10 +109,11 @@ function showMembers(picture) {
 }
 
 function mirrorState(mirrors) {
+  if (mirrors.refused) return `the broker refuses ${number(mirrors.refused)} topics`;
   if (mirrors.fault) return `no connection since ${duration(mirrors.lag)}: ${mirrors.fault}`;
   if (mirrors.inSync) return 'the broker has what they show';
   if (mirrors.comparing) return `compared with the broker since ${duration(mirrors.lag)}`;
-  if (mirrors.refused) return `the broker refuses ${number(mirrors.refused)} topics`;
+  if (mirrors.dropped) return 'the broker drops retained messages';
   if (mirrors.abandoned) return `${number(mirrors.abandoned)} topics are given up`;
   return `${number(mirrors.lagTopics)} topics are not in line yet, since ${duration(mirrors.lag)}`;
 }
