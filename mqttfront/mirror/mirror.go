@@ -57,7 +57,7 @@ type Mirror struct {
 	mirrors atomic.Pointer[[]fsm.Mirror] // in force, as far as this node knows
 	reread  chan struct{}                // capacity 1: mirrors may be out of date
 	reading sync.Mutex                   // held while mirrors is read from the state
-	restart chan struct{}                // capacity 1: the state or the mirrors were replaced, or an operator asked for it
+	restart chan struct{}                // capacity 1: the state or the mirrors were replaced
 
 	mu        sync.Mutex
 	leading   bool
@@ -170,6 +170,7 @@ func (m *Mirror) Resync() bool {
 	m.wanted++
 	m.forgetFaultsLocked()
 	if m.session != nil {
+		m.session.backlog.retry()
 		signal(m.session.again)
 	}
 	return true

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +28,7 @@ const (
 	markerWait = 5 * time.Second
 	// refusedInterval is how often topics are tried again that the broker refused.
 	refusedInterval = 30 * time.Second
-	// silence is how long nothing may come from the broker while it owes a PUBACK. A PUBACK may come behind all retained messages, however long these take.
+	// silence is how long nothing may come from the broker while it owes an answer. That may come behind all retained messages, however long these take.
 	silence = 5 * time.Second
 	// packetTimeout bounds the wait for the answer to one packet. It is far above silence, which ends the connection before.
 	packetTimeout = 10 * time.Minute
@@ -61,7 +60,8 @@ type session struct {
 	stale        atomic.Int64 // retained messages of this comparison that were not as in the state
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
 	began        time.Time
-	lastHeard    atomic.Int64 // when a message or a PUBACK came last, likewise
+	lastHeard    atomic.Int64 // when a message or an answer came last, likewise
+	asked        atomic.Int64 // when a packet was sent that is not answered yet, likewise; 0 if there is none. Topics of the backlog do not count
 	refuses      atomic.Bool  // the broker has refused a topic: it may end the connection because of that
 	marked       atomic.Bool  // the marker that is published behind the subscription has come back
 	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
@@ -182,10 +182,10 @@ func (s *session) retry(ctx context.Context) {
 	}
 }
 
-// errSilent says that the broker owes a PUBACK, and nothing comes from it.
-var errSilent = errors.New("the broker acknowledges nothing")
+// errSilent says that the broker owes an answer, and nothing comes from it.
+var errSilent = errors.New("the broker answers nothing")
 
-// watch ends the connection when the broker is silent while it owes a PUBACK, until the context ends.
+// watch ends the connection when the broker is silent while it owes an answer, until the context ends.
 func (s *session) watch(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -195,8 +195,10 @@ func (s *session) watch(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		heard := s.began.Add(time.Duration(s.lastHeard.Load()))
-		if s.backlog.inFlightFor() > silence && time.Since(heard) > silence {
+		since := time.Since(s.began)
+		asked := time.Duration(s.asked.Load())
+		owes := s.backlog.inFlightFor() > silence || asked != 0 && since-asked > silence
+		if owes && since-time.Duration(s.lastHeard.Load()) > silence {
 			s.end(errSilent)
 			return
 		}
@@ -206,144 +208,13 @@ func (s *session) watch(ctx context.Context) {
 // heard notes that something came from the broker.
 func (s *session) heard() { s.lastHeard.Store(int64(time.Since(s.began))) }
 
-// comparison is what came of a comparison of the retained messages with the state.
-type comparison struct {
-	keys    int  // with a mirror
-	missing int  // retained messages
-	stale   int  // retained messages that were not as in the state, or of no key
-	blind   bool // the broker does not send what it retains
-	dropped bool // the broker dropped some of what it retains, at each pass
-}
-
-// compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
-func (s *session) compareAll(ctx context.Context) {
-	for {
-		if err := s.compare(ctx); err != nil && ctx.Err() == nil {
-			s.end(err)
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.again:
-		}
-	}
-}
-
-// compare has the broker send the retained messages, and queues what they lack. Where the broker drops some, it is asked again: what it has sent, and what is
-// stale, does not come again.
-func (s *session) compare(ctx context.Context) error {
-	s.begin()
-	var all comparison
-	for range maxPasses {
-		found, err := s.pass(ctx)
-		if err != nil || ctx.Err() != nil {
-			return err
-		}
-		all.keys, all.blind, all.dropped = found.keys, found.blind, found.dropped
-		all.missing += found.missing
-		all.stale += found.stale
-		if !found.dropped {
-			break
-		}
-		s.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
-	}
-	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale)
-	if all.blind {
-		s.env.Log.Warn("the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay")
-	}
-	s.compared(all)
-	return nil
-}
-
-// pass is one attempt of compare.
-func (s *session) pass(ctx context.Context) (found comparison, err error) {
-	s.marked.Store(false)
-	s.first.Store(false)
-	s.last.Store(false)
-	s.stale.Store(0)
-	s.scan(func(t topic) { s.backlog.expect(t) })
-	markers := [...]string{s.config.markerTopics() + "first/", s.config.markerTopics() + "last/"}
-	for _, marker := range markers {
-		if _, err := s.client.Publish(ctx, &paho.Publish{Topic: marker + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}}); err != nil && ctx.Err() == nil {
-			s.env.Log.Debug("a marker among retained messages was not published", "error", err)
-		}
-	}
-	s.setHealthy()
-	// No Local would hide what earlier leaders published under the same client id. At a higher QoS, brokers bound how many messages may wait.
-	var subscriptions []paho.SubscribeOptions
-	var filters []string
-	for _, prefix := range slices.Concat(markers[:1], s.prefixes, markers[1:]) {
-		subscriptions, filters = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"}), append(filters, prefix+"#")
-	}
-	if err := mqttconn.Subscribe(ctx, s.client, subscriptions...); err != nil {
-		return found, err
-	}
-	if _, err := s.client.Publish(ctx, &paho.Publish{Topic: markers[1] + "marker", QoS: 1, Payload: []byte{'1'}}); err != nil && ctx.Err() == nil {
-		s.env.Log.Debug("the marker behind retained messages was not published", "error", err)
-	}
-	if !s.awaitRetained(ctx) {
-		return found, nil
-	}
-	if _, err := s.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: filters}); err != nil { // what the node publishes itself would come back
-		return found, fmt.Errorf("unsubscribe: %w", err)
-	}
-	found.keys = s.scan(func(t topic) {
-		if s.wasRefused(t) {
-			s.backlog.postpone(t)
-		} else if s.backlog.missing(t) {
-			found.missing++
-		}
-	})
-	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
-	found.stale, found.blind, found.dropped = int(s.stale.Load()), !s.first.Load(), s.first.Load() && !s.last.Load()
-	return found, nil
-}
-
-// setHealthy notes that the broker has acknowledged something.
-func (s *session) setHealthy() {
-	select {
-	case <-s.healthy:
-	default:
-		close(s.healthy)
-	}
-}
-
-// awaitRetained waits until the broker has probably sent all retained messages, and returns false if the context ends before.
-func (s *session) awaitRetained(ctx context.Context) bool {
-	subscribed := time.Now()
-	ticker := time.NewTicker(step)
-	defer ticker.Stop()
-	for {
-		last := s.began.Add(time.Duration(s.lastRetained.Load()))
-		if last.Before(subscribed) {
-			last = subscribed
-		}
-		if time.Since(last) >= quiet && (s.marked.Load() || time.Since(subscribed) >= markerWait) {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ticker.C:
-		}
-	}
-}
-
-// scan calls visit for the topic of each key that is shown, in the order of the keys, and returns how many keys have a mirror. The state is locked while
-// visit runs.
-func (s *session) scan(visit func(topic)) (keys int) {
-	for after, more := "", true; more; {
-		s.env.View(func(m *fsm.Machine) {
-			after, more = m.ScanMirrored(after, scanPage, func(key string, shown fsm.Mirrored) {
-				keys++
-				if t := (topic{shown.Topic, key}); s.messageOf(t, &shown).result == resultSet {
-					visit(t)
-				}
-			})
-		})
-	}
-	return keys
+// ask sends a packet and waits for the answer. While the broker is silent, watch ends the connection, and with it the wait.
+func (s *session) ask(send func() error) error {
+	s.asked.Store(int64(time.Since(s.began)) + 1)
+	err := send()
+	s.asked.Store(0)
+	s.heard()
+	return err
 }
 
 // wanted is what the retained message of a topic is to be.
@@ -379,38 +250,6 @@ func (s *session) lookup(t topic) (w wanted, ok bool) {
 		w = s.messageOf(t, &shown)
 	})
 	return w, ok
-}
-
-// received compares a message with the state. One that is not retained was just published, by this node as a rule.
-func (s *session) received(message mqttconn.Message) {
-	s.heard()
-	if marker, ok := strings.CutPrefix(message.Topic, s.config.markerTopics()); ok {
-		switch {
-		case !message.Retain:
-			s.marked.Store(true)
-		case strings.HasPrefix(marker, "first/"):
-			s.first.Store(true)
-		default:
-			s.last.Store(true)
-		}
-		return
-	}
-	t, ok := topicOf(message.Topic, s.prefixes)
-	if !ok {
-		return
-	}
-	if message.Retain {
-		s.lastRetained.Store(int64(time.Since(s.began)))
-	}
-	w, ok := s.lookup(t)
-	switch {
-	case !ok:
-	case w.value == string(message.Payload) && w.version == versionOf(message):
-		s.backlog.same(t)
-	case s.backlog.push(t) && message.Retain:
-		s.stale.Add(1)
-		s.env.Metrics.corrections.WithLabelValues(reasonStale).Inc()
-	}
 }
 
 // versionProperty is the user property with the version of a key.

@@ -243,12 +243,12 @@ func frontEnd() []Mutant {
 }
 
 func mirrors() []Mutant {
-	const session, backlog = "mqttfront/mirror/session.go", "mqttfront/mirror/backlog.go"
+	const compare, backlog = "mqttfront/mirror/compare.go", "mqttfront/mirror/backlog.go"
 	return []Mutant{
-		one("mirror_keeps_deleted", "a retained message of a key that does not exist stays", "mirrors", session,
-			"|| !exists && len(message.Payload) == 0\n", "|| !exists\n").shownBy("broker restart", "kill -9", "pause"),
-		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", session,
-			"\t\tif s.backlog.missing(t) {\n", "\t\tif false {\n").shownBy("broker restart", "kill -9", "pause"),
+		one("mirror_keeps_deleted", "a retained message of a key that does not exist stays", "mirrors", compare,
+			"\tcase w.value == string(message.Payload) &&", "\tcase w.result == resultCleared || w.value == string(message.Payload) &&").shownBy("broker restart", "kill -9", "pause"),
+		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", compare,
+			"\t\t} else if s.backlog.missing(t) {\n", "\t\t} else if false {\n").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_change_lost", "a change of a key that is just being published is not published", "mirrors", backlog,
 			"\tcase again:\n", "\tcase again && false:\n").shownBy("slow links"),
 	}
