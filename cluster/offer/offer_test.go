@@ -152,3 +152,47 @@ func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 		}
 	}
 }
+
+// withMirrors is withKeys, of a node that has mirrors.
+func withMirrors(keys int64, mirrors ...fsm.Mirror) Offer {
+	offer := withKeys(keys)
+	offer.Settings.Mirrors = mirrors
+	return offer
+}
+
+// What a new version of the log adds comes into force with it, and brings back none of the older settings of the node that adds it.
+func TestMirrorsComeWithTheirVersion(t *testing.T) {
+	all := fsm.Mirror{Keys: "*", Topic: "all/"}
+	for name, before := range map[string]uint32{"from before the shares of clients": 1, "from just before": fsm.VersionMirrors - 1} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{version: before, serving: true}
+			wanted := withMirrors(5, all)
+			wanted.Settings.Limits.WatchesPerClient, wanted.Settings.Limits.DedupPerClient = 10, 20
+			o := New(wanted, f.env())
+			mustOffer(t, o)
+			if len(f.inForce.Mirrors) != 0 {
+				t.Fatal("older members are given mirrors")
+			}
+			f.inForce.Limits.Keys = 7 // by another node
+			f.version = fsm.VersionMirrors
+			mustOffer(t, o)
+			mustOffer(t, o)
+			if len(f.inForce.Mirrors) != 1 || f.inForce.Limits.Keys != 7 || f.inForce.Limits.WatchesPerClient != 10 || len(f.executed) != 2 {
+				t.Errorf("%+v is in force after %d offers", f.inForce, len(f.executed))
+			}
+		})
+	}
+}
+
+// Mirrors that are added, changed and removed on a node that does not lead come into force by way of the leader.
+func TestMirrorsOfANodeThatDoesNotLead(t *testing.T) {
+	f := &fake{version: fsm.Version, serving: true}
+	mustOffer(t, New(withKeys(5), f.env()))
+	f.serving = false
+	for i, mirrors := range [][]fsm.Mirror{{{Keys: "a*", Topic: "a/"}}, {{Keys: "b*", Topic: "a/"}}, nil} {
+		mustOffer(t, New(withMirrors(5, mirrors...), f.env()))
+		if f.passedOn != i+1 {
+			t.Errorf("%d mirrors: %d offers were passed on, want %d", len(mirrors), f.passedOn, i+1)
+		}
+	}
+}

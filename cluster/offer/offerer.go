@@ -77,9 +77,15 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	switch {
 	case configured && (bytes.Equal(last, now) || bytes.Equal(last, wanted.Fingerprint())):
 		return nil // the second is true while an old log is applied again, in which an older version is in force
+	case configured && bytes.Equal(last, wanted.asOf(fsm.VersionMirrors-1).Fingerprint()):
+		// Only mirrors are new on this node, or a version of the log came into force that knows them.
+		inForce.Mirrors = current.Settings.Mirrors
+		if err := o.propose(ctx, &Offer{Settings: inForce, KeepPolicy: true}); err != nil {
+			return err
+		}
 	case configured && bytes.Equal(last, wanted.asOf(fsm.VersionClientShares-1).Fingerprint()):
 		// The settings are as this node offered them, and a newer version of the log came into force: only what that brings is new.
-		if err := o.addShares(ctx, inForce, current.Settings.Limits); err != nil {
+		if err := o.addNew(ctx, inForce, &current.Settings); err != nil {
 			return err
 		}
 	case configured && len(last) != len(now): // this node has never offered
@@ -99,19 +105,26 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	return nil
 }
 
-// errSharesPending says that the leader has not yet proposed what a new version of the log adds to the settings.
-var errSharesPending = errors.New("the leader has not proposed the shares of clients yet")
+// errNewPending says that the leader has not yet proposed what a new version of the log adds to the settings.
+var errNewPending = errors.New("the leader has not proposed the shares of clients and the mirrors yet")
 
-// addShares adds the shares of clients to the settings in force. Only a leader does, whose state is the newest: another node would put older
-// settings into force with them.
-func (o *Offerer) addShares(ctx context.Context, inForce fsm.Settings, wanted fsm.Limits) error {
-	if inForce.Limits.WatchesPerClient != 0 || inForce.Limits.DedupPerClient != 0 {
+// addNew adds the shares of clients, and mirrors if the version in force knows them, to the settings in force. Only a leader does, whose state is the
+// newest: another node would put older settings into force with them.
+func (o *Offerer) addNew(ctx context.Context, inForce fsm.Settings, wanted *fsm.Settings) error {
+	shares := inForce.Limits.WatchesPerClient != 0 || inForce.Limits.DedupPerClient != 0
+	mirrors := len(inForce.Mirrors) > 0 || len(wanted.Mirrors) == 0
+	if shares && mirrors {
 		return nil // a leader has
 	}
 	if !o.env.Serving() {
-		return errSharesPending
+		return errNewPending
 	}
-	inForce.Limits.WatchesPerClient, inForce.Limits.DedupPerClient = wanted.WatchesPerClient, wanted.DedupPerClient
+	if !shares {
+		inForce.Limits.WatchesPerClient, inForce.Limits.DedupPerClient = wanted.Limits.WatchesPerClient, wanted.Limits.DedupPerClient
+	}
+	if !mirrors {
+		inForce.Mirrors = wanted.Mirrors
+	}
 	return o.propose(ctx, &Offer{Settings: inForce, KeepPolicy: true})
 }
 
