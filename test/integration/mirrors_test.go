@@ -86,7 +86,13 @@ func mirrored(t *testing.T, address string, c *client.Client, pattern, topic str
 
 func storeOf(t *testing.T, address string) *client.Client {
 	t.Helper()
-	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{"mqtt://" + address}, Timeout: 20 * time.Second})
+	return impatientStoreOf(t, address, 20*time.Second)
+}
+
+// impatientStoreOf returns a client that waits for an answer for at most a time.
+func impatientStoreOf(t *testing.T, address string, patience time.Duration) *client.Client {
+	t.Helper()
+	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{"mqtt://" + address}, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +112,7 @@ func startChurn(t *testing.T, address string) *churn {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &churn{cancel: cancel}
 	for worker := range 4 {
-		store := storeOf(t, address)
+		store := impatientStoreOf(t, address, 2*time.Second) // what all nodes had when all were killed is not answered
 		c.work.Go(func() {
 			for number := worker; ctx.Err() == nil; number += 7 {
 				key := fmt.Sprintf("load/%d", number%60)
