@@ -161,7 +161,7 @@ func TestMirrorsThatNoMemberCanReadAreRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkSetWithMirrors is a SET with as many mirrors as there may be, none of which matches.
+// BenchmarkSetWithMirrors measures a SET of a key that matches no mirror, with none, one and MaxMirrors of them.
 func BenchmarkSetWithMirrors(b *testing.B) {
 	for _, count := range []int{0, 1, MaxMirrors} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

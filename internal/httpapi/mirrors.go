@@ -19,7 +19,7 @@ type Mirrors struct {
 	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
 	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
 	Blind     bool   `json:"blind"`     // the broker sends no retained messages to a subscription with a wildcard
-	Dropped   bool   `json:"dropped"`   // the broker dropped some of its retained messages then, for want of room
+	Dropped   bool   `json:"dropped"`   // the broker dropped some of its retained messages then, because its queue was full
 	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
 	Refused   int    `json:"refused"`   // topics that the broker refuses
 	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged

@@ -3,7 +3,7 @@
 // Only the leader publishes, by one connection whose client id all nodes share, so that a new leader disconnects an earlier one. When the
 // connection begins, and when mirrors are configured or the state is replaced, the broker's retained messages are compared with the
 // state: a broker may have lost some in a crash, and an earlier leader may have left some unpublished. Until the broker has sent what
-// it retains, only changes are published. Then follows what it did not send, or sent with another value or version. What it sends
+// it retains, only changes and what is out of date are published. Then follows what it did not send, or sent with another value or version. What it sends
 // and no mirror shows is cleared.
 //
 // What is to be published is a set of topics. The value is read from the state at the moment of publishing, so a slow broker gets the

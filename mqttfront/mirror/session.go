@@ -21,7 +21,7 @@ const (
 	window = 64
 	// scanPage is how many keys are looked at while the state is locked.
 	scanPage = 1000
-	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages. One that comes later is compared, too.
+	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages.
 	quiet = time.Second
 	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
 	// Another one is retained: it shows whether the broker sends such messages at all.

@@ -15,24 +15,16 @@ const mirrorTopics = "mirror/"
 // checkMirrors waits until the retained messages are as the state, and says so when that takes too long. No client writes any more.
 func (s *simulation) checkMirrors() {
 	const patience = 10 * time.Second
-	last := ""
-	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(200 * time.Millisecond) {
-		if last = s.unlike(); last == "" {
-			return
-		}
+	if unlike := s.until(patience, 200*time.Millisecond, s.unlike); unlike != "" {
+		s.violation("mirrors", "after %v: %s", patience, unlike)
 	}
-	s.violation("mirrors", "after %v: %s", patience, last)
 }
 
 // unlike says which retained message is not as the state; empty is none. The topics of a mirror that is no more stay as they are.
 func (s *simulation) unlike() string {
-	leader := s.leader()
-	if leader == nil {
-		return "there is no leader"
-	}
-	node := leader.member()
-	if node == nil {
-		return "the leader has just ended"
+	node, missing := s.leadingMember()
+	if missing != "" {
+		return missing
 	}
 	want := make(map[string]string)
 	for after, more := "", true; more; {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
 )
 
 // watchBounds looks every second whether every bound is held, until it is told to stop.
@@ -79,25 +81,40 @@ func (s *simulation) metric(name, label string) (sum float64) {
 // converge waits until all nodes are members that vote, and all replicas are the same.
 func (s *simulation) converge() {
 	const patience = 60 * time.Second
-	last := ""
-	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(500 * time.Millisecond) {
-		if last = s.apart(); last == "" {
-			s.trace.add("OPERATOR", "all replicas are the same")
-			return
+	if apart := s.until(patience, 500*time.Millisecond, s.apart); apart != "" {
+		s.violation("convergence", "after %v: %s", patience, apart)
+		return
+	}
+	s.trace.add("OPERATOR", "all replicas are the same")
+}
+
+// until asks at intervals what is wrong, until nothing is or the patience ends. It returns the last answer; empty is nothing.
+func (s *simulation) until(patience, interval time.Duration, wrong func() string) (last string) {
+	for began := s.trace.now(); s.trace.now()-began < patience; s.sleep(interval) {
+		if last = wrong(); last == "" {
+			return ""
 		}
 	}
-	s.violation("convergence", "after %v: %s", patience, last)
+	return last
+}
+
+// leadingMember returns the member that leads, or why there is none.
+func (s *simulation) leadingMember() (node *cluster.Node, missing string) {
+	leader := s.leader()
+	if leader == nil {
+		return nil, "there is no leader"
+	}
+	if node = leader.member(); node == nil {
+		return nil, "the leader has just ended"
+	}
+	return node, ""
 }
 
 // apart says what still keeps the replicas from being the same; empty is nothing.
 func (s *simulation) apart() string {
-	leader := s.leader()
-	if leader == nil {
-		return "there is no leader"
-	}
-	node := leader.member()
-	if node == nil {
-		return "the leader has just ended"
+	node, missing := s.leadingMember()
+	if missing != "" {
+		return missing
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
