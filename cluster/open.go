@@ -54,7 +54,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
-		Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
+		Behind: n.watch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
 	})
 	n.members = membership.New(membership.Environment{
 		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Peers, Statuses: peers,

@@ -4,19 +4,23 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/cluster/peer"
 	"holdfast/fsm"
 	"holdfast/internal/policy"
 )
 
-// fake is the env of a member. What is executed is in force at once.
+// fake is the env of a member. What is executed is in force at once, on this member.
 type fake struct {
 	remembered []byte
 	inForce    *fsm.Settings
 	version    uint32
 	serving    bool
+	leader     *fake // where offers are passed on to; nil drops them
 	executed   []fsm.Command
 	passedOn   int // offers given to the leader
 }
@@ -31,6 +35,7 @@ func (f *fake) Save(data []byte) error {
 func (f *fake) env() Environment {
 	return Environment{
 		Offered: f, Version: func() uint32 { return f.version }, Serving: func() bool { return f.serving },
+		Behind: func() bool { return false },
 		Settings: func() (fsm.Settings, bool) {
 			if f.inForce == nil {
 				return fsm.Settings{}, false
@@ -49,11 +54,14 @@ func (f *fake) env() Environment {
 			}
 			return fsm.Result{}, nil
 		},
-		CallLeader: func(_ context.Context, method peer.Method, request []byte) ([]byte, error) {
+		CallLeader: func(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
 			if method == peer.MethodOffer && len(request) > 0 {
 				f.passedOn++
 			}
-			return nil, nil
+			if f.leader == nil {
+				return nil, nil
+			}
+			return nil, New(Offer{}, f.leader.env()).Handle(ctx, request)
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -138,15 +146,15 @@ func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	if f.passedOn != 1 {
 		t.Errorf("%d offers are given to the leader", f.passedOn)
 	}
-	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode()); !errors.Is(err, peer.ErrNotLeader) {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); !errors.Is(err, peer.ErrNotLeader) {
 		t.Errorf("at a member that does not lead: %v", err)
 	}
 	f.serving = true
-	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode()); err != nil || f.inForce.Limits.Keys != 5 {
+	if err := New(wanted, f.env()).Handle(t.Context(), wanted.encode(whole)); err != nil || f.inForce.Limits.Keys != 5 {
 		t.Errorf("at the leader: %v, %+v", err, f.inForce)
 	}
 	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
-	for _, request := range [][]byte{other, []byte("x")} {
+	for _, request := range [][]byte{other, []byte("x"), wanted.encode(additions + 1)} {
 		if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
 			t.Errorf("%q is no offer: %v", request, err)
 		}
@@ -195,4 +203,73 @@ func TestMirrorsOfANodeThatDoesNotLead(t *testing.T) {
 			t.Errorf("%d mirrors: %d offers were passed on, want %d", len(mirrors), f.passedOn, i+1)
 		}
 	}
+}
+
+// A member that is catching up has older settings. What it adds to those of the cluster brings none of them back.
+func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
+	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut := withKeys(7)
+	shut.Settings.Policy = compiled
+	for name, test := range map[string]struct {
+		wanted Offer
+		added  func(fsm.Settings) bool
+	}{
+		"mirrors":  {withMirrors(7, fsm.Mirror{Keys: "*", Topic: "all/"}), func(s fsm.Settings) bool { return len(s.Mirrors) == 1 }},
+		"a policy": {shut, func(s fsm.Settings) bool { return s.Policy != nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			offered, older, newest := withKeys(7), withKeys(5).Settings, withKeys(9).Settings
+			leader := &fake{version: fsm.Version, serving: true, inForce: &newest}
+			f := &fake{version: fsm.Version, inForce: &older, leader: leader, remembered: offered.Fingerprint()}
+			mustOffer(t, New(test.wanted, f.env()))
+			if leader.inForce.Limits.Keys != 9 || !test.added(*leader.inForce) {
+				t.Errorf("%+v is in force", leader.inForce)
+			}
+		})
+	}
+}
+
+// A newer version of the log is no reason to offer for a member that never has.
+func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
+	other := withKeys(7).Settings
+	f := &fake{version: fsm.VersionMirrors - 1, serving: true, inForce: &other}
+	o := New(withMirrors(5, fsm.Mirror{Keys: "*", Topic: "all/"}), f.env())
+	mustOffer(t, o)
+	f.version = fsm.VersionMirrors
+	mustOffer(t, o)
+	if len(f.executed) != 0 {
+		t.Errorf("%d offers", len(f.executed))
+	}
+}
+
+// A member offers nothing before it has caught up.
+func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		older := withKeys(5).Settings
+		offered := withKeys(7)
+		f := &fake{version: fsm.Version, inForce: &older, remembered: offered.Fingerprint()}
+		behind := true
+		env := f.env()
+		env.Behind = func() bool { return behind }
+		o := New(withKeys(9), env)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { o.Run(ctx) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if f.passedOn != 0 {
+			t.Errorf("%d offers before it has caught up", f.passedOn)
+		}
+		behind = false
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if f.passedOn != 1 {
+			t.Errorf("%d offers after it has caught up", f.passedOn)
+		}
+		stop()
+		running.Wait()
+	})
 }

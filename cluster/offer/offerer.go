@@ -26,8 +26,10 @@ type Environment struct {
 	Settings func() (inForce fsm.Settings, configured bool)
 	// Version returns the version of the log that is in force.
 	Version func() uint32
-	// Serving reports whether this member leads, and takes commands.
+	// Serving reports whether this member leads, and takes commands. Then its settings are the newest.
 	Serving func() bool
+	// Behind reports whether this member has not yet applied what the leader has, as far as it knows.
+	Behind func() bool
 	// Execute proposes a command and waits for its result.
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
 	// CallLeader calls the leader that this member knows.
@@ -39,6 +41,9 @@ type Environment struct {
 type Offerer struct {
 	env     Environment
 	changed chan struct{} // has room for one
+	// Each has room for one, and is full while its lock is held. The first is taken before the second.
+	offering  chan struct{} // held by Offer
+	composing chan struct{} // held while the settings in force are read, and proposed with changes
 
 	mu      sync.Mutex
 	current Offer
@@ -46,7 +51,9 @@ type Offerer struct {
 
 // New returns an Offerer of a first offer.
 func New(first Offer, env Environment) *Offerer {
-	return &Offerer{env: env, changed: make(chan struct{}, 1), current: first}
+	return &Offerer{
+		env: env, changed: make(chan struct{}, 1), offering: make(chan struct{}, 1), composing: make(chan struct{}, 1), current: first,
+	}
 }
 
 // Set changes what this member wants the settings to be. It is proposed as soon as there is a leader.
@@ -60,44 +67,56 @@ func (o *Offerer) Set(offer Offer) {
 	}
 }
 
+// lock takes a lock, or returns an error when the context ends before.
+func lock(ctx context.Context, held chan struct{}) error {
+	select {
+	case held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Offer proposes what changed of this node's settings, and of its policy, since the node offered them last. If no node ever offered any, it
 // proposes all of them. The node remembers what it offered: so neither a change of leader nor a change of other settings brings back older
 // settings or an older policy. A node without that memory is new, or has lost its disk: it leaves settings that are in force as they are.
 func (o *Offerer) Offer(ctx context.Context) error {
+	if err := lock(ctx, o.offering); err != nil {
+		return err
+	}
+	defer func() { <-o.offering }()
 	o.mu.Lock()
 	wanted := o.current
 	o.mu.Unlock()
 	current := wanted.asOf(o.env.Version())
-	now := current.Fingerprint()
+	now, all := current.Fingerprint(), wanted.Fingerprint()
 	last, err := o.env.Offered.Load()
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
 	inForce, configured := o.env.Settings()
+	lastIs := func(version uint32) bool { return bytes.Equal(last, wanted.asOf(version).Fingerprint()) }
 	switch {
-	case configured && (bytes.Equal(last, now) || bytes.Equal(last, wanted.Fingerprint())):
-		return nil // the second is true while an old log is applied again, in which an older version is in force
-	case configured && bytes.Equal(last, wanted.asOf(fsm.VersionMirrors-1).Fingerprint()):
-		// Only mirrors are new on this node, or a version of the log came into force that knows them.
-		inForce.Mirrors = current.Settings.Mirrors
-		if err := o.propose(ctx, &Offer{Settings: inForce, KeepPolicy: true}); err != nil {
-			return err
-		}
-	case configured && bytes.Equal(last, wanted.asOf(fsm.VersionClientShares-1).Fingerprint()):
-		// The settings are as this node offered them, and a newer version of the log came into force: only what that brings is new.
-		if err := o.addNew(ctx, inForce, &current.Settings); err != nil {
-			return err
-		}
-	case configured && len(last) != len(now): // this node has never offered
-		same := Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}
-		if !bytes.Equal(same.Fingerprint(), now) {
+	case !configured:
+		err = o.propose(ctx, current, whole)
+	case bytes.Equal(last, now), bytes.Equal(last, all):
+		return nil
+	case len(last) != len(now): // this node has never offered
+		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}); !bytes.Equal(same.Fingerprint(), now) {
 			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
 		}
+		now = all // so that a newer version of the log is no reason to offer
+	case lastIs(fsm.VersionMirrors-1), lastIs(fsm.VersionClientShares-1):
+		// Only what newer versions of the log add is new: such a version came into force, or mirrors were added on this node.
+		err = o.propose(ctx, current, additions)
 	default:
-		if err := o.propose(ctx, current.changed(configured, last, now, inForce)); err != nil {
-			return err
+		changed, p := current.changed(last, now)
+		if err = o.propose(ctx, changed, p); err == nil {
+			o.env.Log.Info("settings are in force")
 		}
-		o.env.Log.Info("settings are in force")
+	}
+	if err != nil {
+		return err
 	}
 	if err := o.env.Offered.Save(now); err != nil {
 		return fmt.Errorf("remember the settings offered: %w", err)
@@ -105,39 +124,39 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	return nil
 }
 
-// errNewPending says that the leader has not yet proposed what a new version of the log adds to the settings.
-var errNewPending = errors.New("the leader has not proposed the shares of clients and the mirrors yet")
-
-// addNew adds the shares of clients, and mirrors if the version in force knows them, to the settings in force. Only a leader does, whose state is the
-// newest: another node would put older settings into force with them.
-func (o *Offerer) addNew(ctx context.Context, inForce fsm.Settings, wanted *fsm.Settings) error {
-	shares := inForce.Limits.WatchesPerClient != 0 || inForce.Limits.DedupPerClient != 0
-	mirrors := len(inForce.Mirrors) > 0 || len(wanted.Mirrors) == 0
-	if shares && mirrors {
-		return nil // a leader has
-	}
-	if !o.env.Serving() {
-		return errNewPending
-	}
-	if !shares {
-		inForce.Limits.WatchesPerClient, inForce.Limits.DedupPerClient = wanted.Limits.WatchesPerClient, wanted.Limits.DedupPerClient
-	}
-	if !mirrors {
-		inForce.Mirrors = wanted.Mirrors
-	}
-	return o.propose(ctx, &Offer{Settings: inForce, KeepPolicy: true})
-}
-
-// propose puts settings into the log, here or by way of the leader.
-func (o *Offerer) propose(ctx context.Context, offer *Offer) error {
-	_, err := o.env.Execute(ctx, offer.command())
+// propose puts an offer into the log, here or by way of the leader.
+func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
+	err := o.execute(ctx, offer, p)
 	if errors.Is(err, peer.ErrNotLeader) {
-		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.encode())
+		if p == policyOnly { // for a leader that is older
+			inForce, _ := o.env.Settings()
+			offer = offer.over(inForce, p)
+		}
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.encode(p))
 	}
 	if err != nil {
 		return fmt.Errorf("configure: %w", err)
 	}
 	return nil
+}
+
+// execute proposes an offer over the settings in force. The error wraps peer.ErrNotLeader if this member does not lead.
+func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
+	if err := lock(ctx, o.composing); err != nil {
+		return err
+	}
+	defer func() { <-o.composing }()
+	if !o.env.Serving() {
+		return peer.ErrNotLeader
+	}
+	if inForce, configured := o.env.Settings(); configured {
+		offer = offer.over(inForce, p)
+		if same := (&Offer{Settings: inForce, KeepPolicy: true}); p == additions && bytes.Equal(same.Fingerprint(), offer.Fingerprint()) {
+			return nil
+		}
+	}
+	_, err := o.env.Execute(ctx, offer.command())
+	return err
 }
 
 // Handle proposes another member's offer. The error wraps peer.ErrRefused if the request is none.
@@ -146,14 +165,14 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
-	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure {
+	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || part(entry.Number) > additions {
 		return fmt.Errorf("%w: this is no offer of settings", peer.ErrRefused)
 	}
-	_, err = o.env.Execute(ctx, entry.Commands[0])
-	return err
+	command := entry.Commands[0]
+	return o.execute(ctx, &Offer{Settings: *command.Settings, KeepPolicy: command.KeepPolicy}, part(entry.Number))
 }
 
-// Run offers this node's settings once the state has any or a leader is known, when they change, and when a newer version of the log comes into force.
+// Run offers this node's settings once it has caught up with the leader, when they change, and when a newer version of the log comes into force.
 func (o *Offerer) Run(ctx context.Context) {
 	const retry = 500 * time.Millisecond
 	ticker := time.NewTicker(retry)
@@ -164,8 +183,9 @@ func (o *Offerer) Run(ctx context.Context) {
 		if now := o.env.Version(); now != version {
 			pending, version = true, now
 		}
-		// The leader of a new cluster puts its settings into force before it serves; the others wait for that.
-		if pending && configured {
+		// The leader of a new cluster puts its settings into force before it serves; the others wait for that. A member that is behind may know only an older
+		// version of the log, without settings that are in force.
+		if pending && configured && !o.env.Behind() {
 			offering, cancel := context.WithTimeout(ctx, 10*retry)
 			err := o.Offer(offering)
 			cancel()
