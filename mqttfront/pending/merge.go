@@ -22,6 +22,9 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 			affected[r.ClientKey()] = true
 		}
 	}
+	for _, list := range elsewhere {
+		p.findContradictions(list, open, affected)
+	}
 	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
 	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
@@ -49,6 +52,22 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 		p.renumber()
 	}
 	return added, full
+}
+
+// findContradictions adds the clients of which this node and another one received open requests in different orders.
+func (p *Buffer) findContradictions(list []*Request, open func(*Request) bool, clients map[string]bool) {
+	last := make(map[string]uint64) // by client: the place here of what the other node received last
+	for _, r := range list {
+		here := p.byID[r.Command.ID]
+		if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {
+			continue
+		}
+		key := here.ClientKey()
+		if here.Sequence < last[key] {
+			clients[key] = true
+		}
+		last[key] = max(last[key], here.Sequence)
+	}
 }
 
 // evidence returns the lists from which the send order is derived: this buffer and each peer's, in their order. A request that a node took from another

@@ -14,13 +14,13 @@ import (
 // order of every list. Of the requests whose predecessors in all lists are placed, the one that arrived first goes next. Of a request that several lists hold, the one of
 // the first list is returned.
 //
-// The position of a copy that the client sent again is no evidence of the original order. SendOrder shows which copy is
-// later, to within expiryRounding. dropDelayed ignores copies that are later by more than that. If the lists still contradict
-// each other, one copy at a time is ignored: the one that suspicion.compare ranks highest.
+// The position of a copy that the client sent again is no evidence of the original order. dropResent ignores the copies of which BrokerAfter proves that
+// they are such. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SendOrder shows
+// which copy looks later than the others of its list, to within expiryRounding.
 func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
 	m := newMergeGraph(lists)
-	m.dropDelayed()
+	m.dropResent()
 	for round := 0; ; round++ {
 		ordered, unsorted := m.sort()
 		if len(unsorted) == 0 {
@@ -154,45 +154,49 @@ func (m *mergeGraph) sendDelays(list int) (delays []time.Duration) {
 	return delays
 }
 
-// dropDelayed leaves out the copies that were surely sent later. All that a list holds may look later, because its deadlines were
-// rounded; what was sent again looks later than the rest. So does what comes by a session that lags: but the broker received
-// that before some other node received the original.
-func (m *mergeGraph) dropDelayed() {
+// dropResent leaves out the copies that were sent again: the broker received them after some node had received the original. What comes by a session that
+// lags looks as late, but the broker received it before.
+func (m *mergeGraph) dropResent() {
 	const imprecise = 100 * time.Millisecond // between the times that two nodes give
-	for i, list := range m.lists {
-		delays := m.sendDelays(i)
-		if len(delays) == 0 {
-			continue
-		}
-		for _, n := range list {
-			n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool {
-				return c.list == i && len(n.copies) > 1 && c.sent.Sub(n.sent)-delays[0] > expiryRounding && c.brokerAfter.Sub(n.arrived) > imprecise
-			})
-		}
+	for _, n := range m.order {
+		n.copies = slices.DeleteFunc(n.copies, func(c mergeCopy) bool { return len(n.copies) > 1 && c.brokerAfter.Sub(n.arrived) > imprecise })
 	}
 }
 
-// medianDelays returns for each list by how much what it holds looks later than elsewhere, as a rule.
-func (m *mergeGraph) medianDelays() []time.Duration {
-	medianDelays := make([]time.Duration, len(m.lists))
+// listDelay is by how much later what a list holds looks than elsewhere: at the least, and as a rule.
+type listDelay struct{ least, median time.Duration }
+
+func (m *mergeGraph) listDelays() []listDelay {
+	found := make([]listDelay, len(m.lists))
 	for i := range m.lists {
 		if delays := m.sendDelays(i); len(delays) > 0 {
-			medianDelays[i] = delays[(len(delays)-1)/2]
+			found[i] = listDelay{delays[0], delays[(len(delays)-1)/2]}
 		}
 	}
-	return medianDelays
+	return found
 }
 
 // suspicion is the evidence that a copy was sent later than the original.
 type suspicion struct {
 	inversions int
-	after      time.Duration // by how much later it looks
+	// later says that it looks later by more than the rounding of deadlines, which concerns all that a list holds.
+	later bool
+	after time.Duration // by how much later it looks than what its list holds as a rule
 }
 
 // compare orders copies by whether they contradict another list at all, then by how much later they look, then by how much they contradict.
 func (s suspicion) compare(other suspicion) int {
 	const precision = 100 * time.Millisecond // to which the delays of sessions are known
-	return cmp.Or(cmp.Compare(min(s.inversions, 1), min(other.inversions, 1)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
+	rank := func(s suspicion) (rank int) {
+		if s.inversions > 0 {
+			rank += 2
+		}
+		if s.later {
+			rank++
+		}
+		return rank
+	}
+	return cmp.Or(cmp.Compare(rank(s), rank(other)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
 		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.after, other.after))
 }
 
@@ -202,13 +206,14 @@ func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
 		m.countInversions(among)
 		m.inversionsCounted = true
 	}
-	medianDelays := m.medianDelays()
+	delays := m.listDelays()
 	var worstNode *mergeNode
 	var worst suspicion
 	at := 0
 	for _, n := range among {
 		for i, c := range n.copies {
-			s := suspicion{inversions: c.inversions, after: c.sent.Sub(n.sent) - medianDelays[c.list]}
+			after := c.sent.Sub(n.sent)
+			s := suspicion{inversions: c.inversions, later: after-delays[c.list].least > expiryRounding, after: after - delays[c.list].median}
 			if len(n.copies) > 1 && (worstNode == nil || s.compare(worst) > 0) {
 				worstNode, at, worst = n, i, s
 			}

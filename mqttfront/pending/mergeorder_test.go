@@ -66,3 +66,51 @@ func TestCopyThatWasSentAgainShowsNoOrder(t *testing.T) {
 		t.Errorf("the order is %v", order)
 	}
 }
+
+// A session that was resumed knows of no moment after which the broker received what it brings. What looks much later than the rest of its list is suspected
+// first.
+func TestResentCopyIsSuspectedBeforeAnOriginal(t *testing.T) {
+	const a, b, c, d, long = 1, 2, 3, 4, -time.Hour
+	began := time.Now()
+	restarted := listOf(began, copied{c, 3100 * time.Millisecond, long}, copied{a, 3100 * time.Millisecond, long}, copied{d, 3110 * time.Millisecond, long})
+	other := listOf(began, copied{a, 0, 0}, copied{d, 10 * time.Millisecond, 0}, copied{b, 200 * time.Millisecond, 0}, copied{c, 2500 * time.Millisecond, 0})
+	if order := merged(restarted, other); !slices.Equal(order, []int{a, d, b, c}) {
+		t.Errorf("the order is %v", order)
+	}
+}
+
+// A copy that was certainly sent again is left out although it looks less late than a session that lags.
+func TestResentCopyShowsNoOrderBesideASessionThatLags(t *testing.T) {
+	const pause, lag = 5 * time.Millisecond, 1700 * time.Millisecond
+	began := time.Now()
+	var own []copied
+	for number := 67; number <= 85; number++ {
+		late := time.Duration(number-67) * pause
+		if number >= 69 {
+			late += lag
+		}
+		own = append(own, copied{number, late, 0})
+	}
+	other := []copied{{67, 0, 0}, {68, pause, 0}, {82, 15 * pause, 0}, {83, 16 * pause, 0}, {70, 3 * time.Second, 2 * time.Second}}
+	if order := merged(listOf(began, own...), listOf(began, other...)); !slices.IsSorted(order) || len(order) != len(own) {
+		t.Errorf("the order is %v", order)
+	}
+}
+
+// A list that contradicts this node's puts the requests into another order also where this node lacks none.
+func TestMergeOrdersWhatItHolds(t *testing.T) {
+	const a, c, d = 1, 3, 4
+	began := time.Now()
+	here := NewBuffer(100, 1<<20)
+	for _, r := range listOf(began, copied{c, 3100 * time.Millisecond, -time.Hour}, copied{a, 3100 * time.Millisecond, -time.Hour}, copied{d, 3110 * time.Millisecond, -time.Hour}) {
+		here.Add(r)
+	}
+	here.Merge([][]*Request{listOf(began, copied{a, 0, 0}, copied{d, 10 * time.Millisecond, 0}, copied{c, 2500 * time.Millisecond, 0})}, (*Request).IsOpen)
+	var order []int
+	for r := range here.All() {
+		order = append(order, int(r.Command.ID[1]))
+	}
+	if !slices.Equal(order, []int{a, d, c}) {
+		t.Errorf("the order is %v", order)
+	}
+}

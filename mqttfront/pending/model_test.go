@@ -458,7 +458,7 @@ func (m *modelTest) comparePages(seed uint64) {
 			least = age
 		}
 		page, next := m.buffer.Page(0, least, m.now)
-		got, err := ReadPage(page, m.now)
+		got, err := ReadPage(page, m.now, m.now)
 		if err != nil || next != 0 || len(got) != len(want) {
 			m.Fatalf("seed %d: a page of %d requests, want %d; next %d, %v", seed, len(got), len(want), next, err)
 		}

@@ -121,11 +121,11 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// ReadPage returns the requests of a page that another node wrote, at a moment. What cannot be read is left out and makes an error: a version that
-// knows more wrote it.
-func ReadPage(page []byte, now time.Time) (requests []*Request, faults error) {
+// ReadPage returns the requests of a page that another node wrote between the moments asked and now. What cannot be read is left out and makes an error: a
+// version that knows more wrote it. How long ago something was is counted from now, but from asked for BrokerAfter, which must not be too late.
+func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
-		r, err := readRequest(fields{rest: rest.bytes()}, now)
+		r, err := readRequest(fields{rest: rest.bytes()}, asked, now)
 		if err != nil {
 			faults = errors.Join(faults, err)
 			continue
@@ -135,7 +135,7 @@ func ReadPage(page []byte, now time.Time) (requests []*Request, faults error) {
 	return requests, faults
 }
 
-func readRequest(body fields, now time.Time) (*Request, error) {
+func readRequest(body fields, asked, now time.Time) (*Request, error) {
 	r := &Request{Done: func() {}, FromPeer: true}
 	r.ResponseTopic = string(body.bytes())
 	r.Correlation = body.bytes()
@@ -157,9 +157,8 @@ func readRequest(body fields, now time.Time) (*Request, error) {
 	if len(body.rest) > 0 {
 		r.SendOrder = now.Add(body.milliseconds())
 	}
-	r.BrokerAfter = r.Arrived
 	if len(body.rest) > 0 {
-		r.BrokerAfter = now.Add(-body.milliseconds())
+		r.BrokerAfter = asked.Add(-body.milliseconds())
 	}
 	entry, err := fsm.DecodeEntry(encoded)
 	if err != nil {

@@ -14,8 +14,8 @@ type Request struct {
 	// SendOrder is the message's deadline, or its arrival time if it has no deadline. A value that is greater by
 	// expiryRounding means that the client sent this copy later. Absorb does not change it.
 	SendOrder time.Time
-	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it.
-	// Absorb does not change it.
+	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. Zero if nothing is known, as
+	// of what is redelivered. Absorb does not change it.
 	BrokerAfter time.Time
 	HoldUntil   time.Time // when it is given up unanswered
 	Done        func()    // acknowledges the message to the broker

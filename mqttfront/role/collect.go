@@ -42,9 +42,10 @@ type collection struct {
 func (l *Leader) collect(ctx context.Context, age time.Duration) map[string][]*pending.Request {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
+	asked := time.Now()
 	c := collection{byNode: make(map[string][]*pending.Request)}
 	l.store.CollectHeld(ctx, age, func(node string, page []byte) {
-		requests, err := pending.ReadPage(page, time.Now())
+		requests, err := pending.ReadPage(page, asked, time.Now())
 		if err != nil {
 			l.log.Warn("what another node holds cannot be read", "from", node, "error", err)
 		}

@@ -91,7 +91,7 @@ func TestCopyThatWaitedTooLongIsNotExecuted(t *testing.T) {
 	if f.Applied(refused, s.tags); f.held() != 0 || f.Busy() != 0 || f.writes("c") != 0 {
 		t.Errorf("%d held, %d busy, %d writing after that", f.held(), f.Busy(), f.writes("c"))
 	}
-	requests, err := pending.ReadPage(slices.Concat(held...), time.Now())
+	requests, err := pending.ReadPage(slices.Concat(held...), time.Now(), time.Now())
 	if err != nil || len(requests) != 1 {
 		t.Fatal(requests, err)
 	}

@@ -48,7 +48,7 @@ func pages(f *node) (pages [][]byte) {
 // heldBy returns what a front end holds, as another node reads it.
 func heldBy(t *testing.T, f *node) []*pending.Request {
 	t.Helper()
-	held, err := pending.ReadPage(slices.Concat(pages(f)...), time.Now())
+	held, err := pending.ReadPage(slices.Concat(pages(f)...), time.Now(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestHeldPagesAreCompleteAndBounded(t *testing.T) {
 		if len(page) > 1<<20+200_000 {
 			t.Errorf("a page of %d bytes", len(page))
 		}
-		requests, err := pending.ReadPage(page, time.Now())
+		requests, err := pending.ReadPage(page, time.Now(), time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// probed is how long ago the session had delivered all that the broker had: about a probe interval.
+// probed is how long before a request the broker had received the last probe that came before it.
 const probed = time.Second
 
 // heldOrder returns those of the requests that a front end holds whose correlation data begin with one of the letters.
@@ -151,6 +151,10 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*p
 		from, to, missing = 0, len(sent)-r.IntN(4), len(sent)
 	}
 	lag := time.Duration(r.Int64N(int64(2 * time.Second)))
+	known := time.Duration(0) // a session that was resumed knows little of when the broker received what it brings
+	if r.IntN(4) == 0 {
+		known = time.Minute
+	}
 	seen := make(map[int]*pending.Request)
 	for i, s := range sent[:max(to, from)] {
 		if i < from || i >= missing && i < missing+3 {
@@ -158,7 +162,7 @@ func receive(r *rand.Rand, sent []sending, whole bool, now time.Time) (held []*p
 		}
 		left := (expiry - lag).Truncate(time.Second) + time.Second // as a broker tells it: in whole seconds
 		arrived := now.Add(s.at + lag)
-		q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: arrived.Add(-probed), SendOrder: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
+		q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: now.Add(s.at - probed - known), SendOrder: arrived.Add(left), HoldUntil: arrived.Add(time.Minute), Request: wire.Request{Deadline: arrived.Add(left), ResponseTopic: "clients/c/r"}}
 		q.Correlation = []byte(fmt.Sprintf("%016d", s.number))
 		q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 		q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
@@ -215,7 +219,7 @@ func restarted(r *rand.Rand, now time.Time) (lists [][]*pending.Request, again m
 		lag, seen := time.Duration(r.Int64N(int64(2*pause))), make(map[int]*pending.Request)
 		for _, s := range sent {
 			arrived := now.Add(s.at + lag)
-			q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: arrived.Add(-probed), SendOrder: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
+			q := &pending.Request{Done: func() {}, Arrived: arrived, BrokerAfter: now.Add(s.at - probed), SendOrder: arrived, HoldUntil: arrived.Add(time.Minute), Request: wire.Request{ResponseTopic: "clients/c/r"}}
 			q.Command = fsm.Command{Kind: fsm.KindDel, Key: []byte("k")}
 			q.Command.ID[0], q.Command.ID[1] = 1, byte(s.number)
 			if first := seen[s.number]; first != nil {

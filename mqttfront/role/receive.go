@@ -54,6 +54,9 @@ func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
 	r := &pending.Request{Arrived: arrival.At, SendOrder: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
+	if message.Redelivered { // perhaps from before the session began anew
+		r.BrokerAfter = time.Time{}
+	}
 	origin := c.driver.Origin(message.Publish)
 	ttl, verdict, reason := c.decoder.Decode(message.Publish, arrival.At, origin.QoS, &r.Request)
 	if reason != "" {
