@@ -17,14 +17,15 @@ import (
 // how far the delivery watermark was.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]fsm.RequestID // by the value that was set
-	indexes map[fsm.RequestID]uint64 // of the last entry with the request, executed or refused
-	replied map[string]time.Duration // when the broker had the first reply, by correlation data
-	marks   []watermark              // ascending
-	ended   []ending                 // of processes
+	applied map[string]fsm.RequestID      // by the value that was set
+	entries map[fsm.RequestID][]indexAt // with each request, executed or refused, in their order
+	replied map[string]time.Duration      // when the broker had the first reply, by correlation data
+	marks   []indexAt                   // ascending
+	ended   []ending                      // of processes
 }
 
-type watermark struct {
+// indexAt is an index of the log, and when it was reached.
+type indexAt struct {
 	at    time.Duration
 	index uint64
 }
@@ -59,27 +60,45 @@ func (d *deliveries) apply(outcome *fsm.EntryOutcome, now time.Duration) {
 		return
 	}
 	if len(d.marks) == 0 || d.marks[len(d.marks)-1].index < outcome.Published {
-		d.marks = append(d.marks, watermark{now, outcome.Published})
+		d.marks = append(d.marks, indexAt{now, outcome.Published})
 	}
 	for i := range outcome.Commands {
 		if outcome.Results[i].Code == fsm.CodeNoReply {
 			continue
 		}
-		d.executedOrRefused(&outcome.Commands[i], outcome.Index)
+		d.executedOrRefused(&outcome.Commands[i], indexAt{now, outcome.Index})
 	}
 }
 
-// executedOrRefused notes that a request has an outcome at an index. A leader whose dedup table would forget the outcome too soon has
-// the request refused once more, and answers after that entry: the last index counts.
-func (d *deliveries) executedOrRefused(c *fsm.Command, index uint64) {
-	d.indexes[c.ID] = index
+// executedOrRefused notes that a request has an outcome at an entry. A leader whose dedup table would forget the outcome too soon has
+// the request refused once more, and answers after that entry.
+func (d *deliveries) executedOrRefused(c *fsm.Command, entry indexAt) {
+	d.addEntry(c.ID, entry)
 	for i := range c.Rejected {
-		d.indexes[c.Rejected[i].ID] = index
+		d.addEntry(c.Rejected[i].ID, entry)
 	}
 	d.setBy(c.ID, c)
 	for i := range c.Operations {
 		d.setBy(c.ID, &c.Operations[i])
 	}
+}
+
+// addEntry notes an entry with a request. Each replica applies it.
+func (d *deliveries) addEntry(id fsm.RequestID, entry indexAt) {
+	entries := d.entries[id]
+	if len(entries) == 0 || entries[len(entries)-1].index < entry.index {
+		d.entries[id] = append(entries, entry)
+	}
+}
+
+// lastEntry returns the index of the last entry with a request that was applied until a moment, or 0.
+func (d *deliveries) lastEntry(id fsm.RequestID, until time.Duration) (index uint64) {
+	for _, entry := range d.entries[id] {
+		if entry.at <= until {
+			index = entry.index
+		}
+	}
+	return index
 }
 
 // setBy notes which request a SET belongs to, by its value.
@@ -169,11 +188,11 @@ func (s *simulation) checkDelivered() {
 			continue
 		}
 		id, applied := d.applied[o.Value]
-		index := d.indexes[id]
-		at, passed := d.passed(index)
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
+		index := d.lastEntry(id, to-late)
+		at, passed := d.passed(index)
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
+		if !applied || index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
 			continue
 		}
 		sessions := nodeSessions(o.Copies[0].Receivers)
@@ -190,6 +209,6 @@ func (s *simulation) checkDelivered() {
 // newDeliveries returns an empty record.
 func newDeliveries() deliveries {
 	return deliveries{
-		applied: make(map[string]fsm.RequestID), indexes: make(map[fsm.RequestID]uint64), replied: make(map[string]time.Duration),
+		applied: make(map[string]fsm.RequestID), entries: make(map[fsm.RequestID][]indexAt), replied: make(map[string]time.Duration),
 	}
 }
