@@ -112,6 +112,18 @@ func TestContinuationTokenKeepsItsFormat(t *testing.T) {
 	}
 }
 
+// No token is valid but those that are made, whatever a client sends.
+func FuzzToken(f *testing.F) {
+	sealer := newSealer(7)
+	f.Add(sealer.seal("key"))
+	f.Add("\x01" + strings.Repeat("\x00", tokenMAC+tokenBlock))
+	f.Fuzz(func(t *testing.T, token string) {
+		if after, valid := sealer.open(token); valid && sealer.seal(after) != token {
+			t.Fatalf("%x is taken for the token of %q", token, after)
+		}
+	})
+}
+
 // Members that do not know SCAN say that it is unknown. So do all until every member knows it: a token of one has to be valid at another.
 func TestScanIsUnknownBeforeItsVersion(t *testing.T) {
 	l := newLeaderOf(t, VersionScan-1)

@@ -245,6 +245,7 @@ func FuzzRestore(f *testing.F) {
 	l := everything(f)
 	f.Add(l.snapshot())
 	f.Add(newLeader(f).snapshot())
+	f.Add(everythingOf(f, VersionMirrors).snapshot())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := New()
 		if m.Restore(bytes.NewReader(data)) == nil {
@@ -257,6 +258,8 @@ func FuzzRestore(f *testing.F) {
 func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionValue), appendRecord(nil, newRecord([]byte("k"), []byte("v"), hlc.Clock{Wall: 1}, 5, &hlc.Timestamp{Wall: 2, NodeID: "x"})))
 	settings := DefaultSettings()
+	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
+	settings.Mirrors = []Mirror{{Keys: "line/*", Topic: "mirror/"}}
 	f.Add(byte(sectionSettings), appendSettings(nil, &settings))
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
 	everyKey, _ := glob.Compile("k*")

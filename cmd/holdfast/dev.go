@@ -42,7 +42,7 @@ removed at the end. It is for trying things out: one process is one point of fai
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:1883", "`address` of the broker; port 0 is any free one")
 	flags.IntVar(&o.nodes, "nodes", 3, "number of nodes: 1, 3 or 5")
 	flags.StringVar(&o.data, "data", "", "`folder` for the data, which is kept (default: a temporary one)")
-	flags.StringVar(&o.admin, "admin.listen", "127.0.0.1:0", "`address` of the first node's admin API; port 0 is any free one")
+	flags.StringVar(&o.admin, "admin.listen", settings.Default().Admin.Listen, "`address` of the first node's admin API; port 0 is any free one, and so is the default if it is in use")
 	flags.StringVar(&o.health, "health.listen", "127.0.0.1:0", "`address` of the first node's /livez, /readyz and /metrics")
 	flags.StringVar(&o.policyFile, "policyFile", "", "authorization policy `file`")
 	flags.Var(&o.mirrors, "mirrors", "keys that are published as retained messages, as pattern=topic/")
@@ -59,9 +59,16 @@ func (o *devOptions) run(command *cobra.Command) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	var admin []string
+	switch {
+	case !command.Flags().Changed("admin.listen"):
+		admin = []string{o.admin, "127.0.0.1:0"}
+	case o.admin != "":
+		admin = []string{o.admin}
+	}
 	log, level := newLog(command.ErrOrStderr(), &s)
 	running, err := trial.Start(trial.Config{
-		Listen: o.listen, Nodes: o.nodes, Folder: o.data, Settings: &s, Admin: o.admin, Health: o.health, Version: version, Log: log,
+		Listen: o.listen, Nodes: o.nodes, Folder: o.data, Settings: &s, Admin: admin, Health: o.health, Version: version, Log: log,
 	})
 	if errors.Is(err, trial.ErrConfig) {
 		return &usageError{err}

@@ -36,11 +36,14 @@ func (e *codeError) Error() string { return e.text }
 // exitCode returns the code for an error, and whether nothing is to be printed about it.
 func exitCode(err error) (code int, silent bool) {
 	var own *codeError
+	var answered *client.ServerError
 	switch {
 	case err == nil:
 		return exitDone, false
 	case errors.As(err, &own):
 		return own.code, own.text == ""
+	case errors.As(err, &answered): // before the next case: the store and cobra, whose errors have no type, have the same text for an unknown command
+		return exitServerError, false
 	case isUsage(err), errors.Is(err, settings.ErrInvalid), strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage, false
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
@@ -52,6 +55,17 @@ func exitCode(err error) (code int, silent bool) {
 	default:
 		return exitServerError, false
 	}
+}
+
+// hint returns what to add to the text of an error, or an empty string. The commands of this program are well formed: a store that does not
+// understand one is older, or has an older member.
+func hint(err error) string {
+	for _, older := range []error{client.ErrUnknownCommand, client.ErrSyntax, client.ErrArguments} {
+		if errors.Is(err, older) {
+			return ": the store, or one of its members, is too old for this command or one of its options (Log Version in `holdfast raft status`)"
+		}
+	}
+	return ""
 }
 
 func usagef(format string, arguments ...any) error {

@@ -30,7 +30,7 @@ not valid UTF-8 match none.
 
 Each key is as it was when it was read, while clients go on writing. For a copy of one moment save a snapshot (` + "`holdfast raft snapshot save`" + `).
 FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 keys, with a change of leader in between.`,
-		Example: "  holdfast keys export backup.ndjson\n  holdfast keys export --pattern 'lines/*' | gzip > lines.ndjson.gz",
+		Example: "  holdfast keys export keys.ndjson\n  holdfast keys export --pattern 'lines/*' | gzip > lines.ndjson.gz",
 		Args:    positional(cobra.MaximumNArgs(1)),
 	}
 	a.addAddress(command)

@@ -29,7 +29,7 @@ earlier one again fails if a later one raised the token.
 
 It stops at the first line that fails, and prints the number with which --from goes on. Lines before that number are stored; some after it
 may be, too, and are stored again then.` + "\n" + exitHelp,
-		Example: "  holdfast keys import backup.ndjson --dry-run\n  holdfast keys import backup.ndjson --if-absent\n  zcat lines.ndjson.gz | holdfast keys import",
+		Example: "  holdfast keys import keys.ndjson --dry-run\n  holdfast keys import keys.ndjson --if-absent\n  zcat lines.ndjson.gz | holdfast keys import",
 		Args:    positional(cobra.MaximumNArgs(1)),
 	}
 	i.connection.add(command)

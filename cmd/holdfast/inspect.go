@@ -16,16 +16,16 @@ import (
 )
 
 func newKeys() *cobra.Command {
-	command := group(&cobra.Command{Use: "keys", Short: "Look at the keys in the store", Example: "  holdfast keys list --prefix line-7/"})
+	command := group(&cobra.Command{Use: "keys", Short: "Look at the keys in the store", Example: "  holdfast keys list --prefix lines/7/"})
 	command.AddCommand(newKeysList(), newKeysCount(), newKeysExport(), newKeysImport(),
-		newAdmin("inspect KEY", "Show a key with its value, version, fencing token, time to live and watchers", "holdfast keys inspect line-7/lock", cobra.ExactArgs(1), inspectKey))
+		newAdmin("inspect KEY", "Show a key with its value, version, fencing token, time to live and watchers", "holdfast keys inspect lines/7/recipe", cobra.ExactArgs(1), inspectKey))
 	return command
 }
 
 func newKeysList() *cobra.Command {
 	var prefix string
 	var limit int
-	command := newAdmin("list", "List keys in the order of their bytes", "holdfast keys list --prefix line-7/ --limit 20", cobra.NoArgs,
+	command := newAdmin("list", "List keys in the order of their bytes", "holdfast keys list --prefix lines/7/ --limit 20", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usagef("--limit is %d: must be positive", limit)

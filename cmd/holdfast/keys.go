@@ -183,12 +183,13 @@ func newSet() *cobra.Command {
 		Long: "Stores a value and prints its version. The value comes from the argument, from --file, or, with neither, from the standard\n" +
 			"input.\n" + exitHelp,
 		Example: "  holdfast set lines/7/recipe 'steel, 2mm'\n" +
-			"  holdfast set lines/7/program --file program.nc\n" +
+			"  echo 'G1 X10' | holdfast set lines/7/program --file -\n" +
 			"  holdfast set lines/7/owner plc-a --nx --px 10s        # only if nobody is\n" +
 			"  holdfast set lines/7/owner plc-a --nex --px 10s       # renew, if it is still this one\n" +
 			"  holdfast set lines/7/owner plc-b --nex=plc-a          # only if it is plc-a's, or nobody's\n" +
-			"  holdfast set lines/7/recipe 'steel, 3mm' --if-version 1696374425000:1:StateStore\n" +
-			"  holdfast set lines/7/state running --fence \"$HOLDFAST_FENCING_TOKEN\"",
+			"  version=$(holdfast set lines/7/recipe 'steel, 2mm')\n" +
+			"  holdfast set lines/7/recipe 'steel, 3mm' --if-version \"$version\"\n" +
+			"  holdfast lock lines/7/master -- sh -c 'holdfast set lines/7/state running --fence \"$HOLDFAST_FENCING_TOKEN\"'",
 		Args: positional(cobra.RangeArgs(1, 2)),
 	}
 	c.add(command)
@@ -249,7 +250,9 @@ func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
 func newDel() *cobra.Command {
 	var v ifVersion
 	var command *cobra.Command
-	command = newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n  holdfast del lines/7/recipe --if-version 1696374425000:1:StateStore", cobra.ExactArgs(1),
+	command = newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n"+
+		"  version=$(holdfast set lines/7/draft 'steel, 3mm')\n"+
+		"  holdfast del lines/7/draft --if-version \"$version\"", cobra.ExactArgs(1),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
 			condition, err := v.options(command.Flags())
 			if err != nil {
@@ -262,7 +265,7 @@ func newDel() *cobra.Command {
 }
 
 func newVDel() *cobra.Command {
-	return newRemove("vdel KEY VALUE", "Delete a key if it has a value", "  holdfast vdel lines/7/owner plc-a", cobra.ExactArgs(2),
+	return newRemove("vdel KEY VALUE", "Delete a key if it has a value", "  holdfast vdel lines/7/owner plc-b", cobra.ExactArgs(2),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
 			return store.VDel(ctx, arguments[0], []byte(arguments[1]), options...)
 		})

@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"holdfast/internal/glob"
 )
 
 func newScan() *cobra.Command {
@@ -23,6 +25,9 @@ func newScan() *cobra.Command {
 	}
 	c.add(command)
 	command.RunE = func(command *cobra.Command, arguments []string) (err error) {
+		if err := checkPattern(arguments[0]); err != nil {
+			return err
+		}
 		store, err := c.open(command.Context(), command)
 		if err != nil {
 			return err
@@ -45,6 +50,14 @@ func newScan() *cobra.Command {
 		return nil
 	}
 	return command
+}
+
+// checkPattern returns a usage error that says what is wrong with a pattern: the store would only call that a syntax error.
+func checkPattern(pattern string) error {
+	if _, err := glob.Compile(pattern); err != nil {
+		return usagef("pattern %q: %w", pattern, err)
+	}
+	return nil
 }
 
 // printKey prints a key in a line of its own.

@@ -49,7 +49,7 @@ func newSnapshotSave() *cobra.Command {
 	command.Long = `Saves the leader's state, and reads the file once more before it gets its name: what does not restore is no backup. Into a folder
 it is saved under a name with the time, ` + savedPrefix + "2026-01-31T120000Z" + savedSuffix + `; with --keep only the newest of such names stay. To the
 standard output (-) it is written as it comes: only the exit code 0 says that it is whole.`
-	command.Example += "\n  holdfast raft snapshot save /backup --keep 14"
+	command.Example += "\n  mkdir -p backups && holdfast raft snapshot save backups --keep 14"
 	command.Flags().IntVar(&keep, "keep", 0, "how `many` snapshots to leave in the folder, this one among them; 0 is all")
 	return command
 }

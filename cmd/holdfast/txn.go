@@ -31,9 +31,12 @@ func newTxn() *cobra.Command {
 			"'text' there are no escapes, in \"text\" those of Go, such as \\n and \\x00. A word that begins with # begins a comment. -- ends the flags.\n\n" +
 			"Prints what each command did, and the version that the values got last.\n" + `
 Exit codes: 0 done, also if there was nothing to get or to delete, 1 not applied, 2 usage, 3 error, 4 timeout (the outcome is unknown).`,
-		Example: "  holdfast txn change.txt --fence \"$HOLDFAST_FENCING_TOKEN\"\n" +
-			"  printf 'set lines/7/speed 1200\\nset lines/7/recipe @recipe.json\\ndel lines/7/draft\\n' | holdfast txn\n" +
-			"  echo \"set lines/7/recipe '{\\\"speed\\\": 1200}' --if-version 1696374425000:1:StateStore\" | holdfast txn -o json",
+		Example: "  printf 'set lines/7/speed 1200\\nset lines/7/mode ready\\ndel lines/7/draft\\n' | holdfast txn\n" +
+			"  version=$(holdfast set lines/7/recipe 'steel, 2mm')\n" +
+			"  echo \"set lines/7/recipe 'steel, 3mm' --if-version $version\" | holdfast txn -o json\n" +
+			"  echo '{\"speed\": 1200}' > settings.json\n" +
+			"  echo 'set lines/7/settings @settings.json' > change.txt\n" +
+			"  holdfast lock lines/7/master -- sh -c 'holdfast txn change.txt --fence \"$HOLDFAST_FENCING_TOKEN\"'",
 		Args: positional(cobra.MaximumNArgs(1)),
 	}
 	c.add(command)

@@ -33,6 +33,11 @@ func newWatch() *cobra.Command {
 	c.add(command)
 	command.Flags().BoolVar(&glob, "glob", false, "each KEY is a pattern, and all keys that match are watched")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
+		for _, pattern := range arguments {
+			if err := checkPattern(pattern); glob && err != nil {
+				return err
+			}
+		}
 		store, err := c.open(command.Context(), command)
 		if err != nil {
 			return err

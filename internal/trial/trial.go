@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -37,9 +38,9 @@ type Config struct {
 	Nodes    int    // 1, 3 or 5
 	Folder   string // for the data, kept after Close; empty is a temporary one, which Close removes
 	Settings *settings.Settings
-	Admin    string // listen address of the first node's admin API; empty is none
-	Health   string // the same for its health port
-	Version  string // of the program
+	Admin    []string // listen addresses of the first node's admin API: the first that is free is taken; none is no API
+	Health   string   // listen address of its health port; empty is none
+	Version  string   // of the program
 	Log      *slog.Logger
 }
 
@@ -122,8 +123,12 @@ func (c *Cluster) start() (err error) {
 		return err
 	}
 	first := c.nodes[0]
-	if config.Admin != "" {
-		if c.admin, err = httpapi.Listen(config.Admin, httpapi.Local(c.handlers[0]), nil, config.Log); err != nil {
+	for i, address := range config.Admin {
+		c.admin, err = httpapi.Listen(address, httpapi.Local(c.handlers[0]), nil, config.Log)
+		if err == nil {
+			break
+		}
+		if i == len(config.Admin)-1 || !errors.Is(err, syscall.EADDRINUSE) {
 			return err
 		}
 	}

@@ -1,9 +1,11 @@
 package architecture
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -75,6 +77,36 @@ func pages(t *testing.T, root string) map[string]string {
 }
 
 // Links from one page to another lead somewhere, and `make` commands name targets.
+// Each fuzz target of the product is one that `make fuzz` runs, and the other way round.
+func TestMakeFuzzRunsEachTarget(t *testing.T) {
+	root := filepath.Join("..", "..")
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := strings.Fields(strings.ReplaceAll(regexp.MustCompile(`(?s)\nFUZZ := (.*?[^\\])\n`).FindStringSubmatch(string(makefile))[1], "\\\n", " "))
+	var found []string
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		folder, _ := filepath.Rel(root, filepath.Dir(path))
+		for _, target := range regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`).FindAllStringSubmatch(string(source), -1) {
+			found = append(found, folder+":"+target[1])
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(listed)
+	slices.Sort(found)
+	if !slices.Equal(listed, found) {
+		t.Errorf("make fuzz runs\n%v\nand there are\n%v", listed, found)
+	}
+}
+
 func TestDocumentationLinksAndTargets(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))

@@ -299,6 +299,16 @@ func onBoth(t *testing.T, extra []string, test func(t *testing.T, target *target
 // holdfast runs a client command and returns what it printed and its exit code.
 func holdfast(t testing.TB, address, stdin string, arguments ...string) (string, int) {
 	t.Helper()
+	output, errors, code := holdfastWith(t, address, stdin, arguments...)
+	if errors != "" {
+		t.Logf("holdfast %s: %s", strings.Join(arguments, " "), strings.TrimSpace(errors))
+	}
+	return output, code
+}
+
+// holdfastWith also returns what it printed as errors.
+func holdfastWith(t testing.TB, address, stdin string, arguments ...string) (printed, faults string, code int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	command := exec.CommandContext(ctx, binary, arguments...)
@@ -307,10 +317,7 @@ func holdfast(t testing.TB, address, stdin string, arguments ...string) (string,
 	var errors bytes.Buffer
 	command.Stderr = &errors
 	output, _ := command.Output() // the exit code is what counts
-	if errors.Len() > 0 {
-		t.Logf("holdfast %s: %s", strings.Join(arguments, " "), strings.TrimSpace(errors.String()))
-	}
-	return string(output), command.ProcessState.ExitCode()
+	return string(output), errors.String(), command.ProcessState.ExitCode()
 }
 
 // flip changes one bit in the middle of a file.
