@@ -36,7 +36,8 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 		server: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
-			MaxHeaderBytes: 256 << 10, // of keys of 64 KiB in a query ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+			MaxHeaderBytes: 256 << 10, // of keys of 64 KiB in a query
+			ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context {
 				return context.WithValue(context.Background(), streamsKey{}, streams)
 			},
