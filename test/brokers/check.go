@@ -156,7 +156,7 @@ var (
 
 // conform runs the conformance tests of test/integration against the cluster.
 func (r *result) conform(ctx context.Context, t *tools, i *instance) error {
-	text, err := integration(ctx, t, i, "TestCommandsAreAnsweredByteForByte|TestMalformedRequestsAreRefused|TestInvalidResponseTopics|TestCopiesTakeEffectOnceAndAreAnsweredAlike|TestNotificationsOfEveryKindOfChange|TestExpiryIsNotifiedOnceWithItsVersion|TestMirrorShowsEachKeyAsItIs",
+	text, err := integration(ctx, t, i, "TestCommandsAreAnsweredByteForByte|TestMalformedRequestsAreRefused|TestInvalidResponseTopics|TestCopiesTakeEffectOnceAndAreAnsweredAlike|TestNotificationsOfEveryKindOfChange|TestExpiryIsNotifiedOnceWithItsVersion|TestMirrorShowsEachKeyAsItIs|TestScanGoesOnFromPageToPage|TestPatternWatchNotifiesByteForByte|TestTransactionNotifiesByteForByte",
 		"HOLDFAST_TEST_BROKER="+i.address, "HOLDFAST_TEST_USERNAME="+i.user)
 	passed, failed := tally(text)
 	cases := 0

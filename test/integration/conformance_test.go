@@ -95,7 +95,9 @@ func rows() []row {
 		{name: "SET v", payload: array("SET", "v", "a"), want: "+OK\r\n", ts: "new"},
 		{name: "IFVER of another version", payload: "*5\r\n$3\r\nSET\r\n$1\r\nv\r\n$1\r\nb\r\n$5\r\nIFVER\r\n$14\r\n1:0:StateStore\r\n", want: "-1\r\n", ts: "stored"},
 		{name: "IFVER of another version, sdk", payload: array("SET", "v", "b", "IFVER", "1:0:StateStore"), want: ":-1\r\n", ts: "stored", properties: sdk()},
-		{name: "DEL IFVER of another version", payload: array("DEL", "v", "IFVER", "1:0:StateStore"), want: "-1\r\n", ts: "stored"},
+		{name: "DEL IFVER of another version", payload: "*4\r\n$3\r\nDEL\r\n$1\r\nv\r\n$5\r\nIFVER\r\n$14\r\n1:0:StateStore\r\n", want: "-1\r\n", ts: "stored"},
+		{name: "DEL IFVER of another version, sdk", payload: array("DEL", "v", "IFVER", "1:0:StateStore"), want: ":-1\r\n", ts: "stored", properties: sdk()},
+		{name: "IFVER of another node", payload: array("SET", "v", "b", "IFVER", "{stored}x"), want: "-1\r\n", ts: "stored"},
 		{name: "IFVER", payload: array("SET", "v", "b", "IFVER", "{stored}", "PX", "100000"), want: "+OK\r\n", ts: "new"},
 		{name: "PX before IFVER, with leading zeros", payload: array("SET", "v", "c", "PX", "100000", "IFVER", "00{stored}"), want: "+OK\r\n", ts: "new"},
 		{name: "DEL IFVER", payload: array("DEL", "v", "IFVER", "{stored}"), want: ":1\r\n", ts: "stored"},
@@ -106,6 +108,9 @@ func rows() []row {
 		{name: "IFVER and NX", payload: array("SET", "v", "a", "IFVER", "1:0:StateStore", "NX"), want: errSyntax},
 		{name: "NEX and IFVER", payload: array("SET", "v", "a", "NEX", "x", "IFVER", "1:0:StateStore"), want: errSyntax},
 		{name: "NEX IFVER expects IFVER", payload: array("SET", "v", "a", "NEX", "IFVER"), want: "+OK\r\n", ts: "new"},
+		{name: "IFVER twice", payload: array("SET", "v", "a", "IFVER", "1:0:StateStore", "IFVER", "1:0:StateStore"), want: errSyntax},
+		{name: "DEL IFVER of no version", payload: array("DEL", "v", "IFVER", "1:0"), want: errSyntax},
+		{name: "VDEL IFVER", payload: array("VDEL", "v", "IFVER", "1:0:StateStore"), want: errArguments},
 		{name: "DEL IFVER without", payload: array("DEL", "v", "IFVER"), want: errArguments},
 
 		// §2, §3: what is wrong with a request
@@ -163,6 +168,9 @@ func rows() []row {
 		{name: "VDEL without", payload: array("VDEL", "f", "1"), want: errTokenNeeded},
 		{name: "SET with an older", payload: array("SET", "f", "2"), want: errTokenLower, properties: []string{"__ts", now(), "__ft", "1000:0:StateStore"}},
 		{name: "fencing before the condition", payload: array("SET", "f", "2", "NX"), want: errTokenLower, properties: []string{"__ts", now(), "__ft", "999:9:z"}},
+		{name: "fencing before IFVER", payload: array("SET", "f", "2", "IFVER", "1:0:StateStore"), want: errTokenLower, properties: []string{"__ts", now(), "__ft", "999:9:z"}},
+		{name: "DEL IFVER without the token", payload: array("DEL", "f", "IFVER", "{stored}"), want: errTokenNeeded},
+		{name: "IFVER with the token", payload: array("SET", "f", "1", "IFVER", "{stored}"), want: "+OK\r\n", properties: []string{"__ts", now(), "__ft", "1000:1:StateStore"}, ts: "new"},
 		{name: "not applied raises no token", payload: array("SET", "f", "2", "NX"), want: "-1\r\n", properties: []string{"__ts", now(), "__ft", "2000:0:StateStore"}, ts: "stored"},
 		{name: "SET with the same", payload: array("SET", "f", "2"), want: "+OK\r\n", properties: []string{"__ts", now(), "__ft", "0001000:00001:StateStore"}, ts: "new"},
 		{name: "SET with a newer", payload: array("SET", "f", "3"), want: "+OK\r\n", properties: []string{"__ts", now(), "__ft", "1000:2:A"}, ts: "new"},
@@ -239,9 +247,9 @@ func TestCommandsAreAnsweredByteForByte(t *testing.T) {
 
 // withVersion puts a version in the place of {stored}, and its size in the place of the size of that.
 func withVersion(payload, version string) string {
-	for _, zeros := range []string{"", "00"} {
-		text := zeros + "{stored}"
-		payload = strings.ReplaceAll(payload, fmt.Sprintf("$%d\r\n%s\r\n", len(text), text), fmt.Sprintf("$%d\r\n%s\r\n", len(zeros+version), zeros+version))
+	for _, pattern := range []string{"{stored}", "00{stored}", "{stored}x"} {
+		text := strings.Replace(pattern, "{stored}", version, 1)
+		payload = strings.ReplaceAll(payload, fmt.Sprintf("$%d\r\n%s\r\n", len(pattern), pattern), fmt.Sprintf("$%d\r\n%s\r\n", len(text), text))
 	}
 	return payload
 }

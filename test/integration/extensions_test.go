@@ -19,6 +19,9 @@ func extensionRows() []row {
 		{name: "SCAN, sdk", payload: array("SCAN", "scan/?"), want: "*1\r\n*3\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n$7\r\nscan/é\r\n", ts: "none", properties: sdk()},
 		{name: "SCAN of a class", payload: array("SCAN", "scan/[!b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$7\r\nscan/é\r\n"},
 		{name: "SCAN of a range", payload: array("SCAN", "scan/[a-b]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n"},
+		{name: "SCAN of a list", payload: array("SCAN", "scan/[ab]"), want: "*1\r\n*2\r\n$6\r\nscan/a\r\n$6\r\nscan/b\r\n"},
+		{name: "SCAN of a question mark itself", payload: array("SCAN", "scan/[?]"), want: "*1\r\n*0\r\n"},
+		{name: "SCAN with a star that stands for nothing", payload: array("SCAN", "scan/a*"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n"},
 		{name: "SCAN of the characters themselves", payload: array("SCAN", "*[[][*]]"), want: "*1\r\n*1\r\n$10\r\nscan/b/[*]\r\n"},
 		{name: "SCAN of a literal", payload: array("SCAN", "scan/a"), want: "*1\r\n*1\r\n$6\r\nscan/a\r\n"},
 		{name: "SCAN of what is no UTF-8", payload: array("SCAN", "scan/\xff"), want: "*1\r\n*0\r\n"},
@@ -35,6 +38,8 @@ func extensionRows() []row {
 		{name: "scan in lower case", payload: array("scan", "*"), want: errUnknown},
 
 		// KEYNOTIFY GLOB, without changes
+		{name: "GLOB, sdk", payload: array("KEYNOTIFY", "ws*", "GLOB"), want: "+OK\r\n", properties: sdk()},
+		{name: "GLOB STOP, sdk", payload: array("KEYNOTIFY", "ws*", "GLOB", "STOP"), want: "+OK\r\n", properties: sdk()},
 		{name: "GLOB STOP of nothing", payload: array("KEYNOTIFY", "w*", "GLOB", "STOP"), want: ":0\r\n", ts: "none"},
 		{name: "GLOB", payload: "*3\r\n$9\r\nKEYNOTIFY\r\n$2\r\nw*\r\n$4\r\nGLOB\r\n", want: "+OK\r\n", ts: "none"},
 		{name: "GLOB again", payload: array("KEYNOTIFY", "w*", "GLOB"), want: "+OK\r\n"},

@@ -158,15 +158,16 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 		shows := func(topic, payload, version string) {
 			t.Helper()
 			m := watcher.receive()
-			if got := m.Properties.User.Get("__ts"); m.Topic != topic || string(m.Payload) != payload || got != version {
-				t.Errorf("%s shows %q of version %q; want %s, %q, %q", m.Topic, m.Payload, got, topic, payload, version)
+			if got := m.Properties.User.Get("__ts"); m.Topic != topic || string(m.Payload) != payload || got != version || m.QoS != 1 {
+				t.Errorf("%s shows %q of version %q with QoS %d; want %s, %q, %q", m.Topic, m.Payload, got, m.QoS, topic, payload, version)
 			}
 		}
 		version := set("mirrored/7", "running")
 		shows("mirror/mirrored/7", "running", version)
 		set("other", "x")
-		set("mirrored/+", "x")
-		set("mirrored/\x01", "x")
+		for _, key := range []string{"mirrored/+", "mirrored/#", "mirrored/\x00", "mirrored/\x01", "mirrored/\xff"} {
+			set(key, "x")
+		}
 		version = set("mirrored/\xc3\xa9", "binary \x00\xff")
 		shows("mirror/mirrored/\xc3\xa9", "binary \x00\xff", version)
 		must(t, p.call(request{payload: array("DEL", "mirrored/7")}), ":1\r\n")
@@ -174,6 +175,9 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 		version = set("mirrored/8", "brief", "PX", "2000")
 		shows("mirror/mirrored/8", "brief", version)
 		shows("mirror/mirrored/8", "", "")
+		// A client cannot have its replies published there: such a request is not executed.
+		forger := connect(t, target, "forger", false)
+		forger.publish(request{payload: array("SET", "mirrored/forged", "x"), properties: []string{"__ts", now()}, topic: "mirror/mirrored/7"})
 		must(t, p.call(request{payload: array("TXN", array("SET", "mirrored/9", "txn"), array("DEL", "other")), properties: []string{"__ts", now()}}), "*2\r\n+OK\r\n:1\r\n")
 		if m := watcher.receive(); m.Topic != "mirror/mirrored/9" || string(m.Payload) != "txn" {
 			t.Errorf("%s shows %q", m.Topic, m.Payload)
@@ -392,7 +396,7 @@ func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
 	s.mirror(t, "The broker refuses", 0, "list")
 }
 
-// With the access rules that are shipped, clients cannot publish what mirrors show, nor have replies published there.
+// With the access rules that are shipped, clients cannot publish what mirrors show.
 func TestOnlyNodesPublishMirrors(t *testing.T) {
 	g := startGuarded(t)
 	acl, err := os.ReadFile(deployed + "/acl")

@@ -44,6 +44,20 @@ func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 		must(t, p.receive(), "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n")
 		must(t, p.receive(), "+OK\r\n")
 		must(t, p.receive(), "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n") // it has expired
+		set("line/1/t2", "v")
+		for _, remove := range []string{array("VDEL", "line/1/t2", "v"), array("DEL", "line/é")} {
+			p.publish(request{payload: remove})
+			must(t, p.receive(), "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n")
+			must(t, p.receive(), ":1\r\n")
+		}
+		sdkWatcher := connect(t, target, "sdk", true)
+		must(t, sdkWatcher.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB"), properties: sdk()}), "+OK\r\n")
+		set("line/é", "v")
+		sdkWatcher.receive() // of the SET
+		p.publish(request{payload: array("DEL", "line/é")})
+		must(t, p.receive(), "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n")
+		must(t, p.receive(), ":1\r\n")
+		must(t, sdkWatcher.receive(), "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")
 		must(t, p.call(request{payload: array("KEYNOTIFY", "line/*", "GLOB", "STOP")}), "+OK\r\n")
 		if got := set("line/é", "v"); got != "" {
 			t.Errorf("after STOP: %q", got)

@@ -49,7 +49,20 @@ func scanPage(t *testing.T, p *peer, pattern, token string) (keys []string, next
 	for _, key := range reply.Keys {
 		keys = append(keys, string(key))
 	}
-	return keys, string(reply.Next)
+	next = string(reply.Next)
+	// The same as literal bytes: an array of the keys, and of the token unless this is the last page.
+	bulk := func(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
+	literal := fmt.Sprintf("*%d\r\n*%d\r\n", 1+min(1, len(next)), len(keys))
+	for _, key := range keys {
+		literal += bulk(key)
+	}
+	if next != "" {
+		literal += bulk(next)
+	}
+	if string(m.Payload) != literal {
+		t.Errorf("SCAN %s: %.80q, want %.80q", pattern, m.Payload, literal)
+	}
+	return keys, next
 }
 
 func TestScanGoesOnFromPageToPage(t *testing.T) {
@@ -61,8 +74,13 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 		}
 		setKeys(t, p, keys)
 		pages := scanPages(t, p, "many/*")
-		if len(pages) < 2 || !slices.Equal(slices.Concat(pages...), keys) {
+		if len(pages) != 2 || len(pages[0]) != 1000 || !slices.Equal(slices.Concat(pages...), keys) {
 			t.Errorf("%d pages with %d keys", len(pages), len(slices.Concat(pages...)))
+		}
+		// The pattern of a later page may be another one.
+		_, token := scanPage(t, p, "many/*", "")
+		if rest, _ := scanPage(t, p, "many/*9", token); !slices.Equal(rest, slices.DeleteFunc(slices.Clone(pages[1]), func(key string) bool { return key[len(key)-1] != '9' })) {
+			t.Errorf("another pattern with the token of a page: %q", rest)
 		}
 		for output, line := range map[string]func(string) string{
 			"text": func(key string) string { return key },

@@ -17,11 +17,11 @@ import (
 // how far the delivery watermark was.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]fsm.RequestID      // by the value that was set
+	applied map[string]fsm.RequestID    // by the value that was set
 	entries map[fsm.RequestID][]indexAt // with each request, executed or refused, in their order
-	replied map[string]time.Duration      // when the broker had the first reply, by correlation data
+	replied map[string]time.Duration    // when the broker had the first reply, by correlation data
 	marks   []indexAt                   // ascending
-	ended   []ending                      // of processes
+	ended   []ending                    // of processes
 }
 
 // indexAt is an index of the log, and when it was reached.
