@@ -1,8 +1,8 @@
 package offer
 
 import (
-	"bytes"
 	"crypto/sha256"
+	"slices"
 
 	"holdfast/fsm"
 )
@@ -24,46 +24,40 @@ func (o *Offer) encode(p part) []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(p), Commands: []fsm.Command{o.command()}})
 }
 
-// part says what an offer replaces of the settings in force. Only the leader fills in the rest: its state is the newest. Another member, which may be
-// catching up, would bring back older settings. Members that are older ignore the part and propose the offer as it is.
+// part says what an offer replaces of the settings in force; some may be together. Only the leader fills in the rest: its state is the newest. Another
+// member, which may be catching up, would bring back older settings. Members that are older ignore the part and propose the offer as it is.
 type part uint64
 
 const (
-	whole      part = iota // all settings, and the policy unless the offer keeps it
-	policyOnly             // the policy
-	additions              // what newer versions of the log add: shares of clients if none are in force, and mirrors if the offer has any
+	policyPart   part = 1 << iota // the policy
+	mirrorsPart                   // the mirrors
+	sharesPart                    // the shares of clients, if none are in force
+	settingsPart                  // all other settings
+	allParts          = policyPart | mirrorsPart | sharesPart | settingsPart
+	// whole is all settings, and the policy unless the offer keeps it.
+	whole part = 0
 )
 
-// over returns the offer with the settings in force where the part does not replace them.
+// over returns the offer with the settings in force where the parts do not replace them.
 func (o *Offer) over(inForce fsm.Settings, p part) *Offer {
-	filled := *o
-	switch p {
-	case policyOnly:
-		filled.Settings = inForce
+	if p == whole {
+		return o
+	}
+	filled := Offer{Settings: inForce, KeepPolicy: p&policyPart == 0 || o.KeepPolicy}
+	if p&settingsPart != 0 {
+		filled.Settings = o.Settings
+		filled.Settings.Mirrors, filled.Settings.Policy = inForce.Mirrors, inForce.Policy
+	}
+	if limits := &filled.Settings.Limits; p&sharesPart != 0 && limits.WatchesPerClient == 0 && limits.DedupPerClient == 0 {
+		limits.WatchesPerClient, limits.DedupPerClient = o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient
+	}
+	if p&mirrorsPart != 0 {
+		filled.Settings.Mirrors = o.Settings.Mirrors
+	}
+	if p&policyPart != 0 {
 		filled.Settings.Policy = o.Settings.Policy
-	case additions:
-		limits := &inForce.Limits
-		if limits.WatchesPerClient == 0 && limits.DedupPerClient == 0 {
-			limits.WatchesPerClient, limits.DedupPerClient = o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient
-		}
-		if len(o.Settings.Mirrors) > 0 {
-			inForce.Mirrors = o.Settings.Mirrors
-		}
-		filled = Offer{Settings: inForce, KeepPolicy: true}
 	}
 	return &filled
-}
-
-// Fingerprint returns bytes that are the same for the same offer: one half for the settings, one for the policy.
-func (o *Offer) Fingerprint() []byte {
-	settings, policy := *o, *o
-	settings.Settings.Policy, settings.KeepPolicy = nil, false
-	policy.Settings = fsm.Settings{Policy: o.Settings.Policy}
-	if o.KeepPolicy {
-		policy.Settings.Policy = nil
-	}
-	first, second := sha256.Sum256(settings.encode(whole)), sha256.Sum256(policy.encode(whole))
-	return append(first[:], second[:]...)
 }
 
 // asOf returns the offer without settings that a version of the log does not know.
@@ -72,16 +66,34 @@ func (o Offer) asOf(version uint32) *Offer {
 	return &o
 }
 
-// changed returns the offer to propose, and the part of it that differs from what this node offered last.
-func (o *Offer) changed(last, now []byte) (*Offer, part) {
-	changed := *o
-	const half = sha256.Size
-	switch {
-	case len(last) != len(now):
-	case bytes.Equal(last[half:], now[half:]): // the policy is as it was
-		changed.KeepPolicy = true
-	case bytes.Equal(last[:half], now[:half]): // the settings are
-		return &changed, policyOnly
+// fingerprint has hashes of an offer's parts.
+type fingerprint struct{ settings, policy, mirrors [sha256.Size]byte }
+
+func (o *Offer) fingerprint() (f fingerprint) {
+	settings := *o
+	settings.Settings.Policy, settings.Settings.Mirrors, settings.KeepPolicy = nil, nil, false
+	policy := Offer{Settings: fsm.Settings{Policy: o.Settings.Policy}, KeepPolicy: o.KeepPolicy}
+	if o.KeepPolicy {
+		policy.Settings.Policy = nil
 	}
-	return &changed, whole
+	mirrors := Offer{Settings: fsm.Settings{Mirrors: o.Settings.Mirrors}}
+	f.settings, f.policy, f.mirrors = sha256.Sum256(settings.encode(whole)), sha256.Sum256(policy.encode(whole)), sha256.Sum256(mirrors.encode(whole))
+	return f
+}
+
+func (f *fingerprint) bytes() []byte { return slices.Concat(f.settings[:], f.policy[:], f.mirrors[:]) }
+
+// readFingerprint reads what bytes wrote. Builds that knew no mirrors wrote two hashes. ok is false if it is neither.
+func readFingerprint(data []byte) (f fingerprint, ok bool) {
+	if len(data) == 2*sha256.Size {
+		none := (&Offer{}).fingerprint()
+		data = append(slices.Clone(data), none.mirrors[:]...)
+	}
+	if len(data) != 3*sha256.Size {
+		return f, false
+	}
+	copy(f.settings[:], data)
+	copy(f.policy[:], data[sha256.Size:])
+	copy(f.mirrors[:], data[2*sha256.Size:])
+	return f, true
 }

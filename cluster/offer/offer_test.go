@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +72,12 @@ func withKeys(keys int64) Offer {
 	settings := fsm.DefaultSettings()
 	settings.Limits.Keys = keys
 	return Offer{Settings: settings}
+}
+
+// memoryOf is what a member remembers that has made an offer.
+func memoryOf(offer Offer) []byte {
+	f := offer.fingerprint()
+	return f.bytes()
 }
 
 func mustOffer(t *testing.T, o *Offerer) {
@@ -154,7 +161,7 @@ func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 		t.Errorf("at the leader: %v, %+v", err, f.inForce)
 	}
 	other := fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindAdvance}}})
-	for _, request := range [][]byte{other, []byte("x"), wanted.encode(additions + 1)} {
+	for _, request := range [][]byte{other, []byte("x"), wanted.encode(allParts + 1)} {
 		if err := New(wanted, f.env()).Handle(t.Context(), request); !errors.Is(err, peer.ErrRefused) {
 			t.Errorf("%q is no offer: %v", request, err)
 		}
@@ -223,7 +230,7 @@ func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			offered, older, newest := withKeys(7), withKeys(5).Settings, withKeys(9).Settings
 			leader := &fake{version: fsm.Version, serving: true, inForce: &newest}
-			f := &fake{version: fsm.Version, inForce: &older, leader: leader, remembered: offered.Fingerprint()}
+			f := &fake{version: fsm.Version, inForce: &older, leader: leader, remembered: memoryOf(offered)}
 			mustOffer(t, New(test.wanted, f.env()))
 			if leader.inForce.Limits.Keys != 9 || !test.added(*leader.inForce) {
 				t.Errorf("%+v is in force", leader.inForce)
@@ -250,10 +257,11 @@ func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		older := withKeys(5).Settings
 		offered := withKeys(7)
-		f := &fake{version: fsm.Version, inForce: &older, remembered: offered.Fingerprint()}
-		behind := true
+		f := &fake{version: fsm.Version, inForce: &older, remembered: memoryOf(offered)}
+		var behind atomic.Bool
+		behind.Store(true)
 		env := f.env()
-		env.Behind = func() bool { return behind }
+		env.Behind = behind.Load
 		o := New(withKeys(9), env)
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -263,7 +271,7 @@ func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 		if f.passedOn != 0 {
 			t.Errorf("%d offers before it has caught up", f.passedOn)
 		}
-		behind = false
+		behind.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if f.passedOn != 1 {
@@ -272,4 +280,18 @@ func TestNothingIsOfferedBehindTheLeader(t *testing.T) {
 		stop()
 		running.Wait()
 	})
+}
+
+// A node without mirrors that changes another setting leaves those of the cluster, and so does one that was upgraded and never knew any.
+func TestChangeOfALimitKeepsTheMirrors(t *testing.T) {
+	for name, remembered := range map[string][]byte{"offered before": memoryOf(withKeys(5)), "by a build without mirrors": memoryOf(withKeys(5))[:64]} {
+		t.Run(name, func(t *testing.T) {
+			inForce := withMirrors(5, fsm.Mirror{Keys: "*", Topic: "all/"}).Settings
+			f := &fake{version: fsm.Version, serving: true, inForce: &inForce, remembered: remembered}
+			mustOffer(t, New(withKeys(7), f.env()))
+			if f.inForce.Limits.Keys != 7 || len(f.inForce.Mirrors) != 1 {
+				t.Errorf("%+v is in force", f.inForce)
+			}
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package offer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,51 +87,66 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	o.mu.Lock()
 	wanted := o.current
 	o.mu.Unlock()
-	current := wanted.asOf(o.env.Version())
-	now, all := current.Fingerprint(), wanted.Fingerprint()
-	last, err := o.env.Offered.Load()
+	data, err := o.env.Offered.Load()
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
+	last, offered := readFingerprint(data)
+	current := wanted.asOf(o.env.Version())
+	now, all := current.fingerprint(), wanted.fingerprint()
+	if offered && o.env.Version() < fsm.VersionMirrors {
+		now.mirrors = last.mirrors // they are offered when the version is in force that knows them
+	}
 	inForce, configured := o.env.Settings()
-	lastIs := func(version uint32) bool { return bytes.Equal(last, wanted.asOf(version).Fingerprint()) }
 	switch {
 	case !configured:
 		err = o.propose(ctx, current, whole)
-	case bytes.Equal(last, now), bytes.Equal(last, all):
-		return nil
-	case len(last) != len(now): // this node has never offered
-		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}); !bytes.Equal(same.Fingerprint(), now) {
+	case !offered:
+		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != now {
 			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
 		}
 		now = all // so that a newer version of the log is no reason to offer
-	case lastIs(fsm.VersionMirrors-1), lastIs(fsm.VersionClientShares-1):
-		// Only what newer versions of the log add is new: such a version came into force, or mirrors were added on this node.
-		err = o.propose(ctx, current, additions)
+	case last == now:
+		return nil
 	default:
-		changed, p := current.changed(last, now)
-		if err = o.propose(ctx, changed, p); err == nil {
+		changed := changedParts(&last, &now, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
+		if err = o.propose(ctx, current, changed); err == nil {
 			o.env.Log.Info("settings are in force")
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := o.env.Offered.Save(now); err != nil {
+	if err := o.env.Offered.Save(now.bytes()); err != nil {
 		return fmt.Errorf("remember the settings offered: %w", err)
 	}
 	return nil
+}
+
+// changedParts returns what differs from what this node offered last. all is its whole offer, and withoutShares what it would be without shares of clients.
+func changedParts(last, now, all *fingerprint, withoutShares fingerprint) (changed part) {
+	switch last.settings {
+	case now.settings, all.settings: // the second while an old log is applied again, in which an older version is in force
+	case withoutShares.settings: // only what a newer version of the log adds is new
+		changed |= sharesPart
+	default:
+		changed |= settingsPart
+	}
+	if last.policy != now.policy {
+		changed |= policyPart
+	}
+	if last.mirrors != now.mirrors {
+		changed |= mirrorsPart
+	}
+	return changed
 }
 
 // propose puts an offer into the log, here or by way of the leader.
 func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
 	err := o.execute(ctx, offer, p)
 	if errors.Is(err, peer.ErrNotLeader) {
-		if p == policyOnly { // for a leader that is older
-			inForce, _ := o.env.Settings()
-			offer = offer.over(inForce, p)
-		}
-		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.encode(p))
+		inForce, _ := o.env.Settings() // for a leader that is older
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.over(inForce, p).encode(p))
 	}
 	if err != nil {
 		return fmt.Errorf("configure: %w", err)
@@ -149,9 +163,9 @@ func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 	if !o.env.Serving() {
 		return peer.ErrNotLeader
 	}
-	if inForce, configured := o.env.Settings(); configured {
+	if inForce, configured := o.env.Settings(); configured && p != whole {
 		offer = offer.over(inForce, p)
-		if same := (&Offer{Settings: inForce, KeepPolicy: true}); p == additions && bytes.Equal(same.Fingerprint(), offer.Fingerprint()) {
+		if same := (&Offer{Settings: inForce}).fingerprint(); (&Offer{Settings: offer.Settings}).fingerprint() == same {
 			return nil
 		}
 	}
@@ -165,7 +179,7 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
-	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || part(entry.Number) > additions {
+	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || part(entry.Number)&^allParts != 0 {
 		return fmt.Errorf("%w: this is no offer of settings", peer.ErrRefused)
 	}
 	command := entry.Commands[0]

@@ -64,26 +64,30 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 	if _, err := fmt.Fprintln(command.OutOrStdout(), "\n"+mirrorState(&m)); err != nil || !m.Blind {
 		return err
 	}
-	_, err := fmt.Fprintln(command.OutOrStdout(), "It sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay.")
+	_, err := fmt.Fprintln(command.OutOrStdout(), blindBroker)
 	return err
 }
+
+const blindBroker = "The broker does not send what it retains below some mirror, so that was published again: topics of keys that were deleted while no node led may stay."
 
 // mirrorState says in words how far the broker is in line.
 func mirrorState(m *httpapi.Mirrors) string {
 	lag := (time.Duration(m.Lag) * time.Millisecond).Round(100 * time.Millisecond)
 	switch {
+	case m.Fault != "" && !m.Connected:
+		return fmt.Sprintf("The leader has no connection for mirrors, since %v: %s", lag, m.Fault)
+	case m.Fault != "":
+		return fmt.Sprintf("The leader cannot compare the broker's retained messages with the state, since %v: %s", lag, m.Fault)
 	case m.Refused > 0:
 		return fmt.Sprintf("The broker refuses %d topics: do its access rules let nodes publish there?", m.Refused)
-	case m.Fault != "":
-		return fmt.Sprintf("The leader has no connection for mirrors, since %v: %s", lag, m.Fault)
 	case m.InSync:
 		return "The broker has what the mirrors show."
 	case m.Comparing:
 		return fmt.Sprintf("The leader compares the broker's retained messages with the state, since %v.", lag)
 	case m.Dropped:
 		return "The broker drops retained messages, so it is not known whether all are in line: let it queue as many bytes for a client as it retains below the mirrors."
-	case m.Abandoned > 0:
-		return fmt.Sprintf("%d topics are given up: the broker ends the connection on them. `holdfast mirror resync` tries again.", m.Abandoned)
+	case m.Unretained > 0:
+		return fmt.Sprintf("The broker acknowledges %d retained messages, and does not retain them: has it a bound for their size or number?", m.Unretained)
 	default:
 		return fmt.Sprintf("%d topics are not in line yet; the oldest change is %v old.", m.LagTopics, lag)
 	}
@@ -115,6 +119,9 @@ func (a *administration) resyncMirrors(ctx context.Context) (m httpapi.Mirrors, 
 func (a *administration) printComparison(command *cobra.Command, m httpapi.Mirrors) error {
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), m)
+	}
+	if m.Blind {
+		return a.done(command.OutOrStdout(), blindBroker)
 	}
 	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.", m.Keys, m.Missing, m.Stale)
 }

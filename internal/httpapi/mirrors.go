@@ -12,19 +12,20 @@ import (
 type Mirrors struct {
 	Mirrors []Mirror `json:"mirrors"`
 	// InSync says that the broker has acknowledged what the last comparison found, and all but the changes of the last second.
-	InSync    bool   `json:"inSync"`
-	Connected bool   `json:"connected"`
-	Comparing bool   `json:"comparing"` // the retained messages are being compared with the state, or will be
-	Keys      int    `json:"keys"`      // with a mirror, at the last comparison
-	Missing   int    `json:"missing"`   // retained messages that the broker lacked then
-	Stale     int    `json:"stale"`     // retained messages that were not as in the state then, or of no key
-	Blind     bool   `json:"blind"`     // the broker sends no retained messages to a subscription with a wildcard
-	Dropped   bool   `json:"dropped"`   // the broker dropped some of its retained messages then, because its queue was full
-	LagTopics int    `json:"lagTopics"` // that are not known to be as in the state
-	Refused   int    `json:"refused"`   // topics that the broker refuses
-	Lag       int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
-	Abandoned int    `json:"abandoned"` // topics that are given up, because the broker ends the connection on them
-	Fault     string `json:"fault"`     // why there is no connection
+	InSync    bool `json:"inSync"`
+	Connected bool `json:"connected"`
+	Comparing bool `json:"comparing"` // the retained messages are being compared with the state, or will be
+	Keys      int  `json:"keys"`      // with a mirror, at the last comparison
+	Missing   int  `json:"missing"`   // retained messages that the broker lacked, since the last resync
+	Stale     int  `json:"stale"`     // retained messages that were not as in the state, or of no key, since then
+	Blind     bool `json:"blind"`     // the broker does not send what it retains below some mirror
+	Dropped   bool `json:"dropped"`   // the broker dropped some of its retained messages at the last comparison, because its queue was full
+	// Unretained are topics that the broker has acknowledged, and does not retain.
+	Unretained int    `json:"unretained"`
+	LagTopics  int    `json:"lagTopics"` // that are not known to be as in the state
+	Refused    int    `json:"refused"`   // topics that the broker refuses, or ends the connection on
+	Lag        int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
+	Fault      string `json:"fault"`     // why there is no connection, or no comparison
 }
 
 // Mirror is a setting.
@@ -57,8 +58,8 @@ func (a *admin) mirrorsAsKnown() Mirrors {
 	s := a.Mirrors.Status()
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped, LagTopics: s.Topics, Refused: s.Refused,
-		Lag: s.Lag.Milliseconds(), Abandoned: s.Abandoned, Fault: s.Fault,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped,
+		Unretained: s.Unretained, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(), Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {
 		answer.Mirrors = append(answer.Mirrors, Mirror{one.Keys, one.Topic})

@@ -14,44 +14,51 @@ const (
 	queued               // it waits to be published
 	sending              // it is being published
 	changed              // it is being published, and is to be published again
-	refused              // the broker refused it, or it was given up; it is tried again later
+	refused              // the broker did not take it; it is tried again later
 )
 
-// backlog has the topics that are not known to have a retained message like the state. It belongs to one connection. It is safe for
-// concurrent use.
+// backlog has the topics that are not known to have a retained message like the state. It is empty while there is no connection, but for what it knows of
+// topics that the broker does not take. It is safe for concurrent use.
 type backlog struct {
+	wake chan struct{} // capacity 1: take may return something now
+
 	mu       sync.Mutex
-	more     sync.Cond // something is queued, or may be sent, or the backlog is closed
+	open     bool // there is a connection
 	topics   map[topic]stage
-	queue    []*entry // those that are queued, the oldest first
+	queue    []*entry // those that are queued, the oldest first, but for those of doubted mirrors
 	flight   []*entry // those that are being sent, the oldest first, and some that have been sent
 	inFlight int
-	alone    bool // one is sent at a time
-	closed   bool
+	alone    bool              // the one in flight is of a doubted mirror: nothing else is sent meanwhile
+	doubts   map[string]*doubt // by what the topics of the mirror begin with
+	answered time.Time         // when the latest was sent that the broker has answered
+	refusal  time.Time         // when the broker has refused a topic last
 }
 
-// maxFlight bounds backlog.flight, for a broker that acknowledges the oldest last.
-const maxFlight = 4096
+const (
+	// window is how many topics are in flight at once.
+	window = 64
+	// maxFlight bounds backlog.flight, for a broker that acknowledges the oldest last.
+	maxFlight = 4096
+)
 
 // entry is a topic that is queued or being sent.
 type entry struct {
 	topic topic
 	since time.Time // when it was queued
 	sent  time.Time // when it was taken to be sent
+	alone bool      // nothing else is sent meanwhile
 	done  bool
 }
 
 func newBacklog() *backlog {
-	b := &backlog{topics: make(map[topic]stage)}
-	b.more.L = &b.mu
-	return b
+	return &backlog{wake: make(chan struct{}, 1), topics: make(map[topic]stage), doubts: make(map[string]*doubt)}
 }
 
 // expect notes that the broker should send a retained message like the state.
 func (b *backlog) expect(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.topics[t]; !known {
+	if _, known := b.topics[t]; !known && b.open {
 		b.topics[t.clone()] = unseen
 	}
 }
@@ -60,159 +67,202 @@ func (b *backlog) expect(t topic) {
 func (b *backlog) same(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at, known := b.topics[t]; known && at == unseen {
+	if at, known := b.topics[t]; known && (at == unseen || at == refused) {
 		delete(b.topics, t)
 	}
 }
 
-// missing queues a topic that was expected, if the broker has not sent it, and reports whether it did.
-func (b *backlog) missing(t topic) bool {
+// missing ends the wait for a topic that was expected, and reports whether the broker has not sent it. Then it queues it if publish says so.
+func (b *backlog) missing(t topic, publish bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, known := b.topics[t]
 	if !known || at != unseen {
 		return false
 	}
-	b.pushLocked(t)
+	if delete(b.topics, t); publish {
+		b.pushLocked(t)
+	}
 	return true
 }
 
-// postpone leaves a topic that was expected to retry, if the broker has not sent it: others come first.
-func (b *backlog) postpone(t topic) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if at, known := b.topics[t]; known && at == unseen {
-		b.topics[t] = refused
-	}
-}
-
-// push queues a topic, or has it published again after it was sent. It reports whether the topic was neither queued nor being sent.
+// push queues a topic, or has it published again after it was sent. It reports whether nothing was to be done with the topic before.
 func (b *backlog) push(t topic) (added bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, known := b.topics[t]
 	b.pushLocked(t)
-	return !known || at != queued && at != sending && at != changed
+	return !known || at == unseen
 }
 
 func (b *backlog) pushLocked(t topic) {
+	if !b.open {
+		return
+	}
 	switch at, known := b.topics[t]; {
-	case known && (at == queued || at == changed):
+	case known && (at == queued || at == changed || at == refused):
 	case known && at == sending:
 		b.topics[t] = changed
 	default:
 		t = t.clone()
+		d := b.doubts[t.prefix]
+		if d.refuses(t) {
+			b.topics[t] = refused
+			return
+		}
 		b.topics[t] = queued
 		b.queue = append(b.queue, &entry{topic: t, since: time.Now()})
-		b.more.Signal()
+		signal(b.wake)
 	}
 }
 
-// retry queues the topics that are to be tried again, in their order: two runs of a simulation are the same.
-func (b *backlog) retry() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var again []topic
-	for t, at := range b.topics {
-		if at == refused {
-			again = append(again, t)
-		}
-	}
-	slices.SortFunc(again, topic.compare)
-	for _, t := range again {
-		b.pushLocked(t)
-	}
-}
+// patience is how long a topic of a doubted mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it.
+const patience = time.Second
 
-// next waits for a topic that is to be published, and takes it. It returns nil when the backlog is closed.
-func (b *backlog) next() *entry {
+// take returns a topic that is to be published now, or nil if there is none.
+func (b *backlog) take(now time.Time) *entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for !b.closed && (len(b.queue) == 0 || b.alone && b.inFlight > 0 || len(b.flight) >= maxFlight) {
-		b.more.Wait()
-	}
-	if b.closed {
+	if !b.open || b.alone || b.inFlight >= window || len(b.flight) >= maxFlight {
 		return nil
 	}
-	first := b.queue[0]
-	b.queue[0] = nil
-	b.queue = b.queue[1:]
-	b.topics[first.topic], first.sent = sending, time.Now()
-	b.flight = append(b.flight, first)
+	next := b.nextLocked(now)
+	if next == nil {
+		return nil
+	}
+	b.topics[next.topic], next.sent = sending, now
+	b.flight = append(b.flight, next)
 	b.inFlight++
-	return first
+	b.alone = next.alone
+	return next
 }
 
-// done ends the sending of a topic.
+func (b *backlog) nextLocked(now time.Time) *entry {
+	for {
+		d, due := b.dueLocked(now)
+		if d != nil && (len(b.queue) == 0 || now.Sub(due) > patience) {
+			if b.inFlight > 0 {
+				return nil // until it is answered
+			}
+			if next := b.takeAloneLocked(d, now); next != nil {
+				return next
+			}
+			continue
+		}
+		if len(b.queue) == 0 {
+			return nil
+		}
+		first := b.queue[0]
+		b.queue[0] = nil
+		b.queue = b.queue[1:]
+		if d := b.doubts[first.topic.prefix]; d != nil && !d.trusted {
+			d.queue = append(d.queue, first)
+			continue
+		}
+		return first
+	}
+}
+
+// done ends the sending of a topic. The broker has taken it, or refused it.
 func (b *backlog) done(sent *entry, accepted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Now()
 	sent.done = true
 	for len(b.flight) > 0 && b.flight[0].done {
 		b.flight[0] = nil
 		b.flight = b.flight[1:]
 	}
 	b.inFlight--
-	b.more.Signal()
+	b.alone = false
+	if b.answered.Before(sent.sent) {
+		b.answered = sent.sent
+	}
 	again := b.topics[sent.topic] == changed
 	delete(b.topics, sent.topic)
-	switch {
-	case again:
-		b.pushLocked(sent.topic)
-	case !accepted:
+	if accepted {
+		b.acceptedLocked(sent.topic)
+		if again {
+			b.pushLocked(sent.topic)
+		}
+	} else {
+		b.refusal = now
+		b.faultLocked(sent, now)
 		b.topics[sent.topic] = refused
 	}
+	signal(b.wake)
 }
 
-// setAlone says whether topics are sent one at a time.
-func (b *backlog) setAlone(alone bool) {
+// begin opens the backlog for a connection. prefixes are what the topics of mirrors begin with.
+func (b *backlog) begin(prefixes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.alone = alone
-	b.more.Broadcast()
+	b.open = true
+	b.beginDoubtsLocked(prefixes)
 }
 
-// close ends all calls of next, and returns the topics that were being sent.
-func (b *backlog) close() (inFlight []topic) {
+// end empties the backlog when a connection has ended. failed says that the connection ended by itself: what was in flight may be the reason.
+func (b *backlog) end(failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed = true
-	b.more.Broadcast()
-	for _, e := range b.flight {
-		if !e.done {
-			inFlight = append(inFlight, e.topic)
-		}
+	if failed {
+		b.suspectLocked(time.Now())
 	}
-	return inFlight
+	for _, d := range b.doubts {
+		d.queue = nil
+	}
+	b.open, b.alone, b.inFlight, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
 }
 
-// has reports whether something is to be done with a topic.
-func (b *backlog) has(t topic) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, known := b.topics[t]
-	return known
-}
+// answerTime is how long the broker may leave a topic unanswered while it answers later ones, and unansweredTime while it answers none.
+const (
+	answerTime     = 10 * time.Second
+	unansweredTime = time.Minute
+)
 
-// inFlightFor returns for how long the oldest of those has been sent that are being sent, or 0 if there is none.
-func (b *backlog) inFlightFor() time.Duration {
+// overdue reports whether the broker has left a topic unanswered for too long. If it answers later ones, that topic is the fault.
+func (b *backlog) overdue(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.flight) == 0 {
-		return 0
+		return false
 	}
-	return time.Since(b.flight[0].sent)
+	oldest := b.flight[0]
+	if now.Sub(oldest.sent) > answerTime && b.answered.Sub(oldest.sent) > time.Second {
+		b.faultLocked(oldest, now)
+		return true
+	}
+	return now.Sub(oldest.sent) > unansweredTime
 }
 
-// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that is not sent.
+// isPending reports whether a topic is to be published, or is being published.
+func (b *backlog) isPending(t topic) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, known := b.topics[t]
+	return known && at != unseen
+}
+
+// answeredSince reports whether the broker has answered all that was queued before a moment, of mirrors that are not doubted.
+func (b *backlog) answeredSince(moment time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := func(e *entry) bool { return !e.done && e.since.Before(moment) }
+	return !slices.ContainsFunc(b.flight, before) && (len(b.queue) == 0 || !before(b.queue[0]))
+}
+
+// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that the broker has not answered.
 func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case len(b.flight) > 0:
-		oldest = time.Since(b.flight[0].since)
-	case len(b.queue) > 0:
-		oldest = time.Since(b.queue[0].since)
+	queues := [][]*entry{b.flight, b.queue}
+	for _, d := range b.doubts {
+		queues = append(queues, d.queue)
+	}
+	for _, queue := range queues {
+		if len(queue) > 0 {
+			oldest = max(oldest, time.Since(queue[0].since))
+		}
 	}
 	return len(b.topics), oldest
 }

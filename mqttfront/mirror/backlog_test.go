@@ -36,11 +36,6 @@ func (w *world) receive(t topic, version int) {
 	}
 }
 
-func (w *world) send() {
-	e := w.backlog.next()
-	w.flight = append(w.flight, flight{e, w.state[e.topic]})
-}
-
 // arrive lets the broker take the first message in flight, or refuse it.
 func (w *world) arrive(refused bool) {
 	first := w.flight[0]
@@ -49,6 +44,22 @@ func (w *world) arrive(refused bool) {
 		w.broker[first.entry.topic] = first.version
 	}
 	w.backlog.done(first.entry, !refused)
+}
+
+// sendAll has everything sent and taken, whatever rests.
+func (w *world) sendAll() {
+	for {
+		w.backlog.tryNow()
+		e := w.backlog.take(time.Now())
+		switch {
+		case e != nil:
+			w.flight = append(w.flight, flight{e, w.state[e.topic]})
+		case len(w.flight) > 0:
+			w.arrive(false)
+		default:
+			return
+		}
+	}
 }
 
 // Whatever the order of changes, retained messages, publications and refusals: when nothing is left to do, the broker has what the state has.
@@ -61,7 +72,10 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 			all[i] = topic{"t/", fmt.Sprint(i)}
 			w.state[all[i]], w.broker[all[i]] = r.IntN(3), r.IntN(3)
 		}
-		w.backlog.setAlone(r.IntN(3) == 0)
+		w.backlog.begin([]string{"t/"})
+		if r.IntN(3) == 0 {
+			w.backlog.doubtLocked("t/")
+		}
 		for _, one := range all {
 			if w.state[one] != 0 {
 				w.backlog.expect(one)
@@ -83,8 +97,8 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 					w.receive(one, listed)
 				}
 			case 2:
-				if w.sendable() {
-					w.send()
+				if e := w.backlog.take(time.Now()); e != nil {
+					w.flight = append(w.flight, flight{e, w.state[e.topic]})
 				}
 			default:
 				if len(w.flight) > 0 {
@@ -97,19 +111,10 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 		}
 		for _, one := range all {
 			if w.state[one] != 0 {
-				w.backlog.missing(one)
+				w.backlog.missing(one, true)
 			}
 		}
-		for range 2 {
-			w.backlog.retry()
-			for w.sendable() || len(w.flight) > 0 {
-				if w.sendable() {
-					w.send()
-				} else {
-					w.arrive(false)
-				}
-			}
-		}
+		w.sendAll()
 		for _, one := range all {
 			if w.broker[one] != w.state[one] {
 				t.Fatalf("seed %d: the broker has %d of %s, the state %d", seed, w.broker[one], one, w.state[one])
@@ -121,14 +126,16 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 	}
 }
 
-// sendable reports whether next would return at once.
-func (w *world) sendable() bool {
-	return len(w.backlog.queue) > 0 && (!w.backlog.alone || len(w.flight) == 0)
+// newTestBacklog returns a backlog with a connection, and the mirrors t/ and u/.
+func newTestBacklog() *backlog {
+	b := newBacklog()
+	b.begin([]string{"t/", "u/"})
+	return b
 }
 
 // Memory is bounded by the topics that changed, not by their changes; and what is sent is the newest.
 func TestBacklogHoldsEachTopicOnce(t *testing.T) {
-	b := newBacklog()
+	b := newTestBacklog()
 	for i := range 1000 {
 		b.push(topic{"t/", fmt.Sprint(i % 10)})
 	}
@@ -139,7 +146,7 @@ func TestBacklogHoldsEachTopicOnce(t *testing.T) {
 
 func TestLagIsThatOfTheOldestThatIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBacklog()
+		b := newTestBacklog()
 		want := func(when string, topics int, lag time.Duration) {
 			t.Helper()
 			if got, oldest := b.lag(); got != topics || oldest != lag {
@@ -152,46 +159,15 @@ func TestLagIsThatOfTheOldestThatIsNotSent(t *testing.T) {
 		b.push(topic{"t/", "b"})
 		time.Sleep(time.Second)
 		want("both queued", 2, 2*time.Second)
-		first, second := b.next(), b.next()
+		first, second := b.take(time.Now()), b.take(time.Now())
 		b.done(second, true)
 		want("the older one is being sent", 1, 2*time.Second)
 		b.push(first.topic)
 		b.done(first, true)
 		time.Sleep(time.Second)
 		want("it has changed meanwhile", 1, time.Second)
-		b.done(b.next(), true)
+		b.done(b.take(time.Now()), true)
 		want("all sent", 0, 0)
-	})
-}
-
-// next waits for something to send, for the one in flight if topics are sent alone, and for no longer than the backlog is open.
-func TestNextWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBacklog()
-		b.setAlone(true)
-		got := make(chan *entry, 3)
-		for range 3 {
-			go func() { got <- b.next() }()
-		}
-		synctest.Wait()
-		b.push(topic{"t/", "a"})
-		b.push(topic{"t/", "b"})
-		synctest.Wait()
-		if len(got) != 1 {
-			t.Fatalf("%d are sent at once", len(got))
-		}
-		first := <-got
-		b.done(first, true)
-		synctest.Wait()
-		if second := <-got; first.topic.key != "a" || second.topic.key != "b" {
-			t.Errorf("%v and %v", first.topic, second.topic)
-		}
-		if inFlight := b.close(); len(inFlight) != 1 || inFlight[0].key != "b" {
-			t.Errorf("%v are in flight", inFlight)
-		}
-		if <-got != nil {
-			t.Error("something is sent after the end")
-		}
 	})
 }
 
@@ -216,6 +192,9 @@ func TestTopicsThatBrokersMayRefuseAreNotPublished(t *testing.T) {
 func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 	prefixes := []string{"plant/lines/", "dashboard/"}
 	if got, ok := topicOf("dashboard/a/b", prefixes); !ok || got != (topic{"dashboard/", "a/b"}) {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	if got, ok := topicOf("dashboard/", prefixes); !ok || got != (topic{"dashboard/", ""}) {
 		t.Errorf("%+v, %v", got, ok)
 	}
 	if got, ok := topicOf("plant/x", prefixes); ok {

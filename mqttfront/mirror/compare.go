@@ -2,200 +2,351 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"holdfast/fsm"
 	"holdfast/internal/mqttconn"
+)
+
+const (
+	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages.
+	quiet = time.Second
+	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
+	// Two more are retained: they show whether the broker sends such messages at all, and whether it drops some.
+	markerWait = 5 * time.Second
+	// packetTimeout bounds the wait for the answer to a SUBSCRIBE, which may come behind all retained messages, however long these take. A broker that sends
+	// nothing ends the connection before.
+	packetTimeout = 10 * time.Minute
+	// correctionWait is how long a comparison waits for the broker to acknowledge what it has corrected, before it looks once more.
+	correctionWait = 30 * time.Second
+	// maxPasses is how often at most the broker is asked for its retained messages in one comparison: a broker drops those for which it has no room.
+	maxPasses = 20
+	// maxVerified bounds the corrections that a further pass verifies.
+	maxVerified = 10_000
 )
 
 // comparison is what came of a comparison of the retained messages with the state.
 type comparison struct {
-	keys    int  // with a mirror
-	missing int  // retained messages
-	stale   int  // retained messages that were not as in the state, or of no key
-	blind   bool // the broker does not send what it retains
-	dropped bool // the broker dropped some of what it retains, at each pass
+	keys       int  // with a mirror
+	missing    int  // retained messages
+	stale      int  // retained messages that were not as in the state, or of no key
+	unretained int  // that the broker has acknowledged, and does not retain
+	blind      bool // the broker does not send what it retains
+	dropped    bool // the broker dropped some of what it retains, at each pass
 }
 
 // compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
 func (s *session) compareAll(ctx context.Context) {
-	for {
-		if err := s.compare(ctx); err != nil && ctx.Err() == nil {
-			s.end(err)
-			return
+	for delay := s.config.BackoffMin; ctx.Err() == nil; {
+		err := s.compare(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.failed(err)
+			s.env.Log.Warn("the retained messages of mirrors could not be compared with the state, will retry", "client", s.config.comparingID(), "error", err)
+			s.env.Pause(ctx, delay)
+			delay = min(2*delay, s.config.BackoffMax)
+			continue
 		}
+		delay = s.config.BackoffMin
 		select {
 		case <-ctx.Done():
-			return
 		case <-s.again:
 		}
 	}
 }
 
-// compare has the broker send the retained messages, and queues what they lack. Where the broker drops some, it is asked again: what it has sent, and what is
-// stale, does not come again.
+// compare has the broker send the retained messages, and queues what they lack. If it corrected anything, it looks once more when the broker has
+// acknowledged that. Where the broker drops messages, it looks again for as long as it finds stale ones: each makes room for others.
 func (s *session) compare(ctx context.Context) error {
-	s.begin()
+	s.begun()
 	var all comparison
-	for range maxPasses {
-		found, err := s.pass(ctx)
+	corrected := make(map[topic]string) // version, by topic
+	for number := range maxPasses {
+		began := time.Now()
+		found, err := s.pass(ctx, corrected)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		all.keys, all.blind, all.dropped = found.keys, found.blind, found.dropped
+		all.keys, all.blind, all.dropped, all.unretained = found.keys, found.blind, found.dropped, found.unretained
+		if found.blind { // nothing is known of what is missing
+			all.missing, all.unretained = 0, 0
+			break
+		}
 		all.missing += found.missing
 		all.stale += found.stale
-		if !found.dropped {
+		if found.dropped {
+			s.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
+		}
+		if found.missing+found.stale == 0 || !found.dropped && number > 0 || found.dropped && number > 0 && found.stale == 0 {
 			break
 		}
-		s.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
-		if found.stale == 0 { // it would send the same ones again
-			break
-		}
+		s.awaitCorrections(ctx, began)
 	}
-	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale)
+	if all.dropped {
+		all.unretained = 0 // that is not known
+	}
+	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale, "unretained", all.unretained)
 	if all.blind {
-		s.env.Log.Warn("the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may stay")
+		s.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted while no node led may stay")
 	}
+	s.backlog.forgetInLine()
 	s.compared(all)
 	return nil
 }
 
-// pass is one attempt of compare.
-func (s *session) pass(ctx context.Context) (found comparison, err error) {
-	s.marked.Store(false)
-	s.first.Store(false)
-	s.last.Store(false)
-	s.stale.Store(0)
-	s.scan(func(t topic) { s.backlog.expect(t) })
-	markers := [...]string{s.config.markerTopics() + "first/", s.config.markerTopics() + "last/"}
-	for _, marker := range markers {
-		err := s.ask(func() error {
-			response, err := s.client.Publish(ctx, &paho.Publish{Topic: marker + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}})
-			if response != nil {
-				return nil // also where the broker refuses it: then it counts as one that sends no retained messages
-			}
-			return err
-		})
-		if err != nil {
-			return found, fmt.Errorf("publish a marker: %w", err)
-		}
-	}
-	s.setHealthy()
-	// No Local would hide what earlier leaders published under the same client id. At a higher QoS, brokers bound how many messages may wait.
-	var subscriptions []paho.SubscribeOptions
-	var filters []string
-	for _, prefix := range slices.Concat(markers[:1], s.prefixes, markers[1:]) {
-		subscriptions, filters = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"}), append(filters, prefix+"#")
-	}
-	if err := s.ask(func() error { return mqttconn.Subscribe(ctx, s.client, subscriptions...) }); err != nil {
-		return found, err
-	}
-	// At QoS 0: a broker that drops retained messages may drop a PUBACK as well.
-	if _, err := s.client.Publish(ctx, &paho.Publish{Topic: markers[1] + "marker", Payload: []byte{'1'}}); err != nil {
-		return found, fmt.Errorf("publish a marker: %w", err)
-	}
-	if !s.awaitRetained(ctx) {
-		return found, nil
-	}
-	unsubscribe := func() error { // what the node publishes itself would come back
-		_, err := s.client.Unsubscribe(ctx, &paho.Unsubscribe{Topics: filters})
-		return err
-	}
-	if err := s.ask(unsubscribe); err != nil {
-		return found, fmt.Errorf("unsubscribe: %w", err)
-	}
-	found.keys = s.scan(func(t topic) {
-		if s.wasRefused(t) {
-			s.backlog.postpone(t)
-		} else if s.backlog.missing(t) {
-			found.missing++
-		}
-	})
-	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
-	found.stale, found.blind, found.dropped = int(s.stale.Load()), !s.first.Load(), s.first.Load() && !s.last.Load()
-	return found, nil
-}
-
-// setHealthy notes that the broker has acknowledged something.
-func (s *session) setHealthy() {
-	select {
-	case <-s.healthy:
-	default:
-		close(s.healthy)
-	}
-}
-
-// awaitRetained waits until the broker has probably sent all retained messages, and returns false if the context ends before.
-func (s *session) awaitRetained(ctx context.Context) bool {
-	subscribed := time.Now()
+// awaitCorrections waits until the broker has acknowledged what was queued until now.
+func (s *session) awaitCorrections(ctx context.Context, began time.Time) {
+	moment := time.Now()
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	for {
-		last := s.began.Add(time.Duration(s.lastRetained.Load()))
-		if last.Before(subscribed) {
-			last = subscribed
-		}
-		if time.Since(last) >= quiet && (s.marked.Load() || time.Since(subscribed) >= markerWait) {
-			return true
-		}
+	for ctx.Err() == nil && !s.backlog.answeredSince(moment) && time.Since(began) < correctionWait {
 		select {
 		case <-ctx.Done():
-			return false
 		case <-ticker.C:
 		}
 	}
 }
 
-// scan calls visit for the topic of each key that is shown, in the order of the keys, and returns how many keys have a mirror. The state is locked while
-// visit runs.
-func (s *session) scan(visit func(topic)) (keys int) {
-	for after, more := "", true; more; {
-		s.env.View(func(m *fsm.Machine) {
-			after, more = m.ScanMirrored(after, scanPage, func(key string, shown fsm.Mirrored) {
-				keys++
-				if t := (topic{shown.Topic, key}); s.messageOf(t, &shown).result == resultSet {
-					visit(t)
-				}
-			})
-		})
+// pass is one connection of a comparison.
+type pass struct {
+	s         *session
+	began     time.Time
+	client    *paho.Client
+	corrected map[topic]string // version that an earlier pass has published; guarded by mu
+	ended     chan error       // why the connection ended; only the first is kept
+
+	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
+	marked       atomic.Bool  // the marker that is published behind the subscription has come back
+	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
+
+	mu         sync.Mutex
+	seen       int // retained messages
+	stale      int
+	unretained int
+}
+
+// pass is one attempt of compare. It adds what it corrects to corrected.
+func (s *session) pass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
+	p := &pass{s: s, began: time.Now(), corrected: corrected, ended: make(chan error, 1)}
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return found, err
 	}
-	return keys
+	defer func() {
+		conn.Hurry()
+		_ = p.client.Disconnect(&paho.Disconnect{}) // an error means that the connection is gone already
+		<-p.client.Done()
+		_ = conn.Close()
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { // paho would wait for its timeout
+		select {
+		case <-ctx.Done():
+		case <-p.client.Done():
+			cancel(p.reason())
+		}
+	})
+	defer watching.Wait()
+	defer cancel(nil)
+	s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
+	if found.blind, err = p.subscribe(ctx); err == nil {
+		err = p.awaitRetained(ctx)
+	}
+	if err != nil {
+		return found, err
+	}
+	found.keys, found.missing = p.queueMissing()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found.stale, found.unretained, found.dropped = p.stale, p.unretained, p.first.Load() && !p.last.Load()
+	found.blind = found.blind || !p.first.Load() || p.seen == 0 && p.unretained > 0
+	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
+	s.env.Metrics.corrections.WithLabelValues(reasonStale).Add(float64(found.stale))
+	return found, nil
+}
+
+// queueMissing queues the topics that the broker has not sent. It returns how many keys have a mirror, and how many topics it has queued.
+func (p *pass) queueMissing() (keys, queued int) {
+	keys = p.s.scan(func(t topic, w *wanted) {
+		published := p.wasPublished(t, w.version)
+		switch missing := p.s.backlog.missing(t, !published); {
+		case missing && published:
+			p.count(&p.unretained)
+		case missing:
+			queued++
+			p.correct(t, w.version)
+		}
+	})
+	return keys, queued
+}
+
+func (p *pass) connect(ctx context.Context) (*mqttconn.Conn, error) {
+	s := p.s
+	login, id := s.env.Login, s.config.comparingID()
+	ctx, cancel := context.WithTimeout(ctx, login.Timeout)
+	defer cancel()
+	network, err := login.Dialer.Dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	conn := mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: s.config.MaxPacket, Publish: p.received})
+	p.client = paho.NewClient(paho.ClientConfig{
+		Conn: conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: packetTimeout, OnClientError: p.end,
+		OnServerDisconnect: func(d *paho.Disconnect) { p.end(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+	})
+	password, packet := login.PasswordNow(), uint32(s.config.MaxPacket)
+	connack, err := p.client.Connect(ctx, &paho.Connect{
+		ClientID: id, CleanStart: true, KeepAlive: uint16(login.KeepAlive / time.Second),
+		Username: login.Username, UsernameFlag: login.Username != "", Password: password, PasswordFlag: password != nil,
+		Properties: &paho.ConnectProperties{MaximumPacketSize: &packet},
+	})
+	if err == nil && connack.Properties != nil && !connack.Properties.RetainAvailable {
+		_ = p.client.Disconnect(&paho.Disconnect{}) // the error below counts
+		<-p.client.Done()
+		err = errNoRetained
+	}
+	if err != nil {
+		if connack != nil && connack.ReasonCode != 0 {
+			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+		}
+		return nil, errors.Join(fmt.Errorf("connect as %s: %w", id, err), conn.Close())
+	}
+	return conn, nil
+}
+
+var errNoRetained = errors.New("the broker keeps no retained messages")
+
+func (p *pass) end(err error) {
+	select {
+	case p.ended <- err:
+	default:
+	}
+}
+
+// reason returns why the connection ended.
+func (p *pass) reason() error {
+	select {
+	case err := <-p.ended:
+		return err
+	case <-time.After(step): // paho calls OnClientError and OnServerDisconnect in new goroutines after Done is closed
+		return errors.New("the connection ended")
+	}
+}
+
+// subscribe has the broker send what it retains below the mirrors, between two markers, and then one more marker. It returns whether the broker refuses
+// some of that.
+func (p *pass) subscribe(ctx context.Context) (blind bool, err error) {
+	markers := [...]string{p.s.config.markerTopics() + "first/", p.s.config.markerTopics() + "last/"}
+	for _, marker := range markers {
+		response, err := p.client.Publish(ctx, &paho.Publish{Topic: marker + "marker", QoS: 1, Retain: true, Payload: []byte{'1'}})
+		if response == nil { // a broker that refuses it counts as one that sends no retained messages
+			return false, fmt.Errorf("publish a marker: %w", err)
+		}
+	}
+	// At a higher QoS, brokers bound how many messages may wait.
+	var subscriptions []paho.SubscribeOptions
+	for _, prefix := range slices.Concat(markers[:1], p.s.prefixes, markers[1:]) {
+		subscriptions = append(subscriptions, paho.SubscribeOptions{Topic: prefix + "#"})
+	}
+	suback, err := p.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: subscriptions})
+	if suback == nil {
+		return false, fmt.Errorf("subscribe: %w", err)
+	}
+	for i, granted := range suback.Reasons {
+		if granted >= 0x80 {
+			blind = true
+			p.s.env.Log.Warn("the broker refuses a subscription of mirrors: do its access rules let nodes subscribe there?", "filter", subscriptions[i].Topic, "reason", granted)
+		}
+	}
+	// At QoS 0: a broker that drops retained messages may drop a PUBACK as well.
+	if _, err := p.client.Publish(ctx, &paho.Publish{Topic: markers[1] + "marker", Payload: []byte{'1'}}); err != nil {
+		return false, fmt.Errorf("publish a marker: %w", err)
+	}
+	return blind, nil
+}
+
+// awaitRetained waits until the broker has probably sent all retained messages.
+func (p *pass) awaitRetained(ctx context.Context) error {
+	subscribed := time.Now()
+	ticker := time.NewTicker(step)
+	defer ticker.Stop()
+	for {
+		last := p.began.Add(time.Duration(p.lastRetained.Load()))
+		if last.Before(subscribed) {
+			last = subscribed
+		}
+		if time.Since(last) >= quiet && (p.marked.Load() || time.Since(subscribed) >= markerWait) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
 }
 
 // received compares a message with the state. One that is not retained was just published, by this node as a rule.
-func (s *session) received(message mqttconn.Message) {
-	s.heard()
-	if marker, ok := strings.CutPrefix(message.Topic, s.config.markerTopics()); ok {
+func (p *pass) received(message mqttconn.Message) {
+	if marker, ok := strings.CutPrefix(message.Topic, p.s.config.markerTopics()); ok {
 		switch {
 		case !message.Retain:
-			s.marked.Store(true)
+			p.marked.Store(true)
 		case strings.HasPrefix(marker, "first/"):
-			s.first.Store(true)
+			p.first.Store(true)
 		default:
-			s.last.Store(true)
+			p.last.Store(true)
 		}
 		return
 	}
-	t, ok := topicOf(message.Topic, s.prefixes)
+	t, ok := topicOf(message.Topic, p.s.prefixes)
 	if !ok {
 		return
 	}
 	if message.Retain {
-		s.lastRetained.Store(int64(time.Since(s.began)))
+		p.lastRetained.Store(int64(time.Since(p.began)))
+		p.count(&p.seen)
 	}
-	w, ok := s.lookup(t)
+	w, ok := p.s.lookup(t)
 	switch {
 	case !ok:
 	case w.value == string(message.Payload) && w.version == versionOf(message):
-		s.backlog.same(t)
-	case s.backlog.push(t) && message.Retain:
-		s.stale.Add(1)
-		s.env.Metrics.corrections.WithLabelValues(reasonStale).Inc()
+		p.s.backlog.same(t)
+	case message.Retain && !p.s.backlog.isPending(t) && p.wasPublished(t, w.version):
+		p.s.backlog.same(t) // it is not missing, too
+		p.count(&p.unretained)
+	case p.s.backlog.push(t) && message.Retain:
+		p.correct(t, w.version)
+		p.count(&p.stale)
+	}
+}
+
+func (p *pass) count(number *int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*number++
+}
+
+// wasPublished reports whether a pass has published a version. If it is pending no more, the broker has acknowledged it.
+func (p *pass) wasPublished(t topic, version string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	published, is := p.corrected[t]
+	return is && published == version
+}
+
+// correct notes that a pass publishes a version.
+func (p *pass) correct(t topic, version string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.corrected) < maxVerified {
+		p.corrected[t.clone()] = version
 	}
 }

@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +21,11 @@ type Config struct {
 	BackoffMax time.Duration // between attempts to connect
 }
 
-// clientID returns the client id of the connection for mirrors. It is the same on every node.
+// clientID returns the client id of the connection that publishes mirrors. It is the same on every node.
 func (c *Config) clientID() string { return c.Cluster + "-out-mirror" }
+
+// comparingID returns the client id of the connection of a comparison, which is the same on every node, too.
+func (c *Config) comparingID() string { return c.clientID() + "-check" }
 
 // markerTopics returns what the topics of markers begin with.
 func (c *Config) markerTopics() string { return "holdfast/" + c.Cluster + "/mirror/" }
@@ -50,6 +52,8 @@ type Mirror struct {
 	reading sync.Mutex                   // held while mirrors is read from the state
 	restart chan struct{}                // capacity 1: the state or the mirrors were replaced
 
+	backlog *backlog
+
 	mu        sync.Mutex
 	leading   bool
 	session   *session   // nil while there is no connection
@@ -58,19 +62,16 @@ type Mirror struct {
 	wanted    uint64     // how many times Resync was called
 	begun     uint64     // wanted when the last comparison began
 	last      comparison // that has ended
+	corrected comparison // what was found missing and stale since Resync was called last
 	ended     time.Time  // when that was
-	fault     string     // why there is no connection; empty if there is one, or was no attempt
-	// suspects are the topics that were in flight when a connection ended, with the number of connections that ended while a topic was
-	// in flight alone. They are published first, and one at a time, until the connection has outlived all.
-	suspects  map[topic]int
-	abandoned map[topic]time.Time // topics that are given up, and when
-	refused   map[topic]time.Time // topics that the broker has refused, and when: it may end the connection after that
-	warned    bool                // that it refuses topics
+	fault     string     // why there is no connection, or no comparison; empty if there is one, or was no attempt
+	warned    bool       // that the broker refuses topics
+	unshown   bool       // that keys make no valid topic
 }
 
 // New returns a Mirror.
 func New(config Config, env Environment) *Mirror {
-	m := &Mirror{config: config, env: env, reread: make(chan struct{}, 1), restart: make(chan struct{}, 1)}
+	m := &Mirror{config: config, env: env, reread: make(chan struct{}, 1), restart: make(chan struct{}, 1), backlog: newBacklog()}
 	m.mirrors.Store(new([]fsm.Mirror))
 	return m
 }
@@ -97,8 +98,10 @@ func (m *Mirror) read() (prefixes []string) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
 	var settings fsm.Settings
-	m.env.View(func(machine *fsm.Machine) { settings, _ = machine.Settings() })
-	m.mirrors.Store(&settings.Mirrors)
+	m.env.View(func(machine *fsm.Machine) {
+		settings, _ = machine.Settings()
+		m.mirrors.Store(&settings.Mirrors) // here: Applied compares with it
+	})
 	for _, mirror := range settings.Mirrors {
 		if !slices.Contains(prefixes, mirror.Topic) {
 			prefixes = append(prefixes, mirror.Topic)
@@ -119,19 +122,27 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	if len(outcome.Mirrored) == 0 {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.session == nil {
-		return
-	}
 	for _, changed := range outcome.Mirrored {
 		t := topic{changed.Topic, changed.Key}
-		if !t.isValid() {
-			m.env.Metrics.published.WithLabelValues(resultSkipped).Inc()
-			continue
+		if t.isValid() {
+			m.backlog.push(t)
+		} else {
+			m.notShown(t)
 		}
-		delete(m.abandoned, t)
-		m.session.backlog.push(t)
+	}
+}
+
+// notShown counts a key that makes no valid topic, and logs the first.
+func (m *Mirror) notShown(t topic) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leading {
+		return
+	}
+	m.env.Metrics.published.WithLabelValues(resultSkipped).Inc()
+	if !m.unshown {
+		m.unshown = true
+		m.env.Log.Warn("a key has a mirror and makes no topic that brokers take: it is not shown", "topic", t.String())
 	}
 }
 
@@ -159,9 +170,9 @@ func (m *Mirror) Resync() bool {
 		return false
 	}
 	m.wanted++
-	m.forgetFaultsLocked()
+	m.corrected = comparison{}
+	m.backlog.tryNow()
 	if m.session != nil {
-		m.session.backlog.retry()
 		signal(m.session.again)
 	}
 	return true
@@ -173,21 +184,20 @@ type Status struct {
 	Connected bool
 	Comparing bool // the broker's retained messages are being compared with the state, or will be
 	Keys      int  // with a mirror, at the last comparison
-	Missing   int  // retained messages that the broker lacked then
-	Stale     int  // retained messages that were not as in the state then, or of no key
-	// Blind says that the broker sends no retained messages to a subscription with a wildcard: topics of keys that were deleted while no node led may
-	// stay.
+	Missing   int  // retained messages that the broker lacked, since the last Resync
+	Stale     int  // retained messages that were not as in the state, or of no key, since then
+	// Blind says that the broker does not send what it retains below some mirror: topics of keys that were deleted while no node led may stay.
 	Blind bool
-	// Dropped says that the broker dropped some of its retained messages then, because it has not enough room to queue them for a client: it is not known
-	// whether these are as in the state.
-	Dropped   bool
-	Topics    int           // that are not known to be as in the state
-	Refused   int           // topics that the broker refuses
-	Abandoned int           // topics that are given up, because the broker ends the connection on them
-	Lag       time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
+	// Dropped says that the broker dropped some of its retained messages at the last comparison, because it has not enough room to queue them for a client:
+	// it is not known whether these are as in the state.
+	Dropped    bool
+	Unretained int           // topics that the broker has acknowledged, and does not retain
+	Topics     int           // that are not known to be as in the state
+	Refused    int           // topics that the broker refuses, or ends the connection on
+	Lag        time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
 	// InSync says that the broker has acknowledged what the last comparison found, and all but the latest changes.
 	InSync bool
-	Fault  string // why there is no connection
+	Fault  string // why there is no connection, or no comparison
 }
 
 // recent is how old a change may be that the broker has not acknowledged while a mirror counts as in sync.
@@ -200,18 +210,18 @@ func (m *Mirror) Status() Status {
 	if !m.leading {
 		return Status{}
 	}
+	if len(*m.mirrors.Load()) == 0 {
+		return Status{Leading: true, Connected: true, InSync: true}
+	}
 	s := Status{
-		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted,
-		Keys: m.last.keys, Missing: m.last.missing, Stale: m.last.stale, Blind: m.last.blind, Dropped: m.last.dropped,
-		Refused: len(m.refused), Abandoned: len(m.abandoned), Fault: m.fault,
+		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted, Keys: m.last.keys, Missing: m.corrected.missing,
+		Stale: m.corrected.stale, Blind: m.last.blind, Dropped: m.last.dropped, Unretained: m.last.unretained, Refused: m.backlog.refusedTopics(), Fault: m.fault,
 	}
-	if m.session != nil {
-		s.Topics, s.Lag = m.session.backlog.lag()
-	}
+	s.Topics, s.Lag = m.backlog.lag()
 	if !s.Connected || s.Comparing {
 		s.Lag = max(s.Lag, time.Since(m.since))
 	}
-	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Abandoned == 0 && s.Lag < min(recent, time.Since(m.ended))
+	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 && s.Lag < min(recent, time.Since(m.ended))
 	return s
 }
 
@@ -232,7 +242,7 @@ func (m *Mirror) Run(ctx context.Context) {
 			m.idle(ctx)
 			continue
 		}
-		lived, err := m.connect(ctx, prefixes)
+		lived, err := m.serve(ctx, prefixes)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -261,22 +271,49 @@ func (m *Mirror) idle(ctx context.Context) {
 	}
 }
 
-// connect serves one connection. It returns how long that lived, and nil if it ended to begin anew or with the context.
-func (m *Mirror) connect(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
-	s := &session{
-		config: &m.config, env: &m.env, prefixes: prefixes, backlog: newBacklog(), reason: make(chan error, 1), again: make(chan struct{}, 1), began: time.Now(),
-		healthy: make(chan struct{}), publishable: m.publishable, wasRefused: m.wasRefused, settled: m.settled, begin: m.comparisonBegun, compared: m.compared,
+// connect connects with the client id that all nodes share. Leadership is confirmed before and after: a deposed leader that was paused just before
+// disconnects the leader, and must not publish.
+func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
+	if err := m.env.Confirm(ctx); err != nil {
+		return nil, err
 	}
-	if err := s.connect(ctx); err != nil {
+	publisher, err := m.env.Login.TryPublisher(ctx, m.config.clientID())
+	if err != nil {
+		return nil, err
+	}
+	if err := m.env.Confirm(ctx); err != nil {
+		publisher.Abort()
+		return nil, err
+	}
+	return publisher, nil
+}
+
+// serve serves one connection. It returns how long that lived, and nil if it ended to begin anew or with the context.
+func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Duration, err error) {
+	publisher, err := m.connect(ctx)
+	if err != nil {
 		return 0, err
 	}
+	s := &session{
+		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(), again: make(chan struct{}, 1),
+		begun: m.comparisonBegun, compared: m.compared, failed: m.setFault, refused: m.refused, tooLarge: make(map[topic]string),
+	}
+	began := time.Now()
 	m.attach(s)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- s.serve(serving) }()
+	type result struct {
+		failed bool
+		err    error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		failed, err := s.serve(serving)
+		ended <- result{failed, err}
+	}()
+	var r result
 	select {
-	case err = <-ended:
+	case r = <-ended:
 	case <-m.restart:
 		signal(m.restart) // Run takes it
 		stop()
@@ -284,16 +321,42 @@ func (m *Mirror) connect(ctx context.Context, prefixes []string) (lived time.Dur
 	case <-ctx.Done():
 		<-ended
 	}
-	m.detach(err != nil && !s.refuses.Load())
-	s.close()
-	return time.Since(s.began), err
+	m.detach(r.failed)
+	return time.Since(began), r.err
+}
+
+// attach makes a session the one that changes go to.
+func (m *Mirror) attach(s *session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.session, m.comparing, m.since, m.fault = s, true, time.Now(), ""
+	m.backlog.begin(s.prefixes)
+}
+
+// detach ends the session's part. failed says that the connection ended by itself.
+func (m *Mirror) detach(failed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.backlog.end(failed)
+	m.session, m.since, m.comparing = nil, time.Now(), true
+}
+
+// refused logs the first topic that the broker refuses.
+func (m *Mirror) refused(t topic) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.warned {
+		m.warned = true
+		m.env.Log.Warn("the broker refuses retained messages of mirrors: do its access rules let nodes publish there?", "topic", t.String())
+	}
 }
 
 func (m *Mirror) begin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leading, m.comparing, m.since, m.last, m.fault = true, true, time.Now(), comparison{}, ""
-	m.forgetFaultsLocked()
+	m.leading, m.comparing, m.since, m.last, m.corrected, m.fault = true, true, time.Now(), comparison{}, comparison{}, ""
+	m.warned, m.unshown = false, false
+	m.backlog.reset()
 }
 
 func (m *Mirror) resign() {
@@ -311,10 +374,9 @@ func (m *Mirror) comparisonBegun() {
 func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last, m.comparing, m.ended = found, false, time.Now()
-	inLine := func(t topic, _ time.Time) bool { return m.session == nil || !m.session.backlog.has(t) }
-	maps.DeleteFunc(m.refused, inLine)
-	maps.DeleteFunc(m.abandoned, inLine)
+	m.last, m.comparing, m.ended, m.fault = found, false, time.Now(), ""
+	m.corrected.missing += found.missing
+	m.corrected.stale += found.stale
 }
 
 func (m *Mirror) setFault(err error) {
@@ -332,9 +394,6 @@ func (m *Mirror) report(ctx context.Context) {
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		status := m.Status()
-		if len(*m.mirrors.Load()) == 0 {
-			status = Status{} // there is nothing that could lag
-		}
 		m.env.Metrics.set(status)
 		select {
 		case <-ctx.Done():

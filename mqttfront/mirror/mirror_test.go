@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"log/slog"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,67 +19,18 @@ func newTestMirror() *Mirror {
 		Confirm: func(context.Context) error { return nil }, View: func(f func(*fsm.Machine)) { f(fsm.New()) },
 		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
+	m.mirrors.Store(&[]fsm.Mirror{{Keys: "*", Topic: "t/"}})
 	m.begin()
 	return m
 }
 
 // connected begins a session without a network.
 func (m *Mirror) connected() *session {
-	s := &session{prefixes: []string{"t/"}, backlog: newBacklog(), again: make(chan struct{}, 1)}
+	s := &session{
+		config: &m.config, env: &m.env, prefixes: []string{"t/"}, backlog: m.backlog, maxPacket: math.MaxInt, again: make(chan struct{}, 1), tooLarge: make(map[topic]string),
+	}
 	m.attach(s)
 	return s
-}
-
-// The topic on which the broker ends connections is found among those that were in flight, and given up; the others are shown.
-func TestTopicThatEndsConnectionsIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, bad := newTestMirror(), topic{"t/", "bad"}
-		s := m.connected()
-		for _, key := range []string{"a", "bad", "c"} {
-			s.backlog.push(topic{"t/", key})
-			s.backlog.next()
-		}
-		m.detach(true)
-		shown := make(map[topic]bool)
-		connect := func() {
-			s := m.connected()
-			for len(s.backlog.queue) > 0 {
-				next := s.backlog.next()
-				if next.topic == bad && m.publishable(bad) == "" {
-					break // the broker ends the connection
-				}
-				shown[next.topic] = true
-				m.settled(next.topic, resultSet)
-				s.backlog.done(next, true)
-			}
-			m.detach(true)
-		}
-		for connections := 0; m.publishable(bad) == ""; connections++ {
-			if connections > 2*maxLosses {
-				t.Fatal("it is not given up")
-			}
-			connect()
-		}
-		connect()
-		if len(shown) != 2 || m.publishable(topic{"t/", "a"}) != "" || m.Status().Abandoned != 1 {
-			t.Errorf("%v are shown, %d are given up", shown, m.Status().Abandoned)
-		}
-		time.Sleep(abandonedInterval)
-		if m.publishable(bad) != "" {
-			t.Error("it is given up for longer than that")
-		}
-	})
-}
-
-// A change of its key has a topic tried again that was given up.
-func TestChangeOfAKeyLiftsWhatWasGivenUp(t *testing.T) {
-	m, bad := newTestMirror(), topic{"t/", "bad"}
-	m.abandoned[bad] = time.Now()
-	m.connected()
-	m.Applied(&fsm.EntryOutcome{Mirrored: []fsm.MirroredKey{{Topic: "t/", Key: "bad"}}})
-	if m.publishable(bad) != "" || m.Status().Topics != 1 {
-		t.Errorf("%+v", m.Status())
-	}
 }
 
 // In sync is what was compared and acknowledged, but for the latest changes: nothing that the broker refuses, also while that is tried again.
@@ -99,20 +51,17 @@ func TestInSync(t *testing.T) {
 		m.compared(comparison{keys: 1, missing: 1})
 		time.Sleep(time.Millisecond)
 		want("what is missing is not published", false)
-		s.backlog.done(s.backlog.next(), true)
+		s.backlog.done(s.backlog.take(time.Now()), true)
 		want("published", true)
 		s.backlog.push(topic{"t/", "changed"})
 		want("a change just now", true)
 		time.Sleep(recent)
 		want("a change that takes long", false)
-		next := s.backlog.next()
-		m.settled(next.topic, resultRefused)
-		s.backlog.done(next, false)
-		s.backlog.retry()
+		s.backlog.done(s.backlog.take(time.Now()), false)
+		s.backlog.tryNow()
+		again := s.backlog.take(time.Now())
 		want("refused, and tried again", false)
-		next = s.backlog.next()
-		m.settled(next.topic, resultSet)
-		s.backlog.done(next, true)
+		s.backlog.done(again, true)
 		want("accepted at last", true)
 		m.Resync()
 		want("compared again", false)
@@ -120,6 +69,9 @@ func TestInSync(t *testing.T) {
 		m.compared(comparison{dropped: true})
 		time.Sleep(time.Millisecond)
 		want("some were dropped", false)
+		m.compared(comparison{unretained: 1})
+		time.Sleep(time.Millisecond)
+		want("some are not retained", false)
 		m.detach(true)
 		want("the connection is lost", false)
 	})
@@ -128,6 +80,7 @@ func TestInSync(t *testing.T) {
 // Before any mirror is in force nothing is owned; a topic belongs to the mirror whose topics begin like it.
 func TestOwns(t *testing.T) {
 	m := newTestMirror()
+	m.mirrors.Store(new([]fsm.Mirror))
 	if m.Owns("t/x") {
 		t.Error("a topic is owned without a mirror")
 	}

@@ -35,7 +35,7 @@ func (t topic) isValid() bool {
 // topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.
 func topicOf(name string, prefixes []string) (topic, bool) {
 	for _, prefix := range prefixes {
-		if key, ok := strings.CutPrefix(name, prefix); ok && key != "" {
+		if key, ok := strings.CutPrefix(name, prefix); ok {
 			return topic{prefix, key}, true
 		}
 	}

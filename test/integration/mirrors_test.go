@@ -376,24 +376,46 @@ func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
 
 // What the broker refuses keeps nothing else from being shown, also where the broker ends the connection with each refusal.
 func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
-	rules := filepath.Join(t.TempDir(), "acl")
-	if err := os.WriteFile(rules, []byte("topic readwrite statestore/#\ntopic readwrite clients/#\ntopic readwrite holdfast/#\ntopic readwrite mirror/z/#\ntopic read mirror/#\ntopic readwrite behind/#\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	broker := startMosquitto(t, "user root", "acl_file "+rules)
-	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "*=mirror/")
+	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic readwrite mirror/z/#", "topic read mirror/#"))
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "load/*=private/,*=mirror/")
 	s.waitReady(t)
 	store := storeOf(t, broker.address)
-	for i := range 2 {
-		if _, err := store.Set(t.Context(), fmt.Sprintf("a%d", i), []byte("x")); err != nil {
+	churning := startChurn(t, broker.address) // of a mirror that is refused as a whole
+	for _, key := range []string{"a0", "a1", "z/1", "z/2"} { // of one that is refused in part
+		if _, err := store.Set(t.Context(), key, []byte("x")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := store.Set(t.Context(), "z/1", []byte("x")); err != nil {
+	mirrored(t, broker.address, store, "z/*", "mirror/")
+	s.mirror(t, "The broker refuses", 0, "list")
+	churning.progress(t)
+	if _, err := store.Set(t.Context(), "z/1", []byte("y")); err != nil {
 		t.Fatal(err)
 	}
 	mirrored(t, broker.address, store, "z/*", "mirror/")
-	s.mirror(t, "The broker refuses", 0, "list")
+}
+
+// rulesOf returns a file with the access rules that nodes and clients need, and more.
+func rulesOf(t *testing.T, more ...string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "acl")
+	rules := append([]string{"topic readwrite statestore/#", "topic readwrite clients/#", "topic readwrite holdfast/#", "topic readwrite behind/#"}, more...)
+	if err := os.WriteFile(file, []byte(strings.Join(rules, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Where nodes may publish mirrors and not read them, nothing is said to be missing, and operators are told.
+func TestMirrorThatNodesMayNotRead(t *testing.T) {
+	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic write mirror/#"))
+	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "a/*=mirror/")
+	s.waitReady(t)
+	if _, err := storeOf(t, broker.address).Set(t.Context(), "a/1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	s.mirror(t, "does not send what it retains", 0, "check")
+	s.mirror(t, "does not send what it retains", 0, "list")
 }
 
 // With the access rules that are shipped, clients cannot publish what mirrors show.

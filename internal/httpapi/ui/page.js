@@ -109,12 +109,12 @@ function showMembers(picture) {
 }
 
 function mirrorState(mirrors) {
+  if (mirrors.fault) return `${mirrors.connected ? 'no comparison' : 'no connection'} since ${duration(mirrors.lag)}: ${mirrors.fault}`;
   if (mirrors.refused) return `the broker refuses ${number(mirrors.refused)} topics`;
-  if (mirrors.fault) return `no connection since ${duration(mirrors.lag)}: ${mirrors.fault}`;
   if (mirrors.inSync) return 'the broker has what they show';
   if (mirrors.comparing) return `compared with the broker since ${duration(mirrors.lag)}`;
   if (mirrors.dropped) return 'the broker drops retained messages';
-  if (mirrors.abandoned) return `${number(mirrors.abandoned)} topics are given up`;
+  if (mirrors.unretained) return `the broker does not retain ${number(mirrors.unretained)} topics`;
   return `${number(mirrors.lagTopics)} topics are not in line yet, since ${duration(mirrors.lag)}`;
 }
 

@@ -1,0 +1,72 @@
+package mirror
+
+import (
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/policy"
+)
+
+// stateWith returns a state with mirrors of all keys, and keys with a value.
+func stateWith(t *testing.T, keys ...string) *fsm.Machine {
+	t.Helper()
+	m := fsm.New()
+	settings := fsm.DefaultSettings()
+	settings.Mirrors = []fsm.Mirror{{Keys: "*", Topic: "t/"}}
+	entries := []fsm.Entry{
+		{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: 1, Version: fsm.Version}}},
+		{Term: 1, Number: 1, Wall: 1000, Commands: []fsm.Command{{Kind: fsm.KindConfigure, Settings: &settings}}},
+	}
+	set := fsm.Entry{Term: 1, Number: 2, Wall: 1000}
+	for i, key := range keys {
+		set.Commands = append(set.Commands, fsm.Command{
+			Kind: fsm.KindSet, ID: fsm.RequestID{byte(i + 1)}, Key: []byte(key), Value: []byte("v"), Timestamp: hlc.Timestamp{Wall: 1000, NodeID: "c"},
+			Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
+		})
+	}
+	for i, entry := range append(entries, set) {
+		if _, err := m.Apply(uint64(i+1), 1, fsm.AppendEntry(nil, &entry)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// A broker that acknowledges a topic and does not retain it is found out by the second look; it is not published again and again.
+func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
+	state := stateWith(t, "absent", "old", "good", "hot")
+	m := newTestMirror()
+	m.env.View = func(f func(*fsm.Machine)) { f(state) }
+	s := m.connected()
+	corrected := make(map[topic]string)
+	look := func() *pass {
+		p := &pass{s: s, began: time.Now(), corrected: corrected}
+		s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
+		message := mqttconn.Message{Publish: &paho.Publish{Topic: "t/old", Retain: true, Payload: []byte("of yesterday")}}
+		p.received(message)
+		w, _ := s.lookup(topic{"t/", "good"})
+		message.Publish = &paho.Publish{Topic: "t/good", Retain: true, Payload: []byte(w.value), Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: w.version}}}}
+		p.received(message)
+		_, missing := p.queueMissing()
+		t.Logf("%d missing, %d stale, %d unretained", missing, p.stale, p.unretained)
+		return p
+	}
+	if p := look(); p.stale != 1 || p.unretained != 0 || len(corrected) != 3 {
+		t.Errorf("at first %d are stale, %d unretained, %d corrected", p.stale, p.unretained, len(corrected))
+	}
+	for e := s.backlog.take(time.Now()); e != nil; e = s.backlog.take(time.Now()) {
+		s.backlog.done(e, true)
+	}
+	corrected[topic{"t/", "hot"}] = "1:0:StateStore" // it has changed since
+	if p := look(); p.stale != 0 || p.unretained != 2 {
+		t.Errorf("at the second look %d are stale, %d unretained", p.stale, p.unretained)
+	}
+	if e := s.backlog.take(time.Now()); e == nil || e.topic.key != "hot" || s.backlog.take(time.Now()) != nil {
+		t.Errorf("%+v is published again", e)
+	}
+}

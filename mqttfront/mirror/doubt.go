@@ -1,0 +1,255 @@
+package mirror
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A mirror is doubted when the broker has refused one of its topics, or has ended the connection while some were in flight. Its topics are sent one at a time
+// then, and behind those of other mirrors: so the next end of the connection shows which topic it is about. The mirror is trusted again when the broker
+// has taken some in a row.
+
+const (
+	// proof is how many topics of a doubted mirror the broker must take in a row for the mirror to be trusted again.
+	proof = 20
+	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the oldest is forgotten until the next comparison.
+	maxRefused = 4096
+	// After a fault, the topics of a doubted mirror rest. Each fault without a proof between doubles that.
+	minRest = 2 * time.Second
+	maxRest = 5 * time.Minute
+	// minRetry is how long a refused topic rests at first.
+	minRetry = 5 * time.Second
+)
+
+// doubt is what is known of a mirror that is or was doubted. Its backlog's lock guards it.
+type doubt struct {
+	trusted   bool // again: only some topics are refused
+	queue     []*entry
+	suspects  []topic // that were in flight when a connection ended
+	accepted  int     // in a row
+	needed    int     // to be trusted again
+	rest      time.Duration
+	restUntil time.Time
+
+	refused map[topic]struct{}
+	order   []topic // of refused, the next to be tried first
+	retry   time.Duration
+	retryAt time.Time
+}
+
+// refuses reports whether the broker has refused a topic. d may be nil.
+func (d *doubt) refuses(t topic) bool {
+	if d == nil {
+		return false
+	}
+	_, is := d.refused[t]
+	return is
+}
+
+// forget ends the memory of a refused topic, and reports whether there was one.
+func (d *doubt) forget(t topic) bool {
+	if !d.refuses(t) {
+		return false
+	}
+	delete(d.refused, t)
+	d.order = slices.DeleteFunc(d.order, func(other topic) bool { return other == t })
+	return true
+}
+
+// doubtLocked returns what is known of a mirror, and makes it a doubted one.
+func (b *backlog) doubtLocked(prefix string) *doubt {
+	d := b.doubts[prefix]
+	if d == nil {
+		d = &doubt{refused: make(map[topic]struct{})}
+		b.doubts[prefix] = d
+	}
+	d.trusted, d.accepted, d.needed = false, 0, max(d.needed, proof)
+	return d
+}
+
+// faultLocked notes that the broker has refused a topic, or ended the connection because of it.
+func (b *backlog) faultLocked(e *entry, now time.Time) {
+	t := e.topic
+	if d := b.doubts[t.prefix]; d.refuses(t) { // it was tried again
+		d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
+		d.retry = min(max(2*d.retry, minRetry), maxRest)
+		d.retryAt = now.Add(d.retry)
+		return
+	}
+	d := b.doubtLocked(t.prefix)
+	d.refused[t] = struct{}{}
+	if d.order = append(d.order, t); len(d.order) > maxRefused {
+		delete(d.refused, d.order[0])
+		delete(b.topics, d.order[0])
+		d.order = d.order[1:]
+	}
+	if e.alone || d.rest == 0 { // several may have been in flight
+		d.rest = min(max(2*d.rest, minRest), maxRest)
+	}
+	d.restUntil = now.Add(d.rest)
+	d.retry = max(d.retry, minRetry)
+	d.retryAt = now.Add(d.retry)
+}
+
+// acceptedLocked notes that the broker has taken a topic.
+func (b *backlog) acceptedLocked(t topic) {
+	d := b.doubts[t.prefix]
+	if d == nil {
+		return
+	}
+	if d.forget(t) { // perhaps it takes the others now, too
+		others := d.order
+		d.refused, d.order, d.retry = make(map[topic]struct{}), nil, 0
+		for _, other := range others {
+			if b.topics[other] == refused {
+				delete(b.topics, other)
+				b.pushLocked(other)
+			}
+		}
+	}
+	if d.accepted++; d.trusted || d.accepted < d.needed {
+		return
+	}
+	b.queue = append(d.queue, b.queue...)
+	d.trusted, d.queue, d.needed, d.rest = true, nil, 0, 0
+	if len(d.order) == 0 {
+		delete(b.doubts, t.prefix)
+	}
+}
+
+// suspectLocked takes up that a connection has ended by itself.
+func (b *backlog) suspectLocked(now time.Time) {
+	const blamed = 5 * time.Second // after a refusal: some brokers end the connection then
+	var flight []*entry
+	for _, e := range b.flight {
+		if !e.done {
+			flight = append(flight, e)
+		}
+	}
+	switch {
+	case b.alone && len(flight) == 1:
+		b.faultLocked(flight[0], now)
+	case now.Sub(b.refusal) < blamed:
+	default:
+		for _, e := range flight {
+			d := b.doubtLocked(e.topic.prefix)
+			if d.suspects = append(d.suspects, e.topic); len(d.suspects) > d.needed {
+				d.needed = len(d.suspects)
+			}
+		}
+	}
+}
+
+// beginDoubtsLocked queues the suspects, and forgets mirrors that are no more.
+func (b *backlog) beginDoubtsLocked(prefixes []string) {
+	for _, prefix := range slices.Sorted(maps.Keys(b.doubts)) {
+		d := b.doubts[prefix]
+		if !slices.Contains(prefixes, prefix) {
+			delete(b.doubts, prefix)
+			continue
+		}
+		suspects := d.suspects
+		d.suspects = nil
+		for _, t := range suspects {
+			b.pushLocked(t)
+		}
+	}
+}
+
+// dueLocked returns the doubted mirror of which a topic may be sent now, alone, for the longest time, and since when it may; or nil.
+func (b *backlog) dueLocked(now time.Time) (first *doubt, since time.Time) {
+	if len(b.doubts) == 0 {
+		return nil, since
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(b.doubts)) {
+		d := b.doubts[prefix]
+		due, is := d.due(now)
+		if is && (first == nil || due.Before(since)) {
+			first, since = d, due
+		}
+	}
+	return first, since
+}
+
+// due returns since when a topic may be sent, and whether one may.
+func (d *doubt) due(now time.Time) (since time.Time, is bool) {
+	switch {
+	case len(d.queue) > 0 && !d.trusted:
+		since = d.queue[0].since
+		if since.Before(d.restUntil) {
+			since = d.restUntil
+		}
+	case len(d.order) > 0:
+		since = d.retryAt
+	default:
+		return since, false
+	}
+	return since, !since.After(now)
+}
+
+// takeAloneLocked removes the next topic of a doubted mirror that is due.
+func (b *backlog) takeAloneLocked(d *doubt, now time.Time) (next *entry) {
+	if len(d.queue) > 0 && !d.trusted {
+		next = d.queue[0]
+		d.queue[0] = nil
+		d.queue = d.queue[1:]
+	} else {
+		for _, t := range d.order {
+			if b.topics[t] == refused {
+				next = &entry{topic: t, since: now}
+				break
+			}
+		}
+		if next == nil { // none of them is to be published
+			d.retryAt = now.Add(max(d.retry, minRetry))
+			return nil
+		}
+	}
+	next.alone = true
+	return next
+}
+
+// refusedTopics returns how many topics the broker refuses.
+func (b *backlog) refusedTopics() (topics int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.doubts {
+		topics += len(d.order)
+	}
+	return topics
+}
+
+// forgetInLine forgets refused topics that a comparison has found as they are to be.
+func (b *backlog) forgetInLine() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for prefix, d := range b.doubts {
+		for _, t := range slices.Clone(d.order) {
+			if _, known := b.topics[t]; !known {
+				d.forget(t)
+			}
+		}
+		if d.trusted && len(d.order) == 0 {
+			delete(b.doubts, prefix)
+		}
+	}
+}
+
+// reset forgets all.
+func (b *backlog) reset() {
+	b.end(false)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.doubts = make(map[string]*doubt)
+}
+
+// tryNow ends the rests.
+func (b *backlog) tryNow() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.doubts {
+		d.restUntil, d.retryAt = time.Time{}, time.Time{}
+	}
+	signal(b.wake)
+}
