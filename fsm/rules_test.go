@@ -443,3 +443,16 @@ func TestApplyStopsAtWhatItCannotRead(t *testing.T) {
 		t.Error("something was applied")
 	}
 }
+
+// The quota holds for a SET whose condition on the version is met, and comes after that condition.
+func TestQuotaComesAfterTheConditionOnTheVersion(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	l.configure(func(s *Settings) { s.Limits.TotalBytes = 10 })
+	set := l.do(l.set("k", "v"))
+	version, _ := set.Version()
+	growing := func(expected hlc.Timestamp) Command {
+		return l.set("k", strings.Repeat("x", 20), func(c *Command) { c.Condition, c.ExpectedVersion = IfVersion, expected })
+	}
+	l.want("met", l.do(growing(version)), CodeError, ErrorQuota)
+	l.want("not met", l.do(growing(hlc.Timestamp{Wall: 1, NodeID: "StateStore"})), CodeNotApplied, NoError)
+}

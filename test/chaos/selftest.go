@@ -26,6 +26,11 @@ func selftests() []mutant {
 		{"fence_off", "no fencing", 4, []string{"clients paused", "power failure of the leader"}, []string{"fencing"}},
 		{"wall_expiry", "expiry by the wall clock", 5, []string{"clocks jump together", "leadership transfer"}, []string{"expired early", "lock lost early"}},
 		{"takeover_silent", "notifications dropped at a takeover", 6, []string{"leader late at the broker", "power failure of the leader"}, []string{"notifications"}},
+		{"scan_overtakes", "a SCAN overtakes its client's writes", 7, []string{"power failure of the leader", "pause of the leader"}, []string{"scan"}},
+		{"if_version_off", "a condition on the version holds for any value", 8, []string{"power failure of the leader", "broker restart"}, []string{"linearizability"}},
+		{"pattern_any", "a pattern matches what only begins like it", 9, []string{"power failure of the leader", "broker restart"}, []string{"notifications"}},
+		{"txn_partial", "a transaction that is not applied keeps a part", 10, []string{"power failure of the leader", "broker restart"}, []string{"linearizability", "transaction"}},
+		{"mirror_keeps_deleted", "a retained message of a deleted key stays", 11, []string{"broker restart", "power failure of the leader"}, []string{"mirrors"}},
 	}
 }
 

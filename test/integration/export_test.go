@@ -175,6 +175,31 @@ func TestImportSaysWhereToGoOn(t *testing.T) {
 	}
 }
 
+// An import is what its client may do: it stops at what is denied, or finds no room, and says where to go on.
+func TestImportNeedsRightsAndRoom(t *testing.T) {
+	lines := `{"key":"allowed/1","value":"v"}` + "\n" + `{"key":"allowed/2","value":"v"}` + "\n" + `{"key":"other","value":"v"}` + "\n" + `{"key":"allowed/3","value":"v"}` + "\n"
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	writePolicy(t, policy, `rules: [{principals: {clientIds: ["*"]}, stateStoreResources: [{method: ReadWrite, keyType: Pattern, keys: ["allowed/*"]}]}]`)
+	for name, test := range map[string]struct {
+		settings []string
+		want     string
+	}{
+		"a policy": {[]string{"--policyFile", policy}, `line 3: key "other": not authorized; go on with --from 3`},
+		"a quota":  {[]string{"--limits.keys", "2"}, `the quota has been exceeded; go on with --from`}, // keys of their own are stored in any order
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startExport(t, test.settings...)
+			_, faults, code := holdfastWith(t, r.broker, lines, "keys", "import", "--client-id", "importer")
+			if code != 3 || !strings.Contains(faults, test.want) {
+				t.Errorf("exit code %d: %s", code, faults)
+			}
+			if exported := r.export(); strings.Count(exported, "\n") < 2 {
+				t.Errorf("what the client may store is not: %s", exported)
+			}
+		})
+	}
+}
+
 // While no node leads, an export waits, and goes on with the same page.
 func TestExportWaitsForALeader(t *testing.T) {
 	var asked atomic.Int32

@@ -134,6 +134,7 @@ func (l *library) drive(t *testing.T, p *peer) {
 	}
 	l.call(p, errSyntax, "SET", key, "one", "PX", "1500,5") // .NET in a culture with a decimal comma
 	l.call(p, "$3\r\none\r\n", "GET", key)
+	l.call(p, fmt.Sprintf("*1\r\n*1\r\n$%d\r\n%s\r\n", len(key), key), "SCAN", key)
 	if miss := l.call(p, "$-1\r\n", "GET", key+"/2"); timestamp(miss) != "" {
 		t.Error("a version for a key that does not exist") // Go takes it for existence
 	}

@@ -190,11 +190,15 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 	})
 }
 
-// Whatever ends, with whatever the broker has lost: a late subscriber is sent exactly the state again.
+// Whatever ends, with whatever the broker has lost: a late subscriber is sent exactly the state again, and a client that follows the keys has it.
 func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--mirrors", "load/*=mirror/")
 	store := storeOf(t, broker.address)
+	follower, err := store.Follow(t.Context(), "load/*")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var churning *churn
 	killBroker := func() {
 		broker.process.kill()
@@ -249,6 +253,13 @@ func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 			churning.progress(t)
 			churning.stop()
 			mirrored(t, broker.address, store, "load/*", "mirror/")
+			eventually(t, "the follower has the state", func() bool {
+				copied := make(map[string]string)
+				for key, item := range follower.All() {
+					copied["mirror/"+key] = item.Version.String() + " " + string(item.Value)
+				}
+				return follower.Synced() && maps.Equal(copied, state(t, store, "load/*", "mirror/"))
+			})
 		})
 	}
 }
@@ -318,6 +329,15 @@ func TestMirrorCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := store.Set(t.Context(), "a/#", []byte("makes no topic")); err != nil {
+		t.Fatal(err)
+	}
+	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_mirror_topics_total{result="skipped"} 1`) {
+		t.Error("a key that makes no topic is not counted")
+	}
+	if _, err := store.Del(t.Context(), "a/#"); err != nil {
+		t.Fatal(err)
+	}
 	s.mirror(t, "3 keys have a mirror", 0, "resync")
 	s.mirror(t, "a/*   mirror/", 0, "list")
 	s.mirror(t, "The broker has what the mirrors show.", 0, "list")
@@ -380,7 +400,7 @@ func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "load/*=private/,*=mirror/")
 	s.waitReady(t)
 	store := storeOf(t, broker.address)
-	churning := startChurn(t, broker.address) // of a mirror that is refused as a whole
+	churning := startChurn(t, broker.address)                // of a mirror that is refused as a whole
 	for _, key := range []string{"a0", "a1", "z/1", "z/2"} { // of one that is refused in part
 		if _, err := store.Set(t.Context(), key, []byte("x")); err != nil {
 			t.Fatal(err)

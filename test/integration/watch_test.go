@@ -268,6 +268,8 @@ func checkPolicy(t *testing.T, target *target, file string) {
 		{"read own", line, array("GET", "clients/line-1/x"), "$-1\r\n"},
 		{"read another's", line, array("GET", "clients/line-2/x"), errDenied},
 		{"write where only reading is allowed", line, array("SET", "n1", "v"), errDenied},
+		{"write on a condition", line, array("SET", "n1", "v", "IFVER", "1:0:StateStore"), errDenied},
+		{"delete on a condition", line, array("DEL", "n1", "IFVER", "1:0:StateStore"), errDenied},
 		{"write", line, array("SET", "\x00\xff", "v"), "+OK\r\n"},
 		{"delete", line, array("DEL", "\x00\xff"), ":1\r\n"},
 		{"another client", other, array("GET", "n1"), errDenied},
