@@ -15,7 +15,7 @@ import (
 // token, too.
 type Version = hlc.Timestamp
 
-// ParseVersion reads the text form of a version.
+// ParseVersion reads the text form of a version, such as 1696374425000:0:StateStore. An error says what is wrong with it.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
 // Option changes how a command is executed. Set takes every option. Del takes Fence and IfVersion, VDel takes Fence; they ignore the others. An

@@ -171,6 +171,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	}
 	d.do(t, "set", "<img src=x onerror=console.log(1)>", "evil", "--px", "10m")
 	d.hold(t, "watch", "a-press/1")
+	d.hold(t, "watch", "--glob", "a-*/[0-9]")
 	d.hold(t, "lock", "line-4", "--", "sleep", "100")
 	d.hold(t, "bench", "--clients", "2", "--rate", "200", "--duration", "2m")
 	said := &complaints{}
@@ -180,7 +181,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	err := chromedp.Run(ctx,
 		log.Enable(), runtime.Enable(),
 		chromedp.Navigate("http://"+d.admin+"/"),
-		chromedp.Poll(`document.querySelectorAll('#members tbody tr').length === 3 && document.querySelectorAll('#watches tbody td:not(.none)').length > 0 &&
+		chromedp.Poll(`document.querySelectorAll('#members tbody tr').length === 3 && document.querySelectorAll('#watches tbody td:not(.none)').length === 6 &&
 			document.querySelectorAll('#locks tbody td:not(.none)').length === 8 && parseInt(document.querySelector('#rates dd').textContent) > 50 &&
 			[...document.querySelectorAll('#rates dd')].filter(dd => dd.textContent.includes('p99 ≤')).length === 3 && document.querySelector('#members tbody').textContent.includes('≤')`, nil, chromedp.WithPollingTimeout(30*time.Second)),
 		chromedp.Title(&title),
@@ -197,7 +198,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	}
 	for _, want := range []string{
 		"leads", "3 members", "n1", "n2", "n3", "follower", "leader", "connected", "a-press/4", "41", "line-4", "<img src=x onerror=console.log(1)>", "evil", "no expiry", "queue p50", "ago",
-		"Requests", "Members", "Keys", "Locks", "Watches", "Mirrors", "the broker has what they show", "mirror/…",
+		"Requests", "Members", "Keys", "Locks", "Watches", "Mirrors", "the broker has what they show", "mirror/…", "a-*/[0-9] (pattern)",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page does not say %q", want)
