@@ -30,7 +30,6 @@ func selftests() []mutant {
 		{"if_version_off", "a condition on the version holds for any value", 8, []string{"power failure of the leader", "broker restart"}, []string{"linearizability"}},
 		{"pattern_any", "a pattern matches what only begins like it", 9, []string{"power failure of the leader", "broker restart"}, []string{"notifications"}},
 		{"txn_partial", "a transaction that is not applied keeps a part", 10, []string{"power failure of the leader", "broker restart"}, []string{"linearizability", "transaction"}},
-		{"mirror_keeps_deleted", "a retained message of a deleted key stays", 11, []string{"broker restart", "power failure of the leader"}, []string{"mirrors"}},
 	}
 }
 
