@@ -36,7 +36,7 @@ type backlog struct {
 
 const (
 	// window is how many topics are in flight at once.
-	window = 64
+	window = 128
 	// maxFlight bounds backlog.flight, for a broker that acknowledges the oldest last.
 	maxFlight = 4096
 )
