@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"cmp"
 	"math"
 	"strings"
 	"unicode"
@@ -15,10 +14,6 @@ func (t topic) String() string { return t.prefix + t.key }
 
 // clone returns the topic with memory of its own: a key shares the memory of its value, and a name that of its message.
 func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
-
-func (t topic) compare(other topic) int {
-	return cmp.Or(cmp.Compare(t.prefix, other.prefix), cmp.Compare(t.key, other.key))
-}
 
 // maxLevels bounds the levels of a topic. EMQX carries 128 by default, Mosquitto 200; Mosquitto ends a connection that publishes on more.
 const maxLevels = 128

@@ -37,7 +37,9 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 			t.Errorf("with %d old members a newer command was proposed: code %d", 3-i, code)
 		}
 		for _, newer := range [][]string{
-			{"set", "upgraded", "v", "--if-version", "1:0:StateStore"}, {"del", "upgraded", "--if-version", "1:0:StateStore"}, {"scan", "*"},
+			{"set", "upgraded", "v", "--if-version", "1:0:StateStore"},
+			{"del", "upgraded", "--if-version", "1:0:StateStore"},
+			{"scan", "*"},
 			{"watch", "--glob", "*"},
 		} {
 			if _, faults, code := holdfastWith(t, broker.address, "", newer...); code != 3 || !strings.Contains(faults, "too old for this command") {
