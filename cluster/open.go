@@ -71,7 +71,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
 	leading := &leaderLoop{
 		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: log, peers: peers, clock: n.clock,
-		prepare: []func(context.Context) error{n.watch.waitForClockQuorum, n.offerer.Offer},
+		prepare: []func(context.Context) error{n.watch.waitForClockQuorum, n.offerer.Prepare},
 		duties:  []func(context.Context) error{maintenance.run, n.pilot.run},
 	}
 

@@ -147,7 +147,8 @@ func TestOnlyWhatChangedIsOffered(t *testing.T) {
 
 // A member that does not lead gives its offer to the leader, and takes that of another member only where it leads.
 func TestOfferGoesByWayOfTheLeader(t *testing.T) {
-	f := &fake{version: fsm.Version}
+	inForce := withKeys(4).Settings
+	f := &fake{version: fsm.Version, inForce: &inForce, remembered: memoryOf(withKeys(4))}
 	wanted := withKeys(5)
 	mustOffer(t, New(wanted, f.env()))
 	if f.passedOn != 1 {
@@ -293,5 +294,19 @@ func TestChangeOfALimitKeepsTheMirrors(t *testing.T) {
 				t.Errorf("%+v is in force", f.inForce)
 			}
 		})
+	}
+}
+
+// What a member has not offered because it is new stays so while an older version of the log is in force.
+func TestNewMemberOffersNothingUnderAnOldVersion(t *testing.T) {
+	inForce := withKeys(7).Settings
+	wanted := withKeys(5)
+	wanted.Settings.Limits.WatchesPerClient, wanted.Settings.Limits.DedupPerClient = 10, 20
+	f := &fake{version: fsm.VersionClientShares - 1, serving: true, inForce: &inForce}
+	o := New(wanted, f.env())
+	mustOffer(t, o)
+	mustOffer(t, o)
+	if len(f.executed) != 0 {
+		t.Errorf("%d offers", len(f.executed))
 	}
 }

@@ -84,6 +84,21 @@ func (o *Offerer) Offer(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-o.offering }()
+	return o.offer(ctx)
+}
+
+// Prepare is Offer for a leader that is about to serve. It does not wait for a call of Run to a leader that may be gone: Run tries again.
+func (o *Offerer) Prepare(ctx context.Context) error {
+	select {
+	case o.offering <- struct{}{}:
+		defer func() { <-o.offering }()
+		return o.offer(ctx)
+	default:
+		return nil
+	}
+}
+
+func (o *Offerer) offer(ctx context.Context) error {
 	o.mu.Lock()
 	wanted := o.current
 	o.mu.Unlock()
@@ -99,8 +114,8 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	}
 	inForce, configured := o.env.Settings()
 	switch {
-	case !configured:
-		err = o.propose(ctx, current, whole)
+	case !configured: // not by way of a leader, which may have settings by now
+		err = o.execute(ctx, current, whole)
 	case !offered:
 		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != now {
 			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
@@ -110,6 +125,9 @@ func (o *Offerer) Offer(ctx context.Context) error {
 		return nil
 	default:
 		changed := changedParts(&last, &now, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
+		if changed == whole { // only an older version of the log is in force than at the last offer
+			return nil
+		}
 		if err = o.propose(ctx, current, changed); err == nil {
 			o.env.Log.Info("settings are in force")
 		}

@@ -20,7 +20,8 @@ const (
 // backlog has the topics that are not known to have a retained message like the state. It is empty while there is no connection, but for what it knows of
 // topics that the broker does not take. It is safe for concurrent use.
 type backlog struct {
-	wake chan struct{} // capacity 1: take may return something now
+	wake  chan struct{} // capacity 1: take may return something now
+	again chan struct{} // capacity 1: the retained messages are to be compared with the state once more
 
 	mu       sync.Mutex
 	open     bool // there is a connection
@@ -30,8 +31,10 @@ type backlog struct {
 	inFlight int
 	alone    bool              // the one in flight is of a doubted mirror: nothing else is sent meanwhile
 	doubts   map[string]*doubt // by what the topics of the mirror begin with
-	answered time.Time         // when the latest was sent that the broker has answered
-	refusal  time.Time         // when the broker has refused a topic last
+	answered time.Time         // when the broker has answered last
+	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. What the broker sends of them may be older.
+	touched map[topic]struct{}
+	refusal time.Time // when the broker has refused a topic last
 }
 
 const (
@@ -51,7 +54,7 @@ type entry struct {
 }
 
 func newBacklog() *backlog {
-	return &backlog{wake: make(chan struct{}, 1), topics: make(map[topic]stage), doubts: make(map[string]*doubt)}
+	return &backlog{wake: make(chan struct{}, 1), again: make(chan struct{}, 1), topics: make(map[topic]stage), doubts: make(map[string]*doubt)}
 }
 
 // expect notes that the broker should send a retained message like the state.
@@ -84,6 +87,36 @@ func (b *backlog) missing(t topic, publish bool) bool {
 		b.pushLocked(t)
 	}
 	return true
+}
+
+// change queues a topic whose key has changed.
+func (b *backlog) change(t topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.touched != nil && len(b.touched) < maxTouched {
+		b.touched[t.clone()] = struct{}{}
+	}
+	b.pushLocked(t)
+}
+
+// maxTouched bounds backlog.touched. Beyond it a comparison may count changes of keys as corrections.
+const maxTouched = 100_000
+
+// noteChanges says whether a comparison is under way.
+func (b *backlog) noteChanges(yes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.touched = nil; yes {
+		b.touched = make(map[topic]struct{})
+	}
+}
+
+// isTouched reports whether the key of a topic has changed since the comparison began.
+func (b *backlog) isTouched(t topic) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, is := b.touched[t]
+	return is
 }
 
 // push queues a topic, or has it published again after it was sent. It reports whether nothing was to be done with the topic before.
@@ -175,9 +208,7 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	}
 	b.inFlight--
 	b.alone = false
-	if b.answered.Before(sent.sent) {
-		b.answered = sent.sent
-	}
+	b.answered = now
 	again := b.topics[sent.topic] == changed
 	delete(b.topics, sent.topic)
 	if accepted {
@@ -220,19 +251,21 @@ const (
 	unansweredTime = time.Minute
 )
 
-// overdue reports whether the broker has left a topic unanswered for too long. If it answers later ones, that topic is the fault.
-func (b *backlog) overdue(now time.Time) bool {
+// overdue reports whether the broker has left a topic unanswered for too long. That topic is the fault if it was sent alone, or if the broker has answered
+// others meanwhile. Otherwise all that is in flight is suspect.
+func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.flight) == 0 {
-		return false
+		return false, false
 	}
 	oldest := b.flight[0]
-	if now.Sub(oldest.sent) > answerTime && b.answered.Sub(oldest.sent) > time.Second {
+	if now.Sub(oldest.sent) > answerTime && (oldest.alone || b.answered.After(oldest.sent)) {
 		b.faultLocked(oldest, now)
-		return true
+		return true, false
 	}
-	return now.Sub(oldest.sent) > unansweredTime
+	overdue = now.Sub(oldest.sent) > unansweredTime
+	return overdue, overdue
 }
 
 // isPending reports whether a topic is to be published, or is being published.

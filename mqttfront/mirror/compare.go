@@ -56,7 +56,7 @@ func (s *session) compareAll(ctx context.Context) {
 		delay = s.config.BackoffMin
 		select {
 		case <-ctx.Done():
-		case <-s.again:
+		case <-s.backlog.again:
 		}
 	}
 }
@@ -65,10 +65,11 @@ func (s *session) compareAll(ctx context.Context) {
 // acknowledged that. Where the broker drops messages, it looks again for as long as it finds stale ones: each makes room for others.
 func (s *session) compare(ctx context.Context) error {
 	s.begun()
+	s.backlog.noteChanges(true)
+	defer s.backlog.noteChanges(false)
 	var all comparison
 	corrected := make(map[topic]string) // version, by topic
 	for number := range maxPasses {
-		began := time.Now()
 		found, err := s.pass(ctx, corrected)
 		if err != nil || ctx.Err() != nil {
 			return err
@@ -86,7 +87,7 @@ func (s *session) compare(ctx context.Context) error {
 		if found.missing+found.stale == 0 || !found.dropped && number > 0 || found.dropped && number > 0 && found.stale == 0 {
 			break
 		}
-		s.awaitCorrections(ctx, began)
+		s.awaitCorrections(ctx)
 	}
 	if all.dropped {
 		all.unretained = 0 // that is not known
@@ -101,11 +102,11 @@ func (s *session) compare(ctx context.Context) error {
 }
 
 // awaitCorrections waits until the broker has acknowledged what was queued until now.
-func (s *session) awaitCorrections(ctx context.Context, began time.Time) {
+func (s *session) awaitCorrections(ctx context.Context) {
 	moment := time.Now()
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	for ctx.Err() == nil && !s.backlog.answeredSince(moment) && time.Since(began) < correctionWait {
+	for ctx.Err() == nil && !s.backlog.answeredSince(moment) && time.Since(moment) < correctionWait {
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
@@ -126,14 +127,15 @@ type pass struct {
 	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
 
 	mu         sync.Mutex
-	seen       int // retained messages
+	sent       map[topic]struct{} // retained messages of topics that are refused
+	seen       int                // retained messages
 	stale      int
 	unretained int
 }
 
 // pass is one attempt of compare. It adds what it corrects to corrected.
 func (s *session) pass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
-	p := &pass{s: s, began: time.Now(), corrected: corrected, ended: make(chan error, 1)}
+	p := &pass{s: s, began: time.Now(), corrected: corrected, sent: make(map[topic]struct{}), ended: make(chan error, 1)}
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return found, err
@@ -163,6 +165,9 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 		return found, err
 	}
 	found.keys, found.missing = p.queueMissing()
+	if p.first.Load() && p.last.Load() && !found.blind {
+		p.dropCleared()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found.stale, found.unretained, found.dropped = p.stale, p.unretained, p.first.Load() && !p.last.Load()
@@ -185,6 +190,18 @@ func (p *pass) queueMissing() (keys, queued int) {
 		}
 	})
 	return keys, queued
+}
+
+// dropCleared forgets refused topics of which the broker retains nothing, and is to retain nothing.
+func (p *pass) dropCleared() {
+	for _, t := range p.s.backlog.waiting() {
+		p.mu.Lock()
+		_, sent := p.sent[t]
+		p.mu.Unlock()
+		if w, ok := p.s.lookup(t); ok && w.value == "" && !sent {
+			p.s.backlog.same(t)
+		}
+	}
 }
 
 func (p *pass) connect(ctx context.Context) (*mqttconn.Conn, error) {
@@ -313,12 +330,19 @@ func (p *pass) received(message mqttconn.Message) {
 	if message.Retain {
 		p.lastRetained.Store(int64(time.Since(p.began)))
 		p.count(&p.seen)
+		if p.s.backlog.isPending(t) {
+			p.mu.Lock()
+			p.sent[t.clone()] = struct{}{}
+			p.mu.Unlock()
+		}
 	}
 	w, ok := p.s.lookup(t)
 	switch {
 	case !ok:
 	case w.value == string(message.Payload) && w.version == versionOf(message):
 		p.s.backlog.same(t)
+	case p.s.backlog.isTouched(t): // the message may be older than a change that the broker has acknowledged
+		p.s.backlog.push(t)
 	case message.Retain && !p.s.backlog.isPending(t) && p.wasPublished(t, w.version):
 		p.s.backlog.same(t) // it is not missing, too
 		p.count(&p.unretained)
@@ -339,7 +363,7 @@ func (p *pass) wasPublished(t topic, version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	published, is := p.corrected[t]
-	return is && published == version
+	return is && published == version && !p.s.backlog.isTouched(t)
 }
 
 // correct notes that a pass publishes a version.

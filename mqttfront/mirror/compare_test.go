@@ -45,7 +45,7 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 	s := m.connected()
 	corrected := make(map[topic]string)
 	look := func() *pass {
-		p := &pass{s: s, began: time.Now(), corrected: corrected}
+		p := &pass{s: s, began: time.Now(), corrected: corrected, sent: make(map[topic]struct{})}
 		s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
 		message := mqttconn.Message{Publish: &paho.Publish{Topic: "t/old", Retain: true, Payload: []byte("of yesterday")}}
 		p.received(message)

@@ -32,10 +32,11 @@ type doubt struct {
 	rest      time.Duration
 	restUntil time.Time
 
-	refused map[topic]struct{}
-	order   []topic // of refused, the next to be tried first
-	retry   time.Duration
-	retryAt time.Time
+	refused   map[topic]struct{}
+	order     []topic // of refused, the next to be tried first
+	forgotten bool    // there was no room for some
+	retry     time.Duration
+	retryAt   time.Time
 }
 
 // refuses reports whether the broker has refused a topic. d may be nil.
@@ -82,7 +83,7 @@ func (b *backlog) faultLocked(e *entry, now time.Time) {
 	if d.order = append(d.order, t); len(d.order) > maxRefused {
 		delete(d.refused, d.order[0])
 		delete(b.topics, d.order[0])
-		d.order = d.order[1:]
+		d.order, d.forgotten = d.order[1:], true
 	}
 	if e.alone || d.rest == 0 { // several may have been in flight
 		d.rest = min(max(2*d.rest, minRest), maxRest)
@@ -99,6 +100,10 @@ func (b *backlog) acceptedLocked(t topic) {
 		return
 	}
 	if d.forget(t) { // perhaps it takes the others now, too
+		if d.forgotten {
+			d.forgotten = false
+			signal(b.again)
+		}
 		others := d.order
 		d.refused, d.order, d.retry = make(map[topic]struct{}), nil, 0
 		for _, other := range others {
@@ -220,16 +225,32 @@ func (b *backlog) refusedTopics() (topics int) {
 	return topics
 }
 
+// waiting returns the topics that are refused and to be published.
+func (b *backlog) waiting() (topics []topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, prefix := range slices.Sorted(maps.Keys(b.doubts)) {
+		for _, t := range b.doubts[prefix].order {
+			if b.topics[t] == refused {
+				topics = append(topics, t)
+			}
+		}
+	}
+	return topics
+}
+
 // forgetInLine forgets refused topics that a comparison has found as they are to be.
 func (b *backlog) forgetInLine() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for prefix, d := range b.doubts {
-		for _, t := range slices.Clone(d.order) {
-			if _, known := b.topics[t]; !known {
-				d.forget(t)
+		d.order = slices.DeleteFunc(d.order, func(t topic) bool {
+			_, known := b.topics[t]
+			if !known {
+				delete(d.refused, t)
 			}
-		}
+			return !known
+		})
 		if d.trusted && len(d.order) == 0 {
 			delete(b.doubts, prefix)
 		}
@@ -244,12 +265,12 @@ func (b *backlog) reset() {
 	b.doubts = make(map[string]*doubt)
 }
 
-// tryNow ends the rests.
+// tryNow ends the rests, which are short again then.
 func (b *backlog) tryNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.doubts {
-		d.restUntil, d.retryAt = time.Time{}, time.Time{}
+		d.restUntil, d.retryAt, d.rest, d.retry = time.Time{}, time.Time{}, 0, 0
 	}
 	signal(b.wake)
 }

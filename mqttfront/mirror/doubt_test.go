@@ -5,6 +5,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"holdfast/fsm"
+	"holdfast/internal/mqttconn"
 )
 
 // strict is a broker that refuses some topics, and may end the connection instead, or after that.
@@ -122,20 +127,80 @@ func TestMirrorIsTrustedAgain(t *testing.T) {
 	})
 }
 
-// A topic that alone is not answered is the fault; a broker that answers nothing is not.
+// A topic that is not answered is the fault if others are answered, or if it was sent alone; otherwise all in flight are suspect, and each is found out.
 func TestOverdueTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
+		overdue := func() (overdue, suspect bool) { return b.overdue(time.Now()) }
 		b.push(topic{"t/", "lost"})
 		b.take(time.Now())
 		time.Sleep(answerTime + time.Second)
-		if b.overdue(time.Now()) {
+		if is, _ := overdue(); is {
 			t.Error("too soon, while nothing is answered")
 		}
 		b.push(topic{"t/", "later"})
 		b.done(b.take(time.Now()), true)
-		if !b.overdue(time.Now()) || b.refusedTopics() != 1 {
-			t.Errorf("a topic that is left out is not overdue; %d are refused", b.refusedTopics())
+		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 1 {
+			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		}
+		b.end(false)
+		b.begin([]string{"t/", "u/"})
+		b.push(topic{"u/", "a"})
+		b.push(topic{"u/", "b"})
+		b.take(time.Now())
+		b.take(time.Now())
+		time.Sleep(unansweredTime + time.Second)
+		if is, suspect := overdue(); !is || !suspect {
+			t.Errorf("nothing is answered: %v, %v", is, suspect)
+		}
+		b.end(true)
+		b.begin([]string{"t/", "u/"})
+		if e := b.take(time.Now()); e == nil || !e.alone {
+			t.Fatalf("%+v is not sent alone", e)
+		}
+		time.Sleep(answerTime + time.Second)
+		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 2 {
+			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedTopics())
 		}
 	})
+}
+
+// A topic that the broker refuses, and whose key has gone, is in line when the broker retains nothing there.
+func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
+	m := newTestMirror()
+	s := m.connected()
+	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
+	gone := topic{"t/", "gone"}
+	s.backlog.push(gone)
+	s.backlog.done(s.backlog.take(time.Now()), false)
+	(&pass{s: s, sent: map[topic]struct{}{gone: {}}}).dropCleared()
+	s.backlog.forgetInLine()
+	if s.backlog.refusedTopics() != 1 {
+		t.Error("it is forgotten although the broker has sent it")
+	}
+	(&pass{s: s}).dropCleared()
+	s.backlog.forgetInLine()
+	if s.backlog.refusedTopics() != 0 {
+		t.Error("it is not forgotten")
+	}
+}
+
+// What the broker sends of a key that changes meanwhile may be older: it is no fault of the broker.
+func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
+	state := stateWith(t, "hot")
+	m := newTestMirror()
+	m.env.View = func(f func(*fsm.Machine)) { f(state) }
+	s := m.connected()
+	s.backlog.noteChanges(true)
+	hot := topic{"t/", "hot"}
+	s.backlog.change(hot)
+	s.backlog.done(s.backlog.take(time.Now()), true)
+	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}
+	p.received(mqttconn.Message{Publish: &paho.Publish{Topic: "t/hot", Retain: true, Payload: []byte("older")}})
+	if p.stale != 0 || len(p.corrected) != 0 {
+		t.Errorf("%d are stale, %d corrected", p.stale, len(p.corrected))
+	}
+	if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
+		t.Errorf("%+v is published again", e)
+	}
 }

@@ -125,7 +125,7 @@ func (m *Mirror) Applied(outcome *fsm.EntryOutcome) {
 	for _, changed := range outcome.Mirrored {
 		t := topic{changed.Topic, changed.Key}
 		if t.isValid() {
-			m.backlog.push(t)
+			m.backlog.change(t)
 		} else {
 			m.notShown(t)
 		}
@@ -173,7 +173,7 @@ func (m *Mirror) Resync() bool {
 	m.corrected = comparison{}
 	m.backlog.tryNow()
 	if m.session != nil {
-		signal(m.session.again)
+		signal(m.backlog.again)
 	}
 	return true
 }
@@ -295,7 +295,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 		return 0, err
 	}
 	s := &session{
-		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(), again: make(chan struct{}, 1),
+		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(),
 		begun: m.comparisonBegun, compared: m.compared, failed: m.setFault, refused: m.refused, tooLarge: make(map[topic]string),
 	}
 	began := time.Now()

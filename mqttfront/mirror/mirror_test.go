@@ -27,7 +27,7 @@ func newTestMirror() *Mirror {
 // connected begins a session without a network.
 func (m *Mirror) connected() *session {
 	s := &session{
-		config: &m.config, env: &m.env, prefixes: []string{"t/"}, backlog: m.backlog, maxPacket: math.MaxInt, again: make(chan struct{}, 1), tooLarge: make(map[topic]string),
+		config: &m.config, env: &m.env, prefixes: []string{"t/"}, backlog: m.backlog, maxPacket: math.MaxInt, tooLarge: make(map[topic]string),
 	}
 	m.attach(s)
 	return s

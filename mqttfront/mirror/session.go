@@ -29,7 +29,6 @@ type session struct {
 	backlog   *backlog
 	publisher *mqttconn.Publisher
 	maxPacket int              // that the broker accepts, in bytes
-	again     chan struct{}    // capacity 1: the retained messages are to be compared with the state once more
 	begun     func()           // called when a comparison begins
 	compared  func(comparison) // called when it has ended
 	failed    func(error)      // called when it could not be made, and is tried again
@@ -56,7 +55,8 @@ func (s *session) serve(ctx context.Context) (failed bool, err error) {
 			err = s.publisher.Err()
 			failed = !errors.Is(err, mqttconn.ErrSilent) && !mqttconn.IsTakenOver(err)
 		case <-ticker.C:
-			if s.backlog.overdue(time.Now()) {
+			var overdue bool
+			if overdue, failed = s.backlog.overdue(time.Now()); overdue {
 				err = errUnanswered
 			}
 		}
@@ -110,9 +110,11 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 		switch {
 		case err != nil: // it stays in flight: the next connection knows that it may have ended this one
 		case reason < 0x80:
+			if w.result == resultSet {
+				s.forgetTooLarge(t)
+			}
 			s.answered(next, w, w.result)
-		case reason == reasonPacketTooLarge && w.value != "":
-			s.noteTooLarge(t, w.version)
+		case reason == reasonPacketTooLarge && w.value != "" && s.noteTooLarge(t, w.version):
 			s.answered(next, w, resultTooLarge)
 			s.backlog.push(t)
 		default:
@@ -120,6 +122,10 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 			s.refused(t)
 		}
 	})
+	if errors.Is(err, mqttconn.ErrTooLarge) { // the topic alone is: the broker cannot retain anything there
+		s.answered(next, w, resultTooLarge)
+		return true
+	}
 	return err == nil
 }
 
@@ -131,12 +137,21 @@ func (s *session) answered(sent *entry, w wanted, result string) {
 	s.backlog.done(sent, result != resultRefused)
 }
 
-func (s *session) noteTooLarge(t topic, version string) {
+// noteTooLarge remembers that the broker does not take a version, and reports whether there was room for that.
+func (s *session) noteTooLarge(t topic, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.tooLarge) < maxTooLarge {
-		s.tooLarge[t] = version
+	if _, known := s.tooLarge[t]; !known && len(s.tooLarge) >= maxTooLarge {
+		return false
 	}
+	s.tooLarge[t] = version
+	return true
+}
+
+func (s *session) forgetTooLarge(t topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tooLarge, t)
 }
 
 func (s *session) isTooLarge(t topic, version string) bool {
