@@ -82,6 +82,9 @@ func TestScanGoesOnFromPageToPage(t *testing.T) {
 		if rest, _ := scanPage(t, p, "many/*9", token); !slices.Equal(rest, slices.DeleteFunc(slices.Clone(pages[1]), func(key string) bool { return key[len(key)-1] != '9' })) {
 			t.Errorf("another pattern with the token of a page: %q", rest)
 		}
+		if target.name == "external" {
+			return // the command needs a login there, and brokers do not differ in it
+		}
 		for output, line := range map[string]func(string) string{
 			"text": func(key string) string { return key },
 			"json": func(key string) string { encoded, _ := json.Marshal(key); return string(encoded) },
