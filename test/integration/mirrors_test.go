@@ -146,7 +146,7 @@ func (c *churn) stop() {
 // Every change of a key is shown on its topic, the end by an expiry included, and what makes no valid topic is not.
 func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 	onBoth(t, withMirrors(), func(t *testing.T, target *target) {
-		p := connect(t, target, "me", false)
+		p := connect(t, target, "publisher", false)
 		watcher := connect(t, target, "dashboard", false)
 		watcher.subscribe("mirror/#")
 		set := func(key, value string, options ...string) string {
@@ -176,7 +176,7 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 		shows("mirror/mirrored/8", "brief", version)
 		shows("mirror/mirrored/8", "", "")
 		// A client cannot have its replies published there: such a request is not executed.
-		forger := connect(t, target, "forger", false)
+		forger := connect(t, target, "mirror-forger", false)
 		forger.publish(request{payload: array("SET", "mirrored/forged", "x"), properties: []string{"__ts", now()}, topic: "mirror/mirrored/7"})
 		must(t, p.call(request{payload: array("TXN", array("SET", "mirrored/9", "txn"), array("DEL", "other")), properties: []string{"__ts", now()}}), "*2\r\n+OK\r\n:1\r\n")
 		if m := watcher.receive(); m.Topic != "mirror/mirrored/9" || string(m.Payload) != "txn" {

@@ -41,6 +41,9 @@ var counter atomic.Uint64
 // about, a reply may come once more; clients pass that over.
 var answered sync.Map
 
+// users holds which test uses a client id of the external broker.
+var users sync.Map
+
 // connect connects a client that receives what comes to its response topic, and its notifications if subscribe says so.
 func connect(t *testing.T, target *target, id string, subscribe bool) *peer {
 	t.Helper()
@@ -72,6 +75,10 @@ func goResponseOf(id string) string {
 func login(t *testing.T, address string, connect *paho.Connect) (*peer, error) {
 	t.Helper()
 	id := connect.ClientID
+	// RabbitMQ 4.0 loses the subscriptions of about one in 5,000 clients that connect anew right after their DISCONNECT.
+	if user, used := users.LoadOrStore(id, t.Name()); os.Getenv("HOLDFAST_TEST_BROKER") != "" && used && user != t.Name() {
+		return nil, fmt.Errorf("client id %q is used by %s, too: behind an external broker each test needs ids of its own", id, user)
+	}
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, err

@@ -12,12 +12,12 @@ import (
 // A watch of a pattern: the same notifications on the topics of the keys that changed, one for each change, before the reply.
 func TestPatternWatchNotifiesByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
-		p := connect(t, target, "me", true)
+		p := connect(t, target, "patterns", true)
 		ts := []string{"__ts", now()}
 		set := func(key, value string) string {
 			p.publish(request{payload: array("SET", key, value), properties: ts})
 			n := p.receive()
-			if n.Topic == notifyPrefix+"6D65/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
+			if n.Topic == notifyPrefix+"7061747465726E73/command/notify/"+strings.ToUpper(hex.EncodeToString([]byte(key))) {
 				checkNotification(t, key, n)
 				payload := string(n.Payload)
 				must(t, p.receive(), "+OK\r\n")

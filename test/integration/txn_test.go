@@ -12,7 +12,7 @@ import (
 // Watchers are notified of each change of a transaction in the order of its commands, before the reply, and of nothing if it is not applied.
 func TestTransactionNotifiesByteForByte(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
-		p := connect(t, target, "me", true)
+		p := connect(t, target, "transactor", true)
 		ts := []string{"__ts", now()}
 		for _, key := range []string{"t/1", "t/2", "t/3"} {
 			must(t, p.call(request{payload: array("KEYNOTIFY", key)}), "+OK\r\n")

@@ -93,7 +93,7 @@ func checkNotification(t *testing.T, name string, n *paho.Publish) {
 // §6: a key with PX goes away in time, its watchers are told once, with its version, and every command finds it absent.
 func TestExpiryIsNotifiedOnceWithItsVersion(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
-		p := connect(t, target, "me", true)
+		p := connect(t, target, "expirer", true)
 		must(t, p.call(request{payload: array("KEYNOTIFY", "k"), properties: sdk()}), "+OK\r\n")
 		began := time.Now()
 		p.publish(request{payload: array("SET", "k", "v", "PX", "700"), properties: []string{"__ts", now()}})
