@@ -57,12 +57,12 @@ func exitCode(err error) (code int, silent bool) {
 	}
 }
 
-// hint returns what to add to the text of an error, or an empty string. The commands of this program are well formed: a store that does not
-// understand one is older, or has an older member.
+// hint returns an explanation to append to the text of an error, or an empty string. The commands of this program are well formed. A store that does
+// not understand one is older, or has an older member.
 func hint(err error) string {
 	for _, older := range []error{client.ErrUnknownCommand, client.ErrSyntax, client.ErrArguments} {
 		if errors.Is(err, older) {
-			return ": the store, or one of its members, is too old for this command or one of its options (Log Version in `holdfast raft status`)"
+			return ": the store is older than this program and does not know this command or option; upgrade all its members (Log Version in `holdfast raft status`)"
 		}
 	}
 	return ""

@@ -174,7 +174,7 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 	}
 	for _, name := range k.names {
 		if !slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
-			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // there is nobody else to tell
+			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // a failure to write to standard error cannot be reported
 		}
 	}
 	if err := a.confirmed(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {

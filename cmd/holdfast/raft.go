@@ -46,7 +46,7 @@ func listPeers(a *administration, command *cobra.Command, _ []string) error {
 		return err
 	}
 	if !slices.ContainsFunc(list, func(m membership.Member) bool { return m.State == "leader" }) {
-		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: there is no leader: this is what the node that was asked knows") // there is nobody else to tell
+		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: there is no leader: this is what the node that was asked knows") // a failure to write to standard error cannot be reported
 	}
 	if a.output == "json" {
 		return printJSON(command.OutOrStdout(), list)

@@ -79,7 +79,7 @@ func (f *settingFlags) load(command *cobra.Command, file string) (settings.Setti
 	}
 	s, warnings, err := settings.Load(file, os.Environ(), given)
 	for _, warning := range warnings {
-		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: warning:", warning) // there is nobody else to tell
+		_, _ = fmt.Fprintln(command.ErrOrStderr(), "holdfast: warning:", warning) // a failure to write to standard error cannot be reported
 	}
 	return s, err
 }

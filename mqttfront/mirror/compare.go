@@ -192,7 +192,7 @@ func (p *pass) queueMissing() (keys, queued int) {
 	return keys, queued
 }
 
-// dropCleared forgets refused topics of which the broker retains nothing, and is to retain nothing.
+// dropCleared forgets the refused topics of keys that do not exist, if the broker retains nothing on them: nothing is left to publish.
 func (p *pass) dropCleared() {
 	for _, t := range p.s.backlog.waiting() {
 		p.mu.Lock()

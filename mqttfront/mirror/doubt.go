@@ -162,7 +162,8 @@ func (b *backlog) beginDoubtsLocked(prefixes []string) {
 	}
 }
 
-// dueLocked returns the doubted mirror of which a topic may be sent now, alone, for the longest time, and since when it may; or nil.
+// dueLocked returns the doubted mirror whose turn it is to send one topic, and since when that topic could be sent. It returns nil if no doubted
+// mirror has a topic that may be sent now. The mirror that has been able to send for the longest time is first.
 func (b *backlog) dueLocked(now time.Time) (first *doubt, since time.Time) {
 	if len(b.doubts) == 0 {
 		return nil, since

@@ -54,9 +54,9 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	return added, full
 }
 
-// findContradictions adds the clients of which this node and another one received open requests in different orders.
+// findContradictions adds clients to a set: those with open requests that this node received in one order and another node in another order.
 func (p *Buffer) findContradictions(list []*Request, open func(*Request) bool, clients map[string]bool) {
-	last := make(map[string]uint64) // by client: the place here of what the other node received last
+	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
 	for _, r := range list {
 		here := p.byID[r.Command.ID]
 		if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {

@@ -11,12 +11,12 @@ import (
 
 // mergeOrder returns the order in which one client sent its open requests. Each list is what one node holds, in the order of arrival there. A
 // list may lack requests, and may hold a later copy of a request in place of the original. If no request was sent twice, the result keeps the
-// order of every list. Of the requests whose predecessors in all lists are placed, the one that arrived first goes next. Of a request that several lists hold, the one of
-// the first list is returned.
+// order of every list. Among the requests whose predecessors in all lists are placed, the one that arrived first goes next. If several lists hold
+// a request, the one of the first list is returned.
 //
-// The position of a copy that the client sent again is no evidence of the original order. dropResent ignores the copies of which BrokerAfter proves that
-// they are such. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SendOrder shows
-// which copy looks later than the others of its list, to within expiryRounding.
+// The position of a copy that the client sent again is no evidence of the original order. dropResent ignores each copy whose BrokerAfter proves that
+// it was sent again. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SendOrder
+// shows which copy looks later than the others of its list, to within expiryRounding.
 func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
 	m := newMergeGraph(lists)

@@ -42,7 +42,7 @@ func TestRollingUpgradeFailsNoRequest(t *testing.T) {
 			{"scan", "*"},
 			{"watch", "--glob", "*"},
 		} {
-			if _, faults, code := holdfastWith(t, broker.address, "", newer...); code != 3 || !strings.Contains(faults, "too old for this command") {
+			if _, faults, code := holdfastWith(t, broker.address, "", newer...); code != 3 || !strings.Contains(faults, "the store is older than this program") {
 				t.Errorf("with %d old members: %v: code %d, %s", 3-i, newer, code, faults)
 			}
 		}
