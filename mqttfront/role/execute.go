@@ -11,6 +11,29 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
+// decision is what becomes of a request. With neither reject nor overload it is executed.
+type decision struct {
+	reject   bool   // the log is asked for its outcome; without one it is refused
+	silent   bool   // with reject: it may have had an effect, so the refusal is no reply
+	overload string // the bound that it exceeds, for which it is shed; empty: none
+}
+
+// decideLocked returns what becomes of a request that was received, or held, until now.
+func (l *Leader) decideLocked(r *pending.Request, mayRefuse bool, now time.Time) (d decision) {
+	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
+	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
+	d.reject = r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
+	// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had one.
+	d.silent = late || hasOutcome
+	if mayRefuse && !d.reject && !r.IsInvalid() {
+		d.overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
+	}
+	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
+		d.overload = "scans"
+	}
+	return d
+}
+
 // executeLocked executes a request: it gives it to the store, or answers it directly. mayRefuse is true for a request that arrives while this node
 // serves: if it waited too long, or its client has too many under way, it is refused. It is false for requests that were held here or by
 // peers: of these only SCANs are refused.
@@ -23,18 +46,9 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 			return
 		}
 	}
-	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
-	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
-	rejectOnly := r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
-	overload := ""
-	if mayRefuse && !rejectOnly && !r.IsInvalid() {
-		overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
-	}
-	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
-		overload = "scans"
-	}
-	overloaded := overload != ""
+	d := l.decideLocked(r, mayRefuse, now)
+	overloaded := d.overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
 		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
 		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
@@ -42,10 +56,10 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		return
 	}
 	switch {
-	case rejectOnly:
+	case d.reject:
 		r.MarkRejecting(now)
 	case overloaded:
-		l.metrics.Refused.WithLabelValues(overload).Inc()
+		l.metrics.Refused.WithLabelValues(d.overload).Inc()
 		r.MarkShedding(now)
 	default:
 		r.MarkExecuting(now)
@@ -54,6 +68,12 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		}
 	}
 	l.load.add(r)
+	l.submitLocked(r, d)
+}
+
+// submitLocked answers a request, or gives it to the store as a read or as a proposal.
+func (l *Leader) submitLocked(r *pending.Request, d decision) {
+	overloaded := d.overload != ""
 	command := r.Command
 	switch {
 	case r.IsInvalid():
@@ -62,11 +82,8 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 	case overloaded && mayRefuseUnlogged(r):
 		l.answerLocked(r, 0, &fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded})
 		return
-	case overloaded || rejectOnly:
-		// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had
-		// one: its refusal is silent.
-		silent := rejectOnly && (late || hasOutcome)
-		command = command.Refusal(silent && l.known.version >= fsm.VersionProlong)
+	case overloaded || d.reject:
+		command = command.Refusal(d.reject && d.silent && l.known.version >= fsm.VersionProlong)
 	case r.Read && l.pending.NoConflictingWrite(r):
 		if !l.store.Read(&r.Command, r) {
 			requeueLocked(l.tracker, l, r)
