@@ -31,18 +31,18 @@ func newMirror() *cobra.Command {
 }
 
 func newMirrorCheck() *cobra.Command {
-	command := newAdmin("check", "As resync, with exit code 1 if anything was not in line", "holdfast mirror check", cobra.NoArgs,
+	command := newAdmin("check", "As resync, with exit code 1 if anything was not known to be in line", "holdfast mirror check", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			m, err := a.resyncMirrors(command.Context())
 			if err != nil {
 				return err
 			}
-			if err := a.printComparison(command, m); err != nil || m.Missing+m.Stale == 0 {
+			if err := a.printComparison(command, m); err != nil || m.Missing+m.Stale == 0 && !m.Blind {
 				return err
 			}
 			return &codeError{code: exitNotApplied}
 		})
-	command.Long = "Compares the broker's retained messages with the state. What was missing or not as in the state is brought in line, and the exit code is\n1 then."
+	command.Long = "Compares the broker's retained messages with the state. What was missing or not as in the state is brought in line, and the exit code is\n1 then. It is 1, too, if the broker does not send what it retains."
 	return command
 }
 

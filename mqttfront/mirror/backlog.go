@@ -32,9 +32,12 @@ type backlog struct {
 	alone    bool              // the one in flight is of a doubted mirror: nothing else is sent meanwhile
 	doubts   map[string]*doubt // by what the topics of the mirror begin with
 	answered time.Time         // when the broker has answered last
+	// answeredSent is when the latest topic was sent that the broker has answered.
+	answeredSent time.Time
+	lastAlone    time.Time // when the broker has answered a topic last that was sent alone
 	// touched are the topics whose keys have changed since a comparison began; nil while none is under way. What the broker sends of them may be older.
 	touched map[topic]struct{}
-	refusal time.Time // when the broker has refused a topic last
+	refusal refusal // the last
 }
 
 const (
@@ -44,11 +47,19 @@ const (
 	maxFlight = 4096
 )
 
+// refusal is that the broker has refused a topic, by its PUBACK.
+type refusal struct {
+	at     time.Time
+	prefix string // what the topics of the mirror begin with
+	again  bool   // it had refused the topic before
+}
+
 // entry is a topic that is queued or being sent.
 type entry struct {
 	topic topic
 	since time.Time // when it was queued
 	sent  time.Time // when it was taken to be sent
+	size  int       // of its message, in bytes; 0 until it is known
 	alone bool      // nothing else is sent meanwhile
 	done  bool
 }
@@ -66,11 +77,12 @@ func (b *backlog) expect(t topic) {
 	}
 }
 
-// same notes that the broker has sent a retained message like the state.
+// same notes that the broker has sent a retained message like the state. A refused topic whose key has changed since the comparison began is still to be
+// published: the message may have been compared with an older state.
 func (b *backlog) same(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at, known := b.topics[t]; known && (at == unseen || at == refused) {
+	if at, known := b.topics[t]; known && (at == unseen || at == refused && !b.isTouchedLocked(t)) {
 		delete(b.topics, t)
 	}
 }
@@ -99,7 +111,7 @@ func (b *backlog) change(t topic) {
 	b.pushLocked(t)
 }
 
-// maxTouched bounds backlog.touched. Beyond it a comparison may count changes of keys as corrections.
+// maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison then takes corrections for changes of keys.
 const maxTouched = 100_000
 
 // noteChanges says whether a comparison is under way.
@@ -115,8 +127,12 @@ func (b *backlog) noteChanges(yes bool) {
 func (b *backlog) isTouched(t topic) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.isTouchedLocked(t)
+}
+
+func (b *backlog) isTouchedLocked(t topic) bool {
 	_, is := b.touched[t]
-	return is
+	return is || len(b.touched) >= maxTouched
 }
 
 // push queues a topic, or has it published again after it was sent. It reports whether nothing was to be done with the topic before.
@@ -149,8 +165,12 @@ func (b *backlog) pushLocked(t topic) {
 	}
 }
 
-// patience is how long a topic of a doubted mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it.
-const patience = time.Second
+// patience is how long a topic of a doubted mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it. After its answer
+// they are sent for turn at least.
+const (
+	patience = time.Second
+	turn     = 100 * time.Millisecond
+)
 
 // take returns a topic that is to be published now, or nil if there is none.
 func (b *backlog) take(now time.Time) *entry {
@@ -173,7 +193,7 @@ func (b *backlog) take(now time.Time) *entry {
 func (b *backlog) nextLocked(now time.Time) *entry {
 	for {
 		d, due := b.dueLocked(now)
-		if d != nil && (len(b.queue) == 0 || now.Sub(due) > patience) {
+		if d != nil && (len(b.queue) == 0 || now.Sub(due) > patience && now.Sub(b.lastAlone) > turn) {
 			if b.inFlight > 0 {
 				return nil // until it is answered
 			}
@@ -207,8 +227,13 @@ func (b *backlog) done(sent *entry, accepted bool) {
 		b.flight = b.flight[1:]
 	}
 	b.inFlight--
-	b.alone = false
+	if b.alone {
+		b.alone, b.lastAlone = false, now
+	}
 	b.answered = now
+	if b.answeredSent.Before(sent.sent) {
+		b.answeredSent = sent.sent
+	}
 	again := b.topics[sent.topic] == changed
 	delete(b.topics, sent.topic)
 	if accepted {
@@ -217,8 +242,8 @@ func (b *backlog) done(sent *entry, accepted bool) {
 			b.pushLocked(sent.topic)
 		}
 	} else {
-		b.refusal = now
-		b.faultLocked(sent, now)
+		b.refusal = refusal{now, sent.topic.prefix, b.doubts[sent.topic.prefix].refuses(sent.topic)}
+		b.refusedLocked(sent, now)
 		b.topics[sent.topic] = refused
 	}
 	signal(b.wake)
@@ -245,14 +270,24 @@ func (b *backlog) end(failed bool) {
 	b.open, b.alone, b.inFlight, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
 }
 
-// answerTime is how long the broker may leave a topic unanswered while it answers later ones, and unansweredTime while it answers none.
 const (
-	answerTime     = 10 * time.Second
+	// answerTime is how long the broker may leave a topic unanswered that was sent alone, or behind which it has answered another one.
+	answerTime = 10 * time.Second
+	// unansweredTime is how long the broker may answer none of the topics in flight.
 	unansweredTime = time.Minute
+	// minRate is the bandwidth that the broker's connection must have, in bytes a second: the time that a message takes at that rate is allowed in addition.
+	minRate = 128 << 10
 )
 
+// weigh notes the size of the message of a topic in flight.
+func (b *backlog) weigh(e *entry, bytes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.size = bytes
+}
+
 // overdue reports whether the broker has left a topic unanswered for too long. That topic is the fault if it was sent alone, or if the broker has answered
-// others meanwhile. Otherwise all that is in flight is suspect.
+// one that was sent later. Otherwise all that is in flight is suspect.
 func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,11 +295,16 @@ func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
 		return false, false
 	}
 	oldest := b.flight[0]
-	if now.Sub(oldest.sent) > answerTime && (oldest.alone || b.answered.After(oldest.sent)) {
-		b.faultLocked(oldest, now)
+	transfer := time.Duration(oldest.size) * time.Second / minRate
+	if now.Sub(oldest.sent) > answerTime+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
+		b.brokeLocked(oldest, now)
 		return true, false
 	}
-	overdue = now.Sub(oldest.sent) > unansweredTime
+	since := b.answered
+	if since.Before(oldest.sent) {
+		since = oldest.sent
+	}
+	overdue = now.Sub(since) > unansweredTime+transfer
 	return overdue, overdue
 }
 

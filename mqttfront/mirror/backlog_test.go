@@ -201,3 +201,97 @@ func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A topic that is not answered is the fault if others are answered, or if it was sent alone; otherwise all in flight are suspect, and each is found out.
+func TestOverdueTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		overdue := func() (overdue, suspect bool) { return b.overdue(time.Now()) }
+		b.push(topic{"t/", "lost"})
+		b.take(time.Now())
+		time.Sleep(answerTime + time.Second)
+		if is, _ := overdue(); is {
+			t.Error("too soon, while nothing is answered")
+		}
+		b.push(topic{"t/", "later"})
+		b.done(b.take(time.Now()), true)
+		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 1 {
+			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		}
+		b.end(false)
+		b.begin([]string{"t/", "u/"})
+		b.push(topic{"u/", "a"})
+		b.push(topic{"u/", "b"})
+		b.take(time.Now())
+		b.take(time.Now())
+		time.Sleep(unansweredTime + time.Second)
+		if is, suspect := overdue(); !is || !suspect {
+			t.Errorf("nothing is answered: %v, %v", is, suspect)
+		}
+		b.end(true)
+		b.begin([]string{"t/", "u/"})
+		if e := b.take(time.Now()); e == nil || !e.alone {
+			t.Fatalf("%+v is not sent alone", e)
+		}
+		time.Sleep(answerTime + time.Second)
+		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 2 {
+			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		}
+	})
+}
+
+// A broker that answers slowly, or not for a while, but in the order in which topics were sent, is no fault of any topic.
+func TestSlowBrokerIsNoFault(t *testing.T) {
+	for name, test := range map[string]struct{ answers, pause time.Duration }{
+		"ten topics a second, with the window full": {2 * time.Minute, 100 * time.Millisecond},
+		"silent for 14 s after an answer":           {time.Minute, 14 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newTestBacklog()
+				var flight []*entry
+				for began, n := time.Now(), 0; time.Since(began) < test.answers; time.Sleep(test.pause) {
+					if len(flight) > 0 {
+						b.done(flight[0], true)
+						flight = flight[1:]
+					}
+					for b.push(topic{"t/", fmt.Sprint(n)}); ; n++ {
+						e := b.take(time.Now())
+						if e == nil {
+							break
+						}
+						flight = append(flight, e)
+						b.push(topic{"t/", fmt.Sprint(n + 1)})
+					}
+					if is, suspect := b.overdue(time.Now()); is {
+						t.Fatalf("%v: overdue, suspect %v", time.Since(began), suspect)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A large value that is sent alone has the time that its transfer takes.
+func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		b.push(topic{"t/", "large"})
+		b.take(time.Now())
+		b.end(true)
+		b.begin([]string{"t/"})
+		e := b.take(time.Now())
+		if e == nil || !e.alone {
+			t.Fatalf("%+v is not sent alone", e)
+		}
+		b.weigh(e, 4<<20)
+		time.Sleep(4<<20/minRate*time.Second + answerTime - time.Second)
+		if is, _ := b.overdue(time.Now()); is {
+			t.Error("overdue too soon")
+		}
+		time.Sleep(2 * time.Second)
+		if is, suspect := b.overdue(time.Now()); !is || suspect {
+			t.Errorf("later: %v, suspect %v", is, suspect)
+		}
+	})
+}

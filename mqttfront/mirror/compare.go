@@ -79,6 +79,7 @@ func (s *session) compare(ctx context.Context) error {
 			all.missing, all.unretained = 0, 0
 			break
 		}
+		s.corrected(found)
 		all.missing += found.missing
 		all.stale += found.stale
 		if found.dropped {

@@ -70,3 +70,94 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 		t.Errorf("%+v is published again", e)
 	}
 }
+
+// A topic that the broker refuses, and whose key has gone, is in line when the broker retains nothing there.
+func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
+	m := newTestMirror()
+	s := m.connected()
+	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
+	gone := topic{"t/", "gone"}
+	s.backlog.push(gone)
+	s.backlog.done(s.backlog.take(time.Now()), false)
+	(&pass{s: s, sent: map[topic]struct{}{gone: {}}}).dropCleared()
+	s.backlog.forgetInLine()
+	if s.backlog.refusedTopics() != 1 {
+		t.Error("it is forgotten although the broker has sent it")
+	}
+	(&pass{s: s}).dropCleared()
+	s.backlog.forgetInLine()
+	if s.backlog.refusedTopics() != 0 {
+		t.Error("it is not forgotten")
+	}
+}
+
+// A refused topic whose key changes during a comparison is still to be published, whatever the comparison found before the change.
+func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
+	hot := topic{"t/", "hot"}
+	for name, compare := range map[string]func(p *pass, w *wanted, change func()){
+		"the broker sends what the key was": func(p *pass, w *wanted, change func()) {
+			p.s.env.View = afterEach(p.s.env.View, change)
+			p.received(mqttconn.Message{Publish: &paho.Publish{
+				Topic: "t/hot", Retain: true, Payload: []byte(w.value), Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: w.version}}},
+			}})
+		},
+		"the key is set again": func(p *pass, _ *wanted, change func()) {
+			p.s.env.View = afterEach(func(f func(*fsm.Machine)) { f(stateWith(t)) }, change)
+			p.dropCleared()
+		},
+		"the broker took the value and refused its deletion": func(p *pass, _ *wanted, change func()) {
+			p.s.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
+			change()
+			p.dropCleared()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTestMirror()
+			m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t, "hot")) }
+			s := m.connected()
+			s.backlog.push(hot)
+			s.backlog.done(s.backlog.take(time.Now()), false)
+			w, _ := s.lookup(hot)
+			s.backlog.noteChanges(true)
+			compare(&pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}, &w, func() {
+				m.Applied(&fsm.EntryOutcome{Mirrored: []fsm.MirroredKey{{Topic: "t/", Key: "hot"}}})
+			})
+			s.backlog.forgetInLine()
+			if s.backlog.refusedTopics() != 1 {
+				t.Error("it is forgotten")
+			}
+			s.backlog.tryNow()
+			if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
+				t.Errorf("%+v is published", e)
+			}
+		})
+	}
+}
+
+// afterEach calls then after each look at the state.
+func afterEach(view func(func(*fsm.Machine)), then func()) func(func(*fsm.Machine)) {
+	return func(f func(*fsm.Machine)) {
+		view(f)
+		then()
+	}
+}
+
+// What the broker sends of a key that changes meanwhile may be older: it is no fault of the broker.
+func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
+	state := stateWith(t, "hot")
+	m := newTestMirror()
+	m.env.View = func(f func(*fsm.Machine)) { f(state) }
+	s := m.connected()
+	s.backlog.noteChanges(true)
+	hot := topic{"t/", "hot"}
+	s.backlog.change(hot)
+	s.backlog.done(s.backlog.take(time.Now()), true)
+	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}
+	p.received(mqttconn.Message{Publish: &paho.Publish{Topic: "t/hot", Retain: true, Payload: []byte("older")}})
+	if p.stale != 0 || len(p.corrected) != 0 {
+		t.Errorf("%d are stale, %d corrected", p.stale, len(p.corrected))
+	}
+	if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
+		t.Errorf("%+v is published again", e)
+	}
+}

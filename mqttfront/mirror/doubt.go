@@ -13,9 +13,10 @@ import (
 const (
 	// proof is how many topics of a doubted mirror the broker must take in a row for the mirror to be trusted again.
 	proof = 20
-	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the oldest is forgotten until the next comparison.
+	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the one that would be tried last is forgotten until the next
+	// comparison.
 	maxRefused = 4096
-	// After a fault, the topics of a doubted mirror rest. Each fault without a proof between doubles that.
+	// After the end of a connection, the topics of a doubted mirror rest. Each one without a proof between doubles that.
 	minRest = 2 * time.Second
 	maxRest = 5 * time.Minute
 	// minRetry is how long a refused topic rests at first.
@@ -34,9 +35,10 @@ type doubt struct {
 
 	refused   map[topic]struct{}
 	order     []topic // of refused, the next to be tried first
+	untried   int     // how many of order are still to be tried in this round
 	forgotten bool    // there was no room for some
 	retry     time.Duration
-	retryAt   time.Time
+	retryAt   time.Time // when the next round begins
 }
 
 // refuses reports whether the broker has refused a topic. d may be nil.
@@ -55,6 +57,7 @@ func (d *doubt) forget(t topic) bool {
 	}
 	delete(d.refused, t)
 	d.order = slices.DeleteFunc(d.order, func(other topic) bool { return other == t })
+	d.untried = min(d.untried, len(d.order))
 	return true
 }
 
@@ -69,27 +72,67 @@ func (b *backlog) doubtLocked(prefix string) *doubt {
 	return d
 }
 
-// faultLocked notes that the broker has refused a topic, or ended the connection because of it.
-func (b *backlog) faultLocked(e *entry, now time.Time) {
-	t := e.topic
-	if d := b.doubts[t.prefix]; d.refuses(t) { // it was tried again
-		d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
-		d.retry = min(max(2*d.retry, minRetry), maxRest)
-		d.retryAt = now.Add(d.retry)
+// refusedLocked notes that the broker has refused a topic, and keeps the connection. The refused topics of a mirror are tried in rounds: in a round one
+// after the other, and then none until the retry interval has passed.
+func (b *backlog) refusedLocked(e *entry, now time.Time) {
+	d := b.doubts[e.topic.prefix]
+	if !d.refuses(e.topic) {
+		b.addRefusedLocked(e, now)
 		return
 	}
-	d := b.doubtLocked(t.prefix)
-	d.refused[t] = struct{}{}
-	if d.order = append(d.order, t); len(d.order) > maxRefused {
-		delete(d.refused, d.order[0])
-		delete(b.topics, d.order[0])
-		d.order, d.forgotten = d.order[1:], true
+	d.toTheEnd(e.topic)
+	if d.untried = max(d.untried-1, 0); d.untried == 0 {
+		d.retryLater(now)
 	}
-	if e.alone || d.rest == 0 { // several may have been in flight
-		d.rest = min(max(2*d.rest, minRest), maxRest)
+}
+
+// brokeLocked notes that the broker has ended the connection because of a topic, or that the topic is why it is ended. That ends a round.
+func (b *backlog) brokeLocked(e *entry, now time.Time) {
+	if d := b.doubts[e.topic.prefix]; d.refuses(e.topic) {
+		d.toTheEnd(e.topic)
+		d.retryLater(now)
+		return
 	}
-	d.restUntil = now.Add(d.rest)
+	d := b.doubtLocked(e.topic.prefix)
+	d.untried = 0
+	b.addRefusedLocked(e, now)
+	d.pause(now)
 	d.retry = max(d.retry, minRetry)
+	d.retryAt = now.Add(d.retry)
+}
+
+// addRefusedLocked takes up a topic as refused. It is the first of the next round: perhaps only the network has failed.
+func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
+	t := e.topic
+	d := b.doubtLocked(t.prefix)
+	if len(d.order) == 0 {
+		d.retry = max(d.retry, minRetry)
+		d.retryAt = now.Add(d.retry)
+	}
+	d.refused[t] = struct{}{}
+	d.order = slices.Insert(d.order, d.untried, t)
+	if last := len(d.order) - 1; last == maxRefused {
+		delete(d.refused, d.order[last])
+		delete(b.topics, d.order[last])
+		d.order, d.untried, d.forgotten = d.order[:last], min(d.untried, last), true
+	}
+}
+
+// pause has the queue of a mirror rest.
+func (d *doubt) pause(now time.Time) {
+	d.rest = min(max(2*d.rest, minRest), maxRest)
+	d.restUntil = now.Add(d.rest)
+}
+
+// toTheEnd makes a refused topic the last to be tried.
+func (d *doubt) toTheEnd(t topic) {
+	d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
+}
+
+// retryLater ends a round.
+func (d *doubt) retryLater(now time.Time) {
+	d.untried = 0
+	d.retry = min(max(2*d.retry, minRetry), maxRest)
 	d.retryAt = now.Add(d.retry)
 }
 
@@ -105,7 +148,7 @@ func (b *backlog) acceptedLocked(t topic) {
 			signal(b.again)
 		}
 		others := d.order
-		d.refused, d.order, d.retry = make(map[topic]struct{}), nil, 0
+		d.refused, d.order, d.untried, d.retry = make(map[topic]struct{}), nil, 0, 0
 		for _, other := range others {
 			if b.topics[other] == refused {
 				delete(b.topics, other)
@@ -134,8 +177,13 @@ func (b *backlog) suspectLocked(now time.Time) {
 	}
 	switch {
 	case b.alone && len(flight) == 1:
-		b.faultLocked(flight[0], now)
-	case now.Sub(b.refusal) < blamed:
+		b.brokeLocked(flight[0], now)
+	case now.Sub(b.refusal.at) < blamed:
+		if d := b.doubts[b.refusal.prefix]; d != nil && b.refusal.again {
+			d.retryLater(now)
+		} else if d != nil {
+			d.pause(now)
+		}
 	default:
 		for _, e := range flight {
 			d := b.doubtLocked(e.topic.prefix)
@@ -201,13 +249,18 @@ func (b *backlog) takeAloneLocked(d *doubt, now time.Time) (next *entry) {
 		d.queue[0] = nil
 		d.queue = d.queue[1:]
 	} else {
-		for _, t := range d.order {
-			if b.topics[t] == refused {
+		if d.untried == 0 { // a round begins
+			d.untried = len(d.order)
+		}
+		for next == nil && d.untried > 0 {
+			if t := d.order[0]; b.topics[t] == refused {
 				next = &entry{topic: t, since: now}
-				break
+			} else { // it is not to be published
+				d.toTheEnd(t)
+				d.untried--
 			}
 		}
-		if next == nil { // none of them is to be published
+		if next == nil {
 			d.retryAt = now.Add(max(d.retry, minRetry))
 			return nil
 		}
@@ -252,6 +305,7 @@ func (b *backlog) forgetInLine() {
 			}
 			return !known
 		})
+		d.untried = min(d.untried, len(d.order))
 		if d.trusted && len(d.order) == 0 {
 			delete(b.doubts, prefix)
 		}
@@ -271,7 +325,7 @@ func (b *backlog) tryNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.doubts {
-		d.restUntil, d.retryAt, d.rest, d.retry = time.Time{}, time.Time{}, 0, 0
+		d.restUntil, d.retryAt, d.rest, d.retry, d.untried = time.Time{}, time.Time{}, 0, 0, 0
 	}
 	signal(b.wake)
 }

@@ -5,11 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/eclipse/paho.golang/paho"
-
-	"holdfast/fsm"
-	"holdfast/internal/mqttconn"
 )
 
 // strict is a broker that refuses some topics, and may end the connection instead, or after that.
@@ -57,10 +52,10 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 	oneOf := func(t topic) bool { return t.prefix == "t/" && t.key == "7" }
 	for name, test := range map[string]struct {
 		broker strict
-		losses int // at most, in ten minutes
+		losses int // at most, in ten minutes: by the rests after new faults, and by those between rounds
 	}{
 		"a mirror, and says so":                          {strict{refuses: mirrorOf("t/"), answers: true}, 0},
-		"a mirror, and ends the connection, too":         {strict{refuses: mirrorOf("t/"), answers: true, ends: true}, 12},
+		"a mirror, and ends the connection, too":         {strict{refuses: mirrorOf("t/"), answers: true, ends: true}, 16},
 		"a mirror, by the end of the connection":         {strict{refuses: mirrorOf("t/"), ends: true}, 12},
 		"a topic, and says so":                           {strict{refuses: oneOf, answers: true}, 0},
 		"a topic, by the end of the connection":          {strict{refuses: oneOf, ends: true}, 12},
@@ -127,80 +122,90 @@ func TestMirrorIsTrustedAgain(t *testing.T) {
 	})
 }
 
-// A topic that is not answered is the fault if others are answered, or if it was sent alone; otherwise all in flight are suspect, and each is found out.
-func TestOverdueTopics(t *testing.T) {
+// However many topics the broker refuses, one that was refused for the first time is tried again within the retry interval, and all are within five minutes.
+func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const denied = 1000
 		b := newTestBacklog()
-		overdue := func() (overdue, suspect bool) { return b.overdue(time.Now()) }
-		b.push(topic{"t/", "lost"})
-		b.take(time.Now())
-		time.Sleep(answerTime + time.Second)
-		if is, _ := overdue(); is {
-			t.Error("too soon, while nothing is answered")
+		tried := make(map[topic]int)
+		good := topic{"t/", "good"}
+		run := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(step) {
+				for e := b.take(time.Now()); e != nil; e = b.take(time.Now()) {
+					tried[e.topic]++
+					b.done(e, e.topic == good)
+				}
+			}
 		}
-		b.push(topic{"t/", "later"})
-		b.done(b.take(time.Now()), true)
-		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 1 {
-			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		pushAll := func() {
+			for i := range denied {
+				b.push(topic{"t/", fmt.Sprint(i)})
+			}
 		}
-		b.end(false)
-		b.begin([]string{"t/", "u/"})
-		b.push(topic{"u/", "a"})
-		b.push(topic{"u/", "b"})
-		b.take(time.Now())
-		b.take(time.Now())
-		time.Sleep(unansweredTime + time.Second)
-		if is, suspect := overdue(); !is || !suspect {
-			t.Errorf("nothing is answered: %v, %v", is, suspect)
+		pushAll()
+		for b.refusedTopics() < denied {
+			run(step)
+			b.tryNow() // ends the rests
+		}
+		b.push(good)
+		for e := b.take(time.Now()); e == nil || e.topic != good; e = b.take(time.Now()) { // then the network fails
+			if e != nil {
+				b.done(e, false)
+			}
+			time.Sleep(step)
 		}
 		b.end(true)
-		b.begin([]string{"t/", "u/"})
-		if e := b.take(time.Now()); e == nil || !e.alone {
-			t.Fatalf("%+v is not sent alone", e)
+		b.begin([]string{"t/"})
+		pushAll()
+		b.push(good)
+		clear(tried)
+		run(maxRest + time.Second)
+		if tried[good] != 1 {
+			t.Errorf("the topic that was in flight is tried %d times within %v", tried[good], maxRest)
 		}
-		time.Sleep(answerTime + time.Second)
-		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 2 {
-			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		run(2 * maxRest)
+		for i := range denied {
+			if n := tried[topic{"t/", fmt.Sprint(i)}]; n < 2 || n > 20 {
+				t.Fatalf("topic %d is tried %d times", i, n)
+			}
 		}
 	})
 }
 
-// A topic that the broker refuses, and whose key has gone, is in line when the broker retains nothing there.
-func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
-	m := newTestMirror()
-	s := m.connected()
-	m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
-	gone := topic{"t/", "gone"}
-	s.backlog.push(gone)
-	s.backlog.done(s.backlog.take(time.Now()), false)
-	(&pass{s: s, sent: map[topic]struct{}{gone: {}}}).dropCleared()
-	s.backlog.forgetInLine()
-	if s.backlog.refusedTopics() != 1 {
-		t.Error("it is forgotten although the broker has sent it")
-	}
-	(&pass{s: s}).dropCleared()
-	s.backlog.forgetInLine()
-	if s.backlog.refusedTopics() != 0 {
-		t.Error("it is not forgotten")
-	}
-}
-
-// What the broker sends of a key that changes meanwhile may be older: it is no fault of the broker.
-func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
-	state := stateWith(t, "hot")
-	m := newTestMirror()
-	m.env.View = func(f func(*fsm.Machine)) { f(state) }
-	s := m.connected()
-	s.backlog.noteChanges(true)
-	hot := topic{"t/", "hot"}
-	s.backlog.change(hot)
-	s.backlog.done(s.backlog.take(time.Now()), true)
-	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}
-	p.received(mqttconn.Message{Publish: &paho.Publish{Topic: "t/hot", Retain: true, Payload: []byte("older")}})
-	if p.stale != 0 || len(p.corrected) != 0 {
-		t.Errorf("%d are stale, %d corrected", p.stale, len(p.corrected))
-	}
-	if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
-		t.Errorf("%+v is published again", e)
-	}
+// A doubted mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
+func TestDoubtedMirrorDelaysOthersByOneTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		for i := range window {
+			b.push(topic{"t/", fmt.Sprint(i)})
+			b.take(time.Now())
+		}
+		b.end(true)
+		b.begin([]string{"t/", "u/"})
+		for i := range 1000 {
+			b.push(topic{"t/", fmt.Sprint(i)})
+		}
+		const roundTrip = 100 * time.Millisecond
+		alone := 0
+		for round := range 200 {
+			b.push(topic{"u/", fmt.Sprint(round)})
+			for waited := 0; ; waited++ {
+				e := b.take(time.Now())
+				time.Sleep(roundTrip)
+				if e == nil {
+					continue
+				}
+				b.done(e, true)
+				if e.topic.prefix == "u/" {
+					break
+				}
+				if alone++; waited > 1 {
+					t.Fatalf("round %d: a topic of the other mirror waits for %d", round, waited)
+				}
+			}
+		}
+		if alone < 50 {
+			t.Errorf("%d topics of the doubted mirror are sent", alone)
+		}
+	})
 }

@@ -296,7 +296,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	s := &session{
 		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(),
-		begun: m.comparisonBegun, compared: m.compared, failed: m.setFault, refused: m.refused, tooLarge: make(map[topic]string),
+		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, failed: m.setFault, refused: m.refused, tooLarge: make(map[topic]string),
 	}
 	began := time.Now()
 	m.attach(s)
@@ -375,6 +375,12 @@ func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last, m.comparing, m.ended, m.fault = found, false, time.Now(), ""
+}
+
+// addCorrected counts what a pass has found, also if the comparison fails after it.
+func (m *Mirror) addCorrected(found comparison) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.corrected.missing += found.missing
 	m.corrected.stale += found.stale
 }

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"testing"
@@ -87,5 +88,41 @@ func TestOwns(t *testing.T) {
 	m.mirrors.Store(&[]fsm.Mirror{{Keys: "*", Topic: "t/"}})
 	if !m.Owns("t/x") || m.Owns("u/t/x") {
 		t.Error("not the topics below t/ are owned")
+	}
+}
+
+// What the broker has refused as too large takes no room once its key has gone.
+func TestTooLargeValueIsForgottenWithItsKey(t *testing.T) {
+	m := newTestMirror()
+	s := m.connected()
+	for i := range 2 * maxTooLarge {
+		one := topic{"t/", fmt.Sprint(i)}
+		s.backlog.push(one)
+		s.acknowledged(s.backlog.take(time.Now()), &wanted{resultSet, "v", "1"}, reasonPacketTooLarge)
+		s.acknowledged(s.backlog.take(time.Now()), &wanted{result: resultTooLarge}, 0)
+		if len(s.tooLarge) != 1 {
+			t.Fatalf("%d versions are remembered", len(s.tooLarge))
+		}
+		s.backlog.push(one)
+		s.acknowledged(s.backlog.take(time.Now()), &wanted{result: resultCleared}, 0)
+	}
+	if s.backlog.refusedTopics() != 0 {
+		t.Error("some count as refused")
+	}
+}
+
+// What a pass of a comparison has corrected counts, also when the comparison fails after it.
+func TestCorrectionsBeforeAFailureCount(t *testing.T) {
+	m := newTestMirror()
+	m.connected()
+	m.Resync()
+	m.comparisonBegun()
+	m.addCorrected(comparison{missing: 1, stale: 2})
+	m.setFault(errNoRetained)
+	m.comparisonBegun()
+	m.addCorrected(comparison{})
+	m.compared(comparison{})
+	if s := m.Status(); s.Missing != 1 || s.Stale != 2 {
+		t.Errorf("%+v", s)
 	}
 }

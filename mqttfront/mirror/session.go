@@ -30,7 +30,8 @@ type session struct {
 	publisher *mqttconn.Publisher
 	maxPacket int              // that the broker accepts, in bytes
 	begun     func()           // called when a comparison begins
-	compared  func(comparison) // called when it has ended
+	corrected func(comparison) // called after each pass of a comparison, with what it has found
+	compared  func(comparison) // called when a comparison has ended
 	failed    func(error)      // called when it could not be made, and is tried again
 	refused   func(topic)      // called when the broker refuses a topic
 
@@ -99,40 +100,47 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 	t := next.topic
 	w, ok := s.lookup(t)
 	if !ok { // its mirror has gone, and leaves what it has published
-		s.answered(next, w, resultSkipped)
+		s.answered(next, resultSkipped)
 		return true
 	}
 	message := &packets.Publish{Topic: t.String(), Retain: true, Payload: []byte(w.value), Properties: &packets.Properties{}}
 	if w.version != "" {
 		message.Properties.User = []packets.User{{Key: versionProperty, Value: w.version}}
 	}
+	s.backlog.weigh(next, len(w.value))
 	err := s.publisher.Publish(ctx, message, func(reason byte, err error) {
-		switch {
-		case err != nil: // it stays in flight: the next connection knows that it may have ended this one
-		case reason < 0x80:
-			if w.result == resultSet {
-				s.forgetTooLarge(t)
-			}
-			s.answered(next, w, w.result)
-		case reason == reasonPacketTooLarge && w.value != "" && s.noteTooLarge(t, w.version):
-			s.answered(next, w, resultTooLarge)
-			s.backlog.push(t)
-		default:
-			s.answered(next, w, resultRefused)
-			s.refused(t)
+		if err == nil { // else it stays in flight: the next connection knows that it may have ended this one
+			s.acknowledged(next, &w, reason)
 		}
 	})
 	if errors.Is(err, mqttconn.ErrTooLarge) { // the topic alone is: the broker cannot retain anything there
-		s.answered(next, w, resultTooLarge)
+		s.answered(next, resultTooLarge)
 		return true
 	}
 	return err == nil
 }
 
+// acknowledged takes up the reason code of a PUBACK.
+func (s *session) acknowledged(sent *entry, w *wanted, reason byte) {
+	switch {
+	case reason < 0x80:
+		if w.result != resultTooLarge {
+			s.forgetTooLarge(sent.topic)
+		}
+		s.answered(sent, w.result)
+	case reason == reasonPacketTooLarge && w.value != "" && s.noteTooLarge(sent.topic, w.version):
+		s.answered(sent, resultTooLarge)
+		s.backlog.push(sent.topic)
+	default:
+		s.answered(sent, resultRefused)
+		s.refused(sent.topic)
+	}
+}
+
 // reasonPacketTooLarge is the reason code of a PUBACK for a message that is larger than the broker accepts, although it has announced no such limit.
 const reasonPacketTooLarge = 0x95
 
-func (s *session) answered(sent *entry, w wanted, result string) {
+func (s *session) answered(sent *entry, result string) {
 	s.env.Metrics.published.WithLabelValues(result).Inc()
 	s.backlog.done(sent, result != resultRefused)
 }
