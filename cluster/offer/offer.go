@@ -2,6 +2,7 @@ package offer
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"slices"
 
 	"holdfast/fsm"
@@ -81,19 +82,32 @@ func (o *Offer) fingerprint() (f fingerprint) {
 	return f
 }
 
-func (f *fingerprint) bytes() []byte { return slices.Concat(f.settings[:], f.policy[:], f.mirrors[:]) }
+// offered is what a member remembers of its last offer.
+type offered struct {
+	fingerprint
+	version uint32 // of the log: the latest that was in force since, without another offer; 0 is unknown
+}
 
-// readFingerprint reads what bytes wrote. Builds that knew no mirrors wrote two hashes. ok is false if it is neither.
-func readFingerprint(data []byte) (f fingerprint, ok bool) {
-	if len(data) == 2*sha256.Size {
+// bytes returns the three hashes, and the version in big-endian order.
+func (o *offered) bytes() []byte {
+	return binary.BigEndian.AppendUint32(slices.Concat(o.settings[:], o.policy[:], o.mirrors[:]), o.version)
+}
+
+// readOffered reads what bytes wrote. Older builds wrote no version, and those that knew no mirrors two hashes. ok is false if it is none of these.
+func readOffered(data []byte) (o offered, ok bool) {
+	const hashes = 3 * sha256.Size
+	switch len(data) {
+	case 2 * sha256.Size:
 		none := (&Offer{}).fingerprint()
-		data = append(slices.Clone(data), none.mirrors[:]...)
+		data = slices.Concat(data, none.mirrors[:])
+	case hashes:
+	case hashes + 4:
+		o.version = binary.BigEndian.Uint32(data[hashes:])
+	default:
+		return o, false
 	}
-	if len(data) != 3*sha256.Size {
-		return f, false
-	}
-	copy(f.settings[:], data)
-	copy(f.policy[:], data[sha256.Size:])
-	copy(f.mirrors[:], data[2*sha256.Size:])
-	return f, true
+	copy(o.settings[:], data)
+	copy(o.policy[:], data[sha256.Size:])
+	copy(o.mirrors[:], data[2*sha256.Size:])
+	return o, true
 }

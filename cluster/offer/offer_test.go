@@ -76,8 +76,8 @@ func withKeys(keys int64) Offer {
 
 // memoryOf is what a member remembers that has made an offer.
 func memoryOf(offer Offer) []byte {
-	f := offer.fingerprint()
-	return f.bytes()
+	o := offered{offer.fingerprint(), fsm.Version}
+	return o.bytes()
 }
 
 func mustOffer(t *testing.T, o *Offerer) {
@@ -250,6 +250,55 @@ func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
 	mustOffer(t, o)
 	if len(f.executed) != 0 {
 		t.Errorf("%d offers", len(f.executed))
+	}
+}
+
+// Shares of clients that are changed from none are a change like any other, also if another node has set some.
+func TestSharesChangedFromNoneComeIntoForce(t *testing.T) {
+	withShares := func(share int64) Offer {
+		o := withKeys(5)
+		o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = share, share
+		return o
+	}
+	f := &fake{version: fsm.Version, serving: true}
+	mustOffer(t, New(withShares(0), f.env()))
+	others := withShares(50).Settings
+	f.inForce = &others
+	mustOffer(t, New(withShares(100), f.env()))
+	if limits := f.inForce.Limits; limits.WatchesPerClient != 100 || limits.DedupPerClient != 100 {
+		t.Errorf("%+v is in force", limits)
+	}
+}
+
+// A version of the log that comes into force while an offer is put together takes no mirrors away.
+func TestVersionThatComesIntoForceDuringAnOfferRemovesNoMirrors(t *testing.T) {
+	theirs := withMirrors(5, fsm.Mirror{Keys: "a*", Topic: "a/"})
+	own := withMirrors(5, fsm.Mirror{Keys: "b*", Topic: "b/"})
+	f := &fake{serving: true, inForce: &theirs.Settings, remembered: memoryOf(own)}
+	env, version := f.env(), uint32(fsm.VersionMirrors-1)
+	env.Version = func() uint32 {
+		defer func() { version = fsm.Version }()
+		return version
+	}
+	o := New(own, env)
+	mustOffer(t, o)
+	mustOffer(t, o)
+	if len(f.executed) != 0 || f.inForce.Mirrors[0].Topic != "a/" {
+		t.Errorf("%+v are in force after %d offers", f.inForce.Mirrors, len(f.executed))
+	}
+}
+
+// What older builds remembered is read: two hashes, three, or three and a version.
+func TestOlderMemoriesAreRead(t *testing.T) {
+	whole := memoryOf(withKeys(5))
+	for size, want := range map[int]uint32{64: 0, 96: 0, 100: fsm.Version} {
+		o, ok := readOffered(whole[:size])
+		if f := withKeys(5); !ok || o.fingerprint != f.fingerprint() || o.version != want {
+			t.Errorf("%d bytes: %v, version %d", size, ok, o.version)
+		}
+	}
+	if _, ok := readOffered(whole[:99]); ok {
+		t.Error("99 bytes are read")
 	}
 }
 

@@ -106,25 +106,27 @@ func (o *Offerer) offer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the settings offered last: %w", err)
 	}
-	last, offered := readFingerprint(data)
-	current := wanted.asOf(o.env.Version())
-	now, all := current.fingerprint(), wanted.fingerprint()
-	if offered && o.env.Version() < fsm.VersionMirrors {
+	last, remembered := readOffered(data)
+	version := o.env.Version()
+	current := wanted.asOf(version)
+	now, all := offered{current.fingerprint(), max(last.version, version)}, wanted.fingerprint()
+	if remembered && version < fsm.VersionMirrors {
 		now.mirrors = last.mirrors // they are offered when the version is in force that knows them
 	}
 	inForce, configured := o.env.Settings()
 	switch {
 	case !configured: // not by way of a leader, which may have settings by now
 		err = o.execute(ctx, current, whole)
-	case !offered:
-		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != now {
+	case !remembered:
+		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != now.fingerprint {
 			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
 		}
-		now = all // so that a newer version of the log is no reason to offer
+		now = offered{all, fsm.Version} // so that a newer version of the log is no reason to offer
 	case last == now:
 		return nil
+	case last.fingerprint == now.fingerprint: // only the version is to be remembered
 	default:
-		changed := changedParts(&last, &now, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
+		changed := changedParts(&last, &now.fingerprint, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
 		if changed == whole { // only an older version of the log is in force than at the last offer
 			return nil
 		}
@@ -142,10 +144,10 @@ func (o *Offerer) offer(ctx context.Context) error {
 }
 
 // changedParts returns what differs from what this node offered last. all is its whole offer, and withoutShares what it would be without shares of clients.
-func changedParts(last, now, all *fingerprint, withoutShares fingerprint) (changed part) {
-	switch last.settings {
-	case now.settings, all.settings: // the second while an old log is applied again, in which an older version is in force
-	case withoutShares.settings: // only what a newer version of the log adds is new
+func changedParts(last *offered, now, all *fingerprint, withoutShares fingerprint) (changed part) {
+	switch {
+	case last.settings == now.settings, last.settings == all.settings: // the second while an old log is applied again, in which an older version is in force
+	case last.settings == withoutShares.settings && last.version < fsm.VersionClientShares: // only what a newer version of the log adds is new
 		changed |= sharesPart
 	default:
 		changed |= settingsPart
