@@ -22,9 +22,7 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 			affected[r.ClientKey()] = true
 		}
 	}
-	for _, list := range elsewhere {
-		p.findContradictions(list, open, affected)
-	}
+	p.findContradictions(elsewhere, open, affected)
 	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
 	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
@@ -54,19 +52,29 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	return added, full
 }
 
-// findContradictions adds clients to a set: those with open requests that this node received in one order and another node in another order.
-func (p *Buffer) findContradictions(list []*Request, open func(*Request) bool, clients map[string]bool) {
-	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
-	for _, r := range list {
-		here := p.byID[r.Command.ID]
-		if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {
-			continue
+// findContradictions adds clients to a set: those with open requests that this node received in one order and another node in another order. Lists that
+// were merged before say the same again, at each sweep: a request counts only when more nodes contradict its place than ever before.
+func (p *Buffer) findContradictions(elsewhere [][]*Request, open func(*Request) bool, clients map[string]bool) {
+	found := make(map[fsm.RequestID]int) // nodes that contradict the place of a request
+	for _, list := range elsewhere {
+		last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
+		for _, r := range list {
+			here := p.byID[r.Command.ID]
+			if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {
+				continue
+			}
+			key := here.ClientKey()
+			if here.Sequence < last[key] {
+				found[r.Command.ID]++
+			}
+			last[key] = max(last[key], here.Sequence)
 		}
-		key := here.ClientKey()
-		if here.Sequence < last[key] {
-			clients[key] = true
+	}
+	for id, nodes := range found {
+		if r := p.byID[id]; nodes > r.contradictions {
+			r.contradictions = nodes
+			clients[r.ClientKey()] = true
 		}
-		last[key] = max(last[key], here.Sequence)
 	}
 }
 

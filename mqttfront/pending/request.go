@@ -35,6 +35,8 @@ type Request struct {
 	Sequence uint64 // grows with the place in Buffer.order
 	client   string // client key on this node, if the other node uses another key
 	outcome  uint64 // index of the log entry with its outcome; 0 while that is not known
+	// contradictions is how many nodes, at most, were found to have received the request in another order than this one.
+	contradictions int
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
 	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
 	awaitsReport bool
