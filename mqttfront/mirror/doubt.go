@@ -256,7 +256,7 @@ func (b *backlog) takeAloneLocked(d *doubt, now time.Time) (next *entry) {
 			if t := d.order[0]; b.topics[t] == refused {
 				next = &entry{topic: t, since: now}
 			} else { // it is not to be published
-				d.toTheEnd(t)
+				d.order = append(d.order[1:], t)
 				d.untried--
 			}
 		}
