@@ -181,6 +181,35 @@ func TestPubackIsClean(t *testing.T) {
 	}
 }
 
+// A request that no session receives is acknowledged with 0x10, so that its client sends it again: a node may be about to subscribe.
+func TestRequestWithoutASubscriberIsAcknowledgedSo(t *testing.T) {
+	b := startBroker(t)
+	client := publisher(t, b, "client")
+	acknowledged := func() byte {
+		reasons := make(chan byte, 1)
+		if err := client.Publish(t.Context(), &packets.Publish{Topic: topics.Invoke}, func(reason byte, _ error) { reasons <- reason }); err != nil {
+			t.Fatal(err)
+		}
+		client.Flush()
+		return <-reasons
+	}
+	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
+		t.Errorf("nobody has subscribed: reason 0x%02X", reason)
+	}
+	requests := make(chan *paho.Publish, 1)
+	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if reason := acknowledged(); reason != 0 {
+		t.Errorf("a node has subscribed: reason 0x%02X", reason)
+	}
+	<-requests
+}
+
 func TestTakenPortIsAnError(t *testing.T) {
 	b := startBroker(t)
 	_, err := Start(Config{Listen: b.Address(), Log: slog.New(slog.DiscardHandler), Wall: func() int64 { return 1 }})

@@ -52,6 +52,7 @@ type connection struct {
 	// The fields below belong to the goroutine that reads from the connection.
 	original, replacement uint16 // packet id under translation
 	publishing            bool   // holds the gate for reading
+	unreceived            bool   // nobody has subscribed to what it is publishing
 }
 
 // ID implements mqtt.Hook.
@@ -268,7 +269,12 @@ func (h *hook) OnPacketEncode(client *mqtt.Client, packet packets.Packet) packet
 			}
 			packet.Properties.User = nil // an echo of the request's
 		}
-		if c := h.connection(client); c != nil && c.replacement != 0 && c.replacement == packet.PacketID {
+		c := h.connection(client)
+		if c != nil && c.unreceived && packet.FixedHeader.Type == packets.Puback {
+			none := packets.CodeNoMatchingSubscribers
+			packet.ReasonCode, packet.Properties.ReasonString = none.Code, none.Reason // mochi leaves out a code below 0x80 without properties
+		}
+		if c != nil && c.replacement != 0 && c.replacement == packet.PacketID {
 			packet.PacketID = c.original
 		}
 	case packets.Connack:
@@ -293,15 +299,24 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 	}
 	packet.Created = h.sequence.Add(1) // the order of a resend
 	if packet.TopicName == topics.Invoke {
+		if c.unreceived = !h.isSubscribed(topics.Invoke); c.unreceived {
+			return packet, packets.CodeSuccessIgnore
+		}
 		packet.Properties.User = stamp(packet.Properties.User, client, c, packet.FixedHeader.Qos)
 	}
 	return packet, nil
 }
 
+// isSubscribed reports whether a session has a subscription to a topic.
+func (h *hook) isSubscribed(topic string) bool {
+	subscribers := h.server.Topics.Subscribers(topic)
+	return len(subscribers.Subscriptions)+len(subscribers.Shared) > 0
+}
+
 // OnPacketProcessed follows each OnPublish, on the same goroutine, also when the acknowledgement could not be written.
 func (h *hook) OnPacketProcessed(client *mqtt.Client, _ packets.Packet, _ error) {
 	if c := h.connection(client); c != nil && c.publishing {
-		c.publishing = false
+		c.publishing, c.unreceived = false, false
 		h.gate.RUnlock()
 	}
 }
