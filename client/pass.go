@@ -12,7 +12,7 @@ import (
 
 // pass lists all keys that match a pattern and reads each, for a Follower.
 type pass struct {
-	gaps    int          // that the watcher had reported when it began
+	gaps    int          // EventGaps that the Follower had processed when the pass began
 	results chan reading // closed at the end
 	err     error        // why it failed for good; to be read when results is closed
 	work    sync.WaitGroup
@@ -32,7 +32,8 @@ const (
 	passRetry = 500 * time.Millisecond
 )
 
-// startPass starts a pass, which ends with its context at the latest. Requests that fail are sent again until then, but a refusal ends the pass.
+// startPass starts a pass, which ends with its context at the latest. A request that fails is sent again until then. A ServerError ends the pass, but
+// for overload and an invalid continuation, which are tried again, and for keys that are absent or may not be read, which are left out.
 func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
 	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
 	ctx, fail := context.WithCancelCause(ctx)

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Close transfers the leadership, if there is another voter, and stops: raft, the transport, the stores, in this order. The context bounds the
-// transfer only.
+// Close stops the node. If this node leads and there is another voter, it first transfers the leadership; the context bounds only that. Then it stops
+// the node's goroutines, raft, the transport and the stores, in this order.
 func (n *Node) Close(ctx context.Context) error {
 	l := &n.lifecycle
 	l.closing.Do(func() {

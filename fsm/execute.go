@@ -78,8 +78,8 @@ func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Res
 	return result
 }
 
-// reject remembers each request as refused, unless it already has an outcome. It returns the result of the last one. A leader
-// that needs the result proposes one request per Reject.
+// reject records a refusal in the dedup table for each request that has an id and no recorded outcome. If the reserve is full, nothing is recorded, and
+// the result is CodeNoReply. It returns the result of the last request that has an id. A leader that needs the result proposes one request per Reject.
 func (m *Machine) reject(command *Command) (last Result) {
 	for i := range command.Rejected {
 		rejection := &command.Rejected[i]
@@ -207,8 +207,8 @@ func (m *Machine) skewed(t hlc.Timestamp) bool {
 	return t.TooFarAhead(m.wall) || clock.Receive(t, m.wall).Timestamp(hlc.StoreNodeID).TooFarAhead(m.wall)
 }
 
-// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. It returns the record of the key, or nil if there is
-// none. If the command has no effect, it fills in the result.
+// checkKey makes the checks of a SET, DEL or VDEL that read the key, but for the quota. If a check fails, it fills in the result. It returns the record
+// of the key, or nil if the key does not exist or the timestamp is skewed.
 func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome, result *Result) *record {
 	if command.Kind == KindSet && m.skewed(command.Timestamp) {
 		result.fail(ErrorTimestampSkew)
@@ -335,7 +335,7 @@ func (m *Machine) configure(command *Command) {
 	m.mixIntoStateHash('G', xxhash.Sum64(appendSettings(nil, &m.settings)))
 }
 
-// raiseClocks raises all clocks to a floor after a restore. No version is used twice, and cluster time never goes back.
+// raiseClocks raises each clock to at least the floor. After a restore no version is used twice, and cluster time does not go back.
 func (m *Machine) raiseClocks(floor *Floor) {
 	m.clock.AtLeast(floor.Clock.Timestamp(hlc.StoreNodeID))
 	m.wall = max(m.wall, floor.Wall)

@@ -46,8 +46,8 @@ func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, 
 
 var errAnswer = errors.New("an answer that cannot be read")
 
-// EncodeTerm returns the answer to MethodTerm: raft's current term, read after the question arrived, and the member's wall clock in
-// milliseconds since the Unix epoch.
+// EncodeTerm returns the response to MethodTerm: raft's current term, and the member's wall clock in milliseconds since the Unix epoch. The caller must
+// read the term after the request arrived. AskTerm ignores the wall clock.
 func EncodeTerm(term uint64, wall int64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// PollInterval is how often the members ask each other for their status, and how long one question may take.
+// PollInterval is the interval and the timeout of the regular status poll. A member that is behind polls four times as often.
 const PollInterval = time.Second
 
 // Statuses is what a member knows of the others from the last poll that its owner made. It is safe for concurrent use.

@@ -35,7 +35,8 @@ func belongsTo(topic, clientID string) bool {
 	return owner == clientID
 }
 
-// clientOf returns the client id in a response topic of the form clients/{client id}/…, or an empty string.
+// clientOf returns the topic level after clients/, or an empty string. It does not decode Base16: of the Go library's response topic it returns the
+// encoded client id.
 func clientOf(topic string) string {
 	if rest, ok := strings.CutPrefix(topic, "clients/"); ok {
 		if id, _, ok := strings.Cut(rest, "/"); ok {
