@@ -181,6 +181,20 @@ func TestPubackIsClean(t *testing.T) {
 	}
 }
 
+// subscribedNode connects a node, and returns the requests that it receives.
+func subscribedNode(t *testing.T, b *Broker) <-chan *paho.Publish {
+	t.Helper()
+	requests := make(chan *paho.Publish, 10)
+	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return requests
+}
+
 // A request that no session receives is acknowledged with 0x10, so that its client sends it again: a node may be about to subscribe.
 func TestRequestWithoutASubscriberIsAcknowledgedSo(t *testing.T) {
 	b := startBroker(t)
@@ -196,14 +210,7 @@ func TestRequestWithoutASubscriberIsAcknowledgedSo(t *testing.T) {
 	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
 		t.Errorf("nobody has subscribed: reason 0x%02X", reason)
 	}
-	requests := make(chan *paho.Publish, 1)
-	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
-		t.Fatal(err)
-	}
+	requests := subscribedNode(t, b)
 	if reason := acknowledged(); reason != 0 {
 		t.Errorf("a node has subscribed: reason 0x%02X", reason)
 	}
@@ -265,14 +272,7 @@ func TestOriginAndDisconnects(t *testing.T) {
 	if !first.Everyone {
 		t.Fatalf("%+v", first)
 	}
-	requests := make(chan *paho.Publish, 10)
-	node, err := connect(t, b, &paho.Connect{ClientID: "holdfast-n1-in", CleanStart: true, UsernameFlag: true, Username: "node", PasswordFlag: true, Password: []byte("secret")}, func(p *paho.Publish) { requests <- p })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mqttconn.Subscribe(t.Context(), node, paho.SubscribeOptions{Topic: topics.Invoke, QoS: 1}); err != nil {
-		t.Fatal(err)
-	}
+	requests := subscribedNode(t, b)
 	last := first.Time
 	for range 3 {
 		p := publisher(t, b, "client")

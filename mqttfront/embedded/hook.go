@@ -52,7 +52,7 @@ type connection struct {
 	// The fields below belong to the goroutine that reads from the connection.
 	original, replacement uint16 // packet id under translation
 	publishing            bool   // holds the gate for reading
-	unreceived            bool   // nobody has subscribed to what it is publishing
+	unreceived            bool   // it is publishing a request, and no session has subscribed to requests
 }
 
 // ID implements mqtt.Hook.

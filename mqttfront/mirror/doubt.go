@@ -82,7 +82,7 @@ func (b *backlog) refusedLocked(e *entry, now time.Time) {
 	}
 	d.toTheEnd(e.topic)
 	if d.untried = max(d.untried-1, 0); d.untried == 0 {
-		d.retryLater(now)
+		d.endRound(now, 2*d.retry)
 	}
 }
 
@@ -90,15 +90,13 @@ func (b *backlog) refusedLocked(e *entry, now time.Time) {
 func (b *backlog) brokeLocked(e *entry, now time.Time) {
 	if d := b.doubts[e.topic.prefix]; d.refuses(e.topic) {
 		d.toTheEnd(e.topic)
-		d.retryLater(now)
+		d.endRound(now, 2*d.retry)
 		return
 	}
 	d := b.doubtLocked(e.topic.prefix)
-	d.untried = 0
-	b.addRefusedLocked(e, now)
+	d.endRound(now, d.retry)
 	d.pause(now)
-	d.retry = max(d.retry, minRetry)
-	d.retryAt = now.Add(d.retry)
+	b.addRefusedLocked(e, now)
 }
 
 // addRefusedLocked takes up a topic as refused. It is the first of the next round: perhaps only the network has failed.
@@ -106,8 +104,7 @@ func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
 	t := e.topic
 	d := b.doubtLocked(t.prefix)
 	if len(d.order) == 0 {
-		d.retry = max(d.retry, minRetry)
-		d.retryAt = now.Add(d.retry)
+		d.endRound(now, d.retry)
 	}
 	d.refused[t] = struct{}{}
 	d.order = slices.Insert(d.order, d.untried, t)
@@ -129,10 +126,10 @@ func (d *doubt) toTheEnd(t topic) {
 	d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
 }
 
-// retryLater ends a round.
-func (d *doubt) retryLater(now time.Time) {
+// endRound has the next round begin after a retry interval, within the bounds of one.
+func (d *doubt) endRound(now time.Time, retry time.Duration) {
 	d.untried = 0
-	d.retry = min(max(2*d.retry, minRetry), maxRest)
+	d.retry = min(max(retry, minRetry), maxRest)
 	d.retryAt = now.Add(d.retry)
 }
 
@@ -180,7 +177,7 @@ func (b *backlog) suspectLocked(now time.Time) {
 		b.brokeLocked(flight[0], now)
 	case now.Sub(b.refusal.at) < blamed:
 		if d := b.doubts[b.refusal.prefix]; d != nil && b.refusal.again {
-			d.retryLater(now)
+			d.endRound(now, 2*d.retry)
 		} else if d != nil {
 			d.pause(now)
 		}
