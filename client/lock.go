@@ -13,8 +13,8 @@ import (
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
 var ErrLockLost = errors.New("the lock was lost")
 
-// Lock is a lock that this client holds, as far as it knows. A lock alone is no proof: a client that writes under it sends its Token
-// along with Fence, so that the store refuses what comes late.
+// Lock is a lock that this client holds, as far as it knows. A client that was paused does not notice that its lock expired: it writes with Fence(Token()),
+// so that the store refuses a write that comes too late.
 type Lock struct {
 	client *Client
 	name   string
@@ -29,23 +29,25 @@ type Lock struct {
 	released bool
 }
 
-// Lock waits until it has the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the
-// lock expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader. If the context ends,
-// the error wraps ErrNotApplied, if another client had the lock, ErrNotExecuted or ErrOutcomeUnknown; after the last the lock may be held until it expires.
+// Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
+// expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader.
+//
+// After an error that is ErrOutcomeUnknown, an attempt may have acquired the lock; it is not renewed, and expires by itself. After ErrNotApplied another
+// client had the lock at the last answer. After every other error no attempt was executed. A context that ended is found by errors.Is, too.
 func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
-	holder := []byte(c.config.ClientID + ":" + hex.EncodeToString(random))
-	lock, err := c.attempt(ctx, name, holder, ttl)
+	a := &acquisition{client: c, name: name, holder: []byte(c.config.ClientID + ":" + hex.EncodeToString(random)), ttl: ttl}
+	lock, err := a.attempt(ctx)
 	if !shouldRetry(ctx, err) {
-		return lock, err
+		return lock, a.failure(err)
 	}
 	watcher, err := c.Watch(ctx, name)
 	for shouldRetry(ctx, err) && pause(ctx, lockRetry) {
 		watcher, err = c.Watch(ctx, name)
 	}
 	if err != nil {
-		return nil, err
+		return nil, a.failure(errors.Join(err, ctx.Err()))
 	}
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.config.Timeout)
@@ -53,31 +55,77 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 		_ = watcher.Close(closing) // a watch that stays costs a few notifications
 	}()
 	for {
-		lock, err := c.attempt(ctx, name, holder, ttl)
+		lock, err := a.attempt(ctx)
 		if !shouldRetry(ctx, err) {
-			return lock, err
+			return lock, a.failure(err)
 		}
-		if !errors.Is(err, ErrNotApplied) { // the lock may be free; asking again under the same holder's name is safe
+		if !errors.Is(err, ErrNotApplied) { // the lock may be free; another attempt with the same holder is safe
 			if !pause(ctx, lockRetry) {
-				return nil, err
+				return nil, a.failure(errors.Join(err, ctx.Err()))
 			}
 			continue
 		}
 		if err := untilFree(ctx, watcher, ttl); err != nil {
-			return nil, err
+			return nil, a.failure(err)
 		}
 	}
 }
 
-// lockRetry is the pause after an attempt that did not tell whether another client has the lock.
-const lockRetry = 100 * time.Millisecond
-
-// attempt tries to take a lock, for no longer than a command may take.
-func (c *Client) attempt(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
-	defer cancel()
-	return c.TryLock(ctx, name, holder, ttl)
+// acquisition is one call of Lock. It is not safe for concurrent use.
+type acquisition struct {
+	client *Client
+	name   string
+	holder []byte
+	ttl    time.Duration
+	known  error // ErrOutcomeUnknown if an attempt may have acquired the lock, ErrNotApplied if another client has it, nil if no attempt was executed
 }
+
+// attempt tries to acquire the lock, for no longer than a command may take. ErrNotApplied settles the attempts before: the store executes the requests of
+// a client in the order in which they were sent.
+func (a *acquisition) attempt(ctx context.Context) (*Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.client.config.Timeout)
+	defer cancel()
+	lock, err := a.client.TryLock(ctx, a.name, a.holder, a.ttl)
+	for _, known := range []error{ErrOutcomeUnknown, ErrNotApplied} {
+		if errors.Is(err, known) {
+			a.known = known
+		}
+	}
+	return lock, err
+}
+
+// failure returns the error of Lock. cause is why it gave up, which may be the error of a KEYNOTIFY or of an attempt that was not executed.
+func (a *acquisition) failure(cause error) error {
+	switch {
+	case cause == nil:
+		return nil
+	case a.known != nil:
+		return &lockError{known: a.known, cause: cause}
+	case errors.Is(cause, ErrOutcomeUnknown): // of a KEYNOTIFY
+		return &lockError{known: ErrNotExecuted, cause: cause}
+	default:
+		return cause
+	}
+}
+
+// lockError is an error of Lock. By errors.Is it is known and not another one of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, whatever cause is.
+type lockError struct{ known, cause error }
+
+// Error implements error.
+func (e *lockError) Error() string { return fmt.Sprintf("lock: %v: %v", e.known, e.cause) }
+
+// Is implements the rule above.
+func (e *lockError) Is(target error) bool {
+	switch target {
+	case ErrNotExecuted, ErrNotApplied, ErrOutcomeUnknown:
+		return target == e.known
+	default:
+		return errors.Is(e.cause, target)
+	}
+}
+
+// lockRetry is the pause after an attempt whose result does not say whether another client has the lock.
+const lockRetry = 100 * time.Millisecond
 
 // shouldRetry reports whether Lock tries again: another client has the lock, the store is overloaded, or one attempt brought no answer.
 func shouldRetry(ctx context.Context, err error) bool {

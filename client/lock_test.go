@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -15,7 +16,7 @@ import (
 	"holdfast/client"
 )
 
-// standIn answers requests in the store's place: each by the function, which returns the payload of the reply.
+// standIn answers requests in the store's place: each by the function, which returns the payload of the reply, or "" for no reply.
 func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
@@ -28,14 +29,18 @@ func standIn(t *testing.T, topic string, answer func(request []byte) string) {
 	)
 	c = paho.NewClient(paho.ClientConfig{Conn: conn, OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
 		p := r.Packet
-		reply := &paho.Publish{Topic: p.Properties.ResponseTopic, QoS: 1, Payload: []byte(answer(p.Payload)), Properties: &paho.PublishProperties{
+		payload := answer(p.Payload)
+		if payload == "" {
+			return true, nil
+		}
+		reply := &paho.Publish{Topic: p.Properties.ResponseTopic, QoS: 1, Payload: []byte(payload), Properties: &paho.PublishProperties{
 			CorrelationData: p.Properties.CorrelationData,
 			User:            paho.UserProperties{{Key: "__stat", Value: "200"}, {Key: "__ts", Value: "1700000000000:00000:StateStore"}},
 		}}
 		replies.Go(func() { _, _ = c.Publish(t.Context(), reply) }) // else the reader waits for its own PUBACK
 		return true, nil
 	}}})
-	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: "stand-in", CleanStart: true, KeepAlive: 30}); err != nil {
+	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: "stand-in of " + topic, CleanStart: true, KeepAlive: 30}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Subscribe(t.Context(), &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: 1}}}); err != nil {
@@ -77,5 +82,60 @@ func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 	}
 	if err := lock.Unlock(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// An attempt without an answer may have acquired the lock, whatever became of the attempts after it. Only a refusal by another client's lock settles it.
+func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
+	const silence, held, overloaded, ok = "", ":-1\r\n", "-ERR the service is overloaded; try again\r\n", "+OK\r\n"
+	for name, row := range map[string]struct {
+		sets, watches []string // the answers, in order; the last one again and again
+		want          error
+	}{
+		"unknown, then overloaded":        {[]string{silence, overloaded}, []string{ok}, client.ErrOutcomeUnknown},
+		"unknown, then no watch":          {[]string{silence}, []string{overloaded}, client.ErrOutcomeUnknown},
+		"unknown, then held":              {[]string{silence, held}, []string{ok}, client.ErrNotApplied},
+		"held, then the watch is unknown": {[]string{held}, []string{silence}, client.ErrNotApplied},
+		"held, then unknown":              {[]string{held, silence}, []string{ok}, client.ErrOutcomeUnknown},
+		"overloaded, then no answer":      {[]string{overloaded}, []string{silence}, client.ErrNotExecuted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			next := func(answers *[]string) string {
+				answer := (*answers)[0]
+				if len(*answers) > 1 {
+					*answers = (*answers)[1:]
+				}
+				return answer
+			}
+			id := strings.ReplaceAll(name, " ", "-")
+			topic := "stand-in/" + id
+			standIn(t, topic, func(request []byte) string {
+				switch {
+				case bytes.Contains(request, []byte("STOP")):
+					return ok
+				case bytes.Contains(request, []byte("KEYNOTIFY")):
+					return next(&row.watches)
+				default:
+					return next(&row.sets)
+				}
+			})
+			c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: id, InvokeTopic: topic, Timeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			_, err = c.Lock(ctx, "l", time.Minute)
+			if !errors.Is(err, row.want) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want %v, and the end of the context", err, row.want)
+			}
+			for _, other := range []error{client.ErrOutcomeUnknown, client.ErrNotApplied, client.ErrNotExecuted} {
+				if errors.Is(err, other) && !errors.Is(row.want, other) {
+					t.Errorf("%v is also %v", err, other)
+				}
+			}
+		})
 	}
 }
