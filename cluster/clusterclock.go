@@ -48,8 +48,8 @@ func (c *clusterClock) ahead() time.Duration {
 	return c.offset
 }
 
-// update sets the clock from what members answered in the last poll, if a majority of the voters did. self, the leader, counts as one of them. The clock of a member that did not answer this
-// time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
+// update sets the clock from what members answered in the last poll, if a majority of the voters did. self, the leader, always answers. The clock of a
+// member that did not answer this time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
 func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []raft.Server, self raft.ServerID) {
 	own := c.own.Wall() - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()
@@ -57,11 +57,11 @@ func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []r
 	for id := range answers {
 		c.bases[id] = answers[id].ClockBase
 	}
-	bases, voters, answered := []int64{own}, 0, 1
+	bases, voters, answered := []int64{own}, 0, 0
 	for _, server := range servers {
 		_, inTime := answers[server.ID]
 		if server.Suffrage == raft.Voter {
-			if voters++; inTime {
+			if voters++; inTime || server.ID == self {
 				answered++
 			}
 		}

@@ -78,3 +78,13 @@ func TestClusterClockRemembersMembers(t *testing.T) {
 		t.Errorf("%d clocks are known of one other member", len(c.bases))
 	}
 }
+
+// A leader that a configuration makes a non-voter, or removes, does not count towards the majority.
+func TestClusterClockCountsOnlyVoters(t *testing.T) {
+	servers := []raft.Server{{ID: "self", Suffrage: raft.Nonvoter}, {ID: "a", Suffrage: raft.Voter}, {ID: "b", Suffrage: raft.Voter}}
+	c := clockOf(0)
+	c.update(map[raft.ServerID]peer.Answer{"a": {ClockBase: 10}}, servers, "self")
+	if c.hasBase {
+		t.Error("one of two voters set the clock")
+	}
+}
