@@ -203,7 +203,7 @@ func TestClockThatIsSetMovesNothing(t *testing.T) {
 
 // † The delivery watermark goes into the log although nothing else does: else the next leader would repeat what was published long
 // ago.
-func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
+func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	n := leader(t, startCluster(t, 1)...)
 	command := set("k", "v")
 	n.must(t, command)
@@ -219,7 +219,7 @@ func TestPublishedMarkGoesOutWhenIdle(t *testing.T) {
 
 // † What a leader published in an earlier leadership never enters the log in a later one: its successor may have begun to repeat that, and a
 // mark behind what is repeated would end the repetition in its middle.
-func TestPublishedMarkEndsWithTheLeadership(t *testing.T) {
+func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
 	first.must(t, set("k", "1"))

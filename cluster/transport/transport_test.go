@@ -94,7 +94,7 @@ func call(t *testing.T, from *Transport, to raft.Server, method peer.Method) err
 
 // † raft never checks whom a message was meant for: a node that lost its disk and listens at its old address must not answer
 // for the id that it had, neither calls nor raft's votes.
-func TestConnectionsNameWhomTheyMean(t *testing.T) {
+func TestWipedNodeRefusesCallsToOldIncarnation(t *testing.T) {
 	wiped := listen(t, "n2.new", nil, members(peer.Known, "n1.a"))
 	first := listen(t, "n1.a", nil, members(peer.Known, "n2.new"))
 	before := raft.Server{ID: "n2.old", Address: raft.ServerAddress(wiped.Address())}

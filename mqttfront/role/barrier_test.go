@@ -119,7 +119,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 
 // The last leader's reply was lost, another node has the request, and this node's session lags. The request has its outcome, so its place does not
 // matter: it is answered at once. Later this node may not lead, and the other one may have been told that all replies are published.
-func TestOutcomeOfWhatMayStillComeIsAnswered(t *testing.T) {
+func TestUnsettledRequestWithOutcomeIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, _ := newNode(t)
@@ -137,7 +137,7 @@ func TestOutcomeOfWhatMayStillComeIsAnswered(t *testing.T) {
 
 // † A client sent a, b, c, d. This node's session lags: it has brought only a. The other node's session is new: it received d only. It led, took a
 // from this node, and put it behind d, which arrived there before. When this node leads again, b and c are still on their way.
-func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
+func TestRelayedRequestDoesNotSettleEarlierOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, others := newNode(t)
@@ -165,7 +165,7 @@ func TestPlaceOfWhatIsSecondHandSaysNothing(t *testing.T) {
 
 // A node has b by its own session, and took a from a node that holds a, b. It knows the order also when it leads again and that node is gone; and so
 // does a third node, to whose session a was never sent.
-func TestOrderOutlivesTheNodeThatKnewIt(t *testing.T) {
+func TestMergedOrderSurvivesLossOfSourceNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, _ := newNode(t)

@@ -336,7 +336,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 
 // A client sent A, B, C. The other node received all of them. This one was stopped when it had received B, read B from its socket much later, and lost its
 // session: it waits longer for B than the other node does. B still stands between A and C.
-func TestExpiredElsewhereSaysWhereTheRequestStands(t *testing.T) {
+func TestExpiredPeerCopyFixesPosition(t *testing.T) {
 	for name, forgets := range map[string]bool{"it has expired just now": false, "the other node gave up what has expired": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

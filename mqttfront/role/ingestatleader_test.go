@@ -176,7 +176,7 @@ func TestExpiredIsRefusedInTheLog(t *testing.T) {
 // † Remaining expiry comes in whole seconds, so the deadlines of copies differ by up to a second from node to node. A write that this node gave up is not
 // executed from another node's copy behind its client's later requests. Once this node has forgotten the write, its place is lost, and it is refused
 // behind the later one.
-func TestGivenUpHereIsNotExecutedFromAnother(t *testing.T) {
+func TestExpiredWriteIsRejectedDespitePeerCopy(t *testing.T) {
 	for name, test := range map[string]struct {
 		forgets bool
 		want    string // refusals in upper case

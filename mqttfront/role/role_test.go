@@ -129,7 +129,7 @@ func TestIdentityOfARequestDependsOnItsBytes(t *testing.T) {
 }
 
 // An entry that fails gives its commands back while the leadership goes on for a moment: a GET that the client sends then waits behind its write.
-func TestReadsFollowWritesThatWereGivenBack(t *testing.T) {
+func TestReadWaitsForRequeuedWrite(t *testing.T) {
 	for name, end := range map[string]func(*node, any){
 		"not done": func(f *node, tag any) { f.Failed(tag, false) },
 		"unknown":  func(f *node, tag any) { f.Failed(tag, true) },

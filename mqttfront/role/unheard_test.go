@@ -28,7 +28,7 @@ func executedByEarlierLeader(t *testing.T) (leader, other *node, s *fakeStore, i
 
 // † An earlier leader executed a request and was lost before it had published the reply. The new leader did not reach the only node that holds the
 // request, so its delivery watermark passed the outcome. The node keeps the request until the leader has answered it.
-func TestRequestOfWhichTheNewLeaderDidNotHearIsAnswered(t *testing.T) {
+func TestUncollectedRequestIsAnsweredBySweep(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	if other.held() != 1 {
 		t.Fatal("released by the delivery watermark")
