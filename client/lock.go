@@ -133,7 +133,7 @@ func shouldRetry(ctx context.Context, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
 
-// untilFree waits for a sign that a lock may be free: its deletion, a gap in what is known of it, or a long time.
+// untilFree returns nil when a lock may be free: it was deleted, changes may have been missed, or its time to live, at least a second, has passed.
 func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	timer := time.NewTimer(max(ttl, time.Second))
 	defer timer.Stop()
@@ -154,8 +154,7 @@ func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	}
 }
 
-// TryLock takes a lock if it is free or held under the same holder's name, and renews it from then on. The error is
-// ErrNotApplied when somebody else has it.
+// TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied when the lock has another holder.
 func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
 	if ttl < time.Millisecond {
 		return nil, fmt.Errorf("lock %q: the time to live is %v: must be at least 1ms", name, ttl)
@@ -172,10 +171,10 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 	return l, nil
 }
 
-// Token returns the fencing token: the version of the lock when it was taken.
+// Token returns the fencing token: the version of the lock when it was acquired.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost is closed when another client may have the lock. Unlock ends the renewal, and with it the watch over the lock: Lost is not closed after that.
+// Lost is closed when another client may have the lock. It is not closed any more after Unlock, which ends the renewal.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not
@@ -221,8 +220,8 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 	}
 }
 
-// Unlock gives the lock back. The error is ErrLockLost when it was not this client's any more. After another error it may be
-// tried again; the lock ends by itself, too. After ErrOutcomeUnknown, ErrLockLost may only mean that the first try gave the lock back.
+// Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more. After another error Unlock may be
+// called again; otherwise the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -49,7 +49,7 @@ func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass 
 		})
 	}
 	p.work.Go(func() {
-		if err := list(ctx, c, pattern, keys); err != nil {
+		if err := listKeys(ctx, c, pattern, keys); err != nil {
 			fail(fmt.Errorf("list keys: %w", err))
 		}
 		close(keys)
@@ -61,8 +61,9 @@ func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass 
 	return p
 }
 
-// list sends all keys to be read. A list that is interrupted begins anew: of its keys some are read twice. The error is a refusal, or the context's.
-func list(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
+// listKeys sends all keys to be read. After an error that is not permanent it lists from the beginning, so some keys are read twice.
+// The error is permanent, or the context's.
+func listKeys(ctx context.Context, c *Client, pattern string, keys chan<- string) error {
 	for {
 		var failure error
 		for key, err := range c.Keys(ctx, pattern) {
@@ -81,7 +82,7 @@ func list(ctx context.Context, c *Client, pattern string, keys chan<- string) er
 		switch {
 		case failure == nil:
 			return nil
-		case isRefusal(failure) && !errors.Is(failure, ErrInvalidContinuation): // a backup was restored meanwhile
+		case isPermanent(failure) && !errors.Is(failure, ErrInvalidContinuation): // a backup was restored meanwhile
 			return failure
 		case !pause(ctx, passRetry):
 			return ctx.Err()
@@ -89,7 +90,7 @@ func list(ctx context.Context, c *Client, pattern string, keys chan<- string) er
 	}
 }
 
-// read reads a key. The error is a refusal, or the context's.
+// read reads a key. The error is permanent, or the context's.
 func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	for {
 		value, version, err := c.Get(ctx, key)
@@ -103,7 +104,7 @@ func (p *pass) read(ctx context.Context, c *Client, key string) error {
 			}
 		}
 		switch {
-		case isRefusal(err):
+		case isPermanent(err):
 			return err
 		case !pause(ctx, passRetry):
 			return ctx.Err()
@@ -111,8 +112,8 @@ func (p *pass) read(ctx context.Context, c *Client, key string) error {
 	}
 }
 
-// isRefusal reports whether the store refused a request for good.
-func isRefusal(err error) bool {
+// isPermanent reports whether an error is a ServerError after which the same request would fail again.
+func isPermanent(err error) bool {
 	var refused *ServerError
 	return errors.As(err, &refused) && !errors.Is(err, ErrOverloaded)
 }

@@ -23,7 +23,7 @@ type EventKind uint8
 const (
 	EventSet     EventKind = iota + 1 // the key has a new value
 	EventDeleted                      // the key was deleted or has expired
-	// EventGap says that changes may have been missed: the connection was lost, the watch could not be renewed, the end of an earlier watch may have
+	// EventGap says that changes may have been missed. The connection was lost, the watch could not be renewed, the STOP of an earlier watch may have
 	// ended this one, or the receiver was too slow. Call Get for the current value. Follow does that by itself.
 	EventGap
 )
@@ -47,9 +47,9 @@ type Watcher struct {
 	// The fields below are guarded by Client.mu.
 	established bool     // the store has confirmed the watch
 	confirmedIn *session // the session in which it did so last
-	gapped      bool     // the last thing put into events is a gap
-	queued      int      // how many events were put into events
-	gaps        int      // how many of them were gaps
+	gapped      bool     // the last event that was queued is an EventGap
+	queued      int      // how many events were queued, ever
+	gaps        int      // how many of them were EventGaps
 	ended       bool
 	err         error
 }
@@ -108,16 +108,15 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 // Events returns the channel of changes, in their order. It is closed when the watch has ended.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err returns why the watch ended, after Events was closed: ErrClosed after Client.Close, the error of the store if it refused the watch, and nil after
-// Close.
+// Err returns why Events was closed: ErrClosed after Client.Close, the error of the store if it refused the watch, and nil after Close. It is nil before.
 func (w *Watcher) Err() error {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.err
 }
 
-// Close ends the watch. If this was the client's last watcher of the key or pattern, it ends the watch in the store. After an error it goes on trying that
-// for Config.Timeout.
+// Close ends the watch. If this was the client's last watcher of the key or pattern, it sends STOP to the store. After an error, a goroutine of the client
+// sends STOP again until the store answers, for at most Config.Timeout.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
@@ -197,11 +196,15 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// watchAgainLocked sends KEYNOTIFY, in a new goroutine: in a new session, to renew the watch, or after a STOP that may have ended
-// a newer watch. It tries until the store accepts or refuses, or the session ends. When the store accepts, it queues an EventGap for the
-// watchers in missed, and, if an attempt failed, for those that were established then: the store may have ended the watch meanwhile. If the
-// store refuses, it ends all watchers of the subject. If there is no watcher, or the last one ends meanwhile, it sends STOP. Client.mu must be
-// held.
+// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, and after a STOP that may have ended a newer
+// watch. The goroutine sends again until the store accepts or refuses, or the session ends.
+//
+//   - When the store accepts, the watchers in missed get an EventGap. So do those that were established when an attempt failed: the store may have ended
+//     the watch meanwhile.
+//   - When the store refuses, all watchers of the subject end.
+//   - When the subject has no watcher, or its last one ends meanwhile, the goroutine sends STOP.
+//
+// Client.mu must be held.
 func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 	session := c.session
 	if session == nil {
@@ -221,7 +224,7 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 			if c.watchedAgain(watched, missed, a.session, err) {
 				break
 			}
-			missed = c.established(watched)
+			missed = c.establishedWatchers(watched)
 			if !pause(session.ctx, retry) {
 				return
 			}
@@ -245,8 +248,8 @@ func (c *Client) endWatchAgain(s *session, watched subject) {
 	}
 }
 
-// established returns the watchers whose watch the store has confirmed.
-func (c *Client) established(watched subject) (watchers []*Watcher) {
+// establishedWatchers returns the watchers whose watch the store has confirmed.
+func (c *Client) establishedWatchers(watched subject) (watchers []*Watcher) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.watchers.bySubject[watched] {
@@ -257,7 +260,7 @@ func (c *Client) established(watched subject) (watchers []*Watcher) {
 	return watchers
 }
 
-// isWatched reports whether there are watchers.
+// isWatched reports whether the subject has watchers.
 func (c *Client) isWatched(watched subject) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

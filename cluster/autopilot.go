@@ -18,9 +18,9 @@ import (
 // stabilization is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
 const stabilization = 2 * time.Second
 
-// pilot makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
+// autopilotRunner makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
 // on the leader. It removes nobody: a member that is away may come back.
-type pilot struct {
+type autopilotRunner struct {
 	config autopilot.Config
 	self   *self
 	peers  *peer.Statuses
@@ -28,8 +28,8 @@ type pilot struct {
 	state  atomic.Pointer[autopilot.State] // that autopilot reported last in this leadership; nil before the first
 }
 
-func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *pilot {
-	return &pilot{
+func newAutopilotRunner(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *autopilotRunner {
+	return &autopilotRunner{
 		config: autopilot.Config{
 			LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilization,
 		},
@@ -38,9 +38,9 @@ func newPilot(timing Timing, trailingEntries uint64, self *self, peers *peer.Sta
 }
 
 // run runs until the context ends.
-func (p *pilot) run(ctx context.Context) error {
+func (p *autopilotRunner) run(ctx context.Context) error {
 	defer p.state.Store(nil) // health must not show the state of a past leadership
-	runner := autopilot.New(pilotRaft{p.self.raft, p.self.pinned}, p,
+	runner := autopilot.New(autopilotRaft{p.self.raft, p.self.pinned}, p,
 		autopilot.WithLogger(raftlog.Logger(p.log)), autopilot.WithPromoter(&promoter{pinned: p.self.pinned}),
 		autopilot.WithUpdateInterval(peer.PollInterval), autopilot.WithReconcileInterval(peer.PollInterval))
 	runner.Start(ctx)
@@ -49,15 +49,15 @@ func (p *pilot) run(ctx context.Context) error {
 	return nil
 }
 
-// pilotRaft promotes a server only if it is an unpinned non-voter in the current configuration, and at its address there. Autopilot's state
+// autopilotRaft promotes a server only if it is an unpinned non-voter in the current configuration, and at its address there. Autopilot's state
 // may be a second old, and AddVoter would add a removed member again, or put an old address back.
-type pilotRaft struct {
+type autopilotRaft struct {
 	*raft.Raft
 	pinned func(raft.ServerID) bool // reports whether an operator pinned it as a non-voter
 }
 
 // AddVoter implements autopilot.Raft.
-func (r pilotRaft) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
+func (r autopilotRaft) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
 	future := r.GetConfiguration()
 	if err := future.Error(); err != nil {
 		return refusedChange{err}
@@ -79,16 +79,16 @@ func (f refusedChange) Error() error { return f.err }
 func (refusedChange) Index() uint64 { return 0 }
 
 // AutopilotConfig implements autopilot.ApplicationIntegration.
-func (p *pilot) AutopilotConfig() *autopilot.Config {
+func (p *autopilotRunner) AutopilotConfig() *autopilot.Config {
 	config := p.config
 	return &config
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
-func (p *pilot) NotifyState(state *autopilot.State) { p.state.Store(state) }
+func (p *autopilotRunner) NotifyState(state *autopilot.State) { p.state.Store(state) }
 
 // FetchServerStats implements autopilot.ApplicationIntegration.
-func (p *pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+func (p *autopilotRunner) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	answered := p.peers.Poll(ctx, peer.PollInterval)
 	answered[p.self.ID] = peer.Answer{Status: p.self.status()}
 	stats := make(map[raft.ServerID]*autopilot.ServerStats, len(answered))
@@ -101,7 +101,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, _ map[raft.ServerID]*autop
 }
 
 // KnownServers implements autopilot.ApplicationIntegration.
-func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
+func (p *autopilotRunner) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := make(map[raft.ServerID]*autopilot.Server)
 	for _, server := range p.self.servers() {
 		isSelf, status := server.ID == p.self.ID, autopilot.NodeFailed
@@ -117,7 +117,7 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 }
 
 // RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: newPilot leaves CleanupDeadServers false.
-func (*pilot) RemoveFailedServer(*autopilot.Server) {}
+func (*autopilotRunner) RemoveFailedServer(*autopilot.Server) {}
 
 // promoter never promotes a pinned non-voter.
 type promoter struct {
@@ -156,7 +156,7 @@ type MemberHealth struct {
 }
 
 // health returns what autopilot found last, on the leader.
-func (p *pilot) health() Health {
+func (p *autopilotRunner) health() Health {
 	state := p.state.Load()
 	if state == nil {
 		return Health{Leader: p.self.ID, Members: []MemberHealth{}}

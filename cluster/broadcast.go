@@ -13,15 +13,15 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// broadcaster lets the observers of the members speak to each other. It is safe for concurrent use.
+// broadcaster sends messages to the observers of other members, and collects the requests that they hold. It is safe for concurrent use.
 type broadcaster struct {
 	self     *self
 	observer Observer
 	log      *slog.Logger
 }
 
-// broadcast gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
-// the context ends: what gets lost is lost.
+// broadcast sends a message to the observers of all other members, once. It returns when each member has answered or cannot be reached, or when the
+// context ends.
 func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	var calling sync.WaitGroup
 	for _, server := range b.self.others() {
@@ -34,13 +34,11 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 	calling.Wait()
 }
 
-// collectGrace is how long collectHeld waits for the rest when more than half of all members, this one and non-voters included, have answered: a member that hangs must not hold up the
-// takeover.
+// collectGrace bounds how long collectHeld waits for the remaining members after more than half of all members have answered, this one and non-voters
+// included. A member that hangs must not delay a new leader.
 const collectGrace = 50 * time.Millisecond
 
-// collectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each member,
-// from one goroutine per member. It returns when each member has given everything or failed, a little after more than half of all members have given everything, or when the
-// context ends.
+// collectHeld is Node.CollectHeld.
 func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -74,7 +72,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handle
 	collecting.Wait()
 }
 
-// collectFrom collects what one member holds, and reports whether it gave everything.
+// collectFrom collects the requests that one member holds, and reports whether it sent all of them.
 func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))

@@ -16,10 +16,10 @@ func (n *Node) Close(ctx context.Context) error {
 			n.env.Log.Warn("stopping without a leadership transfer", "error", err)
 		}
 		l.stop()
-		l.wait() // while raft still answers: it never answers what is in its queue when it ends
+		l.wait() // before raft's shutdown, after which raft does not answer the futures in its queue
 		stopping := n.self.raft.Shutdown()
 		if aborter, ok := n.env.Transport.(interface{ Abort() }); ok {
-			aborter.Abort() // raft waits for its calls to other members, which may hang
+			aborter.Abort() // raft's shutdown waits for its calls to other members, which may hang
 		}
 		l.closed = errors.Join(stopping.Error(), n.env.close())
 	})

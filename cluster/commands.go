@@ -34,12 +34,12 @@ func (c *commands) begin(l *leadership) {
 	c.leadership.Store(l)
 }
 
-// refuse ends proposals and reads in a leadership. Entries in flight still get their results.
-func (c *commands) refuse(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
+// stopAccepting ends proposals and reads in a leadership. Entries in flight still get their results.
+func (c *commands) stopAccepting(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
 
 // end is called when all work of a leadership has ended.
 func (c *commands) end(l *leadership) {
-	c.refuse(l)
+	c.stopAccepting(l)
 	c.proposer.Store(nil)
 }
 
@@ -130,7 +130,7 @@ func (c *commands) applied(outcome *fsm.EntryOutcome) {
 	c.observer.Applied(outcome, tags)
 }
 
-// failed says that what was proposed or read with a tag has no result.
+// failed ends the command with this tag without a result. unknown says that it may have taken effect, or may yet.
 func (c *commands) failed(tag any, unknown bool) {
 	switch tag := tag.(type) {
 	case nil:

@@ -28,5 +28,5 @@ func (n *Node) serversForTest() []raft.Server { return n.self.servers() }
 
 // pollForTest asks all members for their status.
 func (n *Node) pollForTest(ctx context.Context) map[raft.ServerID]peer.Answer {
-	return n.watch.peers.Poll(ctx, time.Second)
+	return n.memberWatch.peers.Poll(ctx, time.Second)
 }

@@ -17,7 +17,7 @@ import (
 	"holdfast/fsm"
 )
 
-// leaderLoop begins a leadership whenever raft makes this node the leader, and ends it when raft takes that away.
+// leaderLoop runs a leadership for each term in which this node is the raft leader.
 type leaderLoop struct {
 	env       Environment
 	observer  Observer
@@ -33,8 +33,8 @@ type leaderLoop struct {
 	duties []func(ctx context.Context) error
 }
 
-// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart. startMonotonic is read
-// shortly after that was applied, so cluster time may lag a little and never runs ahead.
+// newLeadership returns the leadership of a term. startClusterTime is the cluster time of its LeaderStart. startMonotonic is read shortly after the
+// LeaderStart was applied. So cluster time may lag a little, and never runs ahead.
 func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, startClusterTime int64) *leadership {
 	reads := readindex.Environment{
 		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
@@ -64,7 +64,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 	const poll = 50 * time.Millisecond
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	lastReason := "" // of the last failure: during a leadership transfer every attempt to begin fails alike, and is logged once
+	lastReason := "" // of the last failure; during a leadership transfer each attempt to begin fails for the same reason, which is logged once
 	for {
 		if l.self.raft.State() != raft.Leader {
 			lastReason = ""
@@ -88,8 +88,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end. began says that the LeaderStart was applied, and
-// that no later one was.
+// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and no later one before it began to work.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}
@@ -131,7 +130,7 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	return true, context.Cause(ctx)
 }
 
-// serve lets the observer serve when everything is prepared.
+// serve runs prepare, and then Observer.Serve until the leadership ends.
 func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
 	for _, prepare := range l.prepare {
 		if err := prepare(ctx); err != nil {
@@ -139,7 +138,7 @@ func (l *leaderLoop) serve(ctx context.Context, current *leadership) error {
 		}
 	}
 	err := l.observer.Serve(ctx, current.term)
-	l.commands.refuse(current)
+	l.commands.stopAccepting(current)
 	if err == nil {
 		if err = context.Cause(ctx); err == nil {
 			err = errors.New("Observer.Serve returned early without an error")

@@ -16,14 +16,14 @@ import (
 type Node struct {
 	env Environment
 
-	self     *self
-	replica  *replica.Replica
-	clock    *clusterClock
-	commands *commands
-	offerer  *offer.Offerer
-	watch    *memberWatch
-	members  *membership.Membership
-	pilot    *pilot
+	self        *self
+	replica     *replica.Replica
+	clock       *clusterClock
+	commands    *commands
+	offerer     *offer.Offerer
+	memberWatch *memberWatch
+	members     *membership.Membership
+	autopilot   *autopilotRunner
 
 	broadcaster *broadcaster
 	verifier    *verifier
@@ -37,7 +37,7 @@ func (n *Node) Membership() *membership.Membership { return n.members }
 // Snapshots takes, saves and restores snapshots of the state.
 func (n *Node) Snapshots() *Snapshots { return n.snapshots }
 
-// SetOffer changes what this node wants the settings to be. It is proposed as soon as there is a leader.
+// SetOffer changes the settings that this node offers. They are proposed as soon as there is a leader.
 func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 
 // ID returns the raft id of this member.
@@ -66,8 +66,8 @@ func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, er
 // Confirm returns nil when this node was the leader of its term at some moment after the call.
 func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ctx) }
 
-// View runs f with the state read-locked: at the same time as other Views and as ReadDone, never as Applied or Restored. f must be quick, and keep
-// nothing.
+// View runs f with the state read-locked. Other Views and ReadDone may run at the same time; Applied and Restored do not. f must be quick, and keep no
+// reference to the state.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
 // Wall returns the cluster's clock, the lower median of its members', in milliseconds since the Unix epoch. It is 0 until a majority of the voters has
@@ -75,18 +75,18 @@ func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 func (n *Node) Wall() int64 { return n.clock.now() }
 
 // ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
-func (n *Node) ClockOffset() (time.Duration, error) { return n.watch.clockOffset() }
+func (n *Node) ClockOffset() (time.Duration, error) { return n.memberWatch.clockOffset() }
 
 // Alone reports whether this node is the only member.
 func (n *Node) Alone() bool { return n.self.alone() }
 
-// Broadcast gives a message to the observers of all other members. It returns when every one of them has it, cannot be reached, or
-// the context ends: what gets lost is lost.
+// Broadcast sends a message to the observers of all other members, once. It returns when each member has answered or cannot be reached, or when the
+// context ends.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age: in order for each
-// member, from one goroutine per member. It returns when each member has given everything or failed, 50 ms after more than half of all members
-// (this one and non-voters included) have given everything, or when the context ends.
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age. The pages of a member
+// come in order, from one goroutine per member. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all
+// members (this one and non-voters included) have sent everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }
@@ -99,19 +99,18 @@ func (n *Node) Health(ctx context.Context) (Health, error) {
 	if err := n.Confirm(ctx); err != nil {
 		return Health{}, err
 	}
-	return n.pilot.health(), nil
+	return n.autopilot.health(), nil
 }
 
 // Status returns what this member knows now.
 func (n *Node) Status() Status {
 	servers := n.self.servers()
 	return Status{
-		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.watch.behind(), Learning: n.self.learning(servers),
+		ID: n.self.ID, Role: n.self.raftState(), Servers: servers, Serving: n.commands.serving(), Behind: n.memberWatch.behind(), Learning: n.self.learning(servers),
 		Term: n.self.raft.CurrentTerm(), LeaderID: n.self.leader(), Commit: n.self.raft.CommitIndex(), Last: n.self.raft.LastIndex(),
 		State: n.replica.Status(),
 	}
 }
 
-// LastTerm returns the term of the last entry in the log. It is no part of Status, which is asked for often: raft tells it in one
-// place only, together with everything else.
+// LastTerm returns the term of the last entry in the log. Status, which is called often, leaves it out: raft has it only in Stats, which is slow.
 func (n *Node) LastTerm() uint64 { return n.self.lastTerm() }

@@ -260,7 +260,7 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 			n.wall.mu.Lock()
 			n.wall.offset = wrong
 			n.wall.mu.Unlock()
-			n.watch.recordAnswers(n.pollForTest(t.Context()))
+			n.memberWatch.recordAnswers(n.pollForTest(t.Context()))
 			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("the leader's clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}
@@ -272,20 +272,20 @@ func TestClusterClockIsTheMedian(t *testing.T) {
 func TestUnansweredMemberKeepsItsLastClock(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
-	n.watch.recordAnswers(n.pollForTest(t.Context()))
+	n.memberWatch.recordAnswers(n.pollForTest(t.Context()))
 	for _, wrong := range []int64{120_000, -120_000} {
 		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
 			answered := n.pollForTest(t.Context())
 			if len(answered) != 2 {
 				t.Fatalf("%d members answered", len(answered))
 			}
-			n.watch.recordAnswers(maps.Clone(answered)) // it keeps the map
+			n.memberWatch.recordAnswers(maps.Clone(answered)) // it keeps the map
 			ids := slices.Sorted(maps.Keys(answered))
 			delete(answered, ids[0])
 			off := answered[ids[1]]
 			off.ClockBase += wrong
 			answered[ids[1]] = off
-			n.watch.recordAnswers(answered)
+			n.memberWatch.recordAnswers(answered)
 			if off := n.clock.now() - time.Now().UnixMilli(); off > 1000 || off < -1000 {
 				t.Errorf("one clock is off by %d ms, the cluster's by %d ms", wrong, off)
 			}

@@ -48,20 +48,20 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 
 	peers := peer.NewStatuses(config.ID, n.env.Peers, n.self.servers, n.env.Clock.Monotonic)
-	n.watch = &memberWatch{
+	n.memberWatch = &memberWatch{
 		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit,
 		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: run,
 	}
 	n.offerer = offer.New(config.Offer, offer.Environment{
 		Offered: n.env.Stores.Offered, Settings: n.self.settings, Version: n.self.version, Serving: n.commands.serving,
-		Behind: n.watch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
+		Behind: n.memberWatch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
 	})
 	n.members = membership.New(membership.Environment{
 		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Peers, Statuses: peers,
 		Servers: n.self.servers, OwnStatus: n.self.status, Serving: n.commands.serving, Confirm: n.commands.confirm,
 		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: run, Log: n.env.Log,
 	})
-	n.pilot = newPilot(config.Timing, config.TrailingEntries, n.self, peers, n.env.Log)
+	n.autopilot = newAutopilotRunner(config.Timing, config.TrailingEntries, n.self, peers, n.env.Log)
 	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
@@ -71,11 +71,11 @@ func (n *Node) start(config Config, observer Observer) error {
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
 	leading := &leaderLoop{
 		env: n.env, observer: observer, proposals: config.Proposals, self: n.self, commands: n.commands, log: log, peers: peers, clock: n.clock,
-		prepare: []func(context.Context) error{n.watch.waitForClockQuorum, n.offerer.Prepare},
-		duties:  []func(context.Context) error{maintenance.run, n.pilot.run},
+		prepare: []func(context.Context) error{n.memberWatch.waitForClockQuorum, n.offerer.Prepare},
+		duties:  []func(context.Context) error{maintenance.run, n.autopilot.run},
 	}
 
-	for _, work := range []func(context.Context){leading.run, n.snapshots.watchLogSize, n.watch.run, n.offerer.Run} {
+	for _, work := range []func(context.Context){leading.run, n.snapshots.watchLogSize, n.memberWatch.run, n.offerer.Run} {
 		run(func() { work(ctx) })
 	}
 	return nil

@@ -389,7 +389,7 @@ func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	n.wall.mu.Lock()
 	n.wall.offset = 3_600_000
 	n.wall.mu.Unlock()
-	n.watch.recordAnswers(answered)
+	n.memberWatch.recordAnswers(answered)
 	if ahead := n.clock.now() - time.Now().UnixMilli(); ahead > 5_000 {
 		t.Errorf("the cluster's clock is %d ms ahead", ahead)
 	}

@@ -37,7 +37,7 @@ const (
 // Outcomes lie in chunks, in lists by when they are due. What is in a chunk never changes, so a snapshot needs no copy. A map
 // has the place of each outcome. To prolong an outcome is to store it again: its old place is stale.
 //
-// A tenth of limits.dedupEntries is the reserve. Only refusals use it (reserveRoom); all other outcomes share the rest (room).
+// A tenth of limits.dedupEntries is the reserve. Only refusals use it (hasReserve); all other outcomes share the rest (hasRoom).
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
@@ -73,8 +73,8 @@ func (l *Limits) dedupShare() int64 {
 	return half
 }
 
-// reserveRoom reports whether a refusal of the client may be remembered.
-func (d *dedup) reserveRoom(client uint64, limits *Limits) bool {
+// hasReserve reports whether a refusal of the client may be remembered.
+func (d *dedup) hasReserve(client uint64, limits *Limits) bool {
 	return d.reserve < limits.DedupEntries/10 && d.clients[client] < limits.dedupShare()
 }
 
@@ -205,8 +205,8 @@ func (d *dedup) all() iter.Seq[dedupEntry] {
 	}
 }
 
-// remembered turns a result into what is kept of it.
-func remembered(id RequestID, index uint64, expires int64, client uint64, result *Result) dedupEntry {
+// dedupEntryOf turns a result into what is kept of it.
+func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, result *Result) dedupEntry {
 	m := dedupEntry{
 		id: id, index: index, expires: expires, client: client,
 		wall: result.version.Wall, counter: uint32(result.version.Counter),
@@ -239,8 +239,8 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	return d.chunks.at(at), true
 }
 
-// room reports whether an outcome of the client may be added without touching the reserve.
-func (d *dedup) room(client uint64, limits *Limits) bool {
+// hasRoom reports whether an outcome of the client may be added without touching the reserve.
+func (d *dedup) hasRoom(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()
 	return int64(d.len())-d.reserve < main && d.clients[client] < share-share/10

@@ -190,7 +190,7 @@ func TestNewerVersionIsUnknown(t *testing.T) {
 		})
 	}
 	l := newLeader(t)
-	l.m.version = Version + 1
+	l.m.logVersion = Version + 1
 	if err := New().Restore(bytes.NewReader(l.snapshot())); !errors.Is(err, ErrUnknown) {
 		t.Errorf("in a snapshot: %v", err)
 	}

@@ -50,29 +50,29 @@ func (m *Machine) request(position int, command *Command, storageLow bool, outco
 		return
 	}
 	client := clientHash(command.Principal.ClientID)
-	if !m.dedup.room(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.replies.room(client, command.Operations) {
-		*result = m.refuse(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
+	if !m.dedup.hasRoom(client, &m.settings.Limits) || command.Kind == KindTxn && !m.dedup.replies.hasRoom(client, command.Operations) {
+		*result = m.recordRefusal(command.ID, client, command.Lifetime, overloaded(m.settings.dialect(command.Dialect)))
 		return
 	}
 	m.write(position, command, storageLow, outcome)
-	m.dedup.put(remembered(command.ID, m.index, m.now+command.Lifetime, client, result), keep(command.ID, client, result.Replies))
+	m.dedup.put(dedupEntryOf(command.ID, m.index, m.now+command.Lifetime, client, result), keep(command.ID, client, result.Replies))
 }
 
 // prolong extends the dedup entry to this copy's lifetime: another member may receive this copy after the first lifetime has
 // ended.
 func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
-	if m.version >= VersionProlong {
+	if m.logVersion >= VersionProlong {
 		m.dedup.prolong(earlier, m.now+lifetime)
 	}
 }
 
-// refuse remembers a refusal as the outcome of a request, in the reserve of the dedup table. If there is no room for it, there is no
+// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table. If there is no room for it, there is no
 // reply: a copy could still be executed after an overload error.
-func (m *Machine) refuse(id RequestID, client uint64, lifetime int64, result Result) Result {
-	if !m.dedup.reserveRoom(client, &m.settings.Limits) {
+func (m *Machine) recordRefusal(id RequestID, client uint64, lifetime int64, result Result) Result {
+	if !m.dedup.hasReserve(client, &m.settings.Limits) {
 		return Result{Code: CodeNoReply}
 	}
-	refusal := remembered(id, m.index, m.now+lifetime, client, &result)
+	refusal := dedupEntryOf(id, m.index, m.now+lifetime, client, &result)
 	refusal.flags |= dedupReserve
 	m.dedup.put(refusal, nil)
 	return result
@@ -95,7 +95,7 @@ func (m *Machine) reject(command *Command) (last Result) {
 		if rejection.Silent {
 			result = Result{Code: CodeNoReply}
 		}
-		last = m.refuse(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, result)
+		last = m.recordRefusal(rejection.ID, clientHash(rejection.ClientID), rejection.Lifetime, result)
 	}
 	return last
 }

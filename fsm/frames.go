@@ -47,7 +47,7 @@ func appendMeta(b []byte, m *Machine) []byte {
 	b = appendUint(b, 8, uint64(m.clock.Wall))
 	b = appendUint(b, 9, m.clock.Counter)
 	b = appendUint(b, 10, m.published)
-	b = appendUint(b, 11, uint64(m.version))
+	b = appendUint(b, 11, uint64(m.logVersion))
 	b = appendUint(b, 12, m.hash)
 	b = appendBool(b, 13, m.configured)
 	for _, id := range m.pinned {
@@ -81,7 +81,7 @@ func (m *Machine) readMeta(r *reader) {
 		case 10:
 			m.published = r.uint()
 		case 11:
-			m.version = r.version()
+			m.logVersion = r.version()
 		case 12:
 			m.hash = r.uint()
 		case 13:

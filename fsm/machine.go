@@ -12,14 +12,14 @@ import (
 // Machine is the state of the store. Apply and Restore need it for themselves; Read, Snapshot and the other methods may run
 // beside each other but not beside those two. The caller sees to it.
 type Machine struct {
-	index     uint64 // of the last entry applied
-	leader    leadership
-	now       int64 // cluster time, milliseconds
-	wall      int64 // cluster clock, milliseconds since the Unix epoch
-	clock     hlc.Clock
-	published uint64
-	version   uint32
-	hash      uint64
+	index      uint64 // of the last entry applied
+	leader     leadership
+	now        int64 // cluster time, milliseconds
+	wall       int64 // cluster clock, milliseconds since the Unix epoch
+	clock      hlc.Clock
+	published  uint64
+	logVersion uint32
+	hash       uint64
 
 	settings   Settings
 	configured bool
@@ -105,8 +105,8 @@ func (m *Machine) lead(term uint64, command *Command) {
 
 // raiseVersion puts a version of the log in force.
 func (m *Machine) raiseVersion(version uint32) {
-	m.version = max(m.version, version)
-	if m.version >= VersionScan && m.scanSecret == 0 {
+	m.logVersion = max(m.logVersion, version)
+	if m.logVersion >= VersionScan && m.scanSecret == 0 {
 		m.scanSecret = m.leader.nonce
 		m.mixIntoStateHash('T', m.scanSecret)
 	}
@@ -259,7 +259,7 @@ type Status struct {
 func (m *Machine) Status() Status {
 	status := Status{
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
-		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.version, Hash: m.hash,
+		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
 		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
 		Unpublished: m.unpublished.receivers, Configured: m.configured,
 	}

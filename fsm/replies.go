@@ -97,8 +97,8 @@ func (k *keptReplies) size() (values, others int64) {
 	return values, overhead + int64(len(k.codes))
 }
 
-// room reports whether the replies of a transaction of the client may be remembered.
-func (t *replyTable) room(client uint64, operations []Command) bool {
+// hasRoom reports whether the replies of a transaction of the client may be remembered.
+func (t *replyTable) hasRoom(client uint64, operations []Command) bool {
 	reads := slices.ContainsFunc(operations, func(c Command) bool { return c.Kind == KindGet })
 	return t.others.isBelow(client, maxReplies) && (!reads || t.values.isBelow(client, maxValues))
 }

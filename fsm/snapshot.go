@@ -61,7 +61,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	return &Snapshot{
 		state: Machine{
 			index: m.index, leader: m.leader, now: m.now, wall: m.wall, clock: m.clock, published: m.published,
-			version: m.version, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
+			logVersion: m.logVersion, hash: m.hash, settings: m.settings, configured: m.configured, pinned: m.pinned,
 			staged: m.staged, scanSecret: m.scanSecret,
 		},
 		values:  values,

@@ -235,7 +235,7 @@ func TestRememberedWritesAreBounded(t *testing.T) {
 	results := slices.Repeat([]Result{{Code: CodeOK}}, MaxOperations)
 	count := map[uint64]int{}
 	for client := range uint64(5) {
-		for ; table.room(client, nil); count[client]++ {
+		for ; table.hasRoom(client, nil); count[client]++ {
 			id := RequestID{byte(client), byte(count[client]), byte(count[client] >> 8), byte(count[client] >> 16)}
 			table.put(keep(id, client, results))
 		}
@@ -244,7 +244,7 @@ func TestRememberedWritesAreBounded(t *testing.T) {
 		t.Errorf("%v transactions", count)
 	}
 	table.drop(RequestID{1})
-	if !table.room(4, nil) {
+	if !table.hasRoom(4, nil) {
 		t.Error("no room when one is forgotten")
 	}
 }

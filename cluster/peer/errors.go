@@ -16,14 +16,14 @@ var (
 	ErrNotDone = errors.New("the command was not executed")
 	// ErrUnconfirmed says that a majority did not confirm the leadership.
 	ErrUnconfirmed = fmt.Errorf("%w: no majority of the voters confirmed its leadership", ErrNotLeader)
-	// ErrUnreachable says that a call got no answer: there was no connection, a handshake was refused, or the time was over. A request that was sent may
+	// ErrUnreachable says that a call got no answer: there was no connection, a handshake was refused, or the deadline passed. A request that was sent may
 	// still take effect.
 	ErrUnreachable = errors.New("member unreachable")
 	// ErrRefused says that a request was refused. Its change was not made; a step before it, such as a pin, may have been committed.
 	ErrRefused = errors.New("refused")
 )
 
-// remoteError is an error on its way from one member to another.
+// remoteError is an error that one member sends to another.
 type remoteError struct {
 	Code string `json:"code,omitempty"`
 	Text string `json:"text"`
@@ -36,13 +36,13 @@ func (e *remoteError) Error() string { return e.Text }
 // Unwrap returns the sentinel that the error wrapped at the other member.
 func (e *remoteError) Unwrap() error { return e.kind }
 
-// remoteKind is a sentinel that survives the way from one member to another.
+// remoteKind is a sentinel that errors.Is finds at the receiver, too.
 type remoteKind struct {
 	code string
 	kind error
 }
 
-// remoteKinds returns the sentinels. Of those that an error wraps, the first one counts.
+// remoteKinds returns the sentinels. If an error wraps several, the first one of the list is sent.
 func remoteKinds() []remoteKind {
 	return []remoteKind{
 		{"unknown", ErrOutcomeUnknown}, {"refused", ErrRefused}, {"notDone", ErrNotDone}, {"notLeader", ErrNotLeader}, {"unreachable", ErrUnreachable},

@@ -211,7 +211,7 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	for ctx.Err() == nil {
 		commands, tags, late, hold := p.nextBatch()
 		if len(commands) > 0 {
-			p.refuse(commands, late)
+			p.replaceLate(commands, late)
 			return commands, tags, true
 		}
 		wait := time.Duration(math.MaxInt64)
@@ -265,8 +265,8 @@ func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, 
 	return commands, tags, late, false
 }
 
-// refuse replaces writes by their refusals. p.mu must not be held: the state's lock comes first.
-func (p *Proposer) refuse(commands []fsm.Command, late []int) {
+// replaceLate replaces writes by their refusals. p.mu must not be held: the state's lock comes first.
+func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 	if len(late) == 0 {
 		return
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// goResponse ends the response topics of the protocol's Go library, clients/{client id in upper-case Base16}/…. The id in Base16 may be the id
-	// of another client, which has no right to such a topic.
+	// goResponse is the suffix of the response topics of the protocol's Go library: clients/{client id in upper-case Base16}/{goResponse}. Another client
+	// may have those Base16 digits as its plain id; it must not receive replies on such a topic.
 	goResponse = topics.Invoke + "/response"
 	// maxTopicLevels bounds the levels of a response topic. EMQX carries 128 levels by default, Mosquitto 200; Mosquitto ends a connection that
 	// publishes on more.

@@ -45,7 +45,7 @@ func stateMachine() []Mutant {
 	main := limits.DedupEntries - limits.DedupEntries/10
 `),
 		one("copy_unprolonged", "a copy does not prolong how long the outcome is remembered", "exactly once", "fsm/execute.go",
-			"\tif m.version >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
+			"\tif m.logVersion >= VersionProlong {\n", "\tif false {\n").shownBy("late node that comes to lead"),
 		one("entry_order", "no check of an entry's term and number", "lock lost early, expired early", "fsm/machine.go",
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
