@@ -68,7 +68,7 @@ func (a *administration) listMirrors(command *cobra.Command, _ []string) error {
 	return err
 }
 
-const blindBroker = "The broker does not send what it retains below some mirror, so that was published again: topics of keys that were deleted while no node led may stay."
+const blindBroker = "The broker does not send what it retains below some mirror, so that was published again: topics of keys that were deleted while no node led, or while the leader had no connection for mirrors, may stay."
 
 // mirrorState says in words how far the broker is in line.
 func mirrorState(m *httpapi.Mirrors) string {

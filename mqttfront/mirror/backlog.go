@@ -276,6 +276,7 @@ const (
 	// unansweredTime is how long the broker may answer none of the topics in flight.
 	unansweredTime = time.Minute
 	// minRate is the bandwidth that the broker's connection must have, in bytes a second: the time that a message takes at that rate is allowed in addition.
+	// A message that takes longer than half the keep-alive time ends the connection all the same, because a PINGREQ waits behind it.
 	minRate = 128 << 10
 )
 
@@ -286,6 +287,20 @@ func (b *backlog) weigh(e *entry, bytes int) {
 	e.size = bytes
 }
 
+// transferTime returns how long what is in flight takes at minRate.
+func (b *backlog) transferTime() (all time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.flight {
+		if !e.done {
+			all += e.transferTime()
+		}
+	}
+	return all
+}
+
+func (e *entry) transferTime() time.Duration { return time.Duration(e.size) * time.Second / minRate }
+
 // overdue reports whether the broker has left a topic unanswered for too long. That topic is the fault if it was sent alone, or if the broker has answered
 // one that was sent later. Otherwise all that is in flight is suspect.
 func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
@@ -295,7 +310,7 @@ func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
 		return false, false
 	}
 	oldest := b.flight[0]
-	transfer := time.Duration(oldest.size) * time.Second / minRate
+	transfer := oldest.transferTime()
 	if now.Sub(oldest.sent) > answerTime+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
 		b.brokeLocked(oldest, now)
 		return true, false

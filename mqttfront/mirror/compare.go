@@ -30,6 +30,8 @@ const (
 	maxPasses = 20
 	// maxVerified bounds the corrections that a further pass verifies.
 	maxVerified = 10_000
+	// maxUnlike bounds pass.unlike. When it is full, the pass forgets no refused topic.
+	maxUnlike = 100_000
 )
 
 // comparison is what came of a comparison of the retained messages with the state.
@@ -72,6 +74,7 @@ func (s *session) compare(ctx context.Context) error {
 	for number := range maxPasses {
 		found, err := s.pass(ctx, corrected)
 		if err != nil || ctx.Err() != nil {
+			s.corrected(found)
 			return err
 		}
 		all.keys, all.blind, all.dropped, all.unretained = found.keys, found.blind, found.dropped, found.unretained
@@ -95,7 +98,7 @@ func (s *session) compare(ctx context.Context) error {
 	}
 	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale, "unretained", all.unretained)
 	if all.blind {
-		s.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted while no node led may stay")
+		s.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted without a connection for mirrors may stay")
 	}
 	s.backlog.forgetInLine()
 	s.compared(all)
@@ -128,15 +131,15 @@ type pass struct {
 	first, last  atomic.Bool  // the retained markers before and behind the topics of mirrors have come
 
 	mu         sync.Mutex
-	sent       map[topic]struct{} // retained messages of topics that are refused
+	unlike     map[topic]struct{} // topics of retained messages that are not as in the state; at most maxUnlike
 	seen       int                // retained messages
 	stale      int
 	unretained int
 }
 
-// pass is one attempt of compare. It adds what it corrects to corrected.
+// pass is one attempt of compare. It adds what it corrects to corrected. After an error, found has what it corrected before.
 func (s *session) pass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
-	p := &pass{s: s, began: time.Now(), corrected: corrected, sent: make(map[topic]struct{}), ended: make(chan error, 1)}
+	p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{}), ended: make(chan error, 1)}
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return found, err
@@ -162,12 +165,11 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 	if found.blind, err = p.subscribe(ctx); err == nil {
 		err = p.awaitRetained(ctx)
 	}
-	if err != nil {
-		return found, err
-	}
-	found.keys, found.missing = p.queueMissing()
-	if p.first.Load() && p.last.Load() && !found.blind {
-		p.dropCleared()
+	if err == nil {
+		found.keys, found.missing = p.queueMissing()
+		if p.first.Load() && p.last.Load() && !found.blind {
+			p.dropCleared()
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +177,7 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 	found.blind = found.blind || !p.first.Load() || p.seen == 0 && p.unretained > 0
 	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
 	s.env.Metrics.corrections.WithLabelValues(reasonStale).Add(float64(found.stale))
-	return found, nil
+	return found, err
 }
 
 // queueMissing queues the topics that the broker has not sent. It returns how many keys have a mirror, and how many topics it has queued.
@@ -196,12 +198,26 @@ func (p *pass) queueMissing() (keys, queued int) {
 // dropCleared forgets the refused topics of keys that do not exist, if the broker retains nothing on them: nothing is left to publish.
 func (p *pass) dropCleared() {
 	for _, t := range p.s.backlog.waiting() {
-		p.mu.Lock()
-		_, sent := p.sent[t]
-		p.mu.Unlock()
-		if w, ok := p.s.lookup(t); ok && w.value == "" && !sent {
+		if w, ok := p.s.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
 			p.s.backlog.same(t)
 		}
+	}
+}
+
+// isUnlike reports whether the broker may have sent a retained message of a topic that is not as in the state.
+func (p *pass) isUnlike(t topic) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, is := p.unlike[t]
+	return is || len(p.unlike) >= maxUnlike
+}
+
+// noteUnlike is called before the topic is queued: the broker may refuse it at once.
+func (p *pass) noteUnlike(t topic) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.unlike) < maxUnlike {
+		p.unlike[t.clone()] = struct{}{}
 	}
 }
 
@@ -331,16 +347,15 @@ func (p *pass) received(message mqttconn.Message) {
 	if message.Retain {
 		p.lastRetained.Store(int64(time.Since(p.began)))
 		p.count(&p.seen)
-		if p.s.backlog.isPending(t) {
-			p.mu.Lock()
-			p.sent[t.clone()] = struct{}{}
-			p.mu.Unlock()
-		}
 	}
 	w, ok := p.s.lookup(t)
+	like := w.value == string(message.Payload) && w.version == versionOf(message)
+	if ok && !like && message.Retain {
+		p.noteUnlike(t)
+	}
 	switch {
 	case !ok:
-	case w.value == string(message.Payload) && w.version == versionOf(message):
+	case like:
 		p.s.backlog.same(t)
 	case p.s.backlog.isTouched(t): // the message may be older than a change that the broker has acknowledged
 		p.s.backlog.push(t)

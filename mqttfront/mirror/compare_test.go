@@ -45,7 +45,7 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 	s := m.connected()
 	corrected := make(map[topic]string)
 	look := func() *pass {
-		p := &pass{s: s, began: time.Now(), corrected: corrected, sent: make(map[topic]struct{})}
+		p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{})}
 		s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
 		message := mqttconn.Message{Publish: &paho.Publish{Topic: "t/old", Retain: true, Payload: []byte("of yesterday")}}
 		p.received(message)
@@ -79,7 +79,7 @@ func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
 	gone := topic{"t/", "gone"}
 	s.backlog.push(gone)
 	s.backlog.done(s.backlog.take(time.Now()), false)
-	(&pass{s: s, sent: map[topic]struct{}{gone: {}}}).dropCleared()
+	(&pass{s: s, unlike: map[topic]struct{}{gone: {}}}).dropCleared()
 	s.backlog.forgetInLine()
 	if s.backlog.refusedTopics() != 1 {
 		t.Error("it is forgotten although the broker has sent it")
@@ -88,6 +88,45 @@ func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
 	s.backlog.forgetInLine()
 	if s.backlog.refusedTopics() != 0 {
 		t.Error("it is not forgotten")
+	}
+}
+
+// The retained message of a key that does not exist stays known as refused when the broker refuses to clear it, however early, and whether it has refused
+// that on an earlier connection.
+func TestRefusedClearingIsNotForgotten(t *testing.T) {
+	gone := topic{"t/", "gone"}
+	for name, before := range map[string]func(m *Mirror, s *session) *session{
+		"refused now": func(_ *Mirror, s *session) *session { return s },
+		"refused on an earlier connection": func(m *Mirror, s *session) *session {
+			s.backlog.change(gone)
+			s.backlog.done(s.backlog.take(time.Now()), false)
+			m.detach(false)
+			return m.connected()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTestMirror()
+			m.env.View = func(f func(*fsm.Machine)) { f(stateWith(t)) }
+			s := before(m, m.connected())
+			corrected := make(map[topic]string)
+			for range 2 { // a comparison looks once more
+				p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{})}
+				p.received(mqttconn.Message{Publish: &paho.Publish{Topic: gone.String(), Retain: true, Payload: []byte("v")}})
+				if e := s.backlog.take(time.Now()); e != nil {
+					s.backlog.done(e, false)
+				}
+				p.queueMissing()
+				p.dropCleared()
+				if p.unretained != 0 {
+					t.Error("it counts as acknowledged and not retained")
+				}
+			}
+			s.backlog.forgetInLine()
+			s.backlog.tryNow()
+			if e := s.backlog.take(time.Now()); e == nil || e.topic != gone {
+				t.Errorf("%+v is tried again, want %v", e, gone)
+			}
+		})
 	}
 }
 
@@ -119,7 +158,7 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			s.backlog.done(s.backlog.take(time.Now()), false)
 			w, _ := s.lookup(hot)
 			s.backlog.noteChanges(true)
-			compare(&pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}, &w, func() {
+			compare(&pass{s: s, began: time.Now(), corrected: make(map[topic]string), unlike: make(map[topic]struct{})}, &w, func() {
 				m.Applied(&fsm.EntryOutcome{Mirrored: []fsm.MirroredKey{{Topic: "t/", Key: "hot"}}})
 			})
 			s.backlog.forgetInLine()
@@ -152,7 +191,7 @@ func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	hot := topic{"t/", "hot"}
 	s.backlog.change(hot)
 	s.backlog.done(s.backlog.take(time.Now()), true)
-	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), sent: make(map[topic]struct{})}
+	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), unlike: make(map[topic]struct{})}
 	p.received(mqttconn.Message{Publish: &paho.Publish{Topic: "t/hot", Retain: true, Payload: []byte("older")}})
 	if p.stale != 0 || len(p.corrected) != 0 {
 		t.Errorf("%d are stale, %d corrected", p.stale, len(p.corrected))

@@ -27,9 +27,10 @@ const (
 type doubt struct {
 	trusted   bool // again: only some topics are refused
 	queue     []*entry
-	suspects  []topic // that were in flight when a connection ended
-	accepted  int     // in a row
-	needed    int     // to be trusted again
+	turn      time.Time // when a topic of this mirror was sent last, or was looked for
+	suspects  []topic   // that were in flight when a connection ended
+	accepted  int       // in a row
+	needed    int       // to be trusted again
 	rest      time.Duration
 	restUntil time.Time
 
@@ -207,20 +208,26 @@ func (b *backlog) beginDoubtsLocked(prefixes []string) {
 	}
 }
 
-// dueLocked returns the doubted mirror whose turn it is to send one topic, and since when that topic could be sent. It returns nil if no doubted
-// mirror has a topic that may be sent now. The mirror that has been able to send for the longest time is first.
-func (b *backlog) dueLocked(now time.Time) (first *doubt, since time.Time) {
+// dueLocked returns the doubted mirror whose turn it is to send one topic: of those that have a topic which may be sent now, the one that had no turn for
+// the longest time. since is when the first of their topics could be sent. It returns nil if there is none.
+func (b *backlog) dueLocked(now time.Time) (next *doubt, since time.Time) {
 	if len(b.doubts) == 0 {
 		return nil, since
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(b.doubts)) {
 		d := b.doubts[prefix]
 		due, is := d.due(now)
-		if is && (first == nil || due.Before(since)) {
-			first, since = d, due
+		if !is {
+			continue
+		}
+		if next == nil || due.Before(since) {
+			since = due
+		}
+		if next == nil || d.turn.Before(next.turn) {
+			next = d
 		}
 	}
-	return first, since
+	return next, since
 }
 
 // due returns since when a topic may be sent, and whether one may.
@@ -241,6 +248,7 @@ func (d *doubt) due(now time.Time) (since time.Time, is bool) {
 
 // takeAloneLocked removes the next topic of a doubted mirror that is due.
 func (b *backlog) takeAloneLocked(d *doubt, now time.Time) (next *entry) {
+	d.turn = now
 	if len(d.queue) > 0 && !d.trusted {
 		next = d.queue[0]
 		d.queue[0] = nil
@@ -257,8 +265,8 @@ func (b *backlog) takeAloneLocked(d *doubt, now time.Time) (next *entry) {
 				d.untried--
 			}
 		}
-		if next == nil {
-			d.retryAt = now.Add(max(d.retry, minRetry))
+		if next == nil { // that was no round: after a reconnection the comparison may still find some
+			d.retryAt = now.Add(minRetry)
 			return nil
 		}
 	}

@@ -212,3 +212,71 @@ func TestDoubtedMirrorDelaysOthersByOneTopic(t *testing.T) {
 		}
 	})
 }
+
+// Doubted mirrors take turns: one whose topics the broker refuses does not delay another one by more than a topic.
+func TestDoubtedMirrorsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		for _, prefix := range []string{"t/", "u/"} {
+			b.push(topic{prefix, "in flight"})
+			b.take(time.Now())
+		}
+		b.end(true) // both are suspect
+		b.begin([]string{"t/", "u/"})
+		for i := range 200 {
+			b.push(topic{"t/", fmt.Sprint(i)})
+		}
+		b.push(topic{"u/", "last"})
+		refused := 0
+		for {
+			b.push(topic{"w/", "busy"}) // of a third mirror
+			time.Sleep(5 * time.Millisecond)
+			e := b.take(time.Now())
+			if e == nil {
+				continue
+			}
+			if b.done(e, e.topic.prefix != "t/"); e.topic.prefix == "t/" {
+				refused++
+			}
+			if e.topic == (topic{"u/", "last"}) {
+				break
+			}
+		}
+		if refused > 3 {
+			t.Errorf("it waited for %d topics of the other mirror", refused)
+		}
+	})
+}
+
+// A round of retries that finds nothing to publish, because the comparison of a new connection has not found it yet, is no round.
+func TestRetryIsNotLostByAReconnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		denied := topic{"t/", "denied"}
+		b.push(denied)
+		for range 8 { // until the rounds are as rare as they get
+			for e := b.take(time.Now()); ; e = b.take(time.Now()) {
+				if e != nil {
+					b.done(e, false)
+					break
+				}
+				time.Sleep(step)
+			}
+		}
+		time.Sleep(maxRest)
+		b.end(true)
+		b.begin([]string{"t/"})
+		if e := b.take(time.Now()); e != nil {
+			t.Fatalf("%+v is published before the comparison", e)
+		}
+		time.Sleep(time.Second)
+		b.push(denied)
+		began := time.Now()
+		for b.take(time.Now()) == nil {
+			time.Sleep(step)
+		}
+		if waited := time.Since(began); waited > 2*minRetry {
+			t.Errorf("it is tried after %v", waited)
+		}
+	})
+}

@@ -186,7 +186,8 @@ type Status struct {
 	Keys      int  // with a mirror, at the last comparison
 	Missing   int  // retained messages that the broker lacked, since the last Resync
 	Stale     int  // retained messages that were not as in the state, or of no key, since then
-	// Blind says that the broker does not send what it retains below some mirror: topics of keys that were deleted while no node led may stay.
+	// Blind says that the broker does not send what it retains below some mirror: topics of keys that were deleted while no node led, or while the leader
+	// had no connection for mirrors, may stay.
 	Blind bool
 	// Dropped says that the broker dropped some of its retained messages at the last comparison, because it has not enough room to queue them for a client:
 	// it is not known whether these are as in the state.
@@ -377,7 +378,7 @@ func (m *Mirror) compared(found comparison) {
 	m.last, m.comparing, m.ended, m.fault = found, false, time.Now(), ""
 }
 
-// addCorrected counts what a pass has found, also if the comparison fails after it.
+// addCorrected counts what a pass has corrected, also if the pass or the comparison failed after that.
 func (m *Mirror) addCorrected(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

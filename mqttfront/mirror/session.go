@@ -54,7 +54,8 @@ func (s *session) serve(ctx context.Context) (failed bool, err error) {
 		case <-ctx.Done():
 		case <-s.publisher.Done():
 			err = s.publisher.Err()
-			failed = !errors.Is(err, mqttconn.ErrSilent) && !mqttconn.IsTakenOver(err)
+			slow := s.backlog.transferTime() > s.env.Login.KeepAlive/2 // a PINGREQ waits behind what is in flight
+			failed = !mqttconn.IsTakenOver(err) && (slow || !errors.Is(err, mqttconn.ErrSilent))
 		case <-ticker.C:
 			var overdue bool
 			if overdue, failed = s.backlog.overdue(time.Now()); overdue {
@@ -129,8 +130,8 @@ func (s *session) acknowledged(sent *entry, w *wanted, reason byte) {
 		}
 		s.answered(sent, w.result)
 	case reason == reasonPacketTooLarge && w.value != "" && s.noteTooLarge(sent.topic, w.version):
-		s.answered(sent, resultTooLarge)
-		s.backlog.push(sent.topic)
+		s.backlog.done(sent, true)
+		s.backlog.push(sent.topic) // to clear it, which is counted then
 	default:
 		s.answered(sent, resultRefused)
 		s.refused(sent.topic)

@@ -1,0 +1,187 @@
+package mirror
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"holdfast/fsm"
+	"holdfast/hlc"
+	"holdfast/internal/mqttconn"
+	"holdfast/internal/policy"
+)
+
+// retainer is a broker that retains messages, for connections in memory.
+type retainer struct {
+	rate int // bytes a second that a connection takes; 0 is any
+	// breaks reports whether a comparison's connection ends after the retained messages, and not the comparison. May be nil.
+	breaks func() bool
+
+	mu       sync.Mutex
+	retained map[string]string
+}
+
+// dial returns the client's end of a new connection.
+func (r *retainer) dial(context.Context, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	go r.serve(there)
+	return here, nil
+}
+
+// serve serves a connection until it ends.
+func (r *retainer) serve(conn net.Conn) {
+	defer conn.Close()
+	reader := bufio.NewReader(&throttled{conn, r.rate})
+	for {
+		packet, err := mqttconn.ReadPacket(reader, 16<<20)
+		if err != nil {
+			return
+		}
+		for _, answer := range r.answers(packet) {
+			if _, err := answer.WriteTo(conn); err != nil {
+				return
+			}
+		}
+		if _, is := packet.Content.(*packets.Subscribe); is && r.breaks != nil && r.breaks() {
+			return
+		}
+	}
+}
+
+// answers returns what the broker sends after a packet.
+func (r *retainer) answers(packet *packets.ControlPacket) (answers []io.WriterTo) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch content := packet.Content.(type) {
+	case *packets.Connect:
+		answers = append(answers, &packets.Connack{Properties: &packets.Properties{}})
+	case *packets.Pingreq:
+		answers = append(answers, &packets.Pingresp{})
+	case *packets.Subscribe:
+		answers = append(answers, &packets.Suback{PacketID: content.PacketID, Reasons: make([]byte, len(content.Subscriptions)), Properties: &packets.Properties{}})
+		for _, subscription := range content.Subscriptions {
+			for topic, value := range r.retained {
+				if strings.HasPrefix(topic, strings.TrimSuffix(subscription.Topic, "#")) {
+					answers = append(answers, &packets.Publish{Topic: topic, Retain: true, Payload: []byte(value), Properties: &packets.Properties{}})
+				}
+			}
+		}
+	case *packets.Publish:
+		if content.Retain {
+			if r.retained[content.Topic] = string(content.Payload); len(content.Payload) == 0 {
+				delete(r.retained, content.Topic)
+			}
+		}
+		if content.QoS == 1 {
+			answers = append(answers, &packets.Puback{PacketID: content.PacketID, Properties: &packets.Properties{}})
+		} else {
+			answers = append(answers, &packets.Publish{Topic: content.Topic, Payload: content.Payload, Properties: &packets.Properties{}})
+		}
+	}
+	return answers
+}
+
+// retains reports whether the broker has a retained message on a topic.
+func (r *retainer) retains(topic string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, is := r.retained[topic]
+	return is
+}
+
+// throttled is a connection that is read at a rate in bytes a second. 0 is any.
+type throttled struct {
+	net.Conn
+	rate int
+}
+
+func (c *throttled) Read(b []byte) (int, error) {
+	if c.rate == 0 {
+		return c.Conn.Read(b)
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.rate/100)])
+	time.Sleep(time.Duration(n) * time.Second / time.Duration(c.rate))
+	return n, err
+}
+
+// run runs a Mirror of a state on a broker until the test ends. It must be called in a bubble of synctest.
+func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
+	t.Helper()
+	r.retained = make(map[string]string)
+	m := newTestMirror()
+	m.env.View = func(f func(*fsm.Machine)) { f(state) }
+	m.env.Pause = func(ctx context.Context, d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	m.config.BackoffMin, m.config.BackoffMax, m.config.MaxPacket = 50*time.Millisecond, 2*time.Second, 8<<20
+	m.env.Login = &mqttconn.Login{
+		KeepAlive: 30 * time.Second, Timeout: 10 * time.Second, Window: 100,
+		Dialer: &mqttconn.Dialer{Addresses: []mqttconn.Address{{}}, Timeout: 10 * time.Second, Network: r.dial},
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { m.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		time.Sleep(5 * time.Minute) // the broker's ends of the connections end
+	})
+	return m
+}
+
+// A check counts what it has corrected, also when the connection of the comparison ended before the comparison did.
+func TestCorrectionsOfAFailedPassCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := make(chan struct{}, 1)
+		broker := &retainer{breaks: func() bool {
+			select {
+			case <-broken:
+				return true
+			default:
+				return false
+			}
+		}}
+		m := broker.run(t, stateWith(t))
+		time.Sleep(time.Minute)
+		broker.mu.Lock()
+		broker.retained["t/forged"] = "x"
+		broker.mu.Unlock()
+		broken <- struct{}{}
+		m.Resync()
+		time.Sleep(time.Minute)
+		if s := m.Status(); !s.InSync || s.Stale != 1 || len(broken) != 0 || broker.retains("t/forged") {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A value for which the connection is too slow keeps no other topic from being shown.
+func TestValueThatIsTooLargeForTheConnectionIsSetAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := stateWith(t, "a", "z")
+		large := fsm.Entry{Term: 1, Number: 3, Wall: 1000, Commands: []fsm.Command{{
+			Kind: fsm.KindSet, ID: fsm.RequestID{99}, Key: []byte("large"), Value: []byte(strings.Repeat("x", 4<<20)),
+			Timestamp: hlc.Timestamp{Wall: 1000, NodeID: "c"}, Lifetime: 180_000, Principal: policy.Principal{ClientID: "c"},
+		}}}
+		if _, err := state.Apply(4, 1, fsm.AppendEntry(nil, &large)); err != nil {
+			t.Fatal(err)
+		}
+		broker := &retainer{rate: minRate}
+		m := broker.run(t, state)
+		time.Sleep(10 * time.Minute)
+		if s := m.Status(); !broker.retains("t/a") || !broker.retains("t/z") || s.Refused != 1 {
+			t.Errorf("a is shown: %v, z: %v; %+v", broker.retains("t/a"), broker.retains("t/z"), s)
+		}
+	})
+}
