@@ -61,6 +61,14 @@ func (o *Offer) over(inForce fsm.Settings, p part) *Offer {
 	return &filled
 }
 
+// leavesShares reports whether over would leave shares of clients in force that are not those of the offer.
+func (o *Offer) leavesShares(inForce *fsm.Limits, p part) bool {
+	wanted := &o.Settings.Limits
+	isSet := inForce.WatchesPerClient != 0 || inForce.DedupPerClient != 0
+	return p&(sharesPart|settingsPart) == sharesPart && isSet &&
+		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
+}
+
 // asOf returns the offer without settings that a version of the log does not know.
 func (o Offer) asOf(version uint32) *Offer {
 	o.Settings = o.Settings.Before(version)
@@ -85,7 +93,7 @@ func (o *Offer) fingerprint() (f fingerprint) {
 // offered is what a member remembers of its last offer.
 type offered struct {
 	fingerprint
-	version uint32 // of the log: the latest that was in force since, without another offer; 0 is unknown
+	version uint32 // of the log: the latest in force under which the hash of the settings was found to be the one here; 0 is unknown
 }
 
 // bytes returns the three hashes, and the version in big-endian order.

@@ -1,9 +1,11 @@
 package offer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -357,5 +359,58 @@ func TestNewMemberOffersNothingUnderAnOldVersion(t *testing.T) {
 	mustOffer(t, o)
 	if len(f.executed) != 0 {
 		t.Errorf("%d offers", len(f.executed))
+	}
+}
+
+// withShares is withKeys with shares of clients.
+func withShares(keys, watches int64) Offer {
+	o := withKeys(keys)
+	o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = watches, 20
+	return o
+}
+
+// A member without a memory that offers a change under an older version of the log does not offer it again when the version rises.
+func TestRiseOfTheVersionBringsBackNoSettings(t *testing.T) {
+	keepsPolicy := withShares(5, 10)
+	keepsPolicy.KeepPolicy = true
+	for name, change := range map[string]Offer{"of a limit": withShares(6, 10), "of the policy": keepsPolicy} {
+		t.Run(name, func(t *testing.T) {
+			inForce := withKeys(7).Settings
+			f := &fake{version: fsm.VersionClientShares - 1, serving: true, inForce: &inForce}
+			o := New(withShares(5, 10), f.env())
+			mustOffer(t, o)
+			o.Set(change)
+			mustOffer(t, o)
+			newest := withKeys(9).Settings // of another member
+			f.inForce, f.version = &newest, fsm.Version
+			mustOffer(t, o)
+			if f.inForce.Limits.Keys != 9 {
+				t.Errorf("%d keys are in force, want 9", f.inForce.Limits.Keys)
+			}
+		})
+	}
+}
+
+// A member whose shares of clients are left out because another one has set some says so.
+func TestSharesThatAreLeftOutAreLogged(t *testing.T) {
+	for name, row := range map[string]struct {
+		watches int64 // in force
+		warns   bool
+	}{"none in force": {0, false}, "the same in force": {10, false}, "others in force": {50, true}} {
+		t.Run(name, func(t *testing.T) {
+			inForce := withShares(5, row.watches).Settings
+			if row.watches == 0 {
+				inForce = withKeys(5).Settings
+			}
+			const withoutVersion = 96 // bytes of a memory that an older build wrote
+			f := &fake{version: fsm.Version, serving: true, inForce: &inForce, remembered: memoryOf(withKeys(5))[:withoutVersion]}
+			var logged bytes.Buffer
+			env := f.env()
+			env.Log = slog.New(slog.NewTextHandler(&logged, nil))
+			mustOffer(t, New(withShares(5, 10), env))
+			if warns := strings.Contains(logged.String(), "not in force"); warns != row.warns {
+				t.Errorf("logged %q", logged.String())
+			}
+		})
 	}
 }

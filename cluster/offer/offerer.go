@@ -127,10 +127,21 @@ func (o *Offerer) offer(ctx context.Context) error {
 	case last.fingerprint == now.fingerprint: // only the version is to be remembered
 	default:
 		changed := changedParts(&last, &now.fingerprint, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
-		if changed == whole { // only an older version of the log is in force than at the last offer
+		switch {
+		case changed == whole: // only an older version of the log is in force than at the last offer
 			return nil
+		case changed&(settingsPart|sharesPart) != 0:
+			now.version = version
+		case now.settings != last.settings: // as above: they are not offered now
+			now.settings, now.version = last.settings, last.version
 		}
-		if err = o.propose(ctx, current, changed); err == nil {
+		if err = o.propose(ctx, current, changed); err != nil {
+			break
+		}
+		if current.leavesShares(&inForce.Limits, changed) {
+			o.env.Log.Warn("this node's shares of clients differ from those of the cluster and are not in force: they come into force when they are changed on a node")
+		}
+		if changed != sharesPart {
 			o.env.Log.Info("settings are in force")
 		}
 	}
