@@ -53,7 +53,7 @@ func TestMergeTakesNothingBehindARequestWithoutRoom(t *testing.T) {
 	}
 	p.Add(request(1, "other", 500))
 	there := []*Request{request(2, "c", 800), request(3, "c", 10), request(4, "d", 10)}
-	added, dropped := p.Merge([][]*Request{there}, (*Request).IsOpen)
+	added, dropped := p.Merge(map[string][]*Request{"n2": there}, (*Request).IsOpen)
 	if len(added) != 1 || added[0].Command.ID != (fsm.RequestID{4}) || dropped != 2 {
 		t.Errorf("%d added, %d dropped", len(added), dropped)
 	}

@@ -8,13 +8,18 @@ import (
 	"holdfast/fsm"
 )
 
-// Merge adds to the buffer the requests of other nodes that it lacks. Each list is one node's buffer, in its order. It returns
-// the added requests, and how many copies it dropped because the buffer was full. It replaces the lists in elsewhere. open
-// reports whether a request is open and the state has no outcome for it.
+// Merge adds to the buffer the requests of other nodes that it lacks. byNode has each node's buffer, in its order. It returns
+// the added requests, and how many copies it dropped because the buffer was full. open reports whether a request is open and
+// the state has no outcome for it.
 //
 // Only open requests get a new position, and only open requests are evidence of the order: of an answered request one node may
 // have the original and another a later copy. All other requests keep their order.
-func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added []*Request, full int) {
+func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (added []*Request, full int) {
+	nodes := slices.Sorted(maps.Keys(byNode))
+	elsewhere := make([][]*Request, len(nodes))
+	for i, node := range nodes {
+		elsewhere[i] = byNode[node]
+	}
 	here := slices.Collect(p.All())
 	affected := make(map[string]bool) // client keys whose order is computed again
 	for _, r := range here {
@@ -22,7 +27,9 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 			affected[r.ClientKey()] = true
 		}
 	}
-	p.findContradictions(elsewhere, open, affected)
+	for i, node := range nodes {
+		p.findContradictions(node, elsewhere[i], open, affected)
+	}
 	var localKeys map[string]string  // this node's client key for each of the peers'; computed before the first Add, from common requests only
 	dropped := make(map[string]bool) // by client key: a request of the client found no room, so its later ones are dropped, too
 	for i, list := range elsewhere {
@@ -52,29 +59,28 @@ func (p *Buffer) Merge(elsewhere [][]*Request, open func(*Request) bool) (added 
 	return added, full
 }
 
-// findContradictions adds clients to a set: those with open requests that this node received in one order and another node in another order. Lists that
-// were merged before say the same again, at each sweep: a request counts only when more nodes contradict its place than ever before.
-func (p *Buffer) findContradictions(elsewhere [][]*Request, open func(*Request) bool, clients map[string]bool) {
-	found := make(map[fsm.RequestID]int) // nodes that contradict the place of a request
-	for _, list := range elsewhere {
-		last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
-		for _, r := range list {
-			here := p.byID[r.Command.ID]
-			if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {
-				continue
-			}
-			key := here.ClientKey()
-			if here.Sequence < last[key] {
-				found[r.Command.ID]++
-			}
-			last[key] = max(last[key], here.Sequence)
+// findContradictions adds clients to a set: those with open requests that this node received in one order and the other node in another order. A node's
+// list says the same again at each sweep: a request counts only when this node contradicts its place for the first time since BeginMerging.
+func (p *Buffer) findContradictions(node string, list []*Request, open func(*Request) bool, clients map[string]bool) {
+	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
+	for _, r := range list {
+		here := p.byID[r.Command.ID]
+		if here == nil || r.Relayed || here.FromPeer || !open(here) || !open(r) {
+			continue
 		}
+		key := here.ClientKey()
+		if here.Sequence < last[key] && !slices.Contains(here.contradictedBy, node) {
+			here.contradictedBy = append(here.contradictedBy, node)
+			clients[key] = true
+		}
+		last[key] = max(last[key], here.Sequence)
 	}
-	for id, nodes := range found {
-		if r := p.byID[id]; nodes > r.contradictions {
-			r.contradictions = nodes
-			clients[r.ClientKey()] = true
-		}
+}
+
+// BeginMerging is called when a leadership begins, before Merge: what other nodes said of the order in an earlier one does not count any more.
+func (p *Buffer) BeginMerging() {
+	for r := range p.All() {
+		r.contradictedBy = nil
 	}
 }
 

@@ -97,20 +97,38 @@ func TestResentCopyShowsNoOrderBesideASessionThatLags(t *testing.T) {
 	}
 }
 
-// A list that contradicts this node's puts the requests into another order also where this node lacks none.
+// A list that contradicts this node's puts the requests into another order also where this node lacks none, and whatever was merged before.
 func TestMergeOrdersWhatItHolds(t *testing.T) {
 	const a, c, d = 1, 3, 4
 	began := time.Now()
-	here := NewBuffer(100, 1<<20)
-	for _, r := range listOf(began, copied{c, 3100 * time.Millisecond, -time.Hour}, copied{a, 3100 * time.Millisecond, -time.Hour}, copied{d, 3110 * time.Millisecond, -time.Hour}) {
-		here.Add(r)
+	originals := func() []*Request {
+		return listOf(began, copied{a, 0, 0}, copied{d, 10 * time.Millisecond, 0}, copied{c, 2500 * time.Millisecond, 0})
 	}
-	here.Merge([][]*Request{listOf(began, copied{a, 0, 0}, copied{d, 10 * time.Millisecond, 0}, copied{c, 2500 * time.Millisecond, 0})}, (*Request).IsOpen)
-	var order []int
-	for r := range here.All() {
-		order = append(order, int(r.Command.ID[1]))
+	later := func() []*Request { // contradicts this node's list, and shows nothing, because its copies are later
+		return listOf(began, copied{a, 8 * time.Second, -time.Hour}, copied{c, 9 * time.Second, -time.Hour}, copied{d, 9 * time.Second, -time.Hour})
 	}
-	if !slices.Equal(order, []int{a, d, c}) {
-		t.Errorf("the order is %v", order)
+	for name, before := range map[string]func(here *Buffer){
+		"at once":              func(*Buffer) {},
+		"after another node's": func(here *Buffer) { here.Merge(map[string][]*Request{"n3": later()}, (*Request).IsOpen) },
+		"after one of this node's": func(here *Buffer) {
+			here.Merge(map[string][]*Request{"n2": later()}, (*Request).IsOpen)
+			here.BeginMerging()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			here := NewBuffer(100, 1<<20)
+			for _, r := range listOf(began, copied{c, 3100 * time.Millisecond, -time.Hour}, copied{a, 3100 * time.Millisecond, -time.Hour}, copied{d, 3110 * time.Millisecond, -time.Hour}) {
+				here.Add(r)
+			}
+			before(&here)
+			here.Merge(map[string][]*Request{"n2": originals()}, (*Request).IsOpen)
+			var order []int
+			for r := range here.All() {
+				order = append(order, int(r.Command.ID[1]))
+			}
+			if !slices.Equal(order, []int{a, d, c}) {
+				t.Errorf("the order is %v", order)
+			}
+		})
 	}
 }

@@ -201,7 +201,7 @@ func (m *modelTest) merge() string {
 		lacking = append(lacking, r)
 		free, bytes = free-1, bytes-r.Size
 	}
-	added, dropped := m.buffer.Merge([][]*Request{there}, (*Request).IsOpen)
+	added, dropped := m.buffer.Merge(map[string][]*Request{"n2": there}, (*Request).IsOpen)
 	if !slices.Equal(added, lacking) || dropped != full {
 		m.Errorf("merge added %d requests and dropped %d; want %d and %d", len(added), dropped, len(lacking), full)
 	}

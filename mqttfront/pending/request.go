@@ -27,16 +27,15 @@ type Request struct {
 
 	copied time.Time // when the last copy arrived, here or at another node, as far as this node knows; zero if there is none
 	// The fields below are guarded by the lock of the Buffer's caller.
-	state    State
-	element  *list.Element // in Buffer.order
-	Began    time.Time     // when it was handed to the store, or its reply was queued if it never was
-	writing  bool          // counts in Buffer.writing
-	Scan     ScanStage
-	Sequence uint64 // grows with the place in Buffer.order
-	client   string // client key on this node, if the other node uses another key
-	outcome  uint64 // index of the log entry with its outcome; 0 while that is not known
-	// contradictions is how many nodes, at most, were found to have received the request in another order than this one.
-	contradictions int
+	state          State
+	element        *list.Element // in Buffer.order
+	Began          time.Time     // when it was handed to the store, or its reply was queued if it never was
+	writing        bool          // counts in Buffer.writing
+	Scan           ScanStage
+	Sequence       uint64   // grows with the place in Buffer.order
+	client         string   // client key on this node, if the other node uses another key
+	outcome        uint64   // index of the log entry with its outcome; 0 while that is not known
+	contradictedBy []string // nodes that were found, in this leadership, to have received the request in another order than this one
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
 	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
 	awaitsReport bool

@@ -160,7 +160,7 @@ func TestMergeIsQuick(t *testing.T) {
 		f.add(mine)
 	}
 	began := time.Now()
-	if added, _ := f.pending.Merge([][]*pending.Request{others}, func(*pending.Request) bool { return true }); len(added) != many {
+	if added, _ := f.pending.Merge(map[string][]*pending.Request{"n2": others}, func(*pending.Request) bool { return true }); len(added) != many {
 		t.Fatal(len(added))
 	}
 	if took := time.Since(began); took > bound {

@@ -25,6 +25,7 @@ func (l *Leader) Begin(held PeerRequests, sender Sender) {
 		l.earlier = make(map[fsm.RequestID]bool)
 		l.known.version = max(l.known.version, m.Status().Version)
 		l.pending.Hints().ForgetArrivals()
+		l.pending.BeginMerging()
 		if !l.barrier.Passed(held.received) {
 			l.dropUnsettledLocked(m, held.byNode)
 		}

@@ -101,9 +101,9 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 	}
 	markDuplicates(byNode)
 	extendExpiredCopies(byNode, now)
-	var elsewhere [][]*pending.Request
+	elsewhere := make(map[string][]*pending.Request, len(byNode))
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		elsewhere = append(elsewhere, slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
+		elsewhere[node] = slices.DeleteFunc(slices.Clone(byNode[node]), func(r *pending.Request) bool {
 			if here := l.pending.Get(r.Command.ID); here != nil {
 				if r.IsDuplicate() && here.State().IsHeld() {
 					here.MarkDuplicate()
@@ -112,7 +112,7 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 				return false
 			}
 			return l.omitsLocked(m, r, now, report)
-		}))
+		})
 	}
 	added, full := l.pending.Merge(elsewhere, executableIn(m))
 	for _, r := range added {
