@@ -210,6 +210,16 @@ func TestRequestWithoutASubscriberIsAcknowledgedSo(t *testing.T) {
 	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
 		t.Errorf("nobody has subscribed: reason 0x%02X", reason)
 	}
+	observer, err := connect(t, b, &paho.Connect{ClientID: "observer", CleanStart: true}, func(*paho.Publish) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mqttconn.Subscribe(t.Context(), observer, paho.SubscribeOptions{Topic: "#", QoS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if reason := acknowledged(); reason != mqttconn.ReasonNoMatchingSubscriber {
+		t.Errorf("no node has subscribed: reason 0x%02X", reason)
+	}
 	requests := subscribedNode(t, b)
 	if reason := acknowledged(); reason != 0 {
 		t.Errorf("a node has subscribed: reason 0x%02X", reason)

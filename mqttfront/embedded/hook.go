@@ -52,7 +52,7 @@ type connection struct {
 	// The fields below belong to the goroutine that reads from the connection.
 	original, replacement uint16 // packet id under translation
 	publishing            bool   // holds the gate for reading
-	unreceived            bool   // it is publishing a request, and no session has subscribed to requests
+	unreceived            bool   // it is publishing a request, and no node's session has subscribed to requests
 }
 
 // ID implements mqtt.Hook.
@@ -299,7 +299,7 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 	}
 	packet.Created = h.sequence.Add(1) // the order of a resend
 	if packet.TopicName == topics.Invoke {
-		if c.unreceived = !h.isSubscribed(topics.Invoke); c.unreceived {
+		if c.unreceived = !h.reachesNode(topics.Invoke); c.unreceived {
 			return packet, packets.CodeSuccessIgnore
 		}
 		packet.Properties.User = stamp(packet.Properties.User, client, c, packet.FixedHeader.Qos)
@@ -307,10 +307,22 @@ func (h *hook) OnPublish(client *mqtt.Client, packet packets.Packet) (packets.Pa
 	return packet, nil
 }
 
-// isSubscribed reports whether a session has a subscription to a topic.
-func (h *hook) isSubscribed(topic string) bool {
+// reachesNode reports whether a node's session has a subscription to a topic.
+func (h *hook) reachesNode(topic string) bool {
 	subscribers := h.server.Topics.Subscribers(topic)
-	return len(subscribers.Subscriptions)+len(subscribers.Shared) > 0
+	for id := range subscribers.Subscriptions {
+		if h.nodes.reserved(id) {
+			return true
+		}
+	}
+	for _, group := range subscribers.Shared {
+		for id := range group {
+			if h.nodes.reserved(id) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // OnPacketProcessed follows each OnPublish, on the same goroutine, also when the acknowledgement could not be written.
