@@ -81,7 +81,7 @@ func mirrorState(m *httpapi.Mirrors) string {
 	case m.Refused > 0:
 		return fmt.Sprintf("The broker refuses %d topics: do its access rules let nodes publish there?", m.Refused)
 	case m.InSync:
-		return "The broker has what the mirrors show."
+		return "The broker has what the mirrors show." + unshown(m)
 	case m.Comparing:
 		return fmt.Sprintf("The leader compares the broker's retained messages with the state, since %v.", lag)
 	case m.Dropped:
@@ -123,5 +123,13 @@ func (a *administration) printComparison(command *cobra.Command, m httpapi.Mirro
 	if m.Blind {
 		return a.done(command.OutOrStdout(), blindBroker)
 	}
-	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.", m.Keys, m.Missing, m.Stale)
+	return a.done(command.OutOrStdout(), "%d keys have a mirror. %d retained messages were missing and %d were not as in the state; they are now.%s", m.Keys, m.Missing, m.Stale, unshown(&m))
+}
+
+// unshown says how many keys cannot be shown, as a sentence behind another one.
+func unshown(m *httpapi.Mirrors) string {
+	if m.Unshown == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %d keys make no topic that brokers take, and are not shown.", m.Unshown)
 }

@@ -16,6 +16,7 @@ type Mirrors struct {
 	Connected bool `json:"connected"`
 	Comparing bool `json:"comparing"` // the retained messages are being compared with the state, or will be
 	Keys      int  `json:"keys"`      // with a mirror, at the last comparison
+	Unshown   int  `json:"unshown"`   // of keys: those that are not shown, because they make no valid topic
 	Missing   int  `json:"missing"`   // retained messages that the broker lacked, since the last resync
 	Stale     int  `json:"stale"`     // retained messages that were not as in the state, or of no key, since then
 	Blind     bool `json:"blind"`     // the broker does not send what it retains below some mirror
@@ -24,7 +25,7 @@ type Mirrors struct {
 	Unretained int    `json:"unretained"`
 	LagTopics  int    `json:"lagTopics"` // that are not known to be as in the state
 	Refused    int    `json:"refused"`   // topics that the broker refuses, or ends the connection on
-	Lag        int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged
+	Lag        int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged, or since all was last known to be compared
 	Fault      string `json:"fault"`     // why there is no connection, or no comparison
 }
 
@@ -58,7 +59,7 @@ func (a *admin) mirrorsAsKnown() Mirrors {
 	s := a.Mirrors.Status()
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
-		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped,
+		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Unshown: s.Unshown, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped,
 		Unretained: s.Unretained, LagTopics: s.Topics, Refused: s.Refused, Lag: s.Lag.Milliseconds(), Fault: s.Fault,
 	}
 	for _, one := range settings.Mirrors {

@@ -37,6 +37,7 @@ const (
 // comparison is what came of a comparison of the retained messages with the state.
 type comparison struct {
 	keys       int  // with a mirror
+	unshown    int  // of keys: those that make no valid topic
 	missing    int  // retained messages
 	stale      int  // retained messages that were not as in the state, or of no key
 	unretained int  // that the broker has acknowledged, and does not retain
@@ -77,7 +78,7 @@ func (s *session) compare(ctx context.Context) error {
 			s.corrected(found)
 			return err
 		}
-		all.keys, all.blind, all.dropped, all.unretained = found.keys, found.blind, found.dropped, found.unretained
+		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
 		if found.blind { // nothing is known of what is missing
 			all.missing, all.unretained = 0, 0
 			break
@@ -96,7 +97,7 @@ func (s *session) compare(ctx context.Context) error {
 	if all.dropped {
 		all.unretained = 0 // that is not known
 	}
-	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "missing", all.missing, "stale", all.stale, "unretained", all.unretained)
+	s.env.Log.Info("compared the retained messages of mirrors with the state", "keys", all.keys, "unshown", all.unshown, "missing", all.missing, "stale", all.stale, "unretained", all.unretained)
 	if all.blind {
 		s.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted without a connection for mirrors may stay")
 	}
@@ -166,7 +167,7 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 		err = p.awaitRetained(ctx)
 	}
 	if err == nil {
-		found.keys, found.missing = p.queueMissing()
+		found.keys, found.unshown, found.missing = p.queueMissing()
 		if p.first.Load() && p.last.Load() && !found.blind {
 			p.dropCleared()
 		}
@@ -180,9 +181,9 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 	return found, err
 }
 
-// queueMissing queues the topics that the broker has not sent. It returns how many keys have a mirror, and how many topics it has queued.
-func (p *pass) queueMissing() (keys, queued int) {
-	keys = p.s.scan(func(t topic, w *wanted) {
+// queueMissing queues the topics that the broker has not sent. It returns what scan does, and how many topics it has queued.
+func (p *pass) queueMissing() (keys, unshown, queued int) {
+	keys, unshown = p.s.scan(func(t topic, w *wanted) {
 		published := p.wasPublished(t, w.version)
 		switch missing := p.s.backlog.missing(t, !published); {
 		case missing && published:
@@ -192,7 +193,7 @@ func (p *pass) queueMissing() (keys, queued int) {
 			p.correct(t, w.version)
 		}
 	})
-	return keys, queued
+	return keys, unshown, queued
 }
 
 // dropCleared forgets the refused topics of keys that do not exist, if the broker retains nothing on them: nothing is left to publish.

@@ -52,7 +52,7 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 		w, _ := s.lookup(topic{"t/", "good"})
 		message.Publish = &paho.Publish{Topic: "t/good", Retain: true, Payload: []byte(w.value), Properties: &paho.PublishProperties{User: paho.UserProperties{{Key: versionProperty, Value: w.version}}}}
 		p.received(message)
-		_, missing := p.queueMissing()
+		_, _, missing := p.queueMissing()
 		t.Logf("%d missing, %d stale, %d unretained", missing, p.stale, p.unretained)
 		return p
 	}

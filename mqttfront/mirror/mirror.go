@@ -57,8 +57,8 @@ type Mirror struct {
 	mu        sync.Mutex
 	leading   bool
 	session   *session   // nil while there is no connection
-	comparing bool       // there is no connection, or the comparison has not ended
-	since     time.Time  // when the comparison or the time without a connection began
+	comparing bool       // there is no connection, or the comparison has not ended, or another one is wanted
+	since     time.Time  // when comparing became true
 	wanted    uint64     // how many times Resync was called
 	begun     uint64     // wanted when the last comparison began
 	last      comparison // that has ended
@@ -142,7 +142,7 @@ func (m *Mirror) notShown(t topic) {
 	m.env.Metrics.published.WithLabelValues(resultSkipped).Inc()
 	if !m.unshown {
 		m.unshown = true
-		m.env.Log.Warn("a key has a mirror and makes no topic that brokers take: it is not shown", "topic", t.String())
+		m.env.Log.Warn("a key of a mirror makes no topic that brokers take: it is not shown", "topic", t.String())
 	}
 }
 
@@ -172,7 +172,8 @@ func (m *Mirror) Resync() bool {
 	m.wanted++
 	m.corrected = comparison{}
 	m.backlog.tryNow()
-	if m.session != nil {
+	if m.session != nil { // otherwise the next connection begins with a comparison
+		m.compareLocked()
 		signal(m.backlog.again)
 	}
 	return true
@@ -184,6 +185,7 @@ type Status struct {
 	Connected bool
 	Comparing bool // the broker's retained messages are being compared with the state, or will be
 	Keys      int  // with a mirror, at the last comparison
+	Unshown   int  // of Keys: those that make no valid topic, and are not shown
 	Missing   int  // retained messages that the broker lacked, since the last Resync
 	Stale     int  // retained messages that were not as in the state, or of no key, since then
 	// Blind says that the broker does not send what it retains below some mirror: topics of keys that were deleted while no node led, or while the leader
@@ -192,10 +194,12 @@ type Status struct {
 	// Dropped says that the broker dropped some of its retained messages at the last comparison, because it has not enough room to queue them for a client:
 	// it is not known whether these are as in the state.
 	Dropped    bool
-	Unretained int           // topics that the broker has acknowledged, and does not retain
-	Topics     int           // that are not known to be as in the state
-	Refused    int           // topics that the broker refuses, or ends the connection on
-	Lag        time.Duration // since the oldest change that the broker has not acknowledged, or since the comparison or the time without a connection began
+	Unretained int // topics that the broker has acknowledged, and does not retain
+	Topics     int // that are not known to be as in the state
+	Refused    int // topics that the broker refuses, or ends the connection on
+	// Lag is the time since the oldest change that the broker has not acknowledged, or since all was last known to be compared: before the connection was
+	// lost, or a comparison began. Attempts that fail do not end it.
+	Lag time.Duration
 	// InSync says that the broker has acknowledged what the last comparison found, and all but the latest changes.
 	InSync bool
 	Fault  string // why there is no connection, or no comparison
@@ -215,7 +219,7 @@ func (m *Mirror) Status() Status {
 		return Status{Leading: true, Connected: true, InSync: true}
 	}
 	s := Status{
-		Leading: true, Connected: m.session != nil, Comparing: m.comparing || m.begun != m.wanted, Keys: m.last.keys, Missing: m.corrected.missing,
+		Leading: true, Connected: m.session != nil, Comparing: m.comparing, Keys: m.last.keys, Unshown: m.last.unshown, Missing: m.corrected.missing,
 		Stale: m.corrected.stale, Blind: m.last.blind, Dropped: m.last.dropped, Unretained: m.last.unretained, Refused: m.backlog.refusedTopics(), Fault: m.fault,
 	}
 	s.Topics, s.Lag = m.backlog.lag()
@@ -330,7 +334,8 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 func (m *Mirror) attach(s *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.session, m.comparing, m.since, m.fault = s, true, time.Now(), ""
+	m.session, m.fault = s, ""
+	m.compareLocked()
 	m.backlog.begin(s.prefixes)
 }
 
@@ -339,7 +344,15 @@ func (m *Mirror) detach(failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.backlog.end(failed)
-	m.session, m.since, m.comparing = nil, time.Now(), true
+	m.session = nil
+	m.compareLocked()
+}
+
+// compareLocked notes that a comparison is to be made, or goes on.
+func (m *Mirror) compareLocked() {
+	if !m.comparing {
+		m.comparing, m.since = true, time.Now()
+	}
 }
 
 // refused logs the first topic that the broker refuses.
@@ -369,13 +382,19 @@ func (m *Mirror) resign() {
 func (m *Mirror) comparisonBegun() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.begun, m.comparing, m.since = m.wanted, true, time.Now()
+	m.begun = m.wanted
+	m.compareLocked()
 }
 
 func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last, m.comparing, m.ended, m.fault = found, false, time.Now(), ""
+	m.last, m.ended, m.since, m.fault = found, time.Now(), time.Now(), ""
+	m.comparing = m.begun != m.wanted
+	if found.unshown > 0 && !m.unshown {
+		m.unshown = true
+		m.env.Log.Warn("some keys of mirrors make no topic that brokers take: they are not shown", "keys", found.unshown)
+	}
 }
 
 // addCorrected counts what a pass has corrected, also if the pass or the comparison failed after that.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ type retainer struct {
 	breaks func() bool
 
 	mu       sync.Mutex
-	retained map[string]string
+	retained map[string]*packets.Publish
 }
 
 // dial returns the client's end of a new connection.
@@ -68,15 +69,15 @@ func (r *retainer) answers(packet *packets.ControlPacket) (answers []io.WriterTo
 	case *packets.Subscribe:
 		answers = append(answers, &packets.Suback{PacketID: content.PacketID, Reasons: make([]byte, len(content.Subscriptions)), Properties: &packets.Properties{}})
 		for _, subscription := range content.Subscriptions {
-			for topic, value := range r.retained {
+			for topic, message := range r.retained {
 				if strings.HasPrefix(topic, strings.TrimSuffix(subscription.Topic, "#")) {
-					answers = append(answers, &packets.Publish{Topic: topic, Retain: true, Payload: []byte(value), Properties: &packets.Properties{}})
+					answers = append(answers, &packets.Publish{Topic: topic, Retain: true, Payload: message.Payload, Properties: &packets.Properties{User: message.Properties.User}})
 				}
 			}
 		}
 	case *packets.Publish:
 		if content.Retain {
-			if r.retained[content.Topic] = string(content.Payload); len(content.Payload) == 0 {
+			if r.retained[content.Topic] = content; len(content.Payload) == 0 {
 				delete(r.retained, content.Topic)
 			}
 		}
@@ -115,7 +116,7 @@ func (c *throttled) Read(b []byte) (int, error) {
 // run runs a Mirror of a state on a broker until the test ends. It must be called in a bubble of synctest.
 func (r *retainer) run(t *testing.T, state *fsm.Machine) *Mirror {
 	t.Helper()
-	r.retained = make(map[string]string)
+	r.retained = make(map[string]*packets.Publish)
 	m := newTestMirror()
 	m.env.View = func(f func(*fsm.Machine)) { f(state) }
 	m.env.Pause = func(ctx context.Context, d time.Duration) {
@@ -155,12 +156,48 @@ func TestCorrectionsOfAFailedPassCount(t *testing.T) {
 		m := broker.run(t, stateWith(t))
 		time.Sleep(time.Minute)
 		broker.mu.Lock()
-		broker.retained["t/forged"] = "x"
+		broker.retained["t/forged"] = &packets.Publish{Payload: []byte("x"), Properties: &packets.Properties{}}
 		broker.mu.Unlock()
 		broken <- struct{}{}
 		m.Resync()
 		time.Sleep(time.Minute)
 		if s := m.Status(); !s.InSync || s.Stale != 1 || len(broken) != 0 || broker.retains("t/forged") {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// The lag grows for as long as no comparison ends, however many begin.
+func TestLagGrowsWhileComparisonsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := atomic.Bool{}
+		broker := &retainer{breaks: fails.Load}
+		m := broker.run(t, stateWith(t, "a"))
+		const while = 10 * time.Minute
+		time.Sleep(while)
+		if s := m.Status(); s.Lag > time.Second || !s.InSync {
+			t.Fatalf("%+v", s)
+		}
+		fails.Store(true)
+		m.Resync()
+		time.Sleep(while)
+		if s := m.Status(); s.Lag < while-time.Second || s.InSync || s.Fault == "" {
+			t.Errorf("comparisons have failed for %v: %+v", while, s)
+		}
+		fails.Store(false)
+		time.Sleep(time.Minute)
+		if s := m.Status(); s.Lag > time.Second || !s.InSync {
+			t.Errorf("compared again: %+v", s)
+		}
+	})
+}
+
+// Keys that make no valid topic are counted, also those that were there before.
+func TestKeysWithoutATopicAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := (&retainer{}).run(t, stateWith(t, "a", "b+", "c#"))
+		time.Sleep(time.Minute)
+		if s := m.Status(); s.Keys != 3 || s.Unshown != 2 || !s.InSync {
 			t.Errorf("%+v", s)
 		}
 	})

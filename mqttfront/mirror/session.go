@@ -214,19 +214,21 @@ func versionOf(message mqttconn.Message) string {
 	return message.Properties.User.Get(versionProperty)
 }
 
-// scan calls visit for the topic of each key that is shown, in the order of the keys, and returns how many keys have a mirror. The state is locked while
-// visit runs.
-func (s *session) scan(visit func(topic, *wanted)) (keys int) {
+// scan calls visit for the topic of each key that is shown, in the order of the keys. It returns how many keys have a mirror, and how many of these make
+// no valid topic. The state is locked while visit runs.
+func (s *session) scan(visit func(topic, *wanted)) (keys, unshown int) {
 	for after, more := "", true; more; {
 		s.env.View(func(m *fsm.Machine) {
 			after, more = m.ScanMirrored(after, scanPage, func(key string, shown fsm.Mirrored) {
 				keys++
 				t := topic{shown.Topic, key}
-				if w := s.messageOf(t, &shown); w.result == resultSet {
+				if !t.isValid() {
+					unshown++
+				} else if w := s.messageOf(t, &shown); w.result == resultSet {
 					visit(t, &w)
 				}
 			})
 		})
 	}
-	return keys
+	return keys, unshown
 }

@@ -111,7 +111,7 @@ function showMembers(picture) {
 function mirrorState(mirrors) {
   if (mirrors.fault) return `${mirrors.connected ? 'no comparison' : 'no connection'} since ${duration(mirrors.lag)}: ${mirrors.fault}`;
   if (mirrors.refused) return `the broker refuses ${number(mirrors.refused)} topics`;
-  if (mirrors.inSync) return 'the broker has what they show';
+  if (mirrors.inSync) return `the broker has what they show${mirrors.unshown ? `; ${number(mirrors.unshown)} keys make no topic, and are not shown` : ''}`;
   if (mirrors.comparing) return `compared with the broker since ${duration(mirrors.lag)}`;
   if (mirrors.dropped) return 'the broker drops retained messages';
   if (mirrors.unretained) return `the broker does not retain ${number(mirrors.unretained)} topics`;
