@@ -125,15 +125,18 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 		"quota":            {func() error { _, err := c.Set(ctx, strings.Repeat("k", 70_000), nil); return err }, client.ErrQuota},
 		"too large":        {func() error { _, err := c.Set(ctx, "k", make([]byte, 30<<20)); return err }, client.ErrNotExecuted},
 		"set if version 0": {func() error { _, err := c.Set(ctx, "k", nil, client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
-		"del if version 0": {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
-		"expire 0":         {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotExecuted},
-		"lock for no time": {func() error {
-			_, err := c.TryLock(ctx, "l", []byte("h"), 0)
-			if err != nil {
-				return client.ErrNotExecuted
-			}
-			return nil
+		"two conditions": {func() error {
+			_, err := c.Set(ctx, "k", nil, client.IfVersion(token), client.IfAbsentOrSame())
+			return err
 		}, client.ErrNotExecuted},
+		"del if absent":    {func() error { _, err := c.Del(ctx, "k", client.IfAbsent()); return err }, client.ErrNotExecuted},
+		"del with expiry":  {func() error { _, err := c.Del(ctx, "k", client.Expire(time.Second)); return err }, client.ErrNotExecuted},
+		"vdel if version":  {func() error { _, err := c.VDel(ctx, "k", nil, client.IfVersion(token)); return err }, client.ErrNotExecuted},
+		"vdel with expiry": {func() error { _, err := c.VDel(ctx, "k", nil, client.Expire(time.Second)); return err }, client.ErrNotExecuted},
+		"operation with a condition that it has not": {func() error { _, err := c.Txn(ctx, client.OpVDel("k", nil, client.IfVersion(token))); return err }, client.ErrNotExecuted},
+		"del if version 0":                           {func() error { _, err := c.Del(ctx, "k", client.IfVersion(client.Version{})); return err }, client.ErrNotExecuted},
+		"expire 0":                                   {func() error { _, err := c.Set(ctx, "k", nil, client.Expire(0)); return err }, client.ErrNotExecuted},
+		"lock for no time":                           {func() error { _, err := c.TryLock(ctx, "l", []byte("h"), 0); return err }, client.ErrNotExecuted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := test.call(); !errors.Is(err, test.want) {

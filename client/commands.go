@@ -18,8 +18,8 @@ type Version = hlc.Timestamp
 // ParseVersion reads the text form of a version, such as 1696374425000:0:StateStore. An error says what is wrong with it.
 func ParseVersion(text string) (Version, error) { return hlc.Parse(text) }
 
-// Option changes how a command is executed. Set takes every option. Del takes Fence and IfVersion, VDel takes Fence; they ignore the others. An
-// operation of a transaction takes those of its command.
+// Option changes how a command is executed. Set takes one condition, Expire and Fence; Del takes IfVersion and Fence; VDel takes Fence. An operation of a
+// transaction takes those of its command. Anything else is an ErrNotExecuted.
 type Option func(*options)
 
 type options struct {
@@ -32,19 +32,15 @@ type options struct {
 }
 
 // IfAbsent makes a Set take effect only when the key does not exist (NX).
-func IfAbsent() Option { return func(o *options) { o.condition, o.expected = []string{"NX"}, nil } }
+func IfAbsent() Option { return func(o *options) { o.setCondition(nil, "NX") } }
 
 // IfAbsentOrSame makes a Set take effect only when the key does not exist or already has the new value (NEX). This is how a
 // lock is renewed.
-func IfAbsentOrSame() Option {
-	return func(o *options) { o.condition, o.expected = []string{"NEX"}, nil }
-}
+func IfAbsentOrSame() Option { return func(o *options) { o.setCondition(nil, "NEX") } }
 
 // IfAbsentOrEqual makes a Set take effect only when the key does not exist or has the expected value (NEX expected).
 func IfAbsentOrEqual(expected []byte) Option {
-	return func(o *options) {
-		o.condition, o.expected = []string{"NEX"}, append([]byte{}, expected...) // not nil
-	}
+	return func(o *options) { o.setCondition(append([]byte{}, expected...), "NEX") } // not nil
 }
 
 // IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
@@ -52,9 +48,9 @@ func IfAbsentOrEqual(expected []byte) Option {
 // zero version is an ErrNotExecuted.
 func IfVersion(version Version) Option {
 	return func(o *options) {
-		o.condition, o.expected = []string{"IFVER", version.String()}, nil
+		o.setCondition(nil, "IFVER", version.String())
 		if version.IsZero() {
-			o.err = fmt.Errorf("%w: IfVersion of the zero version, which no value has", ErrNotExecuted)
+			o.fail("IfVersion of the zero version, which no value has")
 		}
 	}
 }
@@ -68,8 +64,30 @@ func Expire(after time.Duration) Option {
 // Fence sends a fencing token along. A key that has seen a newer one refuses the command.
 func Fence(token Version) Option { return func(o *options) { o.token = token } }
 
-// isIfVersion reports whether the condition is IfVersion, the only one that a Del has.
-func (o *options) isIfVersion() bool { return len(o.condition) > 0 && o.condition[0] == "IFVER" }
+// setCondition sets the condition. A command has at most one.
+func (o *options) setCondition(expected []byte, words ...string) {
+	if o.condition != nil {
+		o.fail("two conditions, %s and %s", o.condition[0], words[0])
+	}
+	o.condition, o.expected = words, expected
+}
+
+// fail notes why the command cannot be sent. The first reason counts.
+func (o *options) fail(format string, details ...any) {
+	if o.err == nil {
+		o.err = fmt.Errorf("%w: %s", ErrNotExecuted, fmt.Sprintf(format, details...))
+	}
+}
+
+// limitTo fails if there is an expiry, or a condition other than the one that the command has, if it has one.
+func (o *options) limitTo(command, condition string) {
+	if o.expires {
+		o.fail("%s has no expiry", command)
+	}
+	if o.condition != nil && o.condition[0] != condition {
+		o.fail("%s has no condition %s", command, o.condition[0])
+	}
+}
 
 func collect(list []Option) (o options) {
 	for _, option := range list {

@@ -157,7 +157,7 @@ func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 // TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied when the lock has another holder.
 func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
 	if ttl < time.Millisecond {
-		return nil, fmt.Errorf("lock %q: the time to live is %v: must be at least 1ms", name, ttl)
+		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms", ErrNotExecuted, name, ttl)
 	}
 	asked := time.Now()
 	token, err := c.Set(ctx, name, holder, IfAbsentOrSame(), Expire(ttl))

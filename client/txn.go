@@ -22,10 +22,10 @@ type Op struct {
 // OpSet is Set as an operation.
 func OpSet(key string, value []byte, list ...Option) Op {
 	o := collect(list)
-	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
-	if o.expires && o.ttl <= 0 && op.err == nil {
-		op.err = fmt.Errorf("%w: the time to live is %v: must be positive", ErrNotExecuted, o.ttl)
+	if o.expires && o.ttl <= 0 {
+		o.fail("the time to live is %v: must be positive", o.ttl)
 	}
+	op := Op{arguments: [][]byte{[]byte("SET"), []byte(key), value}, token: o.token, err: o.err}
 	if o.expires { // before NEX, after which it could be taken for an expected value
 		ms := o.ttl / time.Millisecond
 		if o.ttl%time.Millisecond > 0 {
@@ -46,16 +46,17 @@ func OpGet(key string) Op { return Op{arguments: [][]byte{[]byte("GET"), []byte(
 // OpDel is Del as an operation.
 func OpDel(key string, list ...Option) Op {
 	o := collect(list)
+	o.limitTo("DEL", "IFVER")
 	op := Op{arguments: [][]byte{[]byte("DEL"), []byte(key)}, token: o.token, err: o.err}
-	if o.isIfVersion() {
-		op.add(o.condition...)
-	}
+	op.add(o.condition...)
 	return op
 }
 
 // OpVDel is VDel as an operation.
 func OpVDel(key string, value []byte, list ...Option) Op {
-	return Op{arguments: [][]byte{[]byte("VDEL"), []byte(key), value}, token: collect(list).token}
+	o := collect(list)
+	o.limitTo("VDEL", "")
+	return Op{arguments: [][]byte{[]byte("VDEL"), []byte(key), value}, token: o.token, err: o.err}
 }
 
 func (o *Op) add(words ...string) {
