@@ -218,8 +218,8 @@ func newSet() *cobra.Command {
 	return command
 }
 
-// sameValue is what --nex without a value means. A value of one NUL byte cannot be given on a command line.
-const sameValue = "\x00"
+// sameValue is what --nex without a value means: a word joiner, which help prints as nothing. So --nex cannot compare with that one character.
+const sameValue = "\u2060"
 
 func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte, error) {
 	switch {

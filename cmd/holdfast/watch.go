@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +27,7 @@ func newWatch() *cobra.Command {
 		Short: "Print the changes of keys until interrupted",
 		Long: "Prints a line for each change: SET KEY VALUE or DELETED KEY. Prints GAP KEY when changes may have been missed: the connection was\n" +
 			"lost, or the output was read too slowly. An expired key is printed as DELETED.\n\n" +
-			"Keys are literal. With --glob they are patterns, as those of `holdfast scan`.\n" + exitHelp,
+			"Keys are literal. With --glob they are patterns, as those of `holdfast scan`. A change is printed once for each pattern that its key matches.\n" + exitHelp,
 		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch --glob 'lines/*/owner'\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
 	}
@@ -50,6 +51,8 @@ func newWatch() *cobra.Command {
 		if glob {
 			options, what = append(options, client.Glob()), "pattern"
 		}
+		slices.Sort(arguments)
+		arguments = slices.Compact(arguments)
 		for _, key := range arguments {
 			watcher, err := store.Watch(command.Context(), key, options...)
 			if err != nil {
