@@ -226,11 +226,21 @@ func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 func TestOperatorEndsOneWatch(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.apply(watchingAll("a", "k*"), watching("a", "k*"), watching("a", "key"))
-	for _, ended := range []WatchInfo{{Key: "key", ClientID: "a"}, {Key: "k*", ClientID: "a", Pattern: true}} {
-		l.do(ended.End())
-	}
-	if left := l.m.ListWatches("", "", WatchInfo{}, 10); len(left) != 1 || left[0].Key != "k*" || left[0].Pattern {
-		t.Errorf("left: %+v", left)
+	for _, one := range []struct {
+		ended WatchInfo
+		left  string
+	}{
+		{WatchInfo{Key: "key", ClientID: "a"}, "k* false, k* true, "},
+		{WatchInfo{Key: "k*", ClientID: "a", Pattern: true}, "k* false, "},
+	} {
+		l.do(one.ended.End())
+		left := ""
+		for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
+			left += fmt.Sprintf("%s %v, ", w.Key, w.Pattern)
+		}
+		if left != one.left {
+			t.Errorf("after the end of %+v: left %q, want %q", one.ended, left, one.left)
+		}
 	}
 }
 

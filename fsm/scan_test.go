@@ -244,6 +244,27 @@ func TestScanIsBoundedBySteps(t *testing.T) {
 	}
 }
 
+// A policy that takes long to ask ends a page earlier, too.
+func TestScanIsBoundedByStepsOfThePolicy(t *testing.T) {
+	l := newLeaderOf(t, Version)
+	for i := range 8 {
+		l.setAll(fmt.Sprintf("%d%s", i, strings.Repeat("a", 60_000)))
+	}
+	slow := "*" + strings.Repeat("?a", 40) + "b*"
+	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{slow}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, _ := l.m.Settings()
+	settings.Policy = compiled
+	l.do(Command{Kind: KindConfigure, Settings: &settings})
+	command := *scanOf("*", nil)
+	command.Principal = policy.Principal{ClientID: "a"}
+	if keys, pages := scanAll(t, l.m, command, func() {}); len(keys) != 0 || pages < 8 {
+		t.Errorf("%d keys in %d pages", len(keys), pages)
+	}
+}
+
 func TestScanLeavesOutExpiredKeys(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	brief := setOf("a")

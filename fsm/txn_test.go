@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"holdfast/hlc"
 	"holdfast/internal/policy"
@@ -196,6 +197,19 @@ func TestCopyOfATransactionGetsTheSameReplies(t *testing.T) {
 	l.pass(200_000)
 	if _, _, known := l.m.Remembered(transaction.ID); known || l.m.Status().ReplyBytes != 0 || l.m.dedup.replies.byID.Len() != 0 || len(l.m.dedup.replies.others.perClient) != 0 || len(l.m.dedup.replies.values.perClient) != 0 {
 		t.Error("the replies are remembered beyond the outcome")
+	}
+}
+
+// The values that are remembered keep no records in memory.
+func TestRememberedValuesAreCopies(t *testing.T) {
+	l := newLeaderOf(t, VersionTxn)
+	l.do(l.set("read", "value"))
+	transaction := l.txn(getting("read"))
+	transaction.ID = l.newID()
+	l.do(transaction)
+	again, _, _ := l.m.Remembered(transaction.ID)
+	if found := l.get("read").Value; again.Replies[0].Value != found || unsafe.StringData(again.Replies[0].Value) == unsafe.StringData(found) {
+		t.Error("the remembered value is a part of the record")
 	}
 }
 

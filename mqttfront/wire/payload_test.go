@@ -79,6 +79,16 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 	}
 }
 
+// A continuation token that is empty or too long stays a token, and an invalid one.
+func TestTokenOutOfBoundsStaysAToken(t *testing.T) {
+	for _, token := range []string{"", strings.Repeat("x", fsm.MaxToken+1)} {
+		var command fsm.Command
+		if ParsePayload(resp.AppendArray(nil, "SCAN", "*", token), &command); string(command.Value) != "\x00" {
+			t.Errorf("%d bytes: the token is %.10q", len(token), command.Value)
+		}
+	}
+}
+
 // A payload that the strict reading accepts, the lenient one reads the same way. The front end relies on it.
 func TestLenientReadsWhatStrictAccepts(t *testing.T) {
 	word := rapid.SampledFrom([]string{"SET", "GET", "k", "NX", "nx", "NEX", "nex", "PX", "px", "5", "0", "", "STOP", "stop", "KEYNOTIFY", "GLOB", "glob", "SCAN", "a[", "*", "DEL", "IFVER", "ifver", "1:2:StateStore", "TXN", "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "*2\r\n$3\r\nget\r\n$1\r\nk\r\n"})
