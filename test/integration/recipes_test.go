@@ -25,7 +25,10 @@ func TestRecipesWorkWhenPasted(t *testing.T) {
 	need(t, "mosquitto_sub")
 	target := startEmbedded(t, "--mirrors", "*=mirror/") // as make dev does
 	for _, recipe := range recipes {
-		t.Run(recipe[1], func(t *testing.T) { checkRecipe(t, target, recipe[2]) })
+		t.Run(recipe[1], func(t *testing.T) {
+			checkRecipe(t, target, recipe[2])
+			checkRecipe(t, target, recipe[2]) // pasted once more
+		})
 	}
 }
 
