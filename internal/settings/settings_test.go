@@ -86,6 +86,7 @@ func TestSettingsErrorsNameFieldValueAndReason(t *testing.T) {
 		"mirrors: [{keys: a, topic: $SYS/}]":                            {"mirrors", "$SYS/", "begin with '$'"},
 		"mirrors: [{keys: a, topic: clients/x/}]":                       {"mirrors", "clients/x/", "replies"},
 		"mirrors: [{keys: a, topic: \"t/\\a/\"}]":                       {"mirrors", "control characters"},
+		"mirrors: [{keys: a, topic: \"\\ufffe/\"}]":                     {"mirrors", "no characters"},
 		"mirrors: [{keys: a, topic: " + strings.Repeat("t/", 65) + "}]": {"mirrors", "64 levels"},
 		"mirrors: [{keys: a, topic: t/}, {keys: b, topic: t/u/}]":       {"mirrors", "b=t/u/", "a=t/"},
 	} {

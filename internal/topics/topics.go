@@ -4,6 +4,7 @@ package topics
 import (
 	"encoding/hex"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -16,6 +17,14 @@ const (
 	Notifications = Reserved + "/"
 	notify        = "/command/notify/"
 )
+
+// HasNonCharacters reports whether a topic has control characters, or code points that are no characters. A broker may end the connection on these (MQTT 5,
+// 1.5.4).
+func HasNonCharacters(topic string) bool {
+	return strings.ContainsFunc(topic, func(r rune) bool {
+		return unicode.IsControl(r) || r&0xFFFE == 0xFFFE || r >= 0xFDD0 && r <= 0xFDEF
+	})
+}
 
 // Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
 func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }

@@ -15,6 +15,11 @@ func TestTopicsOfAServiceID(t *testing.T) {
 			}
 		})
 	}
+	for topic, want := range map[string]bool{"a/ä/\u2060": false, "a\n": true, "\x7f": true, "\ufffe": true, "\U0001ffff": true, "\ufdd0": true, "\ufdf0": false} {
+		if HasNonCharacters(topic) != want {
+			t.Errorf("%q: want %v", topic, want)
+		}
+	}
 	if size := NotificationSize(client, key); size != len(Notification(client, key)) {
 		t.Errorf("size %d", size)
 	}

@@ -3,8 +3,9 @@ package mirror
 import (
 	"math"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"holdfast/internal/topics"
 )
 
 // topic is a topic of a mirror: what it begins with, and the key that follows.
@@ -18,13 +19,11 @@ func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
 // maxLevels bounds the levels of a topic. EMQX carries 128 by default, Mosquitto 200; Mosquitto ends a connection that publishes on more.
 const maxLevels = 128
 
-// isValid reports whether the topic may be published. A broker may end the connection on control characters and on code points that are no
-// characters (MQTT 5, 1.5.4), so these are not published either.
+// isValid reports whether the topic may be published.
 func (t topic) isValid() bool {
 	name := t.String()
-	return len(name) <= math.MaxUint16 && strings.Count(name, "/") < maxLevels && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '+' || r == '#' || unicode.IsControl(r) || r&0xFFFE == 0xFFFE || r >= 0xFDD0 && r <= 0xFDEF
-	})
+	return len(name) <= math.MaxUint16 && strings.Count(name, "/") < maxLevels && utf8.ValidString(name) &&
+		!strings.ContainsAny(name, "+#") && !topics.HasNonCharacters(name)
 }
 
 // topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.

@@ -108,7 +108,7 @@ func rules() []rule {
 		},
 		{
 			"mqttfront/mirror",
-			[]string{"fsm", "internal/mqttconn"},
+			[]string{"fsm", "internal/mqttconn", "internal/topics"},
 			[]string{"github.com/eclipse/paho.golang", "github.com/prometheus/client_golang"},
 			"what keeps retained messages like the state knows nothing of requests and of roles",
 		},
