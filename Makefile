@@ -114,7 +114,7 @@ chaos-smoke: chaos-packages ## the same with three nodes and three faults, 90 s
 chaos-check: ## judge an old run again: DIR
 	$(CHAOS) check $(abspath $(DIR))
 
-chaos-selftest: chaos-packages ## show that the chaos harness catches each of ten mutants, and leaves the product alone (an hour)
+chaos-selftest: chaos-packages ## show that the chaos harness catches each of twelve mutants, and leaves the product alone (an hour)
 	$(CHAOS) selftest --report $(CURDIR)/$(DIR)-selftest
 
 test-chaos: ## the chaos harness' own tests: its disk needs root and /dev/fuse

@@ -21,10 +21,10 @@ type Statuses struct {
 	mu       sync.Mutex
 	answered map[raft.ServerID]Answer // in the last poll
 
-	polled     bool          // there was a poll
-	current    bool          // at the last comparison this member had applied what the leader had at the one before
-	applied    uint64        // by the leader, at the last comparison
-	comparedAt time.Duration // monotonic time of the last comparison
+	polled        bool          // there was a poll
+	caughtUp      bool          // at the last comparison this member had applied what the leader had at the one before
+	leaderApplied uint64        // applied index of the leader at the last comparison
+	comparedAt    time.Duration // monotonic time of the last comparison
 }
 
 // Answer is what a member answered to a poll.
@@ -74,26 +74,26 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 	return before, first
 }
 
-// CompareWithLeader notes whether this member, which has applied the log up to an index, has come to where the leader was at the
-// last comparison. A comparison that is more than maxCompared ago does not count: this member then has to come to where the leader is now.
+// CompareWithLeader records whether this member, whose applied index is given, has applied what the leader had applied at the last comparison. A comparison
+// that is more than maxCompared ago does not count: this member then has to apply what the leader has applied now.
 func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.monotonic()
 	if leader == s.self { // when it no longer leads, it need not reach what its successor has applied by then
-		s.applied, s.comparedAt = applied, now
+		s.leaderApplied, s.comparedAt = applied, now
 		return
 	}
 	status, answered := s.answered[leader]
 	if !answered {
 		return // without the leader's answer there is nothing to compare with
 	}
-	if s.applied == 0 || now-s.comparedAt > maxCompared {
-		s.applied = status.Applied
+	if s.leaderApplied == 0 || now-s.comparedAt > maxCompared {
+		s.leaderApplied = status.Applied
 	}
 	s.comparedAt = now
-	s.current = applied >= s.applied
-	s.applied = status.Applied
+	s.caughtUp = applied >= s.leaderApplied
+	s.leaderApplied = status.Applied
 }
 
 // maxCompared bounds the age of a comparison with the leader.
@@ -103,7 +103,7 @@ const maxCompared = 5 * PollInterval
 func (s *Statuses) IsBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.current
+	return !s.caughtUp
 }
 
 // Answering returns how many members answered last time, this one included.

@@ -109,18 +109,18 @@ type Proposer struct {
 
 	// published is the delivery watermark of this leadership, 0 at first. That of an earlier leadership is not taken over, because this one may
 	// publish the same outputs again.
-	published      atomic.Uint64
-	watermarkMoved atomic.Bool // SetPublished has woken Run since the last entry or tick check
-	number         uint64
-	lastNow        int64         // cluster time in the last entry
-	lastAt         time.Duration // since began, when the last entry was proposed
-	lastWatermark  uint64
+	published       atomic.Uint64
+	watermarkMoved  atomic.Bool // SetPublished has woken Run since the last entry or tick check
+	number          uint64
+	lastClusterTime int64         // cluster time in the last entry
+	lastAt          time.Duration // since began, when the last entry was proposed
+	lastWatermark   uint64
 }
 
 // New returns a proposer for a leadership. It proposes nothing until Run is called.
 func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
-		config: config, env: env, term: l.Term, began: l.StartMonotonic, start: l.StartClusterTime, lastNow: l.StartClusterTime,
+		config: config, env: env, term: l.Term, began: l.StartMonotonic, start: l.StartClusterTime, lastClusterTime: l.StartClusterTime,
 		slots: make(chan struct{}, config.InFlight), flights: make(chan *batch, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }
@@ -292,7 +292,7 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	}
 	flight := &batch{number: entry.Number, tags: tags}
 	p.mu.Lock()
-	p.number, p.lastAt, p.lastNow, p.lastWatermark = entry.Number, elapsed, p.start+entry.Elapsed, entry.Published
+	p.number, p.lastAt, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.start+entry.Elapsed, entry.Published
 	p.inFlight = append(p.inFlight, flight)
 	p.mu.Unlock()
 
@@ -391,7 +391,7 @@ func (p *Proposer) untilTick() time.Duration {
 	if p.published.Load() > p.lastWatermark {
 		wait = min(wait, p.lastAt+watermarkDelay-elapsed)
 	}
-	if status.HasDeadline && (status.NextDeadline > p.lastNow || len(p.inFlight) == 0) {
+	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.inFlight) == 0) {
 		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		wait = min(wait, deadline-elapsed)
 	}

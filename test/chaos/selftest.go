@@ -30,6 +30,8 @@ func selftests() []mutant {
 		{"if_version_off", "a condition on the version holds for any value", 8, []string{"power failure of the leader", "broker restart"}, []string{"linearizability"}},
 		{"pattern_any", "a pattern matches what only begins like it", 9, []string{"power failure of the leader", "broker restart"}, []string{"notifications"}},
 		{"txn_partial", "a transaction that is not applied keeps a part", 10, []string{"power failure of the leader", "broker restart"}, []string{"linearizability", "transaction"}},
+		{"mirror_missing", "what the broker lost of a mirror is not published again", 11, []string{"broker kill -9 without its persistence", "power failure of the leader"}, []string{"odd reply"}},
+		{"mirror_keeps_deleted", "a retained message of a key that does not exist stays", 12, []string{oldPersistence, "broker restart"}, []string{"odd reply"}},
 	}
 }
 

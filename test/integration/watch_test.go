@@ -200,9 +200,11 @@ func TestIdentityIsTheOneThatTheBrokerConfirms(t *testing.T) {
 			{"unknown", "elsewhere", nil, errDenied},
 			{"an empty __srcId is none", "elsewhere", []string{"__srcId", "a", "__srcId", ""}, errDenied},
 		} {
-			if got := watchAs(test.topic, test.properties...); got != test.want {
-				t.Errorf("%s: %q", test.name, got)
-			}
+			t.Run(test.name, func(t *testing.T) {
+				if got := watchAs(test.topic, test.properties...); got != test.want {
+					t.Errorf("%q, want %q", got, test.want)
+				}
+			})
 		}
 		must(t, p.call(request{payload: array("KEYNOTIFY", "k", "STOP"), topic: "elsewhere", properties: []string{"__srcId", "b"}}), "+OK\r\n")
 	})
@@ -254,7 +256,9 @@ stateStoreResources:
   - {method: ReadWrite, keyType: Binary, keys: ["AP8="]}
 `
 
+// checkPolicy follows linePolicy from the first request to the change of its file.
 func checkPolicy(t *testing.T, target *target, file string) {
+	t.Helper()
 	line, other := connect(t, target, "line-1", false), connect(t, target, "other", false)
 	ts := []string{"__ts", now()}
 	for _, test := range []struct {
@@ -278,9 +282,11 @@ func checkPolicy(t *testing.T, target *target, file string) {
 		{"another client's, without any right", other, array("KEYNOTIFY", "*", "GLOB"), "+OK\r\n"},
 		{"errors of the request come first", other, array("GET", ""), errEmptyKey},
 	} {
-		if m := test.p.call(request{payload: test.payload, properties: ts}); string(m.Payload) != test.want {
-			t.Errorf("%s: %q", test.name, m.Payload)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			if m := test.p.call(request{payload: test.payload, properties: ts}); string(m.Payload) != test.want {
+				t.Errorf("%q, want %q", m.Payload, test.want)
+			}
+		})
 	}
 	writePolicy(t, file, "principals: {clientIds: [oops")
 	writePolicy(t, file, "rules: [{principals: {clientIds: [other]}, stateStoreResources: [{method: Read, keys: ['*']}]}]\n")
