@@ -10,28 +10,28 @@ import (
 type stage uint8
 
 const (
-	unseen  stage = iota // its key exists, and the broker has not sent a retained message yet
-	queued               // it waits to be published
-	sending              // it is being published
-	changed              // it is being published, and is to be published again
-	refused              // the broker did not take it; it is tried again later
+	unseen        stage = iota // its key exists, and the broker has not sent a retained message yet
+	queued                     // it waits to be published
+	sending                    // it is being published
+	changed                    // it is being published, and is to be published again
+	awaitingRetry              // the broker did not take it; it is tried again later
 )
 
 // backlog has the topics that are not known to have a retained message like the state. It is empty while there is no connection, but for what it knows of
 // topics that the broker does not take. It is safe for concurrent use.
 type backlog struct {
-	wake  chan struct{} // capacity 1: take may return something now
-	again chan struct{} // capacity 1: the retained messages are to be compared with the state once more
+	wake      chan struct{} // capacity 1: take may return something now
+	recompare chan struct{} // capacity 1: the retained messages are to be compared with the state once more
 
-	mu       sync.Mutex
-	open     bool // there is a connection
-	topics   map[topic]stage
-	queue    []*entry // those that are queued, the oldest first, but for those of doubted mirrors
-	flight   []*entry // those that are being sent, the oldest first, and some that have been sent
-	inFlight int
-	alone    bool              // the one in flight is of a doubted mirror: nothing else is sent meanwhile
-	doubts   map[string]*doubt // by what the topics of the mirror begin with
-	answered time.Time         // when the broker has answered last
+	mu          sync.Mutex
+	open        bool // there is a connection
+	topics      map[topic]stage
+	queue       []*entry // those that are queued, the oldest first, but for those of quarantined mirrors
+	flight      []*entry // those that are being sent, the oldest first, and some that have been sent
+	inFlight    int
+	alone       bool                   // the one in flight is of a quarantined mirror: nothing else is sent meanwhile
+	quarantines map[string]*quarantine // by what the topics of the mirror begin with
+	answered    time.Time              // when the broker has answered last
 	// answeredSent is when the latest topic was sent that the broker has answered.
 	answeredSent time.Time
 	lastAlone    time.Time // when the broker has answered a topic last that was sent alone
@@ -49,9 +49,9 @@ const (
 
 // refusal is that the broker has refused a topic, by its PUBACK.
 type refusal struct {
-	at     time.Time
-	prefix string // what the topics of the mirror begin with
-	again  bool   // it had refused the topic before
+	at       time.Time
+	prefix   string // what the topics of the mirror begin with
+	repeated bool   // it had refused the topic before
 }
 
 // entry is a topic that is queued or being sent.
@@ -65,7 +65,7 @@ type entry struct {
 }
 
 func newBacklog() *backlog {
-	return &backlog{wake: make(chan struct{}, 1), again: make(chan struct{}, 1), topics: make(map[topic]stage), doubts: make(map[string]*doubt)}
+	return &backlog{wake: make(chan struct{}, 1), recompare: make(chan struct{}, 1), topics: make(map[topic]stage), quarantines: make(map[string]*quarantine)}
 }
 
 // expect notes that the broker should send a retained message like the state.
@@ -82,7 +82,7 @@ func (b *backlog) expect(t topic) {
 func (b *backlog) same(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at, known := b.topics[t]; known && (at == unseen || at == refused && !b.isTouchedLocked(t)) {
+	if at, known := b.topics[t]; known && (at == unseen || at == awaitingRetry && !b.isTouchedLocked(t)) {
 		delete(b.topics, t)
 	}
 }
@@ -114,11 +114,11 @@ func (b *backlog) change(t topic) {
 // maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison then takes corrections for changes of keys.
 const maxTouched = 100_000
 
-// noteChanges says whether a comparison is under way.
-func (b *backlog) noteChanges(yes bool) {
+// setComparing starts or stops the record of topics that change during a comparison.
+func (b *backlog) setComparing(comparing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.touched = nil; yes {
+	if b.touched = nil; comparing {
 		b.touched = make(map[topic]struct{})
 	}
 }
@@ -135,7 +135,8 @@ func (b *backlog) isTouchedLocked(t topic) bool {
 	return is || len(b.touched) >= maxTouched
 }
 
-// push queues a topic, or has it published again after it was sent. It reports whether nothing was to be done with the topic before.
+// push queues a topic. A topic that is being sent is published once more afterwards. A topic that the broker refuses is retried later. Without a connection
+// push does nothing. It returns true if the topic was neither queued, nor being sent, nor refused.
 func (b *backlog) push(t topic) (added bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,14 +150,14 @@ func (b *backlog) pushLocked(t topic) {
 		return
 	}
 	switch at, known := b.topics[t]; {
-	case known && (at == queued || at == changed || at == refused):
+	case known && (at == queued || at == changed || at == awaitingRetry):
 	case known && at == sending:
 		b.topics[t] = changed
 	default:
 		t = t.clone()
-		d := b.doubts[t.prefix]
+		d := b.quarantines[t.prefix]
 		if d.refuses(t) {
-			b.topics[t] = refused
+			b.topics[t] = awaitingRetry
 			return
 		}
 		b.topics[t] = queued
@@ -165,11 +166,11 @@ func (b *backlog) pushLocked(t topic) {
 	}
 }
 
-// patience is how long a topic of a doubted mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it. After its answer
-// they are sent for turn at least.
+// maxAloneWait is how long a topic of a quarantined mirror waits for a moment at which nothing else is to be sent. Then other topics wait for it. After its
+// answer they are sent for at least minSharedTime.
 const (
-	patience = time.Second
-	turn     = 100 * time.Millisecond
+	maxAloneWait  = time.Second
+	minSharedTime = 100 * time.Millisecond
 )
 
 // take returns a topic that is to be published now, or nil if there is none.
@@ -193,7 +194,7 @@ func (b *backlog) take(now time.Time) *entry {
 func (b *backlog) nextLocked(now time.Time) *entry {
 	for {
 		d, due := b.dueLocked(now)
-		if d != nil && (len(b.queue) == 0 || now.Sub(due) > patience && now.Sub(b.lastAlone) > turn) {
+		if d != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
 			if b.inFlight > 0 {
 				return nil // until it is answered
 			}
@@ -208,7 +209,7 @@ func (b *backlog) nextLocked(now time.Time) *entry {
 		first := b.queue[0]
 		b.queue[0] = nil
 		b.queue = b.queue[1:]
-		if d := b.doubts[first.topic.prefix]; d != nil && !d.trusted {
+		if d := b.quarantines[first.topic.prefix]; d != nil && !d.lifted {
 			d.queue = append(d.queue, first)
 			continue
 		}
@@ -216,11 +217,45 @@ func (b *backlog) nextLocked(now time.Time) *entry {
 	}
 }
 
-// done ends the sending of a topic. The broker has taken it, or refused it.
+// done records the broker's answer to a topic: it has taken the message, or refused it.
 func (b *backlog) done(sent *entry, accepted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
+	changedMeanwhile := b.endSendingLocked(sent, now)
+	b.answered = now
+	if b.answeredSent.Before(sent.sent) {
+		b.answeredSent = sent.sent
+	}
+	if accepted {
+		b.acceptedLocked(sent.topic)
+		if changedMeanwhile {
+			b.pushLocked(sent.topic)
+		}
+	} else {
+		b.refusal = refusal{now, sent.topic.prefix, b.quarantines[sent.topic.prefix].refuses(sent.topic)}
+		b.refusedLocked(sent, now)
+		b.topics[sent.topic] = awaitingRetry
+	}
+	signal(b.wake)
+}
+
+// skip ends a topic of which nothing was sent: its mirror is gone, or no packet can have it. Whether the broker refuses it is not known any more.
+func (b *backlog) skip(taken *entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changedMeanwhile := b.endSendingLocked(taken, time.Now())
+	if d := b.quarantines[taken.topic.prefix]; d != nil {
+		d.forget(taken.topic)
+	}
+	if changedMeanwhile {
+		b.pushLocked(taken.topic)
+	}
+	signal(b.wake)
+}
+
+// endSendingLocked takes a topic out of flight, and reports whether it has to be published once more.
+func (b *backlog) endSendingLocked(sent *entry, now time.Time) (changedMeanwhile bool) {
 	sent.done = true
 	for len(b.flight) > 0 && b.flight[0].done {
 		b.flight[0] = nil
@@ -230,23 +265,9 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	if b.alone {
 		b.alone, b.lastAlone = false, now
 	}
-	b.answered = now
-	if b.answeredSent.Before(sent.sent) {
-		b.answeredSent = sent.sent
-	}
-	again := b.topics[sent.topic] == changed
+	changedMeanwhile = b.topics[sent.topic] == changed
 	delete(b.topics, sent.topic)
-	if accepted {
-		b.acceptedLocked(sent.topic)
-		if again {
-			b.pushLocked(sent.topic)
-		}
-	} else {
-		b.refusal = refusal{now, sent.topic.prefix, b.doubts[sent.topic.prefix].refuses(sent.topic)}
-		b.refusedLocked(sent, now)
-		b.topics[sent.topic] = refused
-	}
-	signal(b.wake)
+	return changedMeanwhile
 }
 
 // begin opens the backlog for a connection. prefixes are what the topics of mirrors begin with.
@@ -254,17 +275,17 @@ func (b *backlog) begin(prefixes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = true
-	b.beginDoubtsLocked(prefixes)
+	b.beginQuarantinesLocked(prefixes)
 }
 
-// end empties the backlog when a connection has ended. failed says that the connection ended by itself: what was in flight may be the reason.
+// end empties the backlog when a connection has ended. failed is true if a topic in flight may be the cause.
 func (b *backlog) end(failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if failed {
 		b.suspectLocked(time.Now())
 	}
-	for _, d := range b.doubts {
+	for _, d := range b.quarantines {
 		d.queue = nil
 	}
 	b.open, b.alone, b.inFlight, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
@@ -301,9 +322,9 @@ func (b *backlog) transferTime() (all time.Duration) {
 
 func (e *entry) transferTime() time.Duration { return time.Duration(e.size) * time.Second / minRate }
 
-// overdue reports whether the broker has left a topic unanswered for too long. That topic is the fault if it was sent alone, or if the broker has answered
-// one that was sent later. Otherwise all that is in flight is suspect.
-func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
+// handleOverdue reports whether the broker has left a topic unanswered for too long. If that topic was sent alone, or the broker has answered a later one,
+// the topic is marked as refused, and suspect is false. Otherwise suspect is true: any topic in flight may be the cause.
+func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.flight) == 0 {
@@ -312,7 +333,7 @@ func (b *backlog) overdue(now time.Time) (overdue, suspect bool) {
 	oldest := b.flight[0]
 	transfer := oldest.transferTime()
 	if now.Sub(oldest.sent) > answerTime+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
-		b.brokeLocked(oldest, now)
+		b.connectionEndedByLocked(oldest, now)
 		return true, false
 	}
 	since := b.answered
@@ -331,8 +352,9 @@ func (b *backlog) isPending(t topic) bool {
 	return known && at != unseen
 }
 
-// answeredSince reports whether the broker has answered all that was queued before a moment, of mirrors that are not doubted.
-func (b *backlog) answeredSince(moment time.Time) bool {
+// answeredAllBefore reports whether the broker has answered every topic that was queued before a moment: those in flight, and those of mirrors that are not
+// quarantined.
+func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := func(e *entry) bool { return !e.done && e.since.Before(moment) }
@@ -344,7 +366,7 @@ func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	queues := [][]*entry{b.flight, b.queue}
-	for _, d := range b.doubts {
+	for _, d := range b.quarantines {
 		queues = append(queues, d.queue)
 	}
 	for _, queue := range queues {

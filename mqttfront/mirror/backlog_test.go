@@ -49,7 +49,7 @@ func (w *world) arrive(refused bool) {
 // sendAll has everything sent and taken, whatever rests.
 func (w *world) sendAll() {
 	for {
-		w.backlog.tryNow()
+		w.backlog.resetBackoff()
 		e := w.backlog.take(time.Now())
 		switch {
 		case e != nil:
@@ -74,7 +74,7 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 		}
 		w.backlog.begin([]string{"t/"})
 		if r.IntN(3) == 0 {
-			w.backlog.doubtLocked("t/")
+			w.backlog.quarantineLocked("t/")
 		}
 		for _, one := range all {
 			if w.state[one] != 0 {
@@ -206,7 +206,7 @@ func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 func TestOverdueTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
-		overdue := func() (overdue, suspect bool) { return b.overdue(time.Now()) }
+		overdue := func() (overdue, suspect bool) { return b.handleOverdue(time.Now()) }
 		b.push(topic{"t/", "lost"})
 		b.take(time.Now())
 		time.Sleep(answerTime + time.Second)
@@ -215,8 +215,8 @@ func TestOverdueTopics(t *testing.T) {
 		}
 		b.push(topic{"t/", "later"})
 		b.done(b.take(time.Now()), true)
-		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 1 {
-			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		if is, suspect := overdue(); !is || suspect || b.refusedCount() != 1 {
+			t.Errorf("a topic that is left out: %v, %v; %d are refused", is, suspect, b.refusedCount())
 		}
 		b.end(false)
 		b.begin([]string{"t/", "u/"})
@@ -234,8 +234,8 @@ func TestOverdueTopics(t *testing.T) {
 			t.Fatalf("%+v is not sent alone", e)
 		}
 		time.Sleep(answerTime + time.Second)
-		if is, suspect := overdue(); !is || suspect || b.refusedTopics() != 2 {
-			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedTopics())
+		if is, suspect := overdue(); !is || suspect || b.refusedCount() != 2 {
+			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedCount())
 		}
 	})
 }
@@ -263,7 +263,7 @@ func TestSlowBrokerIsNoFault(t *testing.T) {
 						flight = append(flight, e)
 						b.push(topic{"t/", fmt.Sprint(n + 1)})
 					}
-					if is, suspect := b.overdue(time.Now()); is {
+					if is, suspect := b.handleOverdue(time.Now()); is {
 						t.Fatalf("%v: overdue, suspect %v", time.Since(began), suspect)
 					}
 				}
@@ -286,12 +286,34 @@ func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
 		}
 		b.weigh(e, 4<<20)
 		time.Sleep(4<<20/minRate*time.Second + answerTime - time.Second)
-		if is, _ := b.overdue(time.Now()); is {
+		if is, _ := b.handleOverdue(time.Now()); is {
 			t.Error("overdue too soon")
 		}
 		time.Sleep(2 * time.Second)
-		if is, suspect := b.overdue(time.Now()); !is || suspect {
+		if is, suspect := b.handleOverdue(time.Now()); !is || suspect {
 			t.Errorf("later: %v, suspect %v", is, suspect)
+		}
+	})
+}
+
+// A topic of which nothing was sent is no answer of the broker: it neither ends a quarantine, nor shows that the connection lives.
+func TestSkippedTopicIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		b.push(topic{"t/", "in flight"})
+		b.take(time.Now())
+		b.end(true) // a suspect
+		b.begin([]string{"t/"})
+		began := time.Now()
+		time.Sleep(time.Second)
+		for i := range 2 * minAccepted {
+			b.push(topic{"t/", fmt.Sprint(i)})
+		}
+		for range 2 * minAccepted {
+			b.skip(b.take(time.Now()))
+		}
+		if d := b.quarantines["t/"]; d == nil || d.lifted || b.answered.After(began) {
+			t.Errorf("%+v, answered %v after the beginning", d, b.answered.Sub(began))
 		}
 	})
 }

@@ -59,7 +59,7 @@ func (s *session) compareAll(ctx context.Context) {
 		delay = s.config.BackoffMin
 		select {
 		case <-ctx.Done():
-		case <-s.backlog.again:
+		case <-s.backlog.recompare:
 		}
 	}
 }
@@ -68,8 +68,8 @@ func (s *session) compareAll(ctx context.Context) {
 // acknowledged that. Where the broker drops messages, it looks again for as long as it finds stale ones: each makes room for others.
 func (s *session) compare(ctx context.Context) error {
 	s.begun()
-	s.backlog.noteChanges(true)
-	defer s.backlog.noteChanges(false)
+	s.backlog.setComparing(true)
+	defer s.backlog.setComparing(false)
 	var all comparison
 	corrected := make(map[topic]string) // version, by topic
 	for number := range maxPasses {
@@ -101,7 +101,7 @@ func (s *session) compare(ctx context.Context) error {
 	if all.blind {
 		s.env.Log.Warn("the broker does not send what it retains below the mirrors: topics of keys that were deleted without a connection for mirrors may stay")
 	}
-	s.backlog.forgetInLine()
+	s.backlog.dropSynced()
 	s.compared(all)
 	return nil
 }
@@ -111,7 +111,7 @@ func (s *session) awaitCorrections(ctx context.Context) {
 	moment := time.Now()
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	for ctx.Err() == nil && !s.backlog.answeredSince(moment) && time.Since(moment) < correctionWait {
+	for ctx.Err() == nil && !s.backlog.answeredAllBefore(moment) && time.Since(moment) < correctionWait {
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
@@ -198,7 +198,7 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 
 // dropCleared forgets the refused topics of keys that do not exist, if the broker retains nothing on them: nothing is left to publish.
 func (p *pass) dropCleared() {
-	for _, t := range p.s.backlog.waiting() {
+	for _, t := range p.s.backlog.refusedToPublish() {
 		if w, ok := p.s.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
 			p.s.backlog.same(t)
 		}

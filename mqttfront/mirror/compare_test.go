@@ -80,13 +80,13 @@ func TestRefusedTopicOfADeletedKeyIsInLine(t *testing.T) {
 	s.backlog.push(gone)
 	s.backlog.done(s.backlog.take(time.Now()), false)
 	(&pass{s: s, unlike: map[topic]struct{}{gone: {}}}).dropCleared()
-	s.backlog.forgetInLine()
-	if s.backlog.refusedTopics() != 1 {
+	s.backlog.dropSynced()
+	if s.backlog.refusedCount() != 1 {
 		t.Error("it is forgotten although the broker has sent it")
 	}
 	(&pass{s: s}).dropCleared()
-	s.backlog.forgetInLine()
-	if s.backlog.refusedTopics() != 0 {
+	s.backlog.dropSynced()
+	if s.backlog.refusedCount() != 0 {
 		t.Error("it is not forgotten")
 	}
 }
@@ -121,8 +121,8 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 					t.Error("it counts as acknowledged and not retained")
 				}
 			}
-			s.backlog.forgetInLine()
-			s.backlog.tryNow()
+			s.backlog.dropSynced()
+			s.backlog.resetBackoff()
 			if e := s.backlog.take(time.Now()); e == nil || e.topic != gone {
 				t.Errorf("%+v is tried again, want %v", e, gone)
 			}
@@ -157,15 +157,15 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			s.backlog.push(hot)
 			s.backlog.done(s.backlog.take(time.Now()), false)
 			w, _ := s.lookup(hot)
-			s.backlog.noteChanges(true)
+			s.backlog.setComparing(true)
 			compare(&pass{s: s, began: time.Now(), corrected: make(map[topic]string), unlike: make(map[topic]struct{})}, &w, func() {
 				m.Applied(&fsm.EntryOutcome{Mirrored: []fsm.MirroredKey{{Topic: "t/", Key: "hot"}}})
 			})
-			s.backlog.forgetInLine()
-			if s.backlog.refusedTopics() != 1 {
+			s.backlog.dropSynced()
+			if s.backlog.refusedCount() != 1 {
 				t.Error("it is forgotten")
 			}
-			s.backlog.tryNow()
+			s.backlog.resetBackoff()
 			if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
 				t.Errorf("%+v is published", e)
 			}
@@ -187,7 +187,7 @@ func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	m := newTestMirror()
 	m.env.View = func(f func(*fsm.Machine)) { f(state) }
 	s := m.connected()
-	s.backlog.noteChanges(true)
+	s.backlog.setComparing(true)
 	hot := topic{"t/", "hot"}
 	s.backlog.change(hot)
 	s.backlog.done(s.backlog.take(time.Now()), true)

@@ -171,10 +171,10 @@ func (m *Mirror) Resync() bool {
 	}
 	m.wanted++
 	m.corrected = comparison{}
-	m.backlog.tryNow()
+	m.backlog.resetBackoff()
 	if m.session != nil { // otherwise the next connection begins with a comparison
 		m.compareLocked()
-		signal(m.backlog.again)
+		signal(m.backlog.recompare)
 	}
 	return true
 }
@@ -220,7 +220,7 @@ func (m *Mirror) Status() Status {
 	}
 	s := Status{
 		Leading: true, Connected: m.session != nil, Comparing: m.comparing, Keys: m.last.keys, Unshown: m.last.unshown, Missing: m.corrected.missing,
-		Stale: m.corrected.stale, Blind: m.last.blind, Dropped: m.last.dropped, Unretained: m.last.unretained, Refused: m.backlog.refusedTopics(), Fault: m.fault,
+		Stale: m.corrected.stale, Blind: m.last.blind, Dropped: m.last.dropped, Unretained: m.last.unretained, Refused: m.backlog.refusedCount(), Fault: m.fault,
 	}
 	s.Topics, s.Lag = m.backlog.lag()
 	if !s.Connected || s.Comparing {
@@ -301,7 +301,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	s := &session{
 		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(),
-		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, failed: m.setFault, refused: m.refused, tooLarge: make(map[topic]string),
+		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, failed: m.setFault, onRefused: m.warnRefused, tooLarge: make(map[topic]string),
 	}
 	began := time.Now()
 	m.attach(s)
@@ -355,8 +355,8 @@ func (m *Mirror) compareLocked() {
 	}
 }
 
-// refused logs the first topic that the broker refuses.
-func (m *Mirror) refused(t topic) {
+// warnRefused logs the first topic that the broker refuses.
+func (m *Mirror) warnRefused(t topic) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.warned {

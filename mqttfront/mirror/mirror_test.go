@@ -59,7 +59,7 @@ func TestInSync(t *testing.T) {
 		time.Sleep(recent)
 		want("a change that takes long", false)
 		s.backlog.done(s.backlog.take(time.Now()), false)
-		s.backlog.tryNow()
+		s.backlog.resetBackoff()
 		again := s.backlog.take(time.Now())
 		want("refused, and tried again", false)
 		s.backlog.done(again, true)
@@ -106,7 +106,7 @@ func TestTooLargeValueIsForgottenWithItsKey(t *testing.T) {
 		s.backlog.push(one)
 		s.acknowledged(s.backlog.take(time.Now()), &wanted{result: resultCleared}, 0)
 	}
-	if s.backlog.refusedTopics() != 0 {
+	if s.backlog.refusedCount() != 0 {
 		t.Error("some count as refused")
 	}
 }

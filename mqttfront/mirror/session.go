@@ -33,7 +33,7 @@ type session struct {
 	corrected func(comparison) // called after each pass of a comparison, with what it has found
 	compared  func(comparison) // called when a comparison has ended
 	failed    func(error)      // called when it could not be made, and is tried again
-	refused   func(topic)      // called when the broker refuses a topic
+	onRefused func(topic)      // called when the broker refuses a topic
 
 	mu       sync.Mutex
 	tooLarge map[topic]string // version of the value that the broker has refused as too large
@@ -58,7 +58,7 @@ func (s *session) serve(ctx context.Context) (failed bool, err error) {
 			failed = !mqttconn.IsTakenOver(err) && (slow || !errors.Is(err, mqttconn.ErrSilent))
 		case <-ticker.C:
 			var overdue bool
-			if overdue, failed = s.backlog.overdue(time.Now()); overdue {
+			if overdue, failed = s.backlog.handleOverdue(time.Now()); overdue {
 				err = errUnanswered
 			}
 		}
@@ -91,7 +91,7 @@ func (s *session) publishAll(ctx context.Context) {
 		case <-s.publisher.Done():
 			return
 		case <-s.backlog.wake:
-		case <-ticker.C: // a rest of a doubted mirror may have ended
+		case <-ticker.C: // a backoff of a quarantined mirror may have ended
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 	t := next.topic
 	w, ok := s.lookup(t)
 	if !ok { // its mirror has gone, and leaves what it has published
-		s.answered(next, resultSkipped)
+		s.skipped(next, resultSkipped)
 		return true
 	}
 	message := &packets.Publish{Topic: t.String(), Retain: true, Payload: []byte(w.value), Properties: &packets.Properties{}}
@@ -115,7 +115,7 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 		}
 	})
 	if errors.Is(err, mqttconn.ErrTooLarge) { // the topic alone is: the broker cannot retain anything there
-		s.answered(next, resultTooLarge)
+		s.skipped(next, resultTooLarge)
 		return true
 	}
 	return err == nil
@@ -134,7 +134,7 @@ func (s *session) acknowledged(sent *entry, w *wanted, reason byte) {
 		s.backlog.push(sent.topic) // to clear it, which is counted then
 	default:
 		s.answered(sent, resultRefused)
-		s.refused(sent.topic)
+		s.onRefused(sent.topic)
 	}
 }
 
@@ -144,6 +144,12 @@ const reasonPacketTooLarge = 0x95
 func (s *session) answered(sent *entry, result string) {
 	s.env.Metrics.published.WithLabelValues(result).Inc()
 	s.backlog.done(sent, result != resultRefused)
+}
+
+// skipped ends a topic of which nothing was sent.
+func (s *session) skipped(taken *entry, result string) {
+	s.env.Metrics.published.WithLabelValues(result).Inc()
+	s.backlog.skip(taken)
 }
 
 // noteTooLarge remembers that the broker does not take a version, and reports whether there was room for that.

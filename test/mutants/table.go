@@ -250,7 +250,7 @@ func mirrors() []Mutant {
 		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", compare,
 			"missing := p.s.backlog.missing(t, !published)", "missing := p.s.backlog.missing(t, published && !published)").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_change_lost", "a change of a key that is just being published is not published", "mirrors", backlog,
-			"\t\tif again {\n", "\t\tif again && false {\n").shownBy("slow links"),
+			"\t\tif changedMeanwhile {\n\t\t\tb.push", "\t\tif changedMeanwhile && false {\n\t\t\tb.push").shownBy("slow links"),
 	}
 }
 

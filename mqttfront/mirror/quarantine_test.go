@@ -86,20 +86,20 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 				if broker.lost > test.losses {
 					t.Errorf("%d connections were lost", broker.lost)
 				}
-				if b.refusedTopics() == 0 {
+				if b.refusedCount() == 0 {
 					t.Error("nothing counts as refused")
 				}
 				broker.refuses = func(topic) bool { return false }
 				broker.run(b, 15*time.Minute, missing)
-				if len(broker.shown) != 2*topics || b.refusedTopics() != 0 {
-					t.Errorf("%d topics are shown at the end, %d refused", len(broker.shown), b.refusedTopics())
+				if len(broker.shown) != 2*topics || b.refusedCount() != 0 {
+					t.Errorf("%d topics are shown at the end, %d refused", len(broker.shown), b.refusedCount())
 				}
 			})
 		})
 	}
 }
 
-// A broker that restarts now and then does not keep mirrors doubted.
+// A broker that restarts now and then does not keep mirrors quarantined.
 func TestMirrorIsTrustedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
@@ -116,8 +116,8 @@ func TestMirrorIsTrustedAgain(t *testing.T) {
 			b.push(topic{"t/", fmt.Sprint(i)})
 		}
 		broker.run(b, 50*step+time.Second, func() {})
-		if len(b.doubts) != 0 || len(broker.shown) != 100 {
-			t.Errorf("%d topics are shown, %d mirrors are doubted", len(broker.shown), len(b.doubts))
+		if len(b.quarantines) != 0 || len(broker.shown) != 100 {
+			t.Errorf("%d topics are shown, %d mirrors are quarantined", len(broker.shown), len(b.quarantines))
 		}
 	})
 }
@@ -146,9 +146,9 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 			}
 		}
 		pushAll()
-		for b.refusedTopics() < denied {
+		for b.refusedCount() < denied {
 			run(step)
-			b.tryNow() // ends the rests
+			b.resetBackoff() // ends the rests
 		}
 		b.push(good)
 		for e := b.take(time.Now()); e == nil || e.topic != good; e = b.take(time.Now()) { // then the network fails
@@ -162,11 +162,11 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 		pushAll()
 		b.push(good)
 		clear(tried)
-		run(maxRest + time.Second)
+		run(maxBackoff + time.Second)
 		if tried[good] != 1 || first != good {
-			t.Errorf("the topic that was in flight is tried %d times within %v, and %v first", tried[good], maxRest, first)
+			t.Errorf("the topic that was in flight is tried %d times within %v, and %v first", tried[good], maxBackoff, first)
 		}
-		run(2 * maxRest)
+		run(2 * maxBackoff)
 		for i := range denied {
 			if n := tried[topic{"t/", fmt.Sprint(i)}]; n < 2 || n > 20 {
 				t.Fatalf("topic %d is tried %d times", i, n)
@@ -175,8 +175,8 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 	})
 }
 
-// A doubted mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
-func TestDoubtedMirrorDelaysOthersByOneTopic(t *testing.T) {
+// A quarantined mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
+func TestQuarantinedMirrorDelaysOthersByOneTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
 		for i := range window {
@@ -208,13 +208,13 @@ func TestDoubtedMirrorDelaysOthersByOneTopic(t *testing.T) {
 			}
 		}
 		if alone < 50 {
-			t.Errorf("%d topics of the doubted mirror are sent", alone)
+			t.Errorf("%d topics of the quarantined mirror are sent", alone)
 		}
 	})
 }
 
-// Doubted mirrors take turns: one whose topics the broker refuses does not delay another one by more than a topic.
-func TestDoubtedMirrorsTakeTurns(t *testing.T) {
+// Quarantined mirrors take turns: one whose topics the broker refuses does not delay another one by more than a topic.
+func TestQuarantinedMirrorsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()
 		for _, prefix := range []string{"t/", "u/"} {
@@ -263,7 +263,7 @@ func TestRetryIsNotLostByAReconnection(t *testing.T) {
 				time.Sleep(step)
 			}
 		}
-		time.Sleep(maxRest)
+		time.Sleep(maxBackoff)
 		b.end(true)
 		b.begin([]string{"t/"})
 		if e := b.take(time.Now()); e != nil {

@@ -1,0 +1,341 @@
+package mirror
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A mirror is quarantined in three cases: the broker refused one of its topics; the broker left one unanswered for too long; or the connection ended while
+// some were in flight. An end soon after a refusal is blamed on that refusal instead. The topics of a quarantined mirror are sent one at a time, with
+// nothing else in flight: so the next failure shows which topic caused it. Other mirrors go first, for at most maxAloneWait. The quarantine ends when the
+// broker has accepted enough of the mirror's topics.
+
+const (
+	// minAccepted is the least number of topics of a quarantined mirror that the broker must accept before the quarantine ends. If the mirror has more
+	// suspects, their number counts.
+	minAccepted = 20
+	// maxRefused bounds the topics of a mirror that are remembered as refused. Beyond it the one that would be tried last is forgotten until the next
+	// comparison.
+	maxRefused = 4096
+	// The backoff of a mirror begins when one of its topics ended the connection, or when the connection ended soon after a refusal. It doubles each time,
+	// and is reset when the quarantine ends. maxBackoff also bounds the retry interval of refused topics.
+	minBackoff = 2 * time.Second
+	maxBackoff = 5 * time.Minute
+	// minRetry is the first retry interval of a refused topic.
+	minRetry = 5 * time.Second
+)
+
+// quarantine is what is known of a mirror that is or was quarantined. The lock of the backlog guards it.
+type quarantine struct {
+	lifted       bool // the quarantine has ended; some topics are still refused
+	queue        []*entry
+	lastServed   time.Time // when a topic of this mirror was sent last, or was looked for
+	suspects     []topic   // that were in flight when a connection ended
+	accepted     int       // in a row
+	needed       int       // accepted topics that end the quarantine
+	backoff      time.Duration
+	backoffUntil time.Time
+
+	refused   map[topic]struct{}
+	order     []topic // of refused, the next to be tried first
+	untried   int     // how many of order are still to be tried in this round
+	forgotten bool    // there was no room for some
+	retry     time.Duration
+	retryAt   time.Time // when the next round begins
+}
+
+// refuses reports whether the broker has refused a topic. d may be nil.
+func (d *quarantine) refuses(t topic) bool {
+	if d == nil {
+		return false
+	}
+	_, is := d.refused[t]
+	return is
+}
+
+// forget ends the memory of a refused topic, and reports whether there was one.
+func (d *quarantine) forget(t topic) bool {
+	if !d.refuses(t) {
+		return false
+	}
+	delete(d.refused, t)
+	d.order = slices.DeleteFunc(d.order, func(other topic) bool { return other == t })
+	d.untried = min(d.untried, len(d.order))
+	return true
+}
+
+// quarantineLocked quarantines a mirror, and returns what is known of it.
+func (b *backlog) quarantineLocked(prefix string) *quarantine {
+	d := b.quarantines[prefix]
+	if d == nil {
+		d = &quarantine{refused: make(map[topic]struct{})}
+		b.quarantines[prefix] = d
+	}
+	d.lifted, d.accepted, d.needed = false, 0, max(d.needed, minAccepted)
+	return d
+}
+
+// refusedLocked notes that the broker has refused a topic, and keeps the connection. The refused topics of a mirror are tried in rounds: in a round one
+// after the other, and then none until the retry interval has passed.
+func (b *backlog) refusedLocked(e *entry, now time.Time) {
+	d := b.quarantines[e.topic.prefix]
+	if !d.refuses(e.topic) {
+		b.addRefusedLocked(e, now)
+		return
+	}
+	d.moveToBack(e.topic)
+	if d.untried = max(d.untried-1, 0); d.untried == 0 {
+		d.endRound(now, 2*d.retry)
+	}
+}
+
+// connectionEndedByLocked notes that the broker has ended the connection because of a topic, or that the topic is why it is ended. That ends a round.
+func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
+	if d := b.quarantines[e.topic.prefix]; d.refuses(e.topic) {
+		d.moveToBack(e.topic)
+		d.endRound(now, 2*d.retry)
+		return
+	}
+	d := b.quarantineLocked(e.topic.prefix)
+	d.endRound(now, d.retry)
+	d.backOff(now)
+	b.addRefusedLocked(e, now)
+}
+
+// addRefusedLocked takes up a topic as refused. It is the first of the next round: perhaps only the network has failed.
+func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
+	t := e.topic
+	d := b.quarantineLocked(t.prefix)
+	if len(d.order) == 0 {
+		d.endRound(now, d.retry)
+	}
+	d.refused[t] = struct{}{}
+	d.order = slices.Insert(d.order, d.untried, t)
+	if last := len(d.order) - 1; last == maxRefused {
+		delete(d.refused, d.order[last])
+		delete(b.topics, d.order[last])
+		d.order, d.untried, d.forgotten = d.order[:last], min(d.untried, last), true
+	}
+}
+
+// backOff lets the queue of a mirror wait, each time twice as long, within bounds.
+func (d *quarantine) backOff(now time.Time) {
+	d.backoff = min(max(2*d.backoff, minBackoff), maxBackoff)
+	d.backoffUntil = now.Add(d.backoff)
+}
+
+// moveToBack makes a refused topic the last to be tried.
+func (d *quarantine) moveToBack(t topic) {
+	d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
+}
+
+// endRound has the next round begin after a retry interval, within the bounds of one.
+func (d *quarantine) endRound(now time.Time, retry time.Duration) {
+	d.untried = 0
+	d.retry = min(max(retry, minRetry), maxBackoff)
+	d.retryAt = now.Add(d.retry)
+}
+
+// acceptedLocked notes that the broker has taken a topic.
+func (b *backlog) acceptedLocked(t topic) {
+	d := b.quarantines[t.prefix]
+	if d == nil {
+		return
+	}
+	if d.forget(t) { // perhaps it takes the others now, too
+		if d.forgotten {
+			d.forgotten = false
+			signal(b.recompare)
+		}
+		others := d.order
+		d.refused, d.order, d.untried, d.retry = make(map[topic]struct{}), nil, 0, 0
+		for _, other := range others {
+			if b.topics[other] == awaitingRetry {
+				delete(b.topics, other)
+				b.pushLocked(other)
+			}
+		}
+	}
+	if d.accepted++; d.lifted || d.accepted < d.needed {
+		return
+	}
+	b.queue = append(d.queue, b.queue...)
+	d.lifted, d.queue, d.needed, d.backoff = true, nil, 0, 0
+	if len(d.order) == 0 {
+		delete(b.quarantines, t.prefix)
+	}
+}
+
+// suspectLocked handles the end of a connection that a topic in flight may have caused. A topic that was sent alone is refused then. Otherwise all topics in
+// flight are suspects, unless the broker refused a topic shortly before.
+func (b *backlog) suspectLocked(now time.Time) {
+	const blamed = 5 * time.Second // after a refusal: some brokers end the connection then
+	var flight []*entry
+	for _, e := range b.flight {
+		if !e.done {
+			flight = append(flight, e)
+		}
+	}
+	switch {
+	case b.alone && len(flight) == 1:
+		b.connectionEndedByLocked(flight[0], now)
+	case now.Sub(b.refusal.at) < blamed:
+		if d := b.quarantines[b.refusal.prefix]; d != nil && b.refusal.repeated {
+			d.endRound(now, 2*d.retry)
+		} else if d != nil {
+			d.backOff(now)
+		}
+	default:
+		for _, e := range flight {
+			d := b.quarantineLocked(e.topic.prefix)
+			if d.suspects = append(d.suspects, e.topic); len(d.suspects) > d.needed {
+				d.needed = len(d.suspects)
+			}
+		}
+	}
+}
+
+// beginQuarantinesLocked queues the suspects, and forgets mirrors that are no more.
+func (b *backlog) beginQuarantinesLocked(prefixes []string) {
+	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
+		d := b.quarantines[prefix]
+		if !slices.Contains(prefixes, prefix) {
+			delete(b.quarantines, prefix)
+			continue
+		}
+		suspects := d.suspects
+		d.suspects = nil
+		for _, t := range suspects {
+			b.pushLocked(t)
+		}
+	}
+}
+
+// dueLocked returns the quarantined mirror whose turn it is to send one topic: of those that have a topic which may be sent now, the one that had no turn for
+// the longest time. since is when the first of their topics could be sent. It returns nil if there is none.
+func (b *backlog) dueLocked(now time.Time) (next *quarantine, since time.Time) {
+	if len(b.quarantines) == 0 {
+		return nil, since
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
+		d := b.quarantines[prefix]
+		due, is := d.due(now)
+		if !is {
+			continue
+		}
+		if next == nil || due.Before(since) {
+			since = due
+		}
+		if next == nil || d.lastServed.Before(next.lastServed) {
+			next = d
+		}
+	}
+	return next, since
+}
+
+// due returns since when a topic may be sent, and whether one may.
+func (d *quarantine) due(now time.Time) (since time.Time, is bool) {
+	switch {
+	case len(d.queue) > 0 && !d.lifted:
+		since = d.queue[0].since
+		if since.Before(d.backoffUntil) {
+			since = d.backoffUntil
+		}
+	case len(d.order) > 0:
+		since = d.retryAt
+	default:
+		return since, false
+	}
+	return since, !since.After(now)
+}
+
+// takeAloneLocked returns the next topic of a quarantined mirror. It removes a queued topic from the queue. A refused topic stays in order until the broker
+// answers. It returns nil if no refused topic is to be published.
+func (b *backlog) takeAloneLocked(d *quarantine, now time.Time) (next *entry) {
+	d.lastServed = now
+	if len(d.queue) > 0 && !d.lifted {
+		next = d.queue[0]
+		d.queue[0] = nil
+		d.queue = d.queue[1:]
+	} else {
+		if d.untried == 0 { // a round begins
+			d.untried = len(d.order)
+		}
+		for next == nil && d.untried > 0 {
+			if t := d.order[0]; b.topics[t] == awaitingRetry {
+				next = &entry{topic: t, since: now}
+			} else { // it is not to be published
+				d.order = append(d.order[1:], t)
+				d.untried--
+			}
+		}
+		if next == nil { // that was no round: after a reconnection the comparison may still find some
+			d.retryAt = now.Add(minRetry)
+			return nil
+		}
+	}
+	next.alone = true
+	return next
+}
+
+// refusedTopics returns how many topics the broker refuses.
+func (b *backlog) refusedCount() (topics int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.quarantines {
+		topics += len(d.order)
+	}
+	return topics
+}
+
+// refusedToPublish returns the refused topics that are to be published.
+func (b *backlog) refusedToPublish() (topics []topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
+		for _, t := range b.quarantines[prefix].order {
+			if b.topics[t] == awaitingRetry {
+				topics = append(topics, t)
+			}
+		}
+	}
+	return topics
+}
+
+// dropSynced forgets the refused topics whose retained message a comparison has found to be like the state.
+func (b *backlog) dropSynced() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for prefix, d := range b.quarantines {
+		d.order = slices.DeleteFunc(d.order, func(t topic) bool {
+			_, known := b.topics[t]
+			if !known {
+				delete(d.refused, t)
+			}
+			return !known
+		})
+		d.untried = min(d.untried, len(d.order))
+		if d.lifted && len(d.order) == 0 {
+			delete(b.quarantines, prefix)
+		}
+	}
+}
+
+// reset forgets all.
+func (b *backlog) reset() {
+	b.end(false)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.quarantines = make(map[string]*quarantine)
+}
+
+// resetBackoff makes all topics due now, and resets the backoff and the retry intervals to their minimum.
+func (b *backlog) resetBackoff() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.quarantines {
+		d.backoffUntil, d.retryAt, d.backoff, d.retry, d.untried = time.Time{}, time.Time{}, 0, 0, 0
+	}
+	signal(b.wake)
+}
