@@ -116,7 +116,7 @@ func (p *autopilotRunner) KnownServers() map[raft.ServerID]*autopilot.Server {
 	return known
 }
 
-// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: newPilot leaves CleanupDeadServers false.
+// RemoveFailedServer implements autopilot.ApplicationIntegration. It is never called: newAutopilotRunner leaves CleanupDeadServers false.
 func (*autopilotRunner) RemoveFailedServer(*autopilot.Server) {}
 
 // promoter never promotes a pinned non-voter.

@@ -44,7 +44,7 @@ func (m *maintenance) run(ctx context.Context) error {
 		}
 		m.raiseVersion(ctx)
 		m.appendAfterConfigChange(ctx)
-		m.members.MoveSelf(ctx)
+		m.members.UpdateOwnAddress(ctx)
 	}
 }
 

@@ -91,13 +91,13 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, Stored: n.env.Metrics.stored}
 	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
-		Applied: n.commands.applied, Restored: n.commands.observer.Restored, Took: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Exit: n.env.Exit,
-		Captured: func() (persisted func()) {
+		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Exit: n.env.Exit,
+		BeforeCapture: func() (persisted func()) {
 			captured := log.StoredBytes()
 			return func() { log.Snapshotted(captured) }
 		},
 		Monotonic: n.env.Clock.Monotonic,
-		Rest: func(d time.Duration) {
+		Pause: func(d time.Duration) {
 			if log.StoredBytes() >= 2*maxLogFactor*config.SnapshotBytes {
 				return // the log of a large state must not gather without end
 			}

@@ -41,7 +41,7 @@ const (
 type dedup struct {
 	places   map[RequestID]place
 	chunks   chunks
-	byExpiry btree.Map[int64, *dueTogether] // by expiryKey
+	byExpiry btree.Map[int64, *expiryGroup] // by expiryKey
 	clients  map[uint64]int64               // outcomes per client
 	reserve  int64                          // outcomes in the reserve
 	replies  replyTable                     // of the outcomes with CodeReplies
@@ -55,8 +55,8 @@ const (
 	expiryBits  = 6
 )
 
-// maxForgotten bounds how many outcomes one entry forgets. The others stay a little longer, which harms nobody.
-const maxForgotten = 50_000
+// maxExpiredPerEntry bounds how many outcomes one log entry removes. Outcomes beyond it are removed by later entries.
+const maxExpiredPerEntry = 50_000
 
 func newDedup() dedup {
 	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplyTable()}
@@ -95,7 +95,7 @@ func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
 	due, ok := d.byExpiry.Get(key)
 	if !ok {
-		due = &dueTogether{part: part{due: key >> expiryBits << expiryShift}}
+		due = &expiryGroup{part: part{due: key >> expiryBits << expiryShift}}
 		d.byExpiry.Set(key, due)
 	}
 	d.places[m.id] = due.add(&d.chunks, m)
@@ -126,11 +126,10 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// forget removes the groups of outcomes that have expired at now, the oldest first, and at most maxForgotten outcomes. An outcome may outlive its
-// lifetime by 1,023 ms of cluster time, because expiryKey rounds up, and until the next entry, or longer while more than maxForgotten are due. All replicas remove the same outcomes, whether they
-// applied the log or were restored from a snapshot.
-func (d *dedup) forget(now int64) {
-	for left := maxForgotten; left > 0; {
+// removeExpired removes the groups of outcomes that have expired at now, the oldest first, and at most maxExpiredPerEntry outcomes. An outcome may outlive
+// its expiry by that.
+func (d *dedup) removeExpired(now int64) {
+	for left := maxExpiredPerEntry; left > 0; {
 		key, due, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
@@ -156,7 +155,7 @@ func (d *dedup) forget(now int64) {
 }
 
 // rebuild makes a list anew, in the order of the ids and without stale places.
-func (d *dedup) rebuild(key int64, due *dueTogether) *dueTogether {
+func (d *dedup) rebuild(key int64, due *expiryGroup) *expiryGroup {
 	var live []dedupEntry
 	for ; due.len() > 0; due.removeFirst(&d.chunks) {
 		if m, at := due.first(); d.isLive(&m, at) {
@@ -194,7 +193,7 @@ func (d *dedup) len() int { return len(d.places) }
 // all returns the outcomes in no particular order.
 func (d *dedup) all() iter.Seq[dedupEntry] {
 	return func(yield func(dedupEntry) bool) {
-		d.byExpiry.Scan(func(_ int64, due *dueTogether) bool {
+		d.byExpiry.Scan(func(_ int64, due *expiryGroup) bool {
 			for m, at := range due.all() {
 				if d.isLive(&m, at) && !yield(m) {
 					return false

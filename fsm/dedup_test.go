@@ -135,7 +135,7 @@ func inOrder(d *dedup) (all []dedupEntry) {
 // by one or from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	live := newDedup()
-	for i := range uint32(maxForgotten + 1000) {
+	for i := range uint32(maxExpiredPerEntry + 1000) {
 		var m dedupEntry
 		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
 		live.put(m, nil)
@@ -144,8 +144,8 @@ func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	for _, m := range inOrder(&live) {
 		restored.put(m, nil)
 	}
-	live.forget(0)
-	restored.forget(0)
+	live.removeExpired(0)
+	restored.removeExpired(0)
 	if live.len() != 1000 || !slices.Equal(inOrder(&live), inOrder(&restored)) {
 		t.Errorf("%d and %d outcomes are left, and not the same", live.len(), restored.len())
 	}
@@ -211,17 +211,17 @@ func TestProlongedOutcomesAreBounded(t *testing.T) {
 		}
 	}
 	places := 0
-	d.byExpiry.Scan(func(_ int64, due *dueTogether) bool {
+	d.byExpiry.Scan(func(_ int64, due *expiryGroup) bool {
 		places += due.len()
 		return true
 	})
 	if places > 2*len(ids) {
 		t.Errorf("%d places for %d outcomes", places, len(ids))
 	}
-	if d.forget(208_000); d.len() != len(ids) {
+	if d.removeExpired(208_000); d.len() != len(ids) {
 		t.Errorf("%d outcomes are left before they are due", d.len())
 	}
-	if d.forget(300_000); d.len() != 0 || d.byExpiry.Len() != 0 || len(d.chunks.free) != len(d.chunks.byNumber) {
+	if d.removeExpired(300_000); d.len() != 0 || d.byExpiry.Len() != 0 || len(d.chunks.free) != len(d.chunks.byNumber) {
 		t.Errorf("%d outcomes are left, %d lists, %d of %d chunks", d.len(), d.byExpiry.Len(), len(d.chunks.byNumber)-len(d.chunks.free), len(d.chunks.byNumber))
 	}
 }
@@ -257,7 +257,7 @@ func BenchmarkDedup(b *testing.B) {
 		m.expires = n/perMillisecond + outcomes/perMillisecond
 		d.put(m, nil)
 		if n++; n%perMillisecond == 0 {
-			d.forget(n / perMillisecond)
+			d.removeExpired(n / perMillisecond)
 		}
 	}
 	for range outcomes {

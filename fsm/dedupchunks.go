@@ -97,8 +97,8 @@ func (c *chunks) remove(number uint32) {
 	c.free = append(c.free, number)
 }
 
-// dueTogether is a list of outcomes that are due together.
-type dueTogether struct {
+// expiryGroup is a list of outcomes that are due together.
+type expiryGroup struct {
 	part
 	numbers []uint32 // of the chunks
 	stale   int      // how many of the outcomes were prolonged since
@@ -116,12 +116,12 @@ func (p *part) len() int { return p.end - p.start }
 
 func (p *part) at(i int) dedupEntry { return p.chunks[i>>chunkShift][i%chunkSize].entry(p.due) }
 
-func (l *dueTogether) place(i int) place {
+func (l *expiryGroup) place(i int) place {
 	return place(l.numbers[i>>chunkShift])<<chunkShift | place(i%chunkSize)
 }
 
 // add appends an outcome, and returns its place.
-func (l *dueTogether) add(c *chunks, m *dedupEntry) place {
+func (l *expiryGroup) add(c *chunks, m *dedupEntry) place {
 	if l.end == len(l.chunks)*chunkSize {
 		added, number := c.add(l.due)
 		l.chunks, l.numbers = append(l.chunks, added), append(l.numbers, number)
@@ -134,10 +134,10 @@ func (l *dueTogether) add(c *chunks, m *dedupEntry) place {
 }
 
 // first returns the first outcome. The list must not be empty.
-func (l *dueTogether) first() (dedupEntry, place) { return l.at(l.start), l.place(l.start) }
+func (l *expiryGroup) first() (dedupEntry, place) { return l.at(l.start), l.place(l.start) }
 
 // removeFirst removes the first outcome.
-func (l *dueTogether) removeFirst(c *chunks) {
+func (l *expiryGroup) removeFirst(c *chunks) {
 	if l.start++; l.start == chunkSize || l.start == l.end {
 		c.remove(l.numbers[0])
 		l.chunks, l.numbers = l.chunks[1:], l.numbers[1:]
@@ -147,7 +147,7 @@ func (l *dueTogether) removeFirst(c *chunks) {
 }
 
 // all returns the outcomes with their places, also stale ones.
-func (l *dueTogether) all() iter.Seq2[dedupEntry, place] {
+func (l *expiryGroup) all() iter.Seq2[dedupEntry, place] {
 	return func(yield func(dedupEntry, place) bool) {
 		for i := l.start; i < l.end; i++ {
 			if !yield(l.at(i), l.place(i)) {
@@ -162,7 +162,7 @@ type captured [1 << expiryBits][]part
 
 // capture returns all outcomes as they are now. It takes time for each list, and not for each outcome.
 func (d *dedup) capture() (all captured) {
-	d.byExpiry.Scan(func(key int64, due *dueTogether) bool {
+	d.byExpiry.Scan(func(key int64, due *expiryGroup) bool {
 		group := &all[key&(1<<expiryBits-1)]
 		*group = append(*group, due.part)
 		return true

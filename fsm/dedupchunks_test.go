@@ -48,7 +48,7 @@ func TestDedupAgainstModel(t *testing.T) {
 				}
 			case choice < 19:
 				now += random.Int64N(3000)
-				d.forget(now)
+				d.removeExpired(now)
 				maps.DeleteFunc(model, func(_ RequestID, m dedupEntry) bool { return m.expiryKey()>>expiryBits <= now>>expiryShift })
 			default:
 				snapshots = append(snapshots, snapshot{d.capture(), model.inOrder()})

@@ -139,7 +139,7 @@ func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 		}
 		cost += m.expire(-1, due, outcome)
 	}
-	m.dedup.forget(now)
+	m.dedup.removeExpired(now)
 	if m.settings.WatchTTL > 0 {
 		for range maxExpired {
 			oldest, ok := m.watches.byRenewal.Min()

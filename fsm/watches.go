@@ -108,7 +108,7 @@ func (w *watches) find(id watchID) (*watch, bool) { return w.byKey.Get(&watch{wa
 
 func (w *watches) put(added *watch) {
 	if old, replaced := w.byKey.Set(added); replaced {
-		w.forget(old)
+		w.unindex(old)
 	}
 	w.perClient[added.clientID]++
 	w.bytes += added.size()
@@ -122,11 +122,11 @@ func (w *watches) put(added *watch) {
 
 func (w *watches) delete(ended *watch) {
 	w.byKey.Delete(ended)
-	w.forget(ended)
+	w.unindex(ended)
 }
 
-// forget removes a watch from all but byKey.
-func (w *watches) forget(ended *watch) {
+// unindex removes a watch from all indexes but byKey.
+func (w *watches) unindex(ended *watch) {
 	w.bytes -= ended.size()
 	if w.perClient[ended.clientID]--; w.perClient[ended.clientID] == 0 {
 		delete(w.perClient, ended.clientID)

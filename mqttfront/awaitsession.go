@@ -28,12 +28,12 @@ type sessionAwaiter struct {
 func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()
-	for !a.barrier.Passed(moment) && waiting.Err() == nil && !a.blocked() {
+	for !a.barrier.HasReached(moment) && waiting.Err() == nil && !a.blocked() {
 		step, cancel := context.WithTimeout(waiting, sessionWaitStep)
 		a.barrier.Await(step, moment)
 		cancel()
 	}
-	if !a.barrier.Passed(moment) && ctx.Err() == nil {
+	if !a.barrier.HasReached(moment) && ctx.Err() == nil {
 		a.without()
 		a.log.Warn("publishing without this node's own session: a client that sends a request again now may get no reply")
 	}

@@ -21,13 +21,13 @@ func TestPublishingAwaitsTheNodesOwnSession(t *testing.T) {
 		"until the probe returns": {
 			prepare: func(a *sessionAwaiter, _ *atomic.Bool) {
 				moment := time.Now()
-				time.AfterFunc(probe, func() { a.barrier.Pass(moment) })
+				time.AfterFunc(probe, func() { a.barrier.Advance(moment) })
 			},
 			waits: probe,
 		},
 		"no longer than it may":            {prepare: func(*sessionAwaiter, *atomic.Bool) {}, waits: sessionWait, without: 1},
 		"not while requests wait for room": {prepare: func(_ *sessionAwaiter, blocked *atomic.Bool) { blocked.Store(true) }, without: 1},
-		"not when the probe has returned":  {prepare: func(a *sessionAwaiter, _ *atomic.Bool) { a.barrier.Pass(time.Now()) }},
+		"not when the probe has returned":  {prepare: func(a *sessionAwaiter, _ *atomic.Bool) { a.barrier.Advance(time.Now()) }},
 		"no longer when requests wait for room": {
 			prepare: func(_ *sessionAwaiter, blocked *atomic.Bool) { time.AfterFunc(probe-1, func() { blocked.Store(true) }) },
 			waits:   probe, without: 1,

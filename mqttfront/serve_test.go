@@ -125,7 +125,7 @@ func TestTakeOverAnswers(t *testing.T) {
 	arrive(other, "*1\r\n$4\r\nNOPE\r\n", strings.Repeat("b", 16))
 	page, _ := other.Held(0, 0)
 	s.held = map[string][][]byte{"n2": {page}}
-	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
+	f.barrier.Advance(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

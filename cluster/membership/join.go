@@ -42,8 +42,8 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 	return m.add(ctx, request)
 }
 
-// mayJoin reports whether a certificate is that of the node which wants to join: it names the node, or the host of its address.
-// If a member has that name already, the certificate has to be that of the member.
+// mayJoin reports whether a certificate allows a node to join. A certificate with the node's name is accepted. A certificate with a host is accepted if the
+// host is that of the node's address. If a member already has the name, the host of that member's address counts instead.
 func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	name := peer.NodeName(request.ID)
 	if caller.Certified(name) {
@@ -58,7 +58,8 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	return caller.Certified(host)
 }
 
-// add makes a node a member. It first removes the member that the node replaces.
+// add makes a node a non-voter. It refuses a node that does not answer at its address with its id, that knows too old a log version, or that has state and
+// is no member. It removes other members with the node's name or address first. If the node is a member already, add only updates its address.
 func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	// The members must reach the node at this address, and the process that answers must have its id.
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
@@ -83,7 +84,7 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	if _, member := peer.Find(m.env.Servers(), request.ID); status.HasState && !member {
 		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
-	if err := m.replaceOthers(ctx, request); err != nil {
+	if err := m.removePredecessors(ctx, request); err != nil {
 		return err
 	}
 	if server, member := peer.Find(m.env.Servers(), request.ID); member {
@@ -96,9 +97,9 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	return m.changed(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
 }
 
-// replaceOthers removes the other members that have the name or the address of a joining node. If an operator has pinned one of them, the joining
+// removePredecessors removes the other members that have the name or the address of a joining node. If an operator has pinned one of them, the joining
 // node is pinned first: an attempt that is interrupted must not lose that.
-func (m *Membership) replaceOthers(ctx context.Context, request JoinRequest) error {
+func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest) error {
 	for _, server := range m.env.Servers() {
 		if server.ID == request.ID || server.Address != request.Address && peer.NodeName(server.ID) != peer.NodeName(request.ID) {
 			continue
@@ -108,7 +109,7 @@ func (m *Membership) replaceOthers(ctx context.Context, request JoinRequest) err
 				return err
 			}
 		}
-		if err := m.replace(ctx, server); err != nil {
+		if err := m.removePredecessor(ctx, server); err != nil {
 			return err
 		}
 	}
@@ -124,8 +125,8 @@ func (m *Membership) move(ctx context.Context, server raft.Server, address raft.
 	return m.changed(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
 }
 
-// MoveSelf makes it known that this member, which leads, has another address than before.
-func (m *Membership) MoveSelf(ctx context.Context) {
+// UpdateOwnAddress writes this leader's address to the configuration, if it differs.
+func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 	server, member := peer.Find(m.env.Servers(), m.env.Self.ID)
 	if !m.env.Serving() || !member || server.Address == m.env.Self.Address {
 		return
@@ -139,9 +140,9 @@ func (m *Membership) MoveSelf(ctx context.Context) {
 	}
 }
 
-// replace removes the member that has the name or the address of a joining node. Two ids must not share a name, and raft refuses two ids at one address.
+// removePredecessor removes the member that has the name or the address of a joining node. Two ids must not share a name, and raft refuses two ids at one address.
 // It fails if the member answers, be it with an error, or if the remaining voters would have no live majority.
-func (m *Membership) replace(ctx context.Context, predecessor raft.Server) error {
+func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
 	cancel()

@@ -39,8 +39,8 @@ func (p *proposal) size() int {
 	return size
 }
 
-// batch holds the tags and the future of one entry that is proposed and not yet applied.
-type batch struct {
+// inFlightEntry has the tags and the future of a proposed entry, until the future is resolved.
+type inFlightEntry struct {
 	number  uint64
 	tags    []any
 	future  raft.ApplyFuture
@@ -93,19 +93,19 @@ type Leadership struct {
 // Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one
 // gather. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
 type Proposer struct {
-	config  Config
-	env     Environment
-	term    uint64
-	began   time.Duration // monotonic time when the LeaderStart was applied
-	start   int64         // cluster time when the LeaderStart was applied, in milliseconds
-	slots   chan struct{} // one for each entry that may be in flight
-	flights chan *batch   // proposed, in order
+	config           Config
+	env              Environment
+	term             uint64
+	startMonotonic   time.Duration       // monotonic time when the LeaderStart was applied
+	startClusterTime int64               // cluster time when the LeaderStart was applied, in milliseconds
+	slots            chan struct{}       // one for each entry that may be in flight
+	unresolved       chan *inFlightEntry // proposed entries whose future is not resolved, in order
 
-	mu       sync.Mutex
-	queue    fifo[proposal]
-	closed   bool
-	inFlight []*batch
-	wake     chan struct{} // has room for one
+	mu        sync.Mutex
+	queue     fifo[proposal]
+	closed    bool
+	unapplied []*inFlightEntry
+	wake      chan struct{} // has room for one
 
 	// published is the delivery watermark of this leadership, 0 at first. That of an earlier leadership is not taken over, because this one may
 	// publish the same outputs again.
@@ -113,15 +113,15 @@ type Proposer struct {
 	watermarkMoved  atomic.Bool // SetPublished has woken Run since the last entry or tick check
 	number          uint64
 	lastClusterTime int64         // cluster time in the last entry
-	lastAt          time.Duration // since began, when the last entry was proposed
+	lastAt          time.Duration // since startMonotonic, when the last entry was proposed
 	lastWatermark   uint64
 }
 
 // New returns a proposer for a leadership. It proposes nothing until Run is called.
 func New(config Config, env Environment, l Leadership) *Proposer {
 	return &Proposer{
-		config: config, env: env, term: l.Term, began: l.StartMonotonic, start: l.StartClusterTime, lastClusterTime: l.StartClusterTime,
-		slots: make(chan struct{}, config.InFlight), flights: make(chan *batch, config.InFlight), wake: make(chan struct{}, 1),
+		config: config, env: env, term: l.Term, startMonotonic: l.StartMonotonic, startClusterTime: l.StartClusterTime, lastClusterTime: l.StartClusterTime,
+		slots: make(chan struct{}, config.InFlight), unresolved: make(chan *inFlightEntry, config.InFlight), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -167,7 +167,7 @@ func (p *Proposer) Run(ctx context.Context) error {
 		p.awaitResults(cancel)
 	}()
 	p.proposeAll(ctx)
-	close(p.flights)
+	close(p.unresolved)
 	<-done
 	p.mu.Lock()
 	p.closed = true
@@ -202,7 +202,7 @@ func (p *Proposer) proposeAll(ctx context.Context) {
 			<-p.slots
 			continue
 		}
-		p.flights <- flight // has room: it holds as many as there are slots
+		p.unresolved <- flight // has room: it holds as many as there are slots
 	}
 }
 
@@ -237,7 +237,7 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.inFlight) > 0 {
+	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.unapplied) > 0 {
 		return nil, nil, nil, true
 	}
 	count, size, work := 0, 0, 0
@@ -277,7 +277,7 @@ func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 }
 
 // propose stamps an entry and hands it to raft, without waiting for what becomes of it.
-func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
+func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, error) {
 	low := p.env.StorageLow()
 	p.watermarkMoved.Store(false)
 	wall := p.env.Wall()
@@ -290,10 +290,10 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	if _, err := fsm.DecodeEntry(data); err != nil {
 		return nil, fmt.Errorf("decode the encoded entry: %w", err)
 	}
-	flight := &batch{number: entry.Number, tags: tags}
+	flight := &inFlightEntry{number: entry.Number, tags: tags}
 	p.mu.Lock()
-	p.number, p.lastAt, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.start+entry.Elapsed, entry.Published
-	p.inFlight = append(p.inFlight, flight)
+	p.number, p.lastAt, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.startClusterTime+entry.Elapsed, entry.Published
+	p.unapplied = append(p.unapplied, flight)
 	p.mu.Unlock()
 
 	p.env.Proposed(len(commands), len(data))
@@ -301,19 +301,19 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*batch, error) {
 	return flight, nil
 }
 
-func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.began }
+func (p *Proposer) elapsed() time.Duration { return p.env.Monotonic() - p.startMonotonic }
 
 // Applied marks the entry of an outcome as applied and returns its tags, or nil if it is not the oldest entry in flight of
 // this leadership. It is called for each entry that is applied, with the state locked.
 func (p *Proposer) Applied(outcome *fsm.EntryOutcome) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if outcome.Skipped || outcome.Term != p.term || len(p.inFlight) == 0 || p.inFlight[0].number != outcome.Number {
+	if outcome.Skipped || outcome.Term != p.term || len(p.unapplied) == 0 || p.unapplied[0].number != outcome.Number {
 		return nil
 	}
-	flight := p.inFlight[0]
+	flight := p.unapplied[0]
 	flight.applied = true
-	p.inFlight = p.inFlight[1:]
+	p.unapplied = p.unapplied[1:]
 	return flight.tags
 }
 
@@ -333,15 +333,15 @@ func (p *Proposer) SetPublished(index uint64) {
 // awaitResults waits for each entry in flight. The first failure ends the leadership's proposals. If its entry is never applied, the state
 // machine skips all later ones, because their numbers do not follow on. Otherwise they may be applied, too.
 func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
-	for flight := range p.flights {
+	for flight := range p.unresolved {
 		err := flight.future.Error()
 		p.mu.Lock()
 		applied := flight.applied
 		if !applied {
 			// Applied must not find it: its tags go to Failed, even if it is applied later.
-			for i, other := range p.inFlight {
+			for i, other := range p.unapplied {
 				if other == flight {
-					p.inFlight = append(p.inFlight[:i:i], p.inFlight[i+1:]...)
+					p.unapplied = append(p.unapplied[:i:i], p.unapplied[i+1:]...)
 					break
 				}
 			}
@@ -391,7 +391,7 @@ func (p *Proposer) untilTick() time.Duration {
 	if p.published.Load() > p.lastWatermark {
 		wait = min(wait, p.lastAt+watermarkDelay-elapsed)
 	}
-	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.inFlight) == 0) {
+	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.unapplied) == 0) {
 		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		wait = min(wait, deadline-elapsed)
 	}

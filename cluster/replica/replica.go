@@ -20,17 +20,18 @@ type Environment struct {
 	Applied func(outcome *fsm.EntryOutcome)
 	// Restored is called when a snapshot has replaced the state, with the new state's status and the state locked.
 	Restored func(status fsm.Status)
-	// Took is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
-	Took func(outcome *fsm.EntryOutcome, took time.Duration)
+	// ObserveApply is called after each entry, with the state locked. It gets the time to apply the entry, the wait for the lock and Applied included.
+	ObserveApply func(outcome *fsm.EntryOutcome, took time.Duration)
 	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
 	// The state is locked.
 	WallAdvanced func(wall int64)
-	// Captured is called when the state is captured for a snapshot, and what it returns when that snapshot was written.
-	Captured func() (persisted func())
+	// BeforeCapture is called before the state is captured for a raft snapshot. The function that it returns is called when the snapshot was written without
+	// an error.
+	BeforeCapture func() (persisted func())
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
-	// Rest waits between two parts of a snapshot that is written, or until the node is to stop.
-	Rest func(time.Duration)
+	// Pause waits for a duration between two writes of a snapshot. It returns early when the node stops.
+	Pause func(time.Duration)
 	// Exit ends the process: the state cannot be trusted any more. It may return, in a simulation.
 	Exit func(error)
 }
@@ -99,7 +100,7 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	r.env.Applied(outcome)
 	close(r.changed)
 	r.changed = make(chan struct{})
-	r.env.Took(outcome, time.Since(start))
+	r.env.ObserveApply(outcome, time.Since(start))
 	return outcome, nil
 }
 
@@ -129,9 +130,9 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, ErrHalted
 	}
 	pace := func(w io.Writer) io.Writer {
-		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Rest, began: r.env.Monotonic()}
+		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Pause, began: r.env.Monotonic()}
 	}
-	persisted := r.env.Captured() // before the state: entries that come between must not be taken for entries of the snapshot
+	persisted := r.env.BeforeCapture() // before the state: entries that come between must not be taken for entries of the snapshot
 	return RaftSnapshot(r.Capture(), pace, persisted), nil
 }
 

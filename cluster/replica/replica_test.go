@@ -23,10 +23,10 @@ type recorder struct {
 
 func (r *recorder) env() Environment {
 	return Environment{
-		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, Took: func(*fsm.EntryOutcome, time.Duration) {},
+		Applied: func(o *fsm.EntryOutcome) { r.outcomes = append(r.outcomes, o) }, ObserveApply: func(*fsm.EntryOutcome, time.Duration) {},
 		Restored:     func(fsm.Status) { r.restores++ },
-		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, Captured: func() func() { return func() {} }, Exit: func(err error) { r.exits = append(r.exits, err) },
-		Monotonic: func() time.Duration { return 0 }, Rest: func(time.Duration) {},
+		WallAdvanced: func(wall int64) { r.walls = append(r.walls, wall) }, BeforeCapture: func() func() { return func() {} }, Exit: func(err error) { r.exits = append(r.exits, err) },
+		Monotonic: func() time.Duration { return 0 }, Pause: func(time.Duration) {},
 	}
 }
 
@@ -116,7 +116,7 @@ func TestRestoredReplicaHasTheSnapshotsState(t *testing.T) {
 func TestLogIsMeasuredWhenTheStateIsCaptured(t *testing.T) {
 	var events []string
 	env := (&recorder{}).env()
-	env.Captured = func() func() {
+	env.BeforeCapture = func() func() {
 		events = append(events, "captured")
 		return func() { events = append(events, "persisted") }
 	}

@@ -25,8 +25,8 @@ type Barrier struct {
 // NewBarrier returns a barrier that was not passed yet.
 func NewBarrier() *Barrier { return &Barrier{ask: make(chan struct{}, 1), moved: make(chan struct{})} }
 
-// Pass moves the barrier to a moment. It never moves back.
-func (b *Barrier) Pass(sent time.Time) {
+// Advance moves the barrier to a moment. It never moves back.
+func (b *Barrier) Advance(sent time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !sent.After(b.at) {
@@ -37,8 +37,8 @@ func (b *Barrier) Pass(sent time.Time) {
 	b.moved = make(chan struct{})
 }
 
-// Reached returns where the barrier is, and the zero time until the first probe has returned.
-func (b *Barrier) Reached() time.Time {
+// Position returns where the barrier is, and the zero time until the first probe has returned.
+func (b *Barrier) Position() time.Time {
 	at, _ := b.state()
 	return at
 }
@@ -49,10 +49,10 @@ func (b *Barrier) state() (at time.Time, moved <-chan struct{}) {
 	return b.at, b.moved
 }
 
-// Passed reports whether the barrier is at a moment or after it.
-func (b *Barrier) Passed(moment time.Time) bool { return passes(b.Reached(), moment) }
+// HasReached reports whether the barrier is at a moment or after it.
+func (b *Barrier) HasReached(moment time.Time) bool { return reached(b.Position(), moment) }
 
-func passes(at, moment time.Time) bool {
+func reached(at, moment time.Time) bool {
 	const rounding = time.Microsecond // of the time in a probe
 	return !at.Add(rounding).Before(moment)
 }
@@ -68,7 +68,7 @@ func (b *Barrier) Await(ctx context.Context, moment time.Time) {
 	}
 	for {
 		at, moved := b.state()
-		if passes(at, moment) {
+		if reached(at, moment) {
 			return
 		}
 		select {

@@ -60,7 +60,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	if !resume {
 		c.stale.Store(false)
 	}
-	s.probes.connected(resume)
+	s.probes.onConnack(resume)
 	if !connack.SessionPresent && s.carriesRequests {
 		s.handler.SessionBegun()
 	}

@@ -33,21 +33,21 @@ type prober struct {
 	backlog atomic.Bool
 	nagle   nagle // used by the receiving goroutine only
 
-	mu    sync.Mutex
-	since time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
-	clean bool      // the node's own session starts clean next time; without effect on the leader's session
-	saved time.Time
-	fresh time.Time // when the last fresh probe came
+	mu            sync.Mutex
+	deliveredUpTo time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
+	clean         bool      // the node's own session starts clean next time; without effect on the leader's session
+	saved         time.Time
+	fresh         time.Time // when the last fresh probe came
 }
 
-// connected notes that a connection began. If it does not resume a session, nothing old is queued: the session counts as delivered up to now, and clean
-// is reset.
-func (p *prober) connected(resumed bool) {
-	if !resumed {
+// onConnack is called after each CONNACK. If this node did not ask to resume the session, the broker has nothing queued from before. Then the session counts
+// as delivered up to now, and clean is reset.
+func (p *prober) onConnack(askedToResume bool) {
+	if !askedToResume {
 		p.mu.Lock()
 		p.clean = false
 		p.mu.Unlock()
-		p.passed(time.Now())
+		p.setDeliveredUpTo(time.Now())
 	}
 }
 
@@ -57,12 +57,12 @@ const backlogAge = 5 * time.Second
 // contactSaveInterval is how often, at most, passed saves to the ContactStore.
 const contactSaveInterval = 5 * time.Second
 
-// passed notes that the session has delivered everything that the broker received before a moment. Every contactSaveInterval it saves the moment for a
+// setDeliveredUpTo notes that the session has delivered everything that the broker received before a moment. Every contactSaveInterval it saves the moment for a
 // restart, unless the session is to start clean.
-func (p *prober) passed(moment time.Time) {
+func (p *prober) setDeliveredUpTo(moment time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.since = moment
+	p.deliveredUpTo = moment
 	now := time.Now()
 	if p.clean || now.Sub(p.saved) < contactSaveInterval {
 		return
@@ -143,9 +143,9 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		p.setStale()
 		return sent, false, true
 	}
-	p.passed(sent)
+	p.setDeliveredUpTo(sent)
 	if boot == p.boot { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
-		p.barrier.Pass(sent)
+		p.barrier.Advance(sent)
 	}
 	p.setFresh()
 	return sent, true, true
@@ -174,7 +174,7 @@ func (p *prober) startClean() {
 func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	since = p.since
+	since = p.deliveredUpTo
 	if since.IsZero() {
 		wall, known := p.env.Contact.Load()
 		age := time.Duration(p.env.Wall()-wall) * time.Millisecond

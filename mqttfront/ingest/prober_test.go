@@ -12,7 +12,7 @@ import (
 func TestStaleSessionStaysClean(t *testing.T) {
 	r := newRig(nil)
 	p := r.probes
-	p.connected(false)
+	p.onConnack(false)
 	resumable := func() bool {
 		_, ok := p.resumable()
 		return ok
@@ -34,7 +34,7 @@ func TestStaleSessionStaysClean(t *testing.T) {
 	if wall, _ := r.contact.Load(); wall != 0 {
 		t.Error("a restart would resume it")
 	}
-	p.connected(false)
+	p.onConnack(false)
 	if !resumable() {
 		t.Error("a new session is not resumed")
 	}
@@ -71,7 +71,7 @@ func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 		}
 		for range 3 { // connections that end right after SUBACK
 			time.Sleep(20 * time.Second)
-			p.connected(true)
+			p.onConnack(true)
 		}
 		if since, ok := p.resumable(); ok || since.After(sent) {
 			t.Errorf("resumed %v, with what is younger than %v", ok, since.Sub(sent))
@@ -87,14 +87,14 @@ func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 func TestConnectionsWithoutAProbeDoNotMakeASessionYounger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
-		r.probes.connected(false)
+		r.probes.onConnack(false)
 		began := time.Now()
 		for n := range 3 {
 			time.Sleep(25 * time.Second)
 			if since, ok := r.probes.resumable(); ok != (n < 2) || !since.Equal(began) {
 				t.Errorf("after %v: resumed %v, with what is younger than %v", time.Since(began), ok, time.Since(since))
 			}
-			r.probes.connected(true)
+			r.probes.onConnack(true)
 		}
 	})
 }
@@ -148,16 +148,16 @@ func TestSessionThatDeliversNothingIsSilent(t *testing.T) {
 func TestBarrierNeverMovesBack(t *testing.T) {
 	b := NewBarrier()
 	now := time.Now()
-	b.Pass(now)
-	b.Pass(now.Add(-time.Second))
-	if at := b.Reached(); !at.Equal(now) {
+	b.Advance(now)
+	b.Advance(now.Add(-time.Second))
+	if at := b.Position(); !at.Equal(now) {
 		t.Errorf("%v", at.Sub(now))
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	b.Await(ended, now.Add(time.Second))
 	b.Await(t.Context(), now)
-	if b.Passed(now.Add(time.Second)) || !b.Passed(now) {
+	if b.HasReached(now.Add(time.Second)) || !b.HasReached(now) {
 		t.Error("it is elsewhere")
 	}
 }
@@ -170,10 +170,10 @@ func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
 	if _, fresh, isProbe := p.handle(fmt.Appendf(nil, "%d 0 %d", p.boot+1, p.wall()+60_000)); !fresh || !isProbe { // the clock was set back
 		t.Fatal("it is not taken for a fresh probe")
 	}
-	if at := p.barrier.Reached(); !at.IsZero() {
+	if at := p.barrier.Position(); !at.IsZero() {
 		t.Errorf("the barrier is at %v", at)
 	}
-	if _, _, isProbe := p.handle(fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())); !isProbe || p.barrier.Reached().IsZero() {
+	if _, _, isProbe := p.handle(fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())); !isProbe || p.barrier.Position().IsZero() {
 		t.Error("a probe of this process moves no barrier")
 	}
 }

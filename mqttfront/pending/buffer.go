@@ -10,8 +10,8 @@ import (
 	"holdfast/fsm"
 )
 
-// Buffer is the requests of a node that are not known to be answered, each client's in the order in which it sent them, and hints about others. It is
-// not safe for concurrent use.
+// Buffer has the requests of a node that are not known to be answered. Each client's requests are in the order of arrival, or in the order that Merge
+// estimated. It also has hints of how requests ended. It is not safe for concurrent use.
 type Buffer struct {
 	maxRequests, maxBytes int
 
@@ -19,15 +19,16 @@ type Buffer struct {
 	byID     map[fsm.RequestID]*Request
 	bytes    int
 	sequence uint64 // the last number that Add or renumber assigned
-	// outcomes are held requests with a known outcome whose reply is not known to be published, by index.
-	outcomes []heldOutcome
-	writing  map[string]int // by client key: how many writes the store has
+	// outcomes has the requests with an outcome in the log, by index. It may have entries of requests that are not held, and superseded entries of requests
+	// with a newer outcome: TakePublished skips both.
+	outcomes []loggedOutcome
+	logging  map[string]int // by client key: requests that were submitted to the log and not yet ended; GETs behind a write, no-ops of SCANs and refusals count, too
 
 	hints Hints
 }
 
-// heldOutcome is a held request with the index of the entry that has its outcome.
-type heldOutcome struct {
+// loggedOutcome is a request with the index of the entry that has its outcome.
+type loggedOutcome struct {
 	request *Request
 	index   uint64
 }
@@ -36,7 +37,7 @@ type heldOutcome struct {
 func NewBuffer(maxRequests, maxBytes int) Buffer {
 	return Buffer{
 		maxRequests: maxRequests, maxBytes: maxBytes,
-		order: list.New(), byID: make(map[fsm.RequestID]*Request), writing: make(map[string]int),
+		order: list.New(), byID: make(map[fsm.RequestID]*Request), logging: make(map[string]int),
 	}
 }
 
@@ -115,7 +116,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	if expected && held && r.outcome < index { // a greater one is of a leader that answers the request again
 		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
-		p.outcomes = append(p.outcomes, heldOutcome{r, index})
+		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
 	}
 	if early := expected && !held; early || end == EndNoReply {
 		p.hints.Ended(id, end, index, early, now)
@@ -130,7 +131,7 @@ func (p *Buffer) AddOutcome(r *Request) {
 	for at > 0 && p.outcomes[at-1].index > r.outcome {
 		at--
 	}
-	p.outcomes = slices.Insert(p.outcomes, at, heldOutcome{r, r.outcome})
+	p.outcomes = slices.Insert(p.outcomes, at, loggedOutcome{r, r.outcome})
 }
 
 // FindOutcomes looks for all held requests that have an outcome.
@@ -138,10 +139,10 @@ func (p *Buffer) FindOutcomes() {
 	p.outcomes = nil
 	for r := range p.All() {
 		if r.state.IsHeld() && r.outcome != 0 {
-			p.outcomes = append(p.outcomes, heldOutcome{r, r.outcome})
+			p.outcomes = append(p.outcomes, loggedOutcome{r, r.outcome})
 		}
 	}
-	slices.SortStableFunc(p.outcomes, func(a, b heldOutcome) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(p.outcomes, func(a, b loggedOutcome) int { return cmp.Compare(a.index, b.index) })
 }
 
 // ForgetOutcomes forgets which held requests have an outcome: a new leader sends their replies.
@@ -155,9 +156,9 @@ func (p *Buffer) AwaitReports() {
 	}
 }
 
-// Released returns the held requests whose outcomes are published up to an index, except those that await a report. They are
-// to be removed. A request with a newer outcome is in the list again.
-func (p *Buffer) Released(published uint64) (released []*Request) {
+// TakePublished removes from outcomes all entries up to the delivery watermark, and returns the held requests among them that await no report. The caller
+// removes these from the buffer.
+func (p *Buffer) TakePublished(published uint64) (released []*Request) {
 	for len(p.outcomes) > 0 && p.outcomes[0].index <= published {
 		if r := p.outcomes[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcome == p.outcomes[0].index {
 			released = append(released, r)
@@ -167,46 +168,46 @@ func (p *Buffer) Released(published uint64) (released []*Request) {
 	return released
 }
 
-// BeginWrite notes that the store has a request that its client's reads must not overtake.
-func (p *Buffer) BeginWrite(r *Request) {
-	p.writing[r.ClientKey()]++
-	r.writing = true
+// BeginLogging records that a request was submitted to the log: its client's reads must not overtake it.
+func (p *Buffer) BeginLogging(r *Request) {
+	p.logging[r.ClientKey()]++
+	r.logging = true
 }
 
-// EndWrite ends what BeginWrite began, if it did.
-func (p *Buffer) EndWrite(r *Request) {
-	if !r.writing {
+// EndLogging ends what BeginLogging began, if it did.
+func (p *Buffer) EndLogging(r *Request) {
+	if !r.logging {
 		return
 	}
-	r.writing = false
-	if p.writing[r.ClientKey()]--; p.writing[r.ClientKey()] == 0 {
-		delete(p.writing, r.ClientKey())
+	r.logging = false
+	if p.logging[r.ClientKey()]--; p.logging[r.ClientKey()] == 0 {
+		delete(p.logging, r.ClientKey())
 	}
 }
 
-// Writes returns how many writes of a client the store has.
-func (p *Buffer) Writes(client string) int { return p.writing[client] }
+// Logging returns how many requests of a client were submitted to the log and not yet ended.
+func (p *Buffer) Logging(client string) int { return p.logging[client] }
 
-// EndWrites ends all writes, at the end of a leadership.
-func (p *Buffer) EndWrites() {
+// EndAllLogging ends them all, at the end of a leadership.
+func (p *Buffer) EndAllLogging() {
 	for r := range p.All() {
-		r.writing = false
+		r.logging = false
 	}
-	clear(p.writing)
+	clear(p.logging)
 }
 
 // NoConflictingWrite reports whether the store has no write of the read's client: a read must not overtake them. A read without a
 // client id may be any client's, so it waits for all writes.
 func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {
-		return len(p.writing) == 0
+		return len(p.logging) == 0
 	}
-	return p.writing[r.ClientKey()] == 0
+	return p.logging[r.ClientKey()] == 0
 }
 
-// KeepFirst resolves two copies of a request: a leader, or a node that is the only holder, buffers every copy, another follower one. The first one keeps its place among its
-// client's requests and absorbs the other one, which KeepFirst returns: the caller removes it. It returns nil if there is none, or
-// if the store still has it. Then KeepFirst is called again when the store gives it back.
+// KeepFirst resolves two copies of a request. A leader and the only holder buffer every copy; any other follower buffers one. The copy with the lower
+// Sequence keeps its place and absorbs the other. KeepFirst returns the other, and the caller removes it. It returns nil if there is no other copy, or if
+// that one is with the store or in a publish queue. In the latter case the caller calls KeepFirst again when that copy is held again.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	id := r.Command.ID
 	if id.IsZero() {

@@ -256,7 +256,7 @@ func (m *modelTest) ofAll() string {
 		}
 		return "forget outcomes"
 	case 5:
-		m.buffer.EndWrites()
+		m.buffer.EndAllLogging()
 		for _, r := range m.model {
 			r.writing = false
 		}
@@ -280,7 +280,7 @@ func (m *modelTest) release() {
 		}
 		r.listed = slices.DeleteFunc(r.listed, passed)
 	}
-	got := m.buffer.Released(m.published)
+	got := m.buffer.TakePublished(m.published)
 	bySequence := func(a, b *Request) int { return int(a.Sequence) - int(b.Sequence) }
 	slices.SortFunc(got, bySequence)
 	if got = slices.Compact(got); !slices.Equal(got, want) {
@@ -292,7 +292,7 @@ func (m *modelTest) release() {
 }
 
 func (m *modelTest) remove(r *Request) {
-	m.buffer.EndWrite(r)
+	m.buffer.EndLogging(r)
 	if !m.buffer.Remove(r) || m.buffer.Remove(r) {
 		m.Error("Remove did not return true and then false")
 	}
@@ -327,7 +327,7 @@ func (m *modelTest) ofHeld(one *modelRequest) string {
 	}
 	if one.state == StatePending && m.random.IntN(3) > 0 {
 		if one.MarkExecuting(m.now); !one.Read {
-			m.buffer.BeginWrite(one.Request)
+			m.buffer.BeginLogging(one.Request)
 			one.writing = true
 		}
 		one.state = StateExecuting
@@ -384,7 +384,7 @@ func (m *modelTest) ofExecuting(one *modelRequest) string {
 // giveBack makes a request wait at this node again.
 func (m *modelTest) giveBack(one *modelRequest) {
 	one.MarkHeld()
-	m.buffer.EndWrite(one.Request)
+	m.buffer.EndLogging(one.Request)
 	one.writing = false
 	switch {
 	case one.state == StateRetrieving:

@@ -155,11 +155,11 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	packet := o.Encode(time.Now())
 	if packet == nil {
 		c.env.Metrics.notifications.WithLabelValues("expired").Inc()
-		c.acknowledge(o)
+		c.finish(o)
 		return true
 	}
 	c.startRecordIfNeeded(publisher, o)
-	done := func(reason byte, err error) { c.acked(o, reason, err) }
+	done := func(reason byte, err error) { c.publishDone(o, reason, err) }
 	err := publisher.Publish(ctx, packet, done)
 	for errors.Is(err, mqttconn.ErrTooLarge) && o.shrink() {
 		err = publisher.Publish(ctx, o.Encode(time.Now()), done)
@@ -167,7 +167,7 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	if errors.Is(err, mqttconn.ErrTooLarge) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
 		c.env.Log.Warn("larger than the broker accepts, not sent", "kind", o.kind())
-		c.acknowledge(o)
+		c.finish(o)
 		return true
 	}
 	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
@@ -187,13 +187,13 @@ func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Outpu
 	}
 }
 
-// acked handles the broker's answer to an output that was sent, or the end of the network connection.
-func (c *connection) acked(o *Output, reason byte, err error) {
+// publishDone is called once for each output that was sent: with the reason code of its PUBACK, or with an error if the connection ended first.
+func (c *connection) publishDone(o *Output, reason byte, err error) {
 	if err != nil {
 		c.queue.lose(o)
 		return
 	}
-	c.acknowledge(o)
+	c.finish(o)
 	if o.Event == nil {
 		return
 	}
@@ -208,9 +208,9 @@ func (c *connection) acked(o *Output, reason byte, err error) {
 	}
 }
 
-// acknowledge ends an output that is in flight.
-func (c *connection) acknowledge(o *Output) {
-	c.queue.acknowledge(o)
+// finish removes an output from the flight list and reports it as published: the broker acknowledged it, or it expired, or it is too large.
+func (c *connection) finish(o *Output) {
+	c.queue.finish(o)
 	c.handler.Published(o)
 }
 

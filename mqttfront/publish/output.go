@@ -24,10 +24,10 @@ type Output struct {
 	TTL      time.Duration // how long after Queued a notification is worth delivering
 
 	// The fields below are guarded by queue.mu.
-	lost    bool // its connection ended before the broker acknowledged it
-	losses  int  // connections that the broker ended while it was in flight, and the broker was there
-	acked   bool
-	givenUp bool // while it was in the queue
+	lost     bool // its connection ended before the broker acknowledged it
+	losses   int  // connections that the broker ended while it was in flight, and the broker was there
+	finished bool
+	givenUp  bool // while it was in the queue
 }
 
 // size returns the bytes that a notification keeps in memory.

@@ -93,12 +93,12 @@ func (q *queue) next() (o *Output, wait bool) {
 	return o, false
 }
 
-// acknowledge removes an output that is in flight.
-func (q *queue) acknowledge(o *Output) {
+// finish removes an output that is in flight.
+func (q *queue) finish(o *Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	o.acked = true
-	for len(q.flight) > 0 && q.flight[0].acked {
+	o.finished = true
+	for len(q.flight) > 0 && q.flight[0].finished {
 		q.flight[0] = nil
 		q.flight = q.flight[1:]
 	}
@@ -125,7 +125,7 @@ func (q *queue) requeue(blamed bool) (abandoned []*Output) {
 			o.losses++
 		}
 		switch {
-		case o.acked:
+		case o.finished:
 		case o.losses >= abandonedAt:
 			abandoned = append(abandoned, o)
 		default:

@@ -117,7 +117,7 @@ func TestQueueKeepsTheOrderAcrossConnections(t *testing.T) {
 	q.push(second)
 	sendUntilWait(q)
 	q.push(third)
-	q.acknowledge(first)
+	q.finish(first)
 	_ = lose(q, false)
 	if sent := sendUntilWait(q); !slices.Equal(sent, []*Output{second, third}) {
 		t.Errorf("%d sent again", len(sent))

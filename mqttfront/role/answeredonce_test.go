@@ -29,13 +29,13 @@ func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 			held := PeerRequests{}
 			if how == "begin" {
 				held = PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()}
-				third.barrier.Pass(time.Now())
+				third.barrier.Advance(time.Now())
 			}
 			o := serveWith(third, held)
 			if how == "sweep" {
 				page, _ := other.Held(0, time.Nanosecond)
 				s3.held = map[string][][]byte{"other": {page}}
-				third.barrier.Pass(time.Now())
+				third.barrier.Advance(time.Now())
 				leading(third).sweepOnce(t.Context())
 			}
 			if len(o.outputs)+len(s3.proposed) == 0 {
@@ -50,14 +50,14 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	page, _ := other.Held(0, time.Nanosecond)
 	s.held = map[string][][]byte{"other": {page}}
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	leading(leader).sweepOnce(t.Context())
 	commit(t, s, fsm.Entry{Commands: s.proposed, Published: index})
 	other.Applied(&fsm.EntryOutcome{Index: index + 3, Published: index, Commands: s.proposed, Results: []fsm.Result{{Repeat: true, Code: fsm.CodeOK}}}, nil)
 	// lost before the reply is out
 	third, s3 := newNode(t)
 	s3.machine = s.machine
-	third.barrier.Pass(time.Now())
+	third.barrier.Advance(time.Now())
 	o := serveWith(third, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, other)}, received: time.Now()})
 	if len(o.outputs)+len(s3.proposed) == 0 {
 		t.Errorf("reported %d, not answered", len(third.reported()))
@@ -80,7 +80,7 @@ func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	o.deliver()
 	commit(t, s, fsm.Entry{Published: index})
 	other.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	page, _ := other.Held(0, time.Nanosecond)
 	s.held = map[string][][]byte{"other": {page}}
 	leading(leader).sweepOnce(t.Context())
@@ -108,7 +108,7 @@ func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	o.deliver()
 	commit(t, s, fsm.Entry{Published: index})
 	former.Applied(&fsm.EntryOutcome{Index: index + 2, Published: index}, nil)
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	page, _ := former.Held(0, time.Nanosecond)
 	ls.held = map[string][][]byte{"former": {page}}
 	leading(leader).sweepOnce(t.Context())
@@ -161,7 +161,7 @@ func TestRequestIsReportedOnce(t *testing.T) {
 		page, _ := f.Held(0, time.Nanosecond)
 		s.held[string(rune('x'+i))] = [][]byte{page}
 	}
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	leading(leader).sweepOnce(t.Context())
 	l := leading(leader)
 	l.sendReport(t.Context(), l.toRelease)
@@ -182,7 +182,7 @@ func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	o := leading(leader).sender.(*fakeOutbox)
 	replies := 0
 	for range 3 {
-		leader.barrier.Pass(time.Now())
+		leader.barrier.Advance(time.Now())
 		s.proposed, s.tags = nil, nil
 		leading(leader).sweepOnce(t.Context())
 		if len(s.proposed) == 0 {
@@ -210,7 +210,7 @@ func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
 	arrive(other, del, correlationA, "__srcId", "c")
 	commit(t, s, fsm.Entry{Commands: []fsm.Command{w}})
 	serve(leader).deliver()
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(leader).sweepOnce(t.Context())
 	if len(s.proposed) != 0 {

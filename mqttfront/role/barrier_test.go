@@ -36,7 +36,7 @@ func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		serve(f)
-		f.barrier.Pass(time.Now())
+		f.barrier.Advance(time.Now())
 		other, _ := newNode(t) // started anew
 		time.Sleep(time.Millisecond)
 		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
@@ -61,7 +61,7 @@ func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
 		other, _ := newNode(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)
-		f.barrier.Pass(time.Now())
+		f.barrier.Advance(time.Now())
 		time.Sleep(10 * time.Millisecond)
 		withExpiry(other, del, strings.Repeat("b", 16), 30, "__srcId", "c")
 		time.Sleep(5 * time.Second)
@@ -91,7 +91,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, _ := newNode(t)
 				other, _ := newNode(t)
-				f.barrier.Pass(time.Now().Add(-time.Second))
+				f.barrier.Advance(time.Now().Add(-time.Second))
 				for _, name := range test.own {
 					withExpiry(f, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
 				}
@@ -102,7 +102,7 @@ func TestTakeUpBehindTheBarrier(t *testing.T) {
 					withExpiry(other, del, strings.Repeat(string(name), 16), 30, "__srcId", "c")
 					time.Sleep(10 * time.Millisecond)
 					if i+1 == test.passed {
-						f.barrier.Pass(time.Now())
+						f.barrier.Advance(time.Now())
 					}
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -123,7 +123,7 @@ func TestUnsettledRequestWithOutcomeIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, _ := newNode(t)
-		f.barrier.Pass(time.Now().Add(-time.Second))
+		f.barrier.Advance(time.Now().Add(-time.Second))
 		arrive(other, del, strings.Repeat("a", 16), "__srcId", "c")
 		arrive(other, del, strings.Repeat("b", 16), "__srcId", "c")
 		commit(t, s, fsm.Entry{Commands: []fsm.Command{other.first().Command}})
@@ -141,12 +141,12 @@ func TestRelayedRequestDoesNotSettleEarlierOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
 		other, others := newNode(t)
-		f.barrier.Pass(time.Now().Add(-time.Second))
+		f.barrier.Advance(time.Now().Add(-time.Second))
 		withExpiry(other, del, strings.Repeat("d", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)
 		withExpiry(f, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		others.held = map[string][][]byte{"this": pages(f)}
-		other.barrier.Pass(time.Now().Add(time.Millisecond))
+		other.barrier.Advance(time.Now().Add(time.Millisecond))
 		serveWith(other, collectOnce(t, other))
 		leading(other).stopServing()
 		for _, tag := range others.tags {
@@ -170,8 +170,8 @@ func TestMergedOrderSurvivesLossOfSourceNode(t *testing.T) {
 		f, s := newNode(t)
 		other, _ := newNode(t)
 		third, thirds := newNode(t)
-		f.barrier.Pass(time.Now().Add(-time.Second))
-		third.barrier.Pass(time.Now().Add(-time.Second))
+		f.barrier.Advance(time.Now().Add(-time.Second))
+		third.barrier.Advance(time.Now().Add(-time.Second))
 		a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
 		withExpiry(f, del, b, 30, "__srcId", "c")
 		withExpiry(third, del, b, 30, "__srcId", "c")
@@ -228,7 +228,7 @@ func TestTakeUpAsksForAProbe(t *testing.T) {
 			<-f.barrier.Asked()
 			sent := time.Now()
 			time.Sleep(20 * time.Millisecond)
-			f.barrier.Pass(sent)
+			f.barrier.Advance(sent)
 		}()
 		began := time.Now()
 		byNode := collectOnce(t, f)

@@ -84,7 +84,7 @@ func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held Pee
 		probing, cancel := context.WithTimeout(waiting, barrierTime)
 		l.barrier.Await(probing, held.received)
 		cancel()
-		if untilConnected.Err() != nil || l.barrier.Passed(held.received) {
+		if untilConnected.Err() != nil || l.barrier.HasReached(held.received) {
 			return held
 		}
 		waiting = untilConnected
@@ -122,7 +122,7 @@ func (l *Leader) sweep(ctx context.Context) {
 
 // sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
 func (l *Leader) sweepOnce(ctx context.Context) {
-	at := l.barrier.Reached()
+	at := l.barrier.Position()
 	if l.blocked() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}

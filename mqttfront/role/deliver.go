@@ -15,7 +15,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	if r.State().IsHeld() {
 		l.load.add(r) // not counted yet: this leader did not execute it, it only sends the reply
 	}
-	l.pending.EndWrite(r)
+	l.pending.EndLogging(r)
 	r.MarkDelivering(index, time.Now())
 	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
@@ -111,7 +111,7 @@ func (l *Leader) endOutputLocked(o *publish.Output) {
 
 // markEarlierAnsweredLocked notes that a request need not be answered any more, if an earlier leader executed it.
 func (l *Leader) markEarlierAnsweredLocked(r *pending.Request) {
-	if _, ok := l.earlier[r.Command.ID]; ok {
-		l.earlier[r.Command.ID] = true
+	if _, ok := l.inherited[r.Command.ID]; ok {
+		l.inherited[r.Command.ID] = true
 	}
 }

@@ -50,7 +50,7 @@ func (d *Dispatcher) NewClients(driver broker.Driver) *Clients {
 // mayWatch reports whether a client watches a key, or has writes under way, which may make it watch one.
 func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
 	d.mu.Lock()
-	writes := d.pending.Writes(clientID)
+	writes := d.pending.Logging(clientID)
 	d.mu.Unlock()
 	if writes > 0 {
 		return true

@@ -19,13 +19,13 @@ type decision struct {
 }
 
 // decideLocked returns what becomes of a request that was received, or held, until now.
-func (l *Leader) decideLocked(r *pending.Request, mayRefuse bool, now time.Time) (d decision) {
-	late := r.State() == pending.StateLate || mayRefuse && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
+func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time) (d decision) {
+	late := r.State() == pending.StateLate || onArrival && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
 	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
 	d.reject = r.UsesDedup() && (hasOutcome || late || l.mustNotExecuteLocked(r, now))
 	// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had one.
 	d.silent = late || hasOutcome
-	if mayRefuse && !d.reject && !r.IsInvalid() {
+	if onArrival && !d.reject && !r.IsInvalid() {
 		d.overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
 	}
 	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
@@ -34,10 +34,10 @@ func (l *Leader) decideLocked(r *pending.Request, mayRefuse bool, now time.Time)
 	return d
 }
 
-// executeLocked executes a request: it gives it to the store, or answers it directly. mayRefuse is true for a request that arrives while this node
-// serves: if it waited too long, or its client has too many under way, it is refused. It is false for requests that were held here or by
-// peers: of these only SCANs are refused.
-func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
+// executeLocked submits a request to the store, answers it directly, or drops it without a reply. onArrival is true for a request that arrives while this
+// node serves. Such a request is shed after Config.OverloadAge or above its client's share, and is rejected in the log after Config.MaxWait. onArrival is
+// false for requests that were held here or at a peer. Of these, only SCANs are shed. Duplicate, late and expired requests are rejected in both cases.
+func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 	now := time.Now()
 	if r.Expired(now) {
 		l.metrics.Ignored.WithLabelValues(wire.ReasonExpired).Inc()
@@ -47,7 +47,7 @@ func (l *Leader) executeLocked(r *pending.Request, mayRefuse bool) {
 		}
 	}
 	l.metrics.Stage(metrics.StageQueue, now.Sub(r.Arrived))
-	d := l.decideLocked(r, mayRefuse, now)
+	d := l.decideLocked(r, onArrival, now)
 	overloaded := d.overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
 		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
@@ -94,7 +94,7 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		command = l.loggedLocked(r)
 	}
-	l.pending.BeginWrite(r)
+	l.pending.BeginLogging(r)
 	if !l.store.Propose(command, r) {
 		requeueLocked(l.tracker, l, r)
 	}
@@ -119,8 +119,8 @@ func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) b
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	l.markEarlierAnsweredLocked(r)
-	l.silent = true
-	l.pending.EndWrite(r)
+	l.advanceWatermark = true
+	l.pending.EndLogging(r)
 	l.load.remove(r)
 	l.endLocked(r)
 	return false

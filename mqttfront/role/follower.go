@@ -50,7 +50,7 @@ func (f follower) committedLocked(r *pending.Request, _ *fsm.EntryOutcome, _ int
 }
 
 func (f follower) appliedLocked(outcome *fsm.EntryOutcome) {
-	for _, r := range f.pending.Released(outcome.Published) {
+	for _, r := range f.pending.TakePublished(outcome.Published) {
 		f.endLocked(r)
 	}
 }
@@ -58,7 +58,7 @@ func (f follower) appliedLocked(outcome *fsm.EntryOutcome) {
 func (f follower) readDoneLocked(r *pending.Request, _ *fsm.Result) { requeueLocked(f.tracker, f, r) }
 
 func (f follower) requeuedLocked(r *pending.Request) {
-	f.pending.EndWrite(r)
+	f.pending.EndLogging(r)
 	if !f.dropStaleLocked(r) { // a leader that was stopped had it
 		f.keepFirstLocked(r)
 	}

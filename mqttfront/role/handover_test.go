@@ -272,7 +272,7 @@ func TestLeaderTakesUpWhatItMissed(t *testing.T) {
 	serve(f)
 	other, _ := nodeHolding(t, "c:A")
 	s.held = map[string][][]byte{"n2": pages(other)}
-	f.barrier.Pass(time.Now().Add(time.Hour)) // nothing is on its way any more
+	f.barrier.Advance(time.Now().Add(time.Hour)) // nothing is on its way any more
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -320,7 +320,7 @@ func TestExpiredElsewhereIsRefusedInTheLog(t *testing.T) {
 			}
 			f, s := newNode(t, func(c *Config) { c.DedupMargin = test.margin })
 			f.known.version = fsm.Version
-			f.barrier.Pass(time.Now())
+			f.barrier.Advance(time.Now())
 			serveWith(f, PeerRequests{byNode: map[string][]*pending.Request{"other": held}})
 			if len(s.proposed) != test.refused {
 				t.Fatalf("%d are proposed", len(s.proposed))
@@ -400,7 +400,7 @@ func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 				if test.third != "" {
 					s.held[test.third] = pages(third)
 				}
-				f.barrier.Pass(time.Now().Add(time.Hour))
+				f.barrier.Advance(time.Now().Add(time.Hour))
 				serveWith(f, f.newLeader().CollectFromPeers(t.Context(), t.Context()))
 				if order := s.order(); order != test.want {
 					t.Errorf("proposed in the order %s, want %s", order, test.want)

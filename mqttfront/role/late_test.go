@@ -68,7 +68,7 @@ func TestCopyOfARefusedRequestIsAnswered(t *testing.T) {
 		serve(f)
 		arrive(other, del, strings.Repeat("a", 16))
 		time.Sleep(2 * time.Second)
-		f.barrier.Pass(time.Now())
+		f.barrier.Advance(time.Now())
 		sweepNow(t, f, s, other)
 		f.Applied(&fsm.EntryOutcome{Index: 9, Commands: s.proposed, Results: []fsm.Result{{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}}}, s.tags)
 		if f.sent() != 1 {
@@ -138,7 +138,7 @@ func collectOnce(t *testing.T, f *node) PeerRequests {
 func TestTakeoverAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)
-		f.barrier.Pass(time.Now().Add(-time.Second))
+		f.barrier.Advance(time.Now().Add(-time.Second))
 		other, _ := newNode(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		s.asked = func() map[string][][]byte { return map[string][][]byte{"other": pages(other)} }
@@ -162,7 +162,7 @@ func TestTakeoverAsksAgain(t *testing.T) {
 func TestSettledIsJudgedInBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t) // started anew: the first request, which it acknowledged, is lost
-		f.barrier.Pass(time.Now().Add(-time.Second))
+		f.barrier.Advance(time.Now().Add(-time.Second))
 		other, _ := newNode(t)
 		withExpiry(other, del, strings.Repeat("a", 16), 30, "__srcId", "c")
 		time.Sleep(10 * time.Millisecond)

@@ -29,12 +29,12 @@ type Leader struct {
 	sender          Sender
 
 	// The fields below are guarded by tracker.mu.
-	watermark publish.Watermark
-	leading   bool            // this is the node's role
-	serving   bool            // new requests go to the store on arrival
-	silent    bool            // the entry that is being applied has an outcome that no client is told
-	toRelease []fsm.RequestID // requests that peers need not hold; not yet broadcast
-	// earlier has the requests that earlier leaders executed and this one answers. The value is true when the reply is published. What this leader
+	watermark        publish.Watermark
+	leading          bool            // this is the node's role
+	serving          bool            // new requests go to the store on arrival
+	advanceWatermark bool            // the entry that is being applied has an outcome without a reply: the delivery watermark moves past it
+	toRelease        []fsm.RequestID // requests that peers need not hold; not yet broadcast
+	// inherited has the requests that an earlier leader executed and this one answers. The value is true when the reply is published. What this leader
 	// executes is never in it, so it does not grow with the leadership.
-	earlier map[fsm.RequestID]bool
+	inherited map[fsm.RequestID]bool
 }

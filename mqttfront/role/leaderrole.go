@@ -46,7 +46,7 @@ func (l *Leader) changedLocked(event *fsm.Event) { l.notifyLocked(event, 0) }
 
 func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, i int) {
 	if r.Command.Kind == fsm.KindScan { // the command in the log was a no-op
-		l.pending.EndWrite(r)
+		l.pending.EndLogging(r)
 		if !l.store.Read(&r.Command, r) {
 			requeueLocked(l.tracker, l, r)
 		}
@@ -70,8 +70,8 @@ func isUnremembered(command *fsm.Command, result *fsm.Result) bool {
 }
 
 func (l *Leader) appliedLocked(outcome *fsm.EntryOutcome) {
-	if l.silent {
-		l.silent = false
+	if l.advanceWatermark {
+		l.advanceWatermark = false
 		l.watermark.Add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
 		l.publishedLocked(outcome.Index)
 	}

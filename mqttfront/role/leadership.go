@@ -11,8 +11,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// Begin makes the node lead, and publish by the sender. It queues the unpublished notifications and the replies of requests that have an outcome, in
-// the order of the log. Then it executes or rejects all other held requests, in the buffer's order.
+// Begin makes this Leader the node's role. It merges the peers' requests into the buffer. It queues the unpublished notifications and the replies of held
+// requests with an outcome, by log index. Then it executes or rejects the other held requests, in the buffer's order. sender takes all outputs.
 func (l *Leader) Begin(held PeerRequests, sender Sender) {
 	l.sender = sender
 	l.store.View(func(m *fsm.Machine) {
@@ -22,11 +22,11 @@ func (l *Leader) Begin(held PeerRequests, sender Sender) {
 		l.leading = true
 		settings, _ := m.Settings()
 		l.known.adopt(&settings)
-		l.earlier = make(map[fsm.RequestID]bool)
+		l.inherited = make(map[fsm.RequestID]bool)
 		l.known.version = max(l.known.version, m.Status().Version)
 		l.pending.Hints().ForgetArrivals()
 		l.pending.BeginMerging()
-		if !l.barrier.Passed(held.received) {
+		if !l.barrier.HasReached(held.received) {
 			l.dropUnsettledLocked(m, held.byNode)
 		}
 		l.mergePeerRequestsLocked(m, held.byNode)
@@ -62,7 +62,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 		}
 		result, index, ok := m.Remembered(r.Command.ID)
 		if ok {
-			l.earlier[r.Command.ID] = false
+			l.inherited[r.Command.ID] = false
 		}
 		switch {
 		case !ok:
@@ -116,7 +116,7 @@ func (l *Leader) stopServing() (toRelease []fsm.RequestID) {
 			next.requeuedLocked(r)
 		}
 	}
-	l.pending.EndWrites()
+	l.pending.EndAllLogging()
 	l.pending.FindOutcomes()
 	l.pending.AwaitReports()
 	l.room.Broadcast()

@@ -53,7 +53,7 @@ func TestRefusalThatIsNotInTheLogBindsNoOtherNode(t *testing.T) {
 			old.Failed(oldStore.tags[0], false) // the refusal has no effect, and will have none
 			leading(old).stopServing()
 			old.recheckPending()
-			next.barrier.Pass(time.Now().Add(time.Hour))
+			next.barrier.Advance(time.Now().Add(time.Hour))
 			serveWith(next, PeerRequests{byNode: map[string][]*pending.Request{"other": heldBy(t, old)}, received: time.Now()})
 			if len(nextStore.proposed) != 1 || nextStore.proposed[0].Kind != fsm.KindDel {
 				t.Errorf("the next leader proposes %+v", nextStore.proposed)

@@ -13,7 +13,7 @@ import (
 // dropUnsettledLocked removes from byNode what this node's own session may still deliver. Requests with an outcome stay in any
 // case, so that their clients are answered now: when the session delivers them, this node may have lost the leadership.
 func (l *Leader) dropUnsettledLocked(m *fsm.Machine, byNode map[string][]*pending.Request) {
-	barrier, lostBefore := l.barrier.Reached(), l.deliveringSince()
+	barrier, lostBefore := l.barrier.Position(), l.deliveringSince()
 	if l.fullAt.After(lostBefore) {
 		lostBefore = l.fullAt // requests dropped for lack of room are lost, too
 	}
@@ -117,7 +117,7 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 	added, full := l.pending.Merge(elsewhere, executableIn(m))
 	for _, r := range added {
 		if r.AwaitsReport() {
-			l.earlier[r.Command.ID] = false
+			l.inherited[r.Command.ID] = false
 		}
 	}
 	l.metrics.HeldDropped.WithLabelValues("full").Add(float64(full))
@@ -141,7 +141,7 @@ func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, 
 	if !known && (r.IsDuplicate() && !r.Read || l.refusedWithoutReplyLocked(r)) { // its outcome is forgotten, or the peer has not applied the refusal yet
 		return report(r.Command.ID)
 	}
-	answered, answering := l.earlier[r.Command.ID]
+	answered, answering := l.inherited[r.Command.ID]
 	if r.AwaitsReport() {
 		if answered {
 			return report(r.Command.ID)

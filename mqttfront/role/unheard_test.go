@@ -36,7 +36,7 @@ func TestUncollectedRequestIsAnsweredBySweep(t *testing.T) {
 	sweep := func() {
 		page, _ := other.Held(0, time.Nanosecond)
 		s.held = map[string][][]byte{"other": {page}}
-		leader.barrier.Pass(time.Now())
+		leader.barrier.Advance(time.Now())
 		leading(leader).sweepOnce(t.Context())
 	}
 	sweep()
@@ -72,7 +72,7 @@ func TestWhatTheNewLeaderAnsweredIsReported(t *testing.T) {
 	o := serve(leader)
 	o.deliver()
 	commit(t, s, fsm.Entry{Published: index})
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	s.held = map[string][][]byte{"other": pages(other)}
 	leading(leader).sweepOnce(t.Context())
 	if reported := leader.reported(); len(s.proposed) != 0 || len(reported) != 1 || reported[0] != w.ID {
@@ -196,7 +196,7 @@ func TestOutcomeWithoutReplyIsReportedToPeers(t *testing.T) {
 	other.Applied(&fsm.EntryOutcome{Index: index, Commands: []fsm.Command{w}, Results: []fsm.Result{{Code: fsm.CodeOK}}}, nil)
 	other.Applied(&fsm.EntryOutcome{Index: index + 1, Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}, Results: []fsm.Result{{}}}, nil)
 	s.held = map[string][][]byte{"other": pages(other)}
-	leader.barrier.Pass(time.Now())
+	leader.barrier.Advance(time.Now())
 	leading(leader).sweepOnce(t.Context())
 	if reported := leader.reported(); leader.sent() != 0 || len(reported) != 1 || reported[0] != w.ID {
 		t.Errorf("%d replies, %d reported", leader.sent(), len(reported))

@@ -176,7 +176,7 @@ func frontEnd() []Mutant {
 		one("watermark_high", "delivery watermark one too high", "notifications, unanswered", "mqttfront/publish/watermark.go",
 			"w.index, moved = w.entries[0].index, true", "w.index, moved = w.entries[0].index+1, true"),
 		one("release_early", "a pending request is released at apply", "notifications, unanswered", "mqttfront/role/follower.go",
-			"range f.pending.Released(outcome.Published)", "range f.pending.Released(outcome.Index)").shownBy("kill -9"),
+			"range f.pending.TakePublished(outcome.Published)", "range f.pending.TakePublished(outcome.Index)").shownBy("kill -9"),
 		one("scan_overtakes", "a SCAN overtakes its client's writes", "scan", "mqttfront/role/execute.go",
 			"\tcase r.Read && l.pending.NoConflictingWrite(r):\n", "\tcase r.Read && (l.pending.NoConflictingWrite(r) || command.Kind == fsm.KindScan):\n"),
 		one("unlogged_refusal", "overload error that is not in the log", "exactly once", "mqttfront/role/execute.go",
@@ -202,7 +202,7 @@ func frontEnd() []Mutant {
 		one("session_revived", "a session that dropped requests as stale admits later ones after a recent probe", "order of a client", "mqttfront/ingest/connection.go",
 			"\tcase c.stale.Load() && !c.shared:\n", "\tcase c.stale.Load() && !c.shared && message.Topic != c.probes.topic:\n").shownBy("slow links", "stopped until outcomes are forgotten"),
 		one("read_overtakes_requeued", "a read overtakes a write of its client that the store returned unexecuted", "order of a client", "mqttfront/role/leaderrole.go",
-			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndWrite(r)\n").shownBy("flapping leadership"),
+			"func (l *Leader) requeuedLocked(r *pending.Request) {\n", "func (l *Leader) requeuedLocked(r *pending.Request) {\n\tl.pending.EndLogging(r)\n").shownBy("flapping leadership"),
 		{
 			Name: "sweep_all", What: "a sweep takes requests of any age", Check: "order of a client", Edits: []overlay.Edit{
 				{File: "mqttfront/role/collect.go", Old: "l.collect(ctx, max(sweepInterval, time.Since(at)))", New: "l.collect(ctx, time.Nanosecond)"},
