@@ -81,11 +81,11 @@ func TestFirstPassCoversEveryGap(t *testing.T) {
 			return false
 		}
 	}
-	f.copy.beginPass()
+	f.copy.beginPass(true)
 	if f.endPass(0); complete() {
 		t.Error("a pass from before the gap")
 	}
-	f.copy.beginPass()
+	f.copy.beginPass(true)
 	if f.endPass(1); !complete() || f.covered != 1 {
 		t.Error("a pass from after the gap")
 	}

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +39,7 @@ type Config struct {
 
 	// Timeout is how long a command waits for its answer when its context has no deadline. Default 10 s.
 	Timeout time.Duration
-	// KeepAlive is the MQTT keep-alive time, in whole seconds. Default 30 s.
+	// KeepAlive is the MQTT keep-alive time, rounded to whole seconds, at least 1 s and at most 65,535 s. Default 30 s.
 	KeepAlive time.Duration
 	// WatchBuffer is how many events a Watcher keeps for a receiver that is slow. Default 1024.
 	WatchBuffer int
@@ -57,6 +58,7 @@ type Client struct {
 	dialer *mqttconn.Dialer
 
 	responseTopic string
+	running       context.Context // ends when Close is called
 	stop          context.CancelFunc
 	stopped       chan struct{}
 
@@ -86,10 +88,9 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	running, stop := context.WithCancel(context.Background())
-	c.stop = stop
+	c.running, c.stop = context.WithCancel(context.Background())
 	c.resume(session)
-	go c.keepConnected(running, session)
+	go c.keepConnected(c.running, session)
 	return c, nil
 }
 
@@ -129,6 +130,7 @@ func (c *Client) complete() error {
 	if c.config.KeepAlive <= 0 {
 		c.config.KeepAlive = 30 * time.Second
 	}
+	c.config.KeepAlive = min(max(c.config.KeepAlive.Round(time.Second), time.Second), math.MaxUint16*time.Second)
 	if c.config.WatchRenewal <= 0 {
 		c.config.WatchRenewal = time.Minute
 	}

@@ -61,8 +61,14 @@ func Expire(after time.Duration) Option {
 	return func(o *options) { o.ttl, o.expires = after, true }
 }
 
-// Fence sends a fencing token along. A key that has seen a newer one refuses the command.
-func Fence(token Version) Option { return func(o *options) { o.token = token } }
+// Fence sends a fencing token along. A key that has seen a newer one refuses the command. The zero version is an ErrNotExecuted.
+func Fence(token Version) Option {
+	return func(o *options) {
+		if o.token = token; token.IsZero() {
+			o.fail("Fence with the zero version, which is no token")
+		}
+	}
+}
 
 // setCondition sets the condition. A command has at most one.
 func (o *options) setCondition(expected []byte, words ...string) {

@@ -219,7 +219,7 @@ func (f *Follower) run(ctx context.Context) {
 func (f *Follower) startPass(ctx context.Context) *pass {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.copy.beginPass()
+	f.copy.beginPass(f.covered != f.gaps)
 	return f.client.startPass(ctx, f.watcher.watched.key, f.gaps)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/glob"
 )
 
 // collector collects what Follower.Changes returns.
@@ -252,5 +253,29 @@ func TestFollowerEndsWithItsClient(t *testing.T) {
 	}
 	if _, err := c.Follow(t.Context(), prefix+"*"); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("on a closed client: %v", err)
+	}
+}
+
+// A key that is too long for watches of patterns is in no copy, also while its client watches the key itself.
+func TestLongKeyIsInNoCopy(t *testing.T) {
+	c := connect(t)
+	long := "long key/" + strings.Repeat("x", glob.MaxWatchedKey)
+	f, err := c.Follow(t.Context(), "long key/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close(t.Context())
+	w, err := c.Watch(t.Context(), long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close(t.Context())
+	if _, err := c.Set(t.Context(), long, []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	<-w.Events()
+	eventually(t, "the copy is synced", f.Synced)
+	if _, found := f.Get(long); found {
+		t.Error("the copy has it")
 	}
 }

@@ -9,7 +9,7 @@ import "slices"
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version in the notifications that came. Versions grow across all keys, and a value is deleted after it was set. So a
+	// newest is the highest version in the notifications that came since the last pass after a gap began. Versions grow across all keys, and a value is deleted after it was set. So a
 	// notification of a SET that is not newer is a repetition, or was lost in a gap before.
 	newest Version
 	pass   *passState // nil if none is under way
@@ -23,8 +23,12 @@ type passState struct {
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
 
-// beginPass begins a pass. Everything that was notified before is in the copy.
-func (f *followed) beginPass() {
+// beginPass begins a pass. Everything that was notified before is in the copy. After a gap the client may be connected to another cluster, whose versions
+// begin anew: so newest does not count any more, and a notification of a SET that is repeated is followed by that of its deletion.
+func (f *followed) beginPass(afterGap bool) {
+	if afterGap {
+		f.newest = Version{}
+	}
 	f.pass = &passState{seen: make(map[string]struct{}), deleted: make(map[string]Version)}
 }
 

@@ -57,7 +57,7 @@ func TestFollowedCopyEqualsTheStore(t *testing.T) {
 				}
 			}
 			s.delivered = len(s.notifications) // the others never come
-			f.beginPass()
+			f.beginPass(true)
 			unread := slices.Sorted(maps.Keys(s.items)) // keys that are there throughout are among them
 			var underWay []read
 			for len(unread)+len(underWay) > 0 {
@@ -112,7 +112,7 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 	}
 	f := newFollowed()
 	f.notified(set("new", 9))
-	f.beginPass()
+	f.beginPass(true)
 	if !f.read("k", Item{[]byte("old"), version(3)}, false) || string(f.items["k"].Value) != "old" {
 		t.Errorf("after the pass: %q", f.items["k"].Value)
 	}
@@ -123,13 +123,13 @@ func TestFollowedCopyTakesWhatAPassReads(t *testing.T) {
 		t.Errorf("a change after the pass: %v", f.items["k"].Version)
 	}
 	f.notified(set("of the first again", 9))
-	f.beginPass()
+	f.beginPass(true)
 	f.notified(set("of another cluster", 6))
 	if !f.read("k", Item{[]byte("of another cluster"), version(6)}, false) || f.items["k"].Version != version(6) {
 		t.Errorf("a key that was notified before it was read: %v", f.items["k"].Version)
 	}
 	f.endPass()
-	f.beginPass()
+	f.beginPass(true)
 	if f.endPass(); len(f.items) != 0 {
 		t.Error("a key of which a pass heard nothing is still there")
 	}
@@ -150,5 +150,23 @@ func TestRepeatedNotificationsBringNothingBack(t *testing.T) {
 	late.notified(deleted)
 	if late.notified(set) {
 		t.Error("a SET that comes after its deletion is news")
+	}
+}
+
+// A copy that has nothing follows another cluster, whose versions begin anew, from the first pass after the gap on.
+func TestEmptyCopyFollowsAnotherCluster(t *testing.T) {
+	version := func(number int64) Version { return Version{Wall: number, NodeID: "StateStore"} }
+	f := newFollowed()
+	f.beginPass(true)
+	f.endPass()
+	f.notified(Event{Kind: EventSet, Key: "a", Version: version(1000)})
+	f.notified(Event{Kind: EventDeleted, Key: "a", Version: version(1000)})
+	f.beginPass(true)
+	f.read("x", Item{Value: []byte("1"), Version: version(10)}, false)
+	f.notified(Event{Kind: EventSet, Key: "during the pass", Version: version(11)})
+	f.endPass()
+	f.notified(Event{Kind: EventSet, Key: "x", Value: []byte("2"), Version: version(12)})
+	if _, found := f.items["during the pass"]; !found || string(f.items["x"].Value) != "2" {
+		t.Errorf("%q", f.items)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -22,18 +21,19 @@ type Lock struct {
 	ttl    time.Duration
 	token  Version
 
-	lost     chan struct{}
-	stop     context.CancelFunc
-	stopped  chan struct{}
-	mu       sync.Mutex
-	released bool
+	lost      chan struct{}
+	stop      context.CancelFunc
+	stopped   chan struct{}
+	unlocking chan struct{} // has room for one, and is full while an Unlock is under way; it guards released
+	released  bool
 }
 
 // Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
 // expires ttl after the last renewal that the store executed, by cluster time, which stands still while there is no leader.
 //
-// After an error that is ErrOutcomeUnknown, an attempt may have acquired the lock; it is not renewed, and expires by itself. After ErrNotApplied another
-// client had the lock at the last answer. After every other error no attempt was executed. A context that ended is found by errors.Is, too.
+// After an error that is ErrOutcomeUnknown, an attempt may have acquired the lock; it is not renewed, and expires by itself. After any other error this
+// client does not have the lock: after ErrNotApplied another client had it when the context ended, and a ServerError says why the store refused the SET, or
+// the KEYNOTIFY by which Lock waits. A context that ended is found by errors.Is, too.
 func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Lock, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
@@ -42,17 +42,17 @@ func (c *Client) Lock(ctx context.Context, name string, ttl time.Duration) (*Loc
 	if !shouldRetry(ctx, err) {
 		return lock, a.failure(err)
 	}
-	watcher, err := c.Watch(ctx, name)
+	watcher, err := a.watch(ctx)
 	for shouldRetry(ctx, err) && pause(ctx, lockRetry) {
-		watcher, err = c.Watch(ctx, name)
+		watcher, err = a.watch(ctx)
 	}
 	if err != nil {
 		return nil, a.failure(errors.Join(err, ctx.Err()))
 	}
 	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.config.Timeout)
-		defer cancel()
-		_ = watcher.Close(closing) // a watch that stays costs a few notifications
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		watcher.abandonLocked(nil)
 	}()
 	for {
 		lock, err := a.attempt(ctx)
@@ -86,12 +86,23 @@ func (a *acquisition) attempt(ctx context.Context) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.client.config.Timeout)
 	defer cancel()
 	lock, err := a.client.TryLock(ctx, a.name, a.holder, a.ttl)
-	for _, known := range []error{ErrOutcomeUnknown, ErrNotApplied} {
-		if errors.Is(err, known) {
-			a.known = known
-		}
+	if err == nil && lock.isLost() {
+		lock, err = nil, fmt.Errorf("%w: it came after the lock's time to live", ErrOutcomeUnknown)
+	}
+	switch {
+	case errors.Is(err, ErrOutcomeUnknown), errors.Is(err, ErrProtocol):
+		a.known = ErrOutcomeUnknown
+	case errors.Is(err, ErrNotApplied):
+		a.known = ErrNotApplied
 	}
 	return lock, err
+}
+
+// watch watches the lock. It waits for the answer for no longer than a command may take.
+func (a *acquisition) watch(ctx context.Context) (*Watcher, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.client.config.Timeout)
+	defer cancel()
+	return a.client.Watch(ctx, a.name)
 }
 
 // failure returns the error of Lock. cause is why it gave up, which may be the error of a KEYNOTIFY or of an attempt that was not executed.
@@ -99,7 +110,7 @@ func (a *acquisition) failure(cause error) error {
 	switch {
 	case cause == nil:
 		return nil
-	case a.known != nil:
+	case a.known != nil && (a.known == ErrOutcomeUnknown || !isPermanent(cause)):
 		return &lockError{known: a.known, cause: cause}
 	case errors.Is(cause, ErrOutcomeUnknown): // of a KEYNOTIFY
 		return &lockError{known: ErrNotExecuted, cause: cause}
@@ -109,10 +120,14 @@ func (a *acquisition) failure(cause error) error {
 }
 
 // lockError is an error of Lock. By errors.Is it is known and not another one of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, whatever cause is.
+// Everything else of cause is found by errors.Is and errors.As.
 type lockError struct{ known, cause error }
 
 // Error implements error.
 func (e *lockError) Error() string { return fmt.Sprintf("lock: %v: %v", e.known, e.cause) }
+
+// As finds an error of cause.
+func (e *lockError) As(target any) bool { return errors.As(e.cause, target) }
 
 // Is implements the rule above.
 func (e *lockError) Is(target error) bool {
@@ -154,7 +169,8 @@ func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	}
 }
 
-// TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied when the lock has another holder.
+// TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied when the lock has another holder. If
+// the answer took longer than ttl, Lost is closed when TryLock returns.
 func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
 	if ttl < time.Millisecond {
 		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms", ErrNotExecuted, name, ttl)
@@ -164,23 +180,47 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{client: c, name: name, holder: holder, ttl: ttl, token: token, lost: make(chan struct{}), stopped: make(chan struct{})}
-	running, stop := context.WithCancel(context.Background())
+	l := &Lock{
+		client: c, name: name, holder: holder, ttl: ttl, token: token,
+		lost: make(chan struct{}), stopped: make(chan struct{}), unlocking: make(chan struct{}, 1),
+	}
+	running, stop := context.WithCancel(c.running)
 	l.stop = stop
+	if time.Since(asked) >= ttl { // known before the caller begins its work
+		close(l.lost)
+		close(l.stopped)
+		return l, nil
+	}
 	go l.renew(running, asked)
 	return l, nil
+}
+
+func (l *Lock) isLost() bool {
+	select {
+	case <-l.lost:
+		return true
+	default:
+		return false
+	}
 }
 
 // Token returns the fencing token: the version of the lock when it was acquired.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost is closed when another client may have the lock. It is not closed any more after Unlock, which ends the renewal.
+// Lost is closed when another client may have the lock, and when the client was closed, which ends the renewal. It is not closed any more after Unlock, which
+// ends the renewal, too.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not
 // from when its answer came: the store may have applied it that early.
 func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 	defer close(l.stopped)
+	defer l.stop()
+	defer func() {
+		if l.client.running.Err() != nil && !l.isLost() { // nothing renews it any more
+			close(l.lost)
+		}
+	}()
 	const (
 		renewals       = 3 // per time to live
 		attemptTimeout = 2 * time.Second
@@ -223,8 +263,12 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 // Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more. After another error Unlock may be
 // called again; otherwise the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
 func (l *Lock) Unlock(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	select {
+	case l.unlocking <- struct{}{}:
+		defer func() { <-l.unlocking }()
+	case <-ctx.Done():
+		return fmt.Errorf("unlock: %w: %w", ErrNotExecuted, ctx.Err())
+	}
 	if l.released {
 		return nil
 	}
@@ -236,12 +280,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return fmt.Errorf("unlock: %w", err)
 	}
 	l.released = true
-	select {
-	case <-l.lost:
-		lost = true
-	default:
-	}
-	if lost {
+	if lost || l.isLost() {
 		return fmt.Errorf("unlock: %w", ErrLockLost)
 	}
 	return nil

@@ -139,3 +139,128 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 		})
 	}
 }
+
+// lockStandIn connects a client to a store of two functions, which get how many SETs, or KEYNOTIFYs, came before, and return the answer, or "" for none.
+func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier int) string, stop string) *client.Client {
+	t.Helper()
+	sets, watches := 0, 0
+	id := strings.ReplaceAll(t.Name(), "/", "-")
+	topic := "stand-in/" + id
+	standIn(t, topic, func(request []byte) string {
+		switch {
+		case bytes.Contains(request, []byte("STOP")):
+			return stop
+		case bytes.Contains(request, []byte("KEYNOTIFY")):
+			watches++
+			return watch(watches - 1)
+		case bytes.Contains(request, []byte("VDEL")):
+			return ":1\r\n"
+		default:
+			sets++
+			return set(sets - 1)
+		}
+	})
+	c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: id, InvokeTopic: topic, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+const (
+	answerOK   = "+OK\r\n"
+	answerHeld = ":-1\r\n"
+)
+
+func always(answer string) func(int) string { return func(int) string { return answer } }
+
+// A client that may write the key of a lock and not watch it is told so, rather than that another client has the lock.
+func TestLockReportsARefusedWatch(t *testing.T) {
+	c := lockStandIn(t, time.Minute, always(answerHeld), always("-ERR not authorized\r\n"), answerOK)
+	_, err := c.Lock(t.Context(), "l", time.Minute)
+	var refused *client.ServerError
+	if !errors.As(err, &refused) || !errors.Is(err, client.ErrNotAuthorized) || errors.Is(err, client.ErrNotApplied) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A KEYNOTIFY without an answer is sent again, however long the context is.
+func TestLockRepeatsAnUnansweredWatch(t *testing.T) {
+	c := lockStandIn(t, 500*time.Millisecond, func(earlier int) string {
+		if earlier == 0 {
+			return answerHeld
+		}
+		return answerOK
+	}, func(earlier int) string {
+		if earlier == 0 {
+			return ""
+		}
+		return answerOK
+	}, answerOK)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	began := time.Now()
+	if _, err := c.Lock(ctx, "l", time.Minute); err != nil || time.Since(began) > 30*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// Lock does not wait for the end of its watch: neither when its context has ended, nor when it has the lock.
+func TestLockDoesNotWaitForTheEndOfItsWatch(t *testing.T) {
+	for name, set := range map[string]func(int) string{
+		"held by another client": always(answerHeld),
+		"acquired": func(earlier int) string {
+			if earlier == 0 {
+				return answerHeld
+			}
+			return answerOK
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := lockStandIn(t, time.Minute, set, always(answerOK), "")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			began := time.Now()
+			if _, err := c.Lock(ctx, "l", time.Minute); time.Since(began) > 30*time.Second {
+				t.Errorf("after %v: %v", time.Since(began), err)
+			}
+		})
+	}
+}
+
+// A lock whose answer came after its time to live is not held: TryLock returns it as lost, and Lock asks again.
+func TestLateAnswerIsNoLock(t *testing.T) {
+	const ttl = 200 * time.Millisecond
+	late := func(earlier int) string {
+		if earlier == 0 {
+			time.Sleep(2 * ttl) // the subject of the test
+		}
+		return answerOK
+	}
+	c := lockStandIn(t, time.Minute, late, always(answerOK), answerOK)
+	lock, err := c.TryLock(t.Context(), "l", []byte("h"), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lock.Lost():
+	default:
+		t.Error("a lock that has expired is returned as held")
+	}
+}
+
+// A lock ends with its client.
+func TestLockIsLostWhenItsClientIsClosed(t *testing.T) {
+	c := lockStandIn(t, time.Minute, always(answerOK), always(answerOK), answerOK)
+	lock, err := c.Lock(t.Context(), "l", 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	select {
+	case <-lock.Lost():
+	case <-time.After(30 * time.Second):
+		t.Error("it is still renewed")
+	}
+}

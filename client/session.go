@@ -38,8 +38,14 @@ type session struct {
 	encoded []byte // of the request that is being sent: sendAll's own
 
 	mu     sync.Mutex
-	queue  []*call // to be sent, in order
-	flight []*call // by packet id
+	queue  []*call  // to be sent, in order
+	flight []flight // by packet id
+}
+
+// flight is a request that the broker has not acknowledged. call is nil if there is none.
+type flight struct {
+	call  *call
+	again bool // it was sent before, too
 }
 
 const (
@@ -88,7 +94,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	if limit := connack.Properties.ReceiveMaximum; limit != nil {
 		window = min(window, *limit)
 	}
-	s.ids, s.flight = make(chan uint16, window), make([]*call, window+1)
+	s.ids, s.flight = make(chan uint16, window), make([]flight, window+1)
 	for id := uint16(1); id <= window; id++ { // no collision with the packet id of the SUBSCRIBE below: that is acknowledged before sendAll starts
 		s.ids <- id
 	}
@@ -289,7 +295,7 @@ func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 	case id = <-s.ids:
 	}
 	s.mu.Lock()
-	s.flight[id] = waiting
+	s.flight[id] = flight{waiting, again}
 	s.mu.Unlock()
 	packet.PacketID = id
 	s.encoded = mqttconn.AppendPublish(s.encoded[:0], packet)
@@ -307,15 +313,17 @@ const resendPause = 100 * time.Millisecond
 // acknowledged handles a PUBACK, and reports whether its packet id belongs to a request.
 func (s *session) acknowledged(id uint16, reason byte) bool {
 	s.mu.Lock()
-	if int(id) >= len(s.flight) || s.flight[id] == nil {
+	if int(id) >= len(s.flight) || s.flight[id].call == nil {
 		s.mu.Unlock()
 		return false
 	}
-	waiting := s.flight[id]
-	s.flight[id] = nil
+	waiting, again := s.flight[id].call, s.flight[id].again
+	s.flight[id] = flight{}
 	s.mu.Unlock()
 	s.ids <- id // has room: there are as many places as ids
 	switch {
+	case reason >= 0x80 && again: // the store may have what was sent before
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, &refusedError{reason: reason})})
 	case reason >= 0x80:
 		waiting.finish(answer{err: &refusedError{reason: reason}})
 	case reason == mqttconn.ReasonNoMatchingSubscriber:

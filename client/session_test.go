@@ -23,3 +23,19 @@ func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 		})
 	}
 }
+
+// A broker that refuses the copy of a request says nothing of what became of the first one, which an earlier session may have delivered.
+func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
+	for name, again := range map[string]bool{"sent for the first time": false, "sent before": true} {
+		t.Run(name, func(t *testing.T) {
+			waiting := &call{done: make(chan answer, 1)}
+			s := &session{ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}}
+			if !s.acknowledged(1, 0x87) {
+				t.Fatal("the packet id is not known")
+			}
+			if got := <-waiting.done; !errors.Is(got.err, ErrRefused) || errors.Is(got.err, ErrOutcomeUnknown) != again {
+				t.Errorf("%v", got.err)
+			}
+		})
+	}
+}

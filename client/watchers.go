@@ -71,6 +71,9 @@ func (s *watchers) deliver(event Event) {
 		}
 	}
 	deliver(s.bySubject[subject{key: event.Key}])
+	if len(event.Key) > glob.MaxWatchedKey { // such a key belongs to no watch of a pattern
+		return
+	}
 	for watched, pattern := range s.patterns {
 		if pattern.Match(event.Key) {
 			deliver(s.bySubject[watched])

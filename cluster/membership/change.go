@@ -77,7 +77,11 @@ func (m *Membership) demote(ctx context.Context, server raft.Server) error {
 	if err := m.pin(ctx, server.ID, true); err != nil {
 		return err
 	}
-	return m.changed(ctx, m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
+	err := m.changed(ctx, m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
+	if errors.Is(err, peer.ErrNotDone) {
+		_ = m.pin(ctx, server.ID, false) // if this fails, too, the pin stays without effect: the member is a voter
+	}
+	return err
 }
 
 // memberToChange finds a member, and hands over when it is this one.

@@ -104,7 +104,8 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 		if server.ID == request.ID || server.Address != request.Address && peer.NodeName(server.ID) != peer.NodeName(request.ID) {
 			continue
 		}
-		if m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
+		// The pin of a voter is left of a demotion that failed.
+		if server.Suffrage != raft.Voter && m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
 			if err := m.pin(ctx, request.ID, true); err != nil {
 				return err
 			}

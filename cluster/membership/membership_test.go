@@ -357,6 +357,7 @@ func TestMembersTrailTheLogThatTheLeaderHadBeforeThePoll(t *testing.T) {
 func TestPinPassesToTheSuccessorFirst(t *testing.T) {
 	f, m := newFake(t)
 	f.pinned["n2.1"] = true
+	f.members[1].Suffrage = raft.Nonvoter
 	f.statuses["other"] = peer.Status{ID: "n2.2"}
 	delete(f.statuses, "n2")
 	f.change = func(string, raft.ServerID) error { return errors.New("the leadership was lost") }
@@ -390,4 +391,37 @@ func TestQueuedRemovalSparesTheReplacement(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A demotion that is not done leaves no pin, and the pin of a voter is not passed on to the node that replaces it: otherwise that would never vote.
+func TestFailedDemotionPinsNoReplacement(t *testing.T) {
+	f, m := newFake(t)
+	f.change = func(string, raft.ServerID) error { return raft.ErrNotLeader }
+	if err := m.Demote(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) {
+		t.Fatal(err)
+	}
+	if last := f.executed[len(f.executed)-1]; last.Kind != fsm.KindAllowPromotion || string(last.Key) != "n2.1" {
+		t.Errorf("%+v", last)
+	}
+	f.pinned["n2.1"] = true // the leadership was lost before the pin could be taken back
+	f.executed = nil
+	f.statuses["n2"] = peer.Status{ID: "n2.2", Address: "n2"}
+	f.change = func(what string, _ raft.ServerID) error {
+		if what == "remove" {
+			f.members = []raft.Server{f.members[0], f.members[2]}
+		}
+		return nil
+	}
+	body, err := json.Marshal(JoinRequest{ID: "n2.2", Address: "n2", Version: fsm.Version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.HandleJoin(t.Context(), peer.Caller{Certified: func(...string) bool { return true }}, body); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range f.executed {
+		if command.Kind == fsm.KindPinNonVoter {
+			t.Errorf("%s is pinned", command.Key)
+		}
+	}
 }
