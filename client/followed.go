@@ -9,8 +9,8 @@ import "slices"
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version in the notifications that came since the last pass after a gap began. Versions grow across all keys, and a value is deleted after it was set. So a
-	// notification of a SET that is not newer is a repetition, or was lost in a gap before.
+	// newest is the highest version in the notifications that came since the last pass after a gap began. Versions grow across all keys, and a value is
+	// deleted after it was set. So a notification of a SET that is not newer is a repetition, or was lost in a gap before.
 	newest Version
 	pass   *passState // nil if none is under way
 }
