@@ -123,7 +123,7 @@ func inspectKey(a *administration, command *cobra.Command, arguments []string) e
 		{"Version", k.Version},
 		{"Token", orDash(k.Token)},
 		{"TTL", ttl(k.TTL)},
-		{"Watchers", orDash(strings.Join(k.Watchers, " "))},
+		{"Watchers", orDash(printable(strings.Join(k.Watchers, " ")))},
 		{"Size", k.Size},
 		{"Value", quote(k.Value)},
 	})
@@ -182,7 +182,7 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 		if w.Pattern {
 			of = "pattern"
 		}
-		rows = append(rows, []any{of, quote(&w.Key), w.Client, w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
+		rows = append(rows, []any{of, quote(&w.Key), printable(w.Client), w.Dialect, (time.Duration(w.Age) * time.Millisecond).Round(time.Second)})
 	}
 	return printTable(command.OutOrStdout(), "Of, Key, Client, Dialect, Renewed Ago", rows)
 }

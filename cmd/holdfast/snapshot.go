@@ -78,14 +78,19 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if folder {
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
-	if keep > 0 { // before it is saved: a volume that is full would stay so
-		if err := removeOld(target, keep-1); err != nil {
+	if keep > 0 { // before, too: after a lower number was chosen, or an interrupted command, a volume that is full would stay so
+		if err := removeOld(target, keep); err != nil {
 			return err
 		}
 	}
 	summary, err := a.saveFile(ctx, file)
 	if err != nil {
 		return err
+	}
+	if keep > 0 { // only now there is one more
+		if err := removeOld(target, keep); err != nil {
+			return err
+		}
 	}
 	return a.printSummary(command.OutOrStdout(), file, summary)
 }

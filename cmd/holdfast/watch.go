@@ -27,6 +27,7 @@ func newWatch() *cobra.Command {
 		Short: "Print the changes of keys until interrupted",
 		Long: "Prints a line for each change: SET KEY VALUE or DELETED KEY. Prints GAP KEY when changes may have been missed: the connection was\n" +
 			"lost, or the output was read too slowly. An expired key is printed as DELETED.\n\n" +
+			"A key or a value that has control characters, or is not valid UTF-8, is printed in quotes. -o json shows it as it is.\n" +
 			"Keys are literal. With --glob they are patterns, as those of `holdfast scan`. A change is printed once for each pattern that its key matches.\n" + exitHelp,
 		Example: "  holdfast watch lines/7/owner lines/7/state\n  holdfast watch --glob 'lines/*/owner'\n  holdfast watch lines/7/owner -o json",
 		Args:    positional(cobra.MinimumNArgs(1)),
@@ -107,11 +108,11 @@ func (c *connection) printEvent(out io.Writer, event client.Event) error {
 	var err error
 	switch event.Kind {
 	case client.EventSet:
-		_, err = fmt.Fprintf(out, "SET %s %s\n", event.Key, event.Value)
+		_, err = fmt.Fprintf(out, "SET %s %s\n", printable(event.Key), printableValue(event.Value))
 	case client.EventDeleted:
-		_, err = fmt.Fprintf(out, "DELETED %s\n", event.Key)
+		_, err = fmt.Fprintf(out, "DELETED %s\n", printable(event.Key))
 	default:
-		_, err = fmt.Fprintf(out, "GAP %s\n", event.Key)
+		_, err = fmt.Fprintf(out, "GAP %s\n", printable(event.Key))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"holdfast/cluster/peer"
 	"holdfast/fsm"
 )
 
@@ -212,7 +213,9 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 			if text != "" && (found[i].Key != text || found[i].Pattern != (pattern != "")) {
 				continue
 			}
-			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
+			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil && dropped.Dropped > 0 {
+				return fmt.Errorf("%w: %d watches were ended before: %v", peer.ErrOutcomeUnknown, dropped.Dropped, err)
+			} else if err != nil {
 				return err
 			}
 			dropped.Dropped++

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -28,6 +29,8 @@ type coalescer struct {
 	level   int             // the latest low-water mark of the socket, in bytes
 	setMark func(fd uintptr)
 	more    bool // the last read filled its buffer, so the socket probably holds more
+
+	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and writes that waited until it had taken some
 }
 
 const (
@@ -85,8 +88,33 @@ func (r coalescedReads) Read(p []byte) (int, error) {
 		r.beforeRead()
 	}
 	n, err := r.Conn.Read(p)
+	if n > 0 {
+		r.alive.Add(1)
+	}
 	r.adapt(n, n == len(p))
 	return n, err
+}
+
+const (
+	// writePiece is how many bytes one call writes to the network at most.
+	writePiece = 64 << 10
+	// writeWaited is how long a write takes at least that waited for room in the socket's buffer: the peer has taken bytes meanwhile.
+	writeWaited = time.Millisecond
+)
+
+// Write implements net.Conn. It writes long data in pieces: each that goes on after a wait is a sign of life, however long a packet takes.
+func (c *coalescer) Write(p []byte) (written int, err error) {
+	for {
+		piece := p[written:min(written+writePiece, len(p))]
+		began := time.Now()
+		n, err := c.Conn.Write(piece)
+		if written += n; n > 0 && time.Since(began) >= writeWaited {
+			c.alive.Add(1)
+		}
+		if err != nil || written == len(p) {
+			return written, err
+		}
+	}
 }
 
 // wait waits for bytes to gather, at most for as long as given, and not longer than until wake has a value. It returns at once when there

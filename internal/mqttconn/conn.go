@@ -240,8 +240,9 @@ func (c *Conn) nextPacket() error {
 	return nil
 }
 
-// Received returns how many packets the receiver has taken.
-func (c *Conn) Received() uint64 { return c.received.Load() }
+// SignsOfLife counts the packets that the receiver has taken, and what the network shows: a packet that takes long keeps a PINGRESP from coming, but not
+// bytes from moving.
+func (c *Conn) SignsOfLife() uint64 { return c.received.Load() + c.coalesce.alive.Load() }
 
 // Blocked reports whether Receiver.Publish is running. Then a lack of packets is not the peer's silence.
 func (c *Conn) Blocked() bool { return c.handling.Load() }

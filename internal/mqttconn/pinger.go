@@ -11,7 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/paho/log"
 )
 
-// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any packet as a sign of life, a connection that
+// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any byte as a sign of life, a connection that
 // this side does not read from is not the broker's silence, and a PINGREQ that cannot be written does not keep it from noticing.
 type Pinger struct {
 	received atomic.Uint64
@@ -29,7 +29,7 @@ func (p *Pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error
 	defer pings.Wait()
 	received := p.received.Load
 	if wrapped, ok := conn.(*Conn); ok {
-		received = func() uint64 { return p.received.Load() + wrapped.Received() }
+		received = func() uint64 { return p.received.Load() + wrapped.SignsOfLife() }
 	}
 	for {
 		last := received()

@@ -20,7 +20,7 @@ var (
 	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
 	// ErrClosed says that the connection was closed on this side.
 	ErrClosed = errors.New("mqtt: connection closed")
-	// ErrSilent says that no packet came within half the keep-alive time after a PINGREQ.
+	// ErrSilent says that for half the keep-alive time no byte came, and none was taken of a packet that waited to be written.
 	ErrSilent = errors.New("mqtt: the broker is silent")
 )
 
@@ -433,7 +433,10 @@ func (p *Publisher) send(b ...byte) {
 	}
 }
 
-// ping asks for a sign of life twice per keep-alive time, busy or not; any packet since the last question is one.
+// signsOfLife counts the packets that came, and what the network shows: a packet that takes long keeps a PINGRESP from coming, but not bytes from moving.
+func (p *Publisher) signsOfLife() uint64 { return p.received.Load() + p.coalesce.alive.Load() }
+
+// ping sends a PINGREQ twice per keep-alive time, and ends the connection if there was no sign of life since the last one.
 func (p *Publisher) ping(keepAlive time.Duration) {
 	if keepAlive <= 0 {
 		return
@@ -441,14 +444,14 @@ func (p *Publisher) ping(keepAlive time.Duration) {
 	ticker := time.NewTicker(keepAlive / 2)
 	defer ticker.Stop()
 	for {
-		last := p.received.Load()
+		last := p.signsOfLife()
 		p.send(packets.PINGREQ<<4, 0)
 		select {
 		case <-p.down:
 			return
 		case <-ticker.C:
 		}
-		if p.received.Load() == last {
+		if p.signsOfLife() == last {
 			p.fail(ErrSilent, false)
 			return
 		}

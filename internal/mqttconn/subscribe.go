@@ -25,6 +25,9 @@ func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.S
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
+	if len(suback.Reasons) != len(subscriptions) {
+		return fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(suback.Reasons))
+	}
 	for i, granted := range suback.Reasons {
 		if qos := subscriptions[i].QoS; granted != qos {
 			return fmt.Errorf("subscribe to %s: the broker granted 0x%02X instead of QoS %d", subscriptions[i].Topic, granted, qos)

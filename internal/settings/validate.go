@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,6 +52,10 @@ func (s *Settings) validateNames() error {
 	const leastAudit = 64 << 10
 	if s.Audit.File != "" && s.Audit.MaxBytes < leastAudit {
 		return &Error{"audit.maxBytes", s.Audit.MaxBytes.String(), "must be at least 64KiB"}
+	}
+	const mostAudit = 10_000 // a rotation renames each
+	if s.Audit.File != "" && s.Audit.Files > mostAudit {
+		return &Error{"audit.files", strconv.FormatInt(s.Audit.Files, 10), "must be at most " + strconv.Itoa(mostAudit)}
 	}
 	if s.Node.DataDir == "" {
 		return &Error{"node.dataDir", "", "must not be empty"}
@@ -234,16 +239,32 @@ func (s *Settings) validateBroker() error {
 	}
 	for _, address := range s.Broker.Addresses {
 		if _, err := mqttconn.ParseAddress(address); err != nil {
-			if strings.Contains(address, "@") {
-				address = "…" + address[strings.LastIndexByte(address, '@'):] // what comes before is a login
-			}
-			return &Error{"broker.addresses", address, "want mqtt://host:port or mqtts://host:port"}
+			return &Error{"broker.addresses", withoutLogin(address), "want mqtt://host:port or mqtts://host:port"}
 		}
 	}
 	if err := s.validateAPI(); err != nil {
 		return err
 	}
-	return s.Broker.TLS.validate("broker.tls")
+	if err := s.Broker.TLS.validate("broker.tls"); err != nil {
+		return err
+	}
+	if tls := s.Broker.TLS; tls != (TLS{}) && !slices.ContainsFunc(s.Broker.Addresses, isTLS) {
+		return &Error{"broker.tls", cmp.Or(tls.CAFile, tls.CertFile, tls.KeyFile, tls.ServerName), "has no effect: no broker.addresses begins with mqtts://"}
+	}
+	return nil
+}
+
+// withoutLogin returns an address for a message: what comes before an @ is a login.
+func withoutLogin(address string) string {
+	if at := strings.LastIndexByte(address, '@'); at >= 0 {
+		return "…" + address[at:]
+	}
+	return address
+}
+
+func isTLS(address string) bool {
+	parsed, err := mqttconn.ParseAddress(address)
+	return err == nil && parsed.TLS
 }
 
 func (s *Settings) validateAPI() error {
@@ -252,11 +273,14 @@ func (s *Settings) validateAPI() error {
 	case api == API{}:
 		return nil
 	case s.Broker.Driver != "emqx":
-		return &Error{"broker.api.url", api.URL, "requires broker.driver emqx"}
+		return &Error{"broker.api.url", withoutLogin(api.URL), "requires broker.driver emqx"}
 	}
 	address, err := url.Parse(api.URL)
 	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" || address.User != nil {
-		return &Error{"broker.api.url", api.URL, "want http://host:port or https://host:port, without a login"}
+		return &Error{"broker.api.url", withoutLogin(api.URL), "want http://host:port or https://host:port, without a login"}
+	}
+	if api.CAFile != "" && address.Scheme != "https" {
+		return &Error{"broker.api.caFile", api.CAFile, "has no effect: broker.api.url is not https"}
 	}
 	if api.KeyFile == "" {
 		return &Error{"broker.api.keyFile", "", "is required with broker.api.url"}
@@ -272,6 +296,9 @@ func (s *Settings) validateEndpoints() error {
 		return &Error{"health.listen", s.Health.Listen, "is cluster.listen, too"}
 	}
 	if s.Admin.Listen == "" {
+		if s.Admin.TLS != (TLS{}) {
+			return &Error{"admin.tls", s.Admin.TLS.CertFile, "has no effect without admin.listen"}
+		}
 		return nil
 	}
 	if !validAddress(s.Admin.Listen) {

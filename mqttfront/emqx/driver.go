@@ -63,7 +63,7 @@ func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter st
 	}
 	topics := strings.TrimSuffix(filter, "+")
 	for _, s := range present { // one for a single key is not enough
-		if strings.HasPrefix(s.Topic, topics) && strings.HasSuffix(s.Topic, "#") || s.Topic == filter {
+		if s.Topic == topics+"#" || s.Topic == filter {
 			return false, nil
 		}
 	}

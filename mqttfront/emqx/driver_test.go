@@ -174,10 +174,14 @@ func TestSubscribesOnBehalfOfClients(t *testing.T) {
 	rust, _ := s.server.Clients.Get("rust")
 	own := packets.Subscription{Filter: prefix + "72757374/command/notify/#", Qos: 1}
 	rust.State.Subscriptions.Add(own.Filter, own)
+	defer s.connect(t, "one").Abort()
+	one, _ := s.server.Clients.Get("one")
+	ofOneKey := packets.Subscription{Filter: prefix + "6F6E65/command/notify/6B/#", Qos: 1}
+	one.State.Subscriptions.Add(ofOneKey.Filter, ofOneKey)
 	for _, test := range []struct {
 		client, hex string
 		made        bool
-	}{{"go", "676F", true}, {"go", "676F", false}, {"rust", "72757374", false}, {"gone", "676F6E65", false}} {
+	}{{"go", "676F", true}, {"go", "676F", false}, {"rust", "72757374", false}, {"one", "6F6E65", true}, {"gone", "676F6E65", false}} {
 		made, err := d.SubscribeNotifications(t.Context(), test.client, prefix+test.hex+"/command/notify/+")
 		if err != nil || made != test.made {
 			t.Errorf("%s: made %v, %v", test.client, made, err)

@@ -297,7 +297,7 @@ const (
 	// unansweredTime is how long the broker may answer none of the topics in flight.
 	unansweredTime = time.Minute
 	// minRate is the bandwidth that the broker's connection must have, in bytes a second: the time that a message takes at that rate is allowed in addition.
-	// A message that takes longer than half the keep-alive time ends the connection all the same, because a PINGREQ waits behind it.
+	// A message that waits in the network's buffers for longer than half the keep-alive time ends the connection all the same.
 	minRate = 128 << 10
 )
 

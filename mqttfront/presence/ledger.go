@@ -21,6 +21,8 @@ type ledger struct {
 	recheckAt      map[string]int64 // by client id: when to report its disconnect again
 	connections    map[string]int64 // by client id: Event.Connection of its current connection
 	started        int64            // estimated start of the broker; 0 is unknown
+	uptime         int64            // of the broker in its latest event, in milliseconds
+	seen           int64            // processedAfter at that event
 }
 
 func newLedger() *ledger {
@@ -69,18 +71,27 @@ func (l *ledger) event(e Event, now int64) {
 			l.recheckAt[e.ClientID] = now + confirmAfter
 		}
 	case Started:
-		l.brokerStarted(l.processedAfter - e.Ago.Milliseconds()) // published after processedAfter; now may be much later, because the event may have been queued
+		l.brokerRuns(e.Ago.Milliseconds())
 	}
 }
 
-// brokerStarted handles a start time of the broker, which publishes its uptime repeatedly. The first known start, and each later one, ends the connections of all
-// clients.
-func (l *ledger) brokerStarted(at int64) {
-	const tolerance = 5_000 // milliseconds
-	if l.started == 0 || at > l.started+tolerance {
-		l.report(broker.Disconnect{Everyone: true, Time: at - int64(Slack/1e6)})
+// brokerRuns handles the uptime of the broker, in milliseconds by its own clock, which it publishes repeatedly. The first known start of the broker, and each
+// later one, ends the connections of all clients.
+//
+// That clock may stand still or go slower than this node's. So an estimated start that moves is no restart, if the broker was seen running after it. And
+// what is reported is earlier by as much as the clocks may differ.
+func (l *ledger) brokerRuns(uptime int64) {
+	const (
+		tolerance = 5_000 // milliseconds
+		drift     = 1000  // the clocks differ by at most one part of this
+	)
+	at := l.processedAfter - uptime // the uptime was published after processedAfter; now may be much later, because the event may have been queued
+	restarted := uptime < l.uptime || at > l.started+tolerance && at > l.seen-tolerance
+	if l.started == 0 || restarted {
+		l.report(broker.Disconnect{Everyone: true, Time: at - int64(Slack/1e6) - uptime/drift})
 		l.started = at
 	}
+	l.uptime, l.seen = uptime, l.processedAfter
 }
 
 // marker handles a marker that returned. The events of one broker node keep their order: a client that disconnected, and whose reconnect has not arrived, was not

@@ -107,9 +107,48 @@ func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l.marker(110_400)
 	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_500)
 	l.marker(200_000)
-	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000) // it has waited for this node for a minute
-	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack}, {Everyone: true, Time: 195_000 - slack}}
+	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000)                                                          // it has waited for this node for a minute
+	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack - 10}, {Everyone: true, Time: 195_000 - slack - 5}} // a thousandth of the uptime earlier
 	if !slices.Equal(*disconnects, want) {
+		t.Errorf("%+v", *disconnects)
+	}
+}
+
+// A broker whose clock goes slower than the node's, or stood still for a while, has not started again: watches that clients made since it started stay.
+func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
+	const start, interval = int64(1_000_000), 10_000
+	for name, row := range map[string]struct {
+		first  int64 // age of the broker when the node hears of it first
+		uptime func(age int64) int64
+	}{
+		"slow by 50 ppm": {interval, func(age int64) int64 { return age - age/20_000 }},
+		"slow by 50 ppm, and the node starts late": {7 * 24 * 3_600_000, func(age int64) int64 { return age - age/20_000 }},
+		"suspended for half a minute": {interval, func(age int64) int64 {
+			return max(min(age, 3_600_000), age-30_000)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, disconnects := newTestLedger()
+			l.begin(start+row.first-500, false)
+			for age := row.first; age < row.first+7*24*3_600_000; age += interval {
+				l.marker(start + age - 50)
+				l.event(Event{Kind: Started, Ago: time.Duration(row.uptime(age)) * time.Millisecond}, start+age)
+			}
+			if len(*disconnects) != 1 || (*disconnects)[0].Time > start {
+				t.Errorf("%+v, and the broker started at %d", *disconnects, start)
+			}
+		})
+	}
+}
+
+// A start that the node did not see is noticed by the uptime, also if that is longer than the last one was.
+func TestBrokerStartThatNobodySawIsReported(t *testing.T) {
+	l, disconnects := newTestLedger()
+	l.marker(100_000)
+	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)
+	l.begin(500_000, false) // the node was away
+	l.event(Event{Kind: Started, Ago: 200 * time.Second}, 500_500)
+	if len(*disconnects) != 2 {
 		t.Errorf("%+v", *disconnects)
 	}
 }

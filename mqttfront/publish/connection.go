@@ -22,8 +22,9 @@ type connection struct {
 	clientID  string
 	queue     *queue
 
-	downSince atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
-	maxPacket atomic.Int64 // that the broker accepts on the latest network connection, in bytes; set by start
+	refusalLogged atomic.Bool  // that the broker refuses a reply
+	downSince     atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
+	maxPacket     atomic.Int64 // that the broker accepts on the latest network connection, in bytes; set by start
 
 	// notified are the clients with a notification in the current TLS record. Owned by the goroutine that publishes.
 	notified map[string]struct{}
@@ -195,6 +196,12 @@ func (c *connection) publishDone(o *Output, reason byte, err error) {
 	}
 	c.finish(o)
 	if o.Event == nil {
+		if reason >= 0x80 {
+			c.env.Metrics.repliesRefused.Inc()
+			if c.refusalLogged.CompareAndSwap(false, true) {
+				c.env.Log.Warn("the broker refuses a reply, and may refuse others: do its access rules let nodes publish there?", "topic", o.Request.ResponseTopic, "reason", reason)
+			}
+		}
 		return
 	}
 	switch {

@@ -23,7 +23,8 @@ import (
 
 // fakeBroker accepts connections and acknowledges what is published, except on a response topic on which it ends the connection.
 type fakeBroker struct {
-	poison string
+	poison  string
+	refused string // topic of which the PUBACK has reason code 0x87
 
 	mu        sync.Mutex
 	clients   []string
@@ -47,6 +48,9 @@ func (b *fakeBroker) serve(conn net.Conn) {
 			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
+			if publish.Topic == b.refused {
+				return &packets.Puback{PacketID: publish.PacketID, ReasonCode: 0x87, Properties: &packets.Properties{}}, true
+			}
 			b.published = append(b.published, publish.Topic)
 		}
 		return nil, true
@@ -122,6 +126,32 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 		time.Sleep(penaltyTime)
 		if givenUp := c.Send("any", reply("", "poison")); givenUp != nil {
 			t.Error("the penalty does not end")
+		}
+	})
+}
+
+// A reply that the broker refuses is counted: its client gets no answer, and an operator has to see why.
+func TestRefusedRepliesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, registry := newTestOutbox(&fakeBroker{refused: "denied"}, confirmed), prometheus.NewRegistry()
+		o.env.Metrics = NewMetrics(registry)
+		c, err := o.Connect(t.Context(), &recorder{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, topic := range []string{"denied", "allowed", "denied"} {
+			c.Send("one connection", reply("", topic))
+		}
+		time.Sleep(time.Minute)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if family.GetName() == "holdfast_replies_refused_total" && family.GetMetric()[0].GetCounter().GetValue() != 2 {
+				t.Errorf("counted %v", family.GetMetric())
+			}
 		}
 	})
 }

@@ -130,6 +130,12 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "inspect", filepath.Join(folder, names[1])); code != 0 || !strings.Contains(out, "1 keys") {
 		t.Errorf("code %d: %s", code, out)
 	}
+	if out, code := holdfast(t, "127.0.0.1:1", "", "raft", "snapshot", "save", folder, "--keep", "3", "--admin", "http://127.0.0.1:1"); code == 0 {
+		t.Errorf("saved without a cluster: %s", out)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != len(names) {
+		t.Errorf("a command that failed left %d files of %d, %v", len(left), len(names), err)
+	}
 	if _, code := s.operate(t, "raft", "snapshot", "save", filepath.Join(folder, "one.snap"), "--keep", "2"); code != 2 {
 		t.Errorf("--keep with a file: code %d", code)
 	}
