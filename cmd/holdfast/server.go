@@ -214,6 +214,19 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if _, err := files.Client(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("broker.tls: %w", err)}
 	}
+	// These are read again where they are used: here so that a check finds what is wrong, and a node does not start in part.
+	for _, one := range []struct {
+		path string
+		tls  *settings.TLS
+	}{{"cluster.tls", &s.Cluster.TLS}, {"admin.tls", &s.Admin.TLS}} {
+		if one.tls.CertFile == "" {
+			continue
+		}
+		files := tlsconfig.Files{CA: one.tls.CAFile, Certificate: one.tls.CertFile, Key: one.tls.KeyFile}
+		if _, err := tlsconfig.NewMutual(files, slog.New(slog.DiscardHandler)); err != nil {
+			return node.Config{}, &usageError{fmt.Errorf("%s: %w", one.path, err)}
+		}
+	}
 	front.Username = s.Broker.Username
 	if s.Broker.PasswordFile != "" {
 		password, err := followSecret(s.Broker.PasswordFile, log)

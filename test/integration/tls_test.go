@@ -50,6 +50,14 @@ func TestTLSAndLogin(t *testing.T) {
 	if out, code := holdfast(t, broker.address, "", "config", "check", config); code != 0 {
 		t.Fatalf("config check: code %d: %s", code, out)
 	}
+	missing := filepath.Join(t.TempDir(), "missing.yaml") // no such certificates
+	faulty := "node: {id: n1}\nbroker: {addresses: ['mqtt://b:1883']}\nadmin: {listen: '127.0.0.1:0', tls: {caFile: /no/ca, certFile: /no/cert, keyFile: /no/key}}\n"
+	if err := os.WriteFile(missing, []byte(faulty), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := holdfast(t, broker.address, "", "config", "check", missing); code != 2 {
+		t.Errorf("config check without the certificates: code %d: %s", code, out)
+	}
 	s := newServer(t, dead+",mqtts://"+broker.address, t.TempDir(), "--config", config)
 	s.waitReady(t)
 	login := []string{
