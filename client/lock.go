@@ -187,6 +187,7 @@ func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl ti
 	running, stop := context.WithCancel(c.running)
 	l.stop = stop
 	if time.Since(asked) >= ttl { // known before the caller begins its work
+		stop()
 		close(l.lost)
 		close(l.stopped)
 		return l, nil

@@ -30,7 +30,7 @@ type coalescer struct {
 	setMark func(fd uintptr)
 	more    bool // the last read filled its buffer, so the socket probably holds more
 
-	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and writes that waited until it had taken some
+	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and what writePieces counts
 }
 
 const (
@@ -98,23 +98,27 @@ func (r coalescedReads) Read(p []byte) (int, error) {
 const (
 	// writePiece is how many bytes one call writes to the network at most.
 	writePiece = 64 << 10
-	// writeWaited is how long a write takes at least that waited for room in the socket's buffer: the peer has taken bytes meanwhile.
+	// writeWaited is how long it takes at least to write a piece that waits for room in the socket's buffer.
 	writeWaited = time.Millisecond
 )
 
-// Write implements net.Conn. It writes long data in pieces: each that goes on after a wait is a sign of life, however long a packet takes.
-func (c *coalescer) Write(p []byte) (written int, err error) {
-	for {
-		piece := p[written:min(written+writePiece, len(p))]
+// writePieces writes data, long data in pieces, and calls before for each. A piece of long data that waits shows that the peer takes bytes: that is a sign
+// of life, however long a packet takes. Short data shows nothing: the socket's buffer takes it, also when the peer is gone.
+func (c *coalescer) writePieces(conn net.Conn, data []byte, before func()) error {
+	long := len(data) > writePiece
+	for len(data) > 0 {
+		piece := data[:min(writePiece, len(data))]
+		data = data[len(piece):]
+		before()
 		began := time.Now()
-		n, err := c.Conn.Write(piece)
-		if written += n; n > 0 && time.Since(began) >= writeWaited {
+		if _, err := conn.Write(piece); err != nil {
+			return err
+		}
+		if long && time.Since(began) >= writeWaited {
 			c.alive.Add(1)
 		}
-		if err != nil || written == len(p) {
-			return written, err
-		}
 	}
+	return nil
 }
 
 // wait waits for bytes to gather, at most for as long as given, and not longer than until wake has a value. It returns at once when there

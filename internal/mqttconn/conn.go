@@ -68,6 +68,7 @@ type Conn struct {
 	delaying bool // the reader waits for the coalescing delay; the flusher is woken when that ends
 	err      error
 	closed   bool
+	hurried  bool // Hurry was called during the write in progress
 
 	flushed   chan struct{}
 	closeOnce sync.Once
@@ -139,11 +140,9 @@ func (c *Conn) flush() {
 		sending := c.out
 		c.out, c.spare = c.spare[:0], nil
 		c.room.Broadcast()
-		if !c.closed {
-			_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-		}
+		c.hurried = false
 		c.mu.Unlock()
-		_, err := c.Conn.Write(sending)
+		err := c.coalesce.writePieces(c.Conn, sending, c.extendDeadline)
 		c.mu.Lock()
 		if cap(sending) <= 2*maxBuffered {
 			c.spare = sending
@@ -154,6 +153,15 @@ func (c *Conn) flush() {
 			_ = c.Conn.Close() // wakes the reader, which reports it
 			return
 		}
+	}
+}
+
+// extendDeadline lets the next piece of a write take writeTimeout, unless Hurry was called for that write or the connection is being closed.
+func (c *Conn) extendDeadline() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed && !c.hurried {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	}
 }
 
@@ -248,7 +256,12 @@ func (c *Conn) SignsOfLife() uint64 { return c.received.Load() + c.coalesce.aliv
 func (c *Conn) Blocked() bool { return c.handling.Load() }
 
 // Hurry bounds the network write in progress to closeGrace. A caller that is blocked in Write then continues, or gets an error.
-func (c *Conn) Hurry() { _ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) }
+func (c *Conn) Hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hurried = true
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
+}
 
 // Close sends what is buffered, for at most closeGrace, and closes the connection. It may be called several times.
 func (c *Conn) Close() error {

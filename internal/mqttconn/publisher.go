@@ -316,14 +316,14 @@ func (p *Publisher) sendLocked() bool {
 	return err == nil
 }
 
-// writeRecords writes bytes in one call for each part between bounds.
+// writeRecords writes bytes in one call for each part between bounds, or more for a long one.
 func (p *Publisher) writeRecords(sending []byte, bounds []int) error {
 	from := 0
 	for _, to := range append(bounds, len(sending)) {
 		if to == from {
 			continue
 		}
-		if _, err := p.conn.Write(sending[from:to]); err != nil {
+		if err := p.coalesce.writePieces(p.conn, sending[from:to], func() {}); err != nil {
 			return err
 		}
 		from = to
