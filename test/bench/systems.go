@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -152,7 +153,11 @@ func linkedSystem(name string, nodes int, lines []line, links links, settings ..
 		if err := r.mosquitto(ctx, w, links); err != nil {
 			return r, err
 		}
-		return r, r.holdfast(ctx, w, nodes, append(settings, "--broker.tls.caFile", r.authority))
+		settings := slices.Clone(settings)
+		if links.nodesTLS {
+			settings = append(settings, "--broker.tls.caFile", r.authority)
+		}
+		return r, r.holdfast(ctx, w, nodes, settings)
 	}}
 }
 
