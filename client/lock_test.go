@@ -87,7 +87,7 @@ func TestLockIsTriedAgainSoonAfterAnOverload(t *testing.T) {
 
 // An attempt without an answer may have acquired the lock, whatever became of the attempts after it. Only a refusal by another client's lock settles it.
 func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
-	const silence, held, overloaded, ok = "", ":-1\r\n", "-ERR the service is overloaded; try again\r\n", "+OK\r\n"
+	const silence, held, overloaded, ok = "", answerHeld, "-ERR the service is overloaded; try again\r\n", answerOK
 	for name, row := range map[string]struct {
 		sets, watches []string // the answers, in order; the last one again and again
 		want          error
@@ -101,33 +101,13 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			next := func(answers *[]string) string {
-				answer := (*answers)[0]
-				if len(*answers) > 1 {
-					*answers = (*answers)[1:]
-				}
-				return answer
+			inTurn := func(answers []string) func(int) string {
+				return func(earlier int) string { return answers[min(earlier, len(answers)-1)] }
 			}
-			id := strings.ReplaceAll(name, " ", "-")
-			topic := "stand-in/" + id
-			standIn(t, topic, func(request []byte) string {
-				switch {
-				case bytes.Contains(request, []byte("STOP")):
-					return ok
-				case bytes.Contains(request, []byte("KEYNOTIFY")):
-					return next(&row.watches)
-				default:
-					return next(&row.sets)
-				}
-			})
-			c, err := client.Connect(t.Context(), client.Config{Addresses: []string{broker}, ClientID: id, InvokeTopic: topic, Timeout: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := lockStandIn(t, time.Second, inTurn(row.sets), inTurn(row.watches), answerOK)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
-			_, err = c.Lock(ctx, "l", time.Minute)
+			_, err := c.Lock(ctx, "l", time.Minute)
 			if !errors.Is(err, row.want) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v, want %v, and the end of the context", err, row.want)
 			}
@@ -238,16 +218,28 @@ func TestLateAnswerIsNoLock(t *testing.T) {
 		}
 		return answerOK
 	}
-	c := lockStandIn(t, time.Minute, late, always(answerOK), answerOK)
-	lock, err := c.TryLock(t.Context(), "l", []byte("h"), ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-lock.Lost():
-	default:
-		t.Error("a lock that has expired is returned as held")
-	}
+	t.Run("TryLock", func(t *testing.T) {
+		c := lockStandIn(t, time.Minute, late, always(answerOK), answerOK)
+		lock, err := c.TryLock(t.Context(), "l", []byte("h"), ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-lock.Lost():
+		default:
+			t.Error("a lock that has expired is returned as held")
+		}
+	})
+	t.Run("Lock", func(t *testing.T) {
+		var sets atomic.Int32
+		c := lockStandIn(t, time.Minute, func(earlier int) string {
+			sets.Add(1)
+			return late(earlier)
+		}, always(answerOK), answerOK)
+		if _, err := c.Lock(t.Context(), "l", ttl); err != nil || sets.Load() < 2 {
+			t.Errorf("%v after %d SETs", err, sets.Load())
+		}
+	})
 }
 
 // A lock ends with its client.

@@ -7,6 +7,14 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
+// CheckReasons returns an error if a SUBACK has not one reason code for each subscription, in their order. paho does not compare the numbers.
+func CheckReasons(suback *paho.Suback, subscriptions []paho.SubscribeOptions) error {
+	if len(suback.Reasons) != len(subscriptions) {
+		return fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(suback.Reasons))
+	}
+	return nil
+}
+
 // Subscribe subscribes, and checks that each subscription was granted with the QoS that it asks for. It ends with the connection: paho's own would
 // wait for its timeout.
 func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.SubscribeOptions) error {
@@ -25,8 +33,8 @@ func Subscribe(ctx context.Context, client *paho.Client, subscriptions ...paho.S
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	if len(suback.Reasons) != len(subscriptions) {
-		return fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(suback.Reasons))
+	if err := CheckReasons(suback, subscriptions); err != nil {
+		return err
 	}
 	for i, granted := range suback.Reasons {
 		if qos := subscriptions[i].QoS; granted != qos {

@@ -240,7 +240,8 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	signal(b.wake)
 }
 
-// skip ends a topic of which nothing was sent: its mirror is gone, or no packet can have it. Whether the broker refuses it is not known any more.
+// skip ends the attempt to publish a topic for which nothing was sent: no mirror in force has the topic any more, or no packet can hold it. The backlog
+// forgets that the broker has refused the topic.
 func (b *backlog) skip(taken *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

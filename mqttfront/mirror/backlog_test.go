@@ -296,7 +296,7 @@ func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
 	})
 }
 
-// A topic of which nothing was sent is no answer of the broker: it neither ends a quarantine, nor shows that the connection lives.
+// A topic for which nothing was sent counts as no answer: it does not end a quarantine, and does not show that the connection works.
 func TestSkippedTopicIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()

@@ -294,8 +294,8 @@ func (p *pass) subscribe(ctx context.Context) (blind bool, err error) {
 	if suback == nil {
 		return false, fmt.Errorf("subscribe: %w", err)
 	}
-	if len(suback.Reasons) != len(subscriptions) {
-		return false, fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(suback.Reasons))
+	if err := mqttconn.CheckReasons(suback, subscriptions); err != nil {
+		return false, err
 	}
 	for i, granted := range suback.Reasons {
 		if granted >= 0x80 {

@@ -32,7 +32,7 @@ type quarantine struct {
 	queue        []*entry
 	lastServed   time.Time // when a topic of this mirror was sent last, or was looked for
 	suspects     []topic   // that were in flight when a connection ended
-	accepted     int       // in a row
+	accepted     int       // topics since the quarantine began or was renewed; the repeated refusal of a refused topic does not reset it
 	needed       int       // accepted topics that end the quarantine
 	backoff      time.Duration
 	backoffUntil time.Time

@@ -146,7 +146,7 @@ func (s *session) answered(sent *entry, result string) {
 	s.backlog.done(sent, result != resultRefused)
 }
 
-// skipped ends a topic of which nothing was sent.
+// skipped counts a topic for which nothing was sent, and ends the attempt to publish it.
 func (s *session) skipped(taken *entry, result string) {
 	s.env.Metrics.published.WithLabelValues(result).Inc()
 	s.backlog.skip(taken)

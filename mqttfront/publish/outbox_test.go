@@ -24,7 +24,7 @@ import (
 // fakeBroker accepts connections and acknowledges what is published, except on a response topic on which it ends the connection.
 type fakeBroker struct {
 	poison  string
-	refused string // topic of which the PUBACK has reason code 0x87
+	refused string // the broker refuses messages on this topic: its PUBACK has reason code 0x87
 
 	mu        sync.Mutex
 	clients   []string

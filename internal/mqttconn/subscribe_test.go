@@ -1,0 +1,19 @@
+package mqttconn
+
+import (
+	"testing"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// A SUBACK has a reason code for each filter, or it is an error: neither a missing code nor one too many counts as granted.
+func TestSubackHasOneReasonForEachFilter(t *testing.T) {
+	subscriptions := []paho.SubscribeOptions{{Topic: "a", QoS: 1}, {Topic: "b", QoS: 1}}
+	for name, reasons := range map[string][]byte{"none": nil, "too few": {1}, "as many": {1, 1}, "too many": {1, 1, 1}} {
+		t.Run(name, func(t *testing.T) {
+			if err := CheckReasons(&paho.Suback{Reasons: reasons}, subscriptions); (err == nil) != (len(reasons) == 2) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
