@@ -196,6 +196,15 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
+// afterWatches returns the error of a request that has ended some watches before: its outcome is unknown, whatever became of the last command. It does not
+// wrap that command's error, by which the request would count as not done, or be tried again from the beginning.
+func afterWatches(ended int, err error) error {
+	if ended == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %d watches were ended before: %v", peer.ErrOutcomeUnknown, ended, err)
+}
+
 // dropWatches ends the watches of a client, or of a key or a pattern, or of a client and one of these. One of client, key and pattern is required, and not
 // both key and pattern.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
@@ -213,10 +222,8 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 			if text != "" && (found[i].Key != text || found[i].Pattern != (pattern != "")) {
 				continue
 			}
-			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil && dropped.Dropped > 0 {
-				return fmt.Errorf("%w: %d watches were ended before: %v", peer.ErrOutcomeUnknown, dropped.Dropped, err)
-			} else if err != nil {
-				return err
+			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
+				return afterWatches(dropped.Dropped, err)
 			}
 			dropped.Dropped++
 		}
