@@ -14,12 +14,13 @@ import (
 	"holdfast/internal/glob"
 )
 
-// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too: fields are added with omitempty only.
+// ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too: fields are added
+// with omitempty only. ValueBase64 is written whenever it was given, also if it has no bytes: a line needs one of the two values.
 type ExportedKey struct {
 	Key         string  `json:"key,omitempty"` // if it is valid UTF-8
 	KeyBase64   []byte  `json:"keyBase64,omitempty"`
 	Value       *string `json:"value,omitempty"` // if it is valid UTF-8
-	ValueBase64 []byte  `json:"valueBase64,omitempty"`
+	ValueBase64 []byte  `json:"valueBase64,omitzero"`
 	Version     string  `json:"version,omitempty"`
 	TTL         *int64  `json:"ttl,omitempty"`   // milliseconds that were left; nil for a key that does not expire
 	Token       string  `json:"token,omitempty"` // the fencing token

@@ -103,7 +103,7 @@ func TestExportLinesAreParsedStrictly(t *testing.T) {
 func FuzzParseExportedKey(f *testing.F) {
 	for _, line := range []string{
 		`{"key":"k","value":"v","version":"1696374425000:1:StateStore","ttl":5,"token":"1696374425000:1:StateStore"}`,
-		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`, `{"key":"<\u2028\ud83d\ude00>","value":"\u0000"}`,
+		`{"keyBase64":"/wA=","valueBase64":"AP4="}`, `{"keyBase64":"0000","valueBase64":""}`, `{"key":"k","value":""}`, `{"key":"k"}`, `{}`, `null`, `{"key":"<\u2028\ud83d\ude00>","value":"\u0000"}`,
 	} {
 		f.Add([]byte(line))
 	}
