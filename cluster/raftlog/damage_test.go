@@ -113,8 +113,8 @@ func places(t *testing.T) int {
 	return count
 }
 
-// A node notices a flipped bit in its log before it serves what it read, wherever the bit is. WAL is not the default because it does not: a flipped
-// bit in the header of a frame ends its newest file there, and acknowledged entries behind it are gone.
+// A node notices a flipped bit in its log before it serves what it read, wherever the bit is. raft-wal by itself takes one in the header of a frame of its
+// newest file for the end of the log, and boltdb one in its newest meta page for a transaction that was not finished: the end mark notices both.
 func TestFlippedBitInALog(t *testing.T) {
 	for _, kind := range []Kind{BoltDB, WAL} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestFlippedBitInALog(t *testing.T) {
 					_ = os.RemoveAll(fresh) // t.TempDir does it again at the end
 				}
 				t.Logf("%s, %d bytes, %v", name, len(used), found)
-				const rare = 1000 // in boltdb, the number of entries in the newest page
-				if found[noticed] == 0 || found[changed] > 0 || kind == BoltDB && found[cut]*rare > places(t) {
+				// A mark that is damaged is written anew. Of the log itself some part is always in use.
+				if found[noticed] == 0 && name != markFile || found[changed]+found[cut] > 0 {
 					t.Error("a flipped bit was not noticed")
 				}
 			}

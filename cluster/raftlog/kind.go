@@ -23,9 +23,22 @@ type Kind string
 // The log stores. BoltDB syncs twice for each write of entries, WAL, which only appends, once. Both keep the term and the vote in BoltDB. WAL takes its
 // disk space in parts of 64 MiB.
 const (
+	// Auto is the store of the log that a data folder has, and WAL in a folder without one.
+	Auto   Kind = "auto"
 	BoltDB Kind = "boltdb"
 	WAL    Kind = "wal"
 )
+
+// in returns the store that k means in a data folder.
+func (k Kind) in(dataDir string) Kind {
+	switch {
+	case k != Auto:
+		return k
+	case BoltDB.exists(dataDir):
+		return BoltDB
+	}
+	return WAL
+}
 
 // What a log store is called in the data folder.
 const (

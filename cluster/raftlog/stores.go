@@ -70,15 +70,25 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
+	kind = kind.in(dataDir)
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	store, err := kind.open(kind.path(dataDir), log)
+	if !kind.exists(dataDir) {
+		if err := removeMark(dataDir); err != nil {
+			return Stores{}, fmt.Errorf("open stores: %w", err)
+		}
+	}
+	opened, err := kind.open(kind.path(dataDir), log)
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
 	if kind.other().exists(dataDir) { // it was just converted
-		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, store.Close()))
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
+	}
+	store, err := openMarked(opened, dataDir, log)
+	if err != nil {
+		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
 	if err != nil {

@@ -14,7 +14,7 @@ func newConvertLog() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "convert-log",
 		Short: "Make a stopped node's log one of its cluster.logStore",
-		Long: `Copies the log and the votes in the data folder of a stopped node to the store that cluster.logStore names, then removes the old ones.
+		Long: `Copies the log and the votes in the data folder of a stopped node to the store that cluster.logStore names, wal or boltdb, then removes the old ones.
 It may be called again when it was interrupted. Convert one node after the other; nothing is lost meanwhile.
 
 It takes the settings of the server: its file, environment and flags.`,
@@ -28,14 +28,18 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, raftlog.Kind(s.Cluster.LogStore), slog.New(slog.DiscardHandler))
+		to := raftlog.Kind(s.Cluster.LogStore)
+		if to == raftlog.Auto {
+			return usagef("cluster.logStore is %q: name the store to convert to, %s or %s", to, raftlog.WAL, raftlog.BoltDB)
+		}
+		converted, err := raftlog.ConvertLog(command.Context(), s.Node.DataDir, to, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
 		if !converted {
-			return a.done(command.OutOrStdout(), "the log of %s is one of %s already", s.Node.ID, s.Cluster.LogStore)
+			return a.done(command.OutOrStdout(), "the log of %s is one of %s already", s.Node.ID, to)
 		}
-		return a.done(command.OutOrStdout(), "the log of %s is now one of %s", s.Node.ID, s.Cluster.LogStore)
+		return a.done(command.OutOrStdout(), "the log of %s is now one of %s", s.Node.ID, to)
 	}
 	return command
 }

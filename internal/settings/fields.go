@@ -46,7 +46,7 @@ func (s *Settings) Fields() []Field {
 		{Path: "cluster.leaderLease", Value: (*duration)(&s.Cluster.LeaderLease), Help: "a leader that reaches no majority for as long steps down; 0 is the profile's"},
 		{Path: "cluster.diskDeadline", Value: (*duration)(&s.Cluster.DiskDeadline), Help: "a write to the disk that takes longer ends the process; 0 is the profile's"},
 		{Path: "cluster.maxClockOffset", Value: (*duration)(&s.Cluster.MaxClockOffset), Help: "difference to the other members' clocks that is reported"},
-		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: boltdb, or wal (one sync for a write instead of two)"},
+		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: wal, boltdb (two syncs for a write instead of one), or auto (as the log that is there, wal without one)"},
 		{Path: "cluster.ingest", Value: (*text)(&s.Cluster.Ingest), Help: "who receives requests: everywhere (every node) or leader (cheaper; rests on the broker's queue)"},
 	}
 	fields = append(fields, tlsFields("cluster.tls", "members", &s.Cluster.TLS, false)...)

@@ -76,7 +76,7 @@ func (s *Settings) validateChoices() error {
 		elsewhere   []string // known, but not for a server
 	}{
 		{"cluster.profile", s.Cluster.Profile, []string{"lan", "edge"}, nil},
-		{"cluster.logStore", s.Cluster.LogStore, []string{"boltdb", "wal"}, nil},
+		{"cluster.logStore", s.Cluster.LogStore, []string{"auto", "boltdb", "wal"}, nil},
 		{"cluster.ingest", s.Cluster.Ingest, []string{"everywhere", "leader"}, nil},
 		{"broker.driver", s.Broker.Driver, []string{"none", "mosquitto", "emqx"}, []string{"embedded"}},
 		{"protocol.dialect", s.Protocol.Dialect, []string{"auto", "documented", "sdk"}, nil},

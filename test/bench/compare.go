@@ -68,8 +68,7 @@ func compared(nodes int) []system {
 		holdfastSystem("Holdfast, ingest: leader", nodes, all, "--cluster.ingest", "leader"),
 		natsSystem(),
 		echoSystem("echo, 1 subscriber", 1, []line{sets(), reads()}),
-		holdfastSystem("Holdfast, logStore: wal", nodes, []line{sets()}, "--cluster.logStore", "wal"),
-		holdfastSystem("Holdfast, ingest: leader, logStore: wal", nodes, []line{sets()}, "--cluster.ingest", "leader", "--cluster.logStore", "wal"),
+		holdfastSystem("Holdfast, logStore: boltdb", nodes, []line{sets()}, "--cluster.logStore", "boltdb"),
 		raftSystem(),
 	}, secureSystems(nodes, []line{sets()})...)
 }

@@ -131,7 +131,7 @@ func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 		"fsync fails":               in.troubled(func(t *record.Trouble, on bool) { t.FailSync = on }),
 		"disk hangs":                in.troubled(func(t *record.Trouble, on bool) { t.DiskHangs = on }),
 		"slow disk":                 in.slowDisk,
-		"flipped bit in the log":    func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "raft.db") },
+		"flipped bit in the log":    func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "*.wal") },
 		"flipped bit in a snapshot": func(ctx, _ context.Context) (bool, error) { return in.flip(ctx, "state.bin") },
 		"member removed and added":  in.removeMember, "member replaced": in.replaceMember, "rolling restart": in.rollingRestart,
 		"snapshot storm": in.storm, "leadership transfer": in.transfer, "leader deposed unawares": in.depose, "clients paused": in.pauseClients,

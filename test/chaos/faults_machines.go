@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -154,9 +155,9 @@ func (in *injection) stop(ctx context.Context, m *machine, do func() error) (boo
 	return err == nil, err
 }
 
-// flip flips a bit in the newest file of a name. A node that does not notice, because nobody has read there, is replaced afterwards: the
+// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. A node that does not notice, because nobody has read there, is replaced afterwards: the
 // damage must not come to light when another disk is lost.
-func (in *injection) flip(ctx context.Context, name string) (bool, error) {
+func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	m := in.choose("a node")[0]
 	free, ok := in.takeDisk(ctx, m)
 	if !ok {
@@ -165,26 +166,22 @@ func (in *injection) flip(ctx context.Context, name string) (bool, error) {
 	defer free()
 	flipped := false
 	_, err := in.stop(ctx, m, func() error {
-		path, size, err := newest(filepath.Join(m.folder, "data"), name)
-		if err != nil || size == 0 {
-			in.note = "there is no " + name
+		path, err := newest(filepath.Join(m.folder, "data"), pattern)
+		if err != nil || path == "" {
+			in.note = "there is no " + pattern
 			return err
 		}
-		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
+		data, err := os.ReadFile(path)
+		used := bytes.TrimRight(data, "\x00")
+		if err != nil || len(used) == 0 {
+			in.note = filepath.Base(path) + " is empty"
 			return err
 		}
-		defer func() { _ = file.Close() }() // what was written is what counts
-		at, b := in.random.Int64N(size), make([]byte, 1)
-		if _, err := file.ReadAt(b, at); err != nil {
-			return err
-		}
-		b[0] ^= 1 << in.random.IntN(8)
-		in.note = fmt.Sprintf("%s: byte %d of %d", filepath.Base(path), at, size)
+		at := in.random.IntN(len(used))
+		in.note = fmt.Sprintf("%s: byte %d of %d", filepath.Base(path), at, len(used))
 		flipped = true
 		m.mark(true, false)
-		_, err = file.WriteAt(b, at)
-		return err
+		return overwrite(path, int64(at), used[at]^1<<in.random.IntN(8))
 	})
 	if _, useless := m.reasons(); err == nil && useless {
 		in.note += ", not noticed"
@@ -193,20 +190,33 @@ func (in *injection) flip(ctx context.Context, name string) (bool, error) {
 	return flipped, err
 }
 
-// newest returns the file of a name, in a folder or those in it, that was changed last.
-func newest(folder, name string) (path string, size int64, err error) {
+// overwrite changes a byte of a file.
+func overwrite(path string, at int64, b byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteAt([]byte{b}, at)
+	return errors.Join(err, file.Close())
+}
+
+// newest returns the file that was changed last among those whose names match a pattern, in a folder or those in it; "" if there is none.
+func newest(folder, pattern string) (path string, err error) {
 	var latest time.Time
 	err = filepath.WalkDir(folder, func(at string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || entry.Name() != name {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if matches, err := filepath.Match(pattern, entry.Name()); err != nil || !matches {
 			return err
 		}
 		info, err := entry.Info()
 		if err == nil && info.ModTime().After(latest) {
-			path, size, latest = at, info.Size(), info.ModTime()
+			path, latest = at, info.ModTime()
 		}
 		return err
 	})
-	return path, size, err
+	return path, err
 }
 
 // replaceMember empties a machine's disk: its node joins anew, as another member.

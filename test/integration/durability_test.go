@@ -41,8 +41,8 @@ const kills = 100
 // version, no token, no time to live; its clock never repeats; and no request fails, because the broker keeps what was not
 // answered.
 func TestKilledNodesLoseNothingAnswered(t *testing.T) {
-	t.Run("boltdb", func(t *testing.T) { testKill(t, "boltdb", kills) })
-	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills/2) })
+	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills) })
+	t.Run("boltdb", func(t *testing.T) { testKill(t, "boltdb", kills/2) })
 }
 
 func testKill(t *testing.T, logStore string, count int) {

@@ -37,8 +37,8 @@ type failure struct {
 	settings []string
 }
 
-// lean are the settings with which members use the least of processor and disk.
-func lean() []string { return []string{"--cluster.ingest", "leader", "--cluster.logStore", "wal"} }
+// lean are the settings with which members use the least of the processor.
+func lean() []string { return []string{"--cluster.ingest", "leader"} }
 
 func killLeader(t *testing.T, m members) {
 	leader := m.leader(t)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -163,11 +164,12 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	return len(to), nil
 }
 
-// write keeps data in memory, or with through, if no unsynced write overlaps it, puts it into the file at once.
+// write keeps data in memory in the place of unsynced writes that it covers, or with through, if it overlaps no other, puts it into the file at once.
 func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	added := extent{offset, append([]byte(nil), data...)}
+	u.extents = slices.DeleteFunc(u.extents, func(e extent) bool { return added.offset <= e.offset && e.end() <= added.end() })
 	for _, e := range u.extents {
 		through = through && (e.end() <= added.offset || added.end() <= e.offset)
 	}

@@ -105,6 +105,37 @@ func TestUnsyncedIsLost(t *testing.T) {
 	}
 }
 
+// A place that is written again and again without a sync takes memory once, and what reaches the folder is one of the last writes.
+func TestRewrittenPlaceIsKeptOnce(t *testing.T) {
+	d, folder, path := mount(t)
+	f, err := os.Create(filepath.Join(path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	const last = 200
+	for n := range last + 1 {
+		if _, err := f.WriteAt([]byte{byte(n), byte(n)}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, 2)
+	if _, err := f.ReadAt(got, 0); err != nil || got[0] != last || got[1] != last {
+		t.Errorf("read %v, %v", got, err)
+	}
+	behind, err := os.ReadFile(filepath.Join(folder, "a"))
+	if err != nil || len(behind) != 2 || behind[0] != behind[1] || behind[0] < last-100 {
+		t.Errorf("in the folder: %v, %v", behind, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, u := range d.files {
+		if len(u.extents) > 1 {
+			t.Errorf("%d unsynced writes of one place", len(u.extents))
+		}
+	}
+}
+
 // A file that gets the inode of one that was removed has nothing of it.
 func TestRemovedIsForgotten(t *testing.T) {
 	d, folder, path := mount(t)
