@@ -77,8 +77,9 @@ packages: ## install the Debian packages that the tests need, or name them
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends --no-remove $$missing >/dev/null; \
 	else echo "please install these Debian packages:$$missing"; exit 1; fi
 
+# The integration tests take the longest, and mostly wait: go test begins with the packages that are named first.
 test-go: ## unit, property and integration tests
-	go test -race -count=1 -timeout 12m ./...
+	go test -race -count=1 -timeout 12m ./test/integration ./...
 
 test-sdk: packages ## the protocol's Go client library, unmodified, with holdfast dev and with Mosquitto: open, in production, and with leaders killed
 	cd test/sdk && go test -count=1 -timeout 5m ./...

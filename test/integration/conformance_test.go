@@ -400,6 +400,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 
 // §1: an invalid response topic is never answered, and the embedded broker sends its publisher away.
 func TestInvalidResponseTopics(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		watcher := connect(t, target, "watcher", false)
 		watcher.subscribe("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/#")

@@ -41,11 +41,13 @@ const kills = 100
 // version, no token, no time to live; its clock never repeats; and no request fails, because the broker keeps what was not
 // answered.
 func TestKilledNodesLoseNothingAnswered(t *testing.T) {
+	t.Parallel() // it mostly waits
 	t.Run("wal", func(t *testing.T) { testKill(t, "wal", kills) })
 	t.Run("boltdb", func(t *testing.T) { testKill(t, "boltdb", kills/2) })
 }
 
 func testKill(t *testing.T, logStore string, count int) {
+	t.Parallel()
 	broker := startMosquitto(t)
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--log.level", "warn", "--cluster.logStore", logStore)
 	s.waitReady(t)
@@ -84,7 +86,7 @@ func testKill(t *testing.T, logStore string, count int) {
 	s.waitReady(t)
 	cancel()
 	writers.Wait()
-	t.Logf("%d SETs were acknowledged over %d kills", acks.sets, kills)
+	t.Logf("%d SETs were acknowledged over %d kills", acks.sets, count)
 	s.kill()
 	s.start(t)
 	s.waitReady(t)

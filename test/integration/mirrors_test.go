@@ -192,6 +192,7 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 
 // Whatever ends, with whatever the broker has lost: a late subscriber is sent exactly the state again, and a client that follows the keys has it.
 func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--mirrors", "load/*=mirror/")
 	store := storeOf(t, broker.address)
@@ -396,6 +397,7 @@ func TestMirrorsWithABrokerThatDropsRetainedMessages(t *testing.T) {
 
 // What the broker refuses keeps nothing else from being shown, also where the broker ends the connection with each refusal.
 func TestMirrorsThatTheBrokerRefuses(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "user root", "acl_file "+rulesOf(t, "topic readwrite mirror/z/#", "topic read mirror/#"))
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir(), "--mirrors", "load/*=private/,*=mirror/")
 	s.waitReady(t)

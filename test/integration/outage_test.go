@@ -233,6 +233,7 @@ func (p *process) rss(t testing.TB) int {
 // A node that was away beyond the log is brought back by a snapshot while serving goes on, and memory stays bounded by bytes:
 // with values of 4 MiB a count of entries would be no bound at all.
 func TestCatchUpWithLargeValues(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	store := connectClient(t, broker.address)

@@ -38,6 +38,7 @@ func (p *peer) leave() { _ = p.client.Disconnect(&paho.Disconnect{}) }
 // A client's watches end when Mosquitto says that it has gone: by itself, with its connection, or with the broker. The time that it takes is
 // logged: a watch of a few seconds ends at the next round, a younger one when it is old enough to be told from a later one.
 func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t, "sys_interval 1")
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
@@ -72,6 +73,7 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 // † A client that goes and comes back at once, or takes its own connection over, keeps the watch that it makes then, however late the
 // broker's word of its end comes. The watches that it had made before end.
 func TestLateDisconnectOnMosquitto(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)
 	s := newServer(t, broker.address, t.TempDir(), "--broker.driver", "mosquitto")
 	s.waitReady(t)
