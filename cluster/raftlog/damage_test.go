@@ -53,7 +53,7 @@ func commandEntries(from, to uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// writeDamageLog writes the log of a node: entries in batches, and the term. The term and the votes have no checksum.
+// writeDamageLog writes the log of a node: entries in batches, once after a conflict with a new leader, and the term. The term and the votes have no checksum.
 func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	t.Helper()
 	stores := openStores(t, dir, kind)
@@ -61,6 +61,10 @@ func writeDamageLog(t *testing.T, dir string, kind Kind) {
 	logs := commandEntries(1, damageEntries)
 	err := stores.Stable.SetUint64([]byte("CurrentTerm"), damageTerm)
 	for from := 0; from < len(logs); from += 3 {
+		if from == damageEntries/4*3 { // those of a leader that was deposed
+			conflicting := []*raft.Log{{Index: uint64(from + 1), Term: damageTerm - 1, Type: raft.LogNoop}, {Index: uint64(from + 2), Term: damageTerm - 1, Type: raft.LogNoop}}
+			err = errors.Join(err, log.StoreLogs(conflicting), log.DeleteRange(uint64(from+1), uint64(from+2)))
+		}
 		err = errors.Join(err, log.StoreLogs(logs[from:min(from+3, len(logs))]))
 	}
 	if err = errors.Join(err, stores.Close()); err != nil {

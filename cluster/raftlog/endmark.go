@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -21,21 +22,31 @@ var ErrShortened = errors.New("the end of the log is missing")
 // markFile is the name of the end mark in a data folder.
 const markFile = "log-end"
 
-// markedLog is a log store with an end mark: a file that has the index of the last entry that StoreLogs acknowledged. A log store takes damage in
+// mark is the place of an entry. The zero value is that of an empty log.
+type mark struct{ index, term uint64 }
+
+// markedLog is a log store with an end mark: a file that has the place of the last entry that StoreLogs acknowledged. A log store takes damage in
 // its newest part for the end of a write that a crash interrupted, and drops what follows. It cannot tell that from entries that were acknowledged; the
 // mark can. Invariant: the mark is never above the last entry on the disk. So it is written after the entries, and it is lowered, and
 // synced, before the end of the log is deleted. Otherwise it is not synced: it costs no write of the disk for each entry. The kernel writes it
-// within seconds, and keeps it when the process is killed. Only a power failure can leave it behind the log.
+// within half a minute, and keeps it when the process is killed. Only a power failure can leave it behind the log.
 type markedLog struct {
 	logAndVotes
 
 	mu   sync.Mutex
-	file *os.File
-	mark uint64
+	file markWriter
+	mark mark
 }
 
-// openMarked returns the store with the end mark of its data folder. The error is ErrShortened if the log ends below the mark. It closes the store if it
-// fails.
+// markWriter is what markedLog needs of its file.
+type markWriter interface {
+	io.WriterAt
+	io.Closer
+	Sync() error
+}
+
+// openMarked returns the store with the end mark of its data folder. What the store has is on the disk. The error is ErrShortened if the log ends below the
+// mark, or has an entry of another term there. It closes the store if it fails.
 func openMarked(store logAndVotes, dataDir string, log *slog.Logger) (*markedLog, error) {
 	m, err := openMark(store, filepath.Join(dataDir, markFile), log)
 	if err != nil {
@@ -45,24 +56,23 @@ func openMarked(store logAndVotes, dataDir string, log *slog.Logger) (*markedLog
 }
 
 func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, error) {
-	last, err := store.LastIndex()
+	last, err := lastEntry(store)
 	if err != nil {
-		return nil, fmt.Errorf("read the log: %w", err)
+		return nil, err
 	}
-	mark, err := readMark(path)
+	old, err := readMark(path)
 	if errors.Is(err, errMalformedMark) {
 		log.Warn("the mark of the log's end is malformed: it is written anew", "file", path)
 		err = fs.ErrNotExist
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := durable.WriteFile(path, formatMark(last)); err != nil {
-			return nil, err
-		}
-	case err != nil:
+		err = durable.WriteFile(path, formatMark(last))
+	case err == nil:
+		err = checkMark(store, old, last)
+	}
+	if err != nil {
 		return nil, err
-	case last < mark:
-		return nil, fmt.Errorf("%w: it ends at entry %d, but had entry %d on the disk (%s): empty the data folder, so that the node joins anew", ErrShortened, last, mark, path)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -73,6 +83,44 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 		return nil, errors.Join(err, file.Close())
 	}
 	return m, nil
+}
+
+// checkMark returns ErrShortened if the log does not have the entry of the mark. Compaction may have removed it.
+func checkMark(store raft.LogStore, old, last mark) error {
+	if last.index < old.index {
+		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. If a majority of the other members is up, empty the data folder, "+
+			"and this node joins anew; otherwise see %s in the documentation", ErrShortened, last.index, old.index, markFile)
+	}
+	has, err := entryAt(store, old.index)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	if err == nil && has.term != old.term {
+		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. If a majority of the other members is up, empty the data folder, "+
+			"and this node joins anew; otherwise see %s in the documentation", ErrShortened, old.index, has.term, old.term, markFile)
+	}
+	return nil
+}
+
+// lastEntry returns the place of the last entry.
+func lastEntry(store raft.LogStore) (mark, error) {
+	last, err := store.LastIndex()
+	if err != nil {
+		return mark{}, fmt.Errorf("read the log: %w", err)
+	}
+	return entryAt(store, last)
+}
+
+// entryAt returns the place of an entry, the zero value for index 0. The error is raft.ErrLogNotFound if the log does not have the entry.
+func entryAt(store raft.LogStore, index uint64) (mark, error) {
+	if index == 0 {
+		return mark{}, nil
+	}
+	var entry raft.Log
+	if err := store.GetLog(index, &entry); err != nil {
+		return mark{}, fmt.Errorf("read the log: %w", err)
+	}
+	return mark{index, entry.Term}, nil
 }
 
 // removeMark removes the mark of a log that is gone.
@@ -90,7 +138,8 @@ func (m *markedLog) StoreLogs(logs []*raft.Log) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.setLocked(logs[len(logs)-1].Index)
+	last := logs[len(logs)-1]
+	return m.setLocked(mark{last.Index, last.Term})
 }
 
 // StoreLog implements raft.LogStore.
@@ -108,16 +157,19 @@ func (m *markedLog) DeleteRange(first, last uint64) error {
 func (m *markedLog) lower(first, last uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mark < first || m.mark > last {
+	if m.mark.index < first || m.mark.index > last {
 		return nil
 	}
 	begin, err := m.FirstIndex()
 	if err != nil {
 		return err
 	}
-	left := first - 1
-	if first <= begin { // nothing is left
-		left = 0
+	var left mark
+	if first > begin {
+		left, err = entryAt(m.logAndVotes, first-1)
+		if err != nil && !errors.Is(err, raft.ErrLogNotFound) { // a boltdb log may have a gap
+			return err
+		}
 	}
 	if err := m.setLocked(left); err != nil {
 		return err
@@ -125,11 +177,11 @@ func (m *markedLog) lower(first, last uint64) error {
 	return m.file.Sync()
 }
 
-func (m *markedLog) setLocked(index uint64) error {
-	if _, err := m.file.WriteAt(formatMark(index), 0); err != nil {
+func (m *markedLog) setLocked(to mark) error {
+	if _, err := m.file.WriteAt(formatMark(to), 0); err != nil {
 		return fmt.Errorf("write the mark of the log's end: %w", err)
 	}
-	m.mark = index
+	m.mark = to
 	return nil
 }
 
@@ -138,26 +190,26 @@ func (m *markedLog) Close() error {
 	return errors.Join(m.logAndVotes.Close(), m.file.Close())
 }
 
-// The mark is a line of a fixed size: its version, the index, and a CRC-32C of both.
+// The mark is a line of a fixed size: the version of the format, the index, the term, and a CRC-32C of all three.
 const (
-	markFormat = "log-end 1 %020d"
-	markSize   = len("log-end 1 ") + 20 + len(" 01234567\n")
+	markFormat = "log-end 1 %020d %020d"
+	markSize   = len("log-end 1 ") + 20 + len(" ") + 20 + len(" 01234567\n")
 )
 
-func formatMark(index uint64) []byte {
-	text := fmt.Appendf(make([]byte, 0, markSize), markFormat, index)
+func formatMark(m mark) []byte {
+	text := fmt.Appendf(make([]byte, 0, markSize), markFormat, m.index, m.term)
 	return fmt.Appendf(text, " %08x\n", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 var errMalformedMark = errors.New("malformed mark of the log's end")
 
-func readMark(path string) (index uint64, err error) {
+func readMark(path string) (m mark, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, err
+		return mark{}, err
 	}
-	if _, err := fmt.Sscanf(string(data), markFormat, &index); err != nil || string(data) != string(formatMark(index)) {
-		return 0, errMalformedMark
+	if _, err := fmt.Sscanf(string(data), markFormat, &m.index, &m.term); err != nil || string(data) != string(formatMark(m)) {
+		return mark{}, errMalformedMark
 	}
-	return index, nil
+	return m, nil
 }

@@ -2,9 +2,13 @@ package raftlog
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/hashicorp/raft"
 )
 
 // A log that lost acknowledged entries at its end is not opened. One that lost nothing is, whatever a crash left of the mark.
@@ -36,12 +40,19 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 		{"all entries are lost", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 10) })
 		}, 0},
-		{"the power fails, and the mark is an old one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(4))) }, 10},
+		{"the power fails, and the mark is an old one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(mark{4, 4}))) }, 10},
 		{"a crash before the mark is written", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.StoreLogs(entries(11, 12)) })
 		}, 12},
+		{"an entry is replaced by an older one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(mark{9, 10}))) }, 0},
+		{"the power fails, and compaction has passed the old mark", func(t *testing.T, dir string, kind Kind) {
+			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 5) })
+			writeMark(t, dir, string(formatMark(mark{4, 4})))
+		}, 10},
 		{"the mark is empty", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, "") }, 10},
-		{"the mark is damaged", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, "log-end 1 00000000000000000999 00000000\n") }, 10},
+		{"the mark is damaged", func(t *testing.T, dir string, _ Kind) {
+			writeMark(t, dir, "log-end 1 00000000000000000999 00000000000000000999 00000000\n")
+		}, 10},
 		{"the mark is removed", func(t *testing.T, dir string, _ Kind) { _ = os.Remove(filepath.Join(dir, markFile)) }, 10},
 	} {
 		for _, kind := range []Kind{BoltDB, WAL} {
@@ -69,47 +80,43 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 				if err := errors.Join(stores.Log.StoreLogs(entries(test.last+1, test.last+3)), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				if mark, err := readMark(filepath.Join(dir, markFile)); err != nil || mark != test.last+3 {
-					t.Errorf("mark %d, %v; want %d", mark, err, test.last+3)
+				if got, err := readMark(filepath.Join(dir, markFile)); err != nil || got != (mark{test.last + 3, test.last + 3}) {
+					t.Errorf("mark %v, %v; want %d", got, err, test.last+3)
 				}
 			})
 		}
 	}
 }
 
-// Deletions that raft asks for lower the mark before they are made, so a crash at any time leaves a log that can be opened.
-func TestMarkIsLoweredBeforeTheEndIsDeleted(t *testing.T) {
+// The mark follows the entries, and goes before deletions of the end: so at any time of a crash it is not above what is on the disk.
+func TestMarkIsNeverAboveTheLog(t *testing.T) {
 	for _, test := range []struct {
-		name        string
-		first, last uint64
-		mark        uint64
+		name string
+		call func(raft.LogStore) error
+		want []string
 	}{
-		{"a conflict with a new leader", 8, 10, 7},
-		{"compaction", 1, 6, 10},
-		{"the whole log", 1, 10, 0},
-		{"the whole log and more", 1, 99, 0},
+		{"entries", func(log raft.LogStore) error { return log.StoreLogs(entries(11, 13)) }, []string{"store to 13", "mark 13"}},
+		{"a conflict with a new leader", func(log raft.LogStore) error { return log.DeleteRange(8, 10) }, []string{"mark 7", "sync the mark", "delete 8 to 10"}},
+		{"the whole log", func(log raft.LogStore) error { return log.DeleteRange(1, 10) }, []string{"mark 0", "sync the mark", "delete 1 to 10"}},
+		{"the whole log and more", func(log raft.LogStore) error { return log.DeleteRange(1, 99) }, []string{"mark 0", "sync the mark", "delete 1 to 99"}},
+		{"compaction", func(log raft.LogStore) error { return log.DeleteRange(1, 6) }, []string{"delete 1 to 6"}},
+		{"nothing, behind the end", func(log raft.LogStore) error { return log.DeleteRange(20, 30) }, []string{"delete 20 to 30"}},
 	} {
 		for _, kind := range []Kind{BoltDB, WAL} {
 			t.Run(test.name+", "+string(kind), func(t *testing.T) {
 				dir := t.TempDir()
 				stores := openStores(t, dir, kind)
-				if err := stores.Log.StoreLogs(entries(1, 10)); err != nil {
+				if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				store := stores.Log.(*markedLog)
-				whenDeleted := ^uint64(0)
-				store.logAndVotes = deletions{store.logAndVotes, func() {
-					mark, err := readMark(filepath.Join(dir, markFile))
-					if err != nil {
-						t.Error(err)
-					}
-					whenDeleted = mark
-				}}
-				if err := errors.Join(stores.Log.DeleteRange(test.first, test.last), stores.Close()); err != nil {
+				stores = openStores(t, dir, kind) // nothing is stored before the call
+				store, calls := stores.Log.(*markedLog), &calls{}
+				store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
+				if err := errors.Join(test.call(store), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				if whenDeleted != test.mark {
-					t.Errorf("mark %d when entries were deleted, want %d", whenDeleted, test.mark)
+				if !slices.Equal(calls.made, test.want) {
+					t.Errorf("%q, want %q", calls.made, test.want)
 				}
 				if err := openStores(t, dir, kind).Close(); err != nil {
 					t.Error(err)
@@ -119,15 +126,132 @@ func TestMarkIsLoweredBeforeTheEndIsDeleted(t *testing.T) {
 	}
 }
 
-// deletions calls a function before each deletion.
-type deletions struct {
-	logAndVotes
-	before func()
+// An error of the log leaves the mark where it is.
+func TestFailedWriteMovesNoMark(t *testing.T) {
+	stores := openStores(t, t.TempDir(), WAL)
+	store, calls := stores.Log.(*markedLog), &calls{}
+	store.logAndVotes, store.file = calledLog{store.logAndVotes, calls}, calledMark{store.file, calls}
+	if err := store.StoreLogs(entries(5, 3)); err != nil || len(calls.made) != 1 { // none
+		t.Errorf("%v, %q", err, calls.made)
+	}
+	if err := errors.Join(store.StoreLogs(entries(1, 1)), stores.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := len(calls.made)
+	if err := store.StoreLogs(entries(2, 2)); err == nil || len(calls.made) != before+1 {
+		t.Errorf("%v, %q: a closed log stored an entry", err, calls.made)
+	}
 }
 
-func (d deletions) DeleteRange(first, last uint64) error {
-	d.before()
-	return d.logAndVotes.DeleteRange(first, last)
+// calls lists calls of a log and its mark in their order.
+type calls struct{ made []string }
+
+func (c *calls) add(format string, arguments ...any) {
+	c.made = append(c.made, fmt.Sprintf(format, arguments...))
+}
+
+type calledLog struct {
+	logAndVotes
+	calls *calls
+}
+
+func (l calledLog) StoreLogs(logs []*raft.Log) error {
+	last := uint64(0)
+	if len(logs) > 0 {
+		last = logs[len(logs)-1].Index
+	}
+	l.calls.add("store to %d", last)
+	return l.logAndVotes.StoreLogs(logs)
+}
+
+func (l calledLog) DeleteRange(first, last uint64) error {
+	l.calls.add("delete %d to %d", first, last)
+	return l.logAndVotes.DeleteRange(first, last)
+}
+
+type calledMark struct {
+	markWriter
+	calls *calls
+}
+
+func (m calledMark) WriteAt(data []byte, offset int64) (int, error) {
+	var index uint64
+	_, err := fmt.Sscanf(string(data), "log-end 1 %d", &index)
+	m.calls.add("mark %d", index)
+	n, writeErr := m.markWriter.WriteAt(data, offset)
+	return n, errors.Join(err, writeErr)
+}
+
+func (m calledMark) Sync() error {
+	m.calls.add("sync the mark")
+	return m.markWriter.Sync()
+}
+
+// A change of the leader cuts off the end of the log. However often that happens, the log takes little more space than its entries.
+func TestTruncatedWALTakesLittleSpace(t *testing.T) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	const cuts = 10
+	for n := range uint64(cuts) {
+		if err := errors.Join(stores.Log.StoreLogs(entries(n*2+1, n*2+4)), stores.Log.DeleteRange(n*2+3, n*2+4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		size := int64(0)
+		for _, file := range readTree(t, dir) {
+			size += file.size
+		}
+		if size > 2*segmentSize {
+			t.Errorf("%d entries take %d bytes", 2*cuts, size)
+		}
+		for index := uint64(1); index <= 2*cuts; index++ {
+			var got raft.Log
+			if err := stores.Log.GetLog(index, &got); err != nil || got.Index != index {
+				t.Fatalf("entry %d: %v, %v", index, got.Index, err)
+			}
+		}
+		if err := stores.Close(); err != nil {
+			t.Fatal(err)
+		}
+		stores = openStores(t, dir, WAL)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// After a flipped bit in its newest meta page, bbolt goes back by a transaction, here to before entries were replaced.
+func TestReplacedEntriesDoNotComeBack(t *testing.T) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	replaced := []*raft.Log{{Index: 8, Term: 99, Type: raft.LogNoop}, {Index: 9, Term: 99, Type: raft.LogNoop}}
+	err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Stable.SetUint64([]byte("CurrentTerm"), 99),
+		stores.Log.DeleteRange(8, 10), stores.Log.StoreLogs(replaced), stores.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := readTree(t, dir)
+	name := filepath.Join("wal", "wal-meta.db")
+	noticed := 0
+	for page := range 2 { // bbolt's two meta pages: one of them is the newest
+		fresh := t.TempDir()
+		writeTree(t, fresh, files)
+		place := page*os.Getpagesize() + 64 // in the transaction's number or the checksum
+		flip(t, filepath.Join(fresh, name), int64(place), files[name].data[place]^1)
+		stores, err := OpenStores(fresh, WAL, quiet())
+		if err != nil {
+			noticed++
+			continue
+		}
+		var got raft.Log
+		if err := errors.Join(stores.Log.GetLog(9, &got), stores.Close()); err != nil || got.Term != 99 {
+			t.Errorf("a flipped bit in page %d brings back entry 9 of term %d: %v", page, got.Term, err)
+		}
+	}
+	if noticed == 0 {
+		t.Error("no flipped bit was noticed: the test damages no page in use")
+	}
 }
 
 // A node whose log was removed is a new member: the mark of the old log does not hold for the new one.
@@ -149,14 +273,15 @@ func TestMarkOfARemovedLogIsRemoved(t *testing.T) {
 // The mark is a format on the disk: an older file must be read.
 func TestFormatOfTheMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), markFile)
-	const text = "log-end 1 00000000000000001234 ba57f92f\n"
-	if got := string(formatMark(1234)); got != text {
+	const text = "log-end 1 00000000000000001234 00000000000000000007 110c1e6b\n"
+	want := mark{1234, 7}
+	if got := string(formatMark(want)); got != text {
 		t.Errorf("%q, want %q", got, text)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if mark, err := readMark(path); err != nil || mark != 1234 {
-		t.Errorf("%d, %v", mark, err)
+	if got, err := readMark(path); err != nil || got != want {
+		t.Errorf("%v, %v", got, err)
 	}
 }

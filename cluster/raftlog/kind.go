@@ -21,7 +21,7 @@ import (
 type Kind string
 
 // The log stores. BoltDB syncs twice for each write of entries, WAL, which only appends, once. Both keep the term and the vote in BoltDB. WAL takes its
-// disk space in parts of 64 MiB.
+// disk space in parts of segmentSize.
 const (
 	// Auto is the store of the log that a data folder has, and WAL in a folder without one.
 	Auto   Kind = "auto"
@@ -113,6 +113,7 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 // lockedWAL is a WAL whose folder is locked. raft-wal itself locks only its metadata, and bbolt would wait for that lock for ever.
 type lockedWAL struct {
 	*wal.WAL
+	path string
 	meta *metadb.BoltMetaDB // closed here, too: whether the log does so depends on its version
 	lock *os.File
 }
@@ -129,14 +130,26 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %s", ErrLocked, path), lock.Close())
 	}
 	meta := &metadb.BoltMetaDB{}
-	if err := mendWAL(path, meta); err != nil {
-		return nil, errors.Join(err, meta.Close(), lock.Close())
+	err = mendWAL(path, meta)
+	if err == nil {
+		err = errors.Join(trimSealed(path, meta), syncFiles(path))
 	}
-	store, err := wal.Open(path, wal.WithLogger(Logger(log)), wal.WithMetaStore(meta))
+	var store *wal.WAL
+	if err == nil {
+		store, err = wal.Open(path, wal.WithLogger(Logger(log)), wal.WithMetaStore(meta), wal.WithSegmentSize(segmentSize))
+	}
 	if err != nil {
 		return nil, errors.Join(err, meta.Close(), lock.Close())
 	}
-	return &lockedWAL{store, meta, lock}, nil
+	return &lockedWAL{store, path, meta, lock}, nil
+}
+
+// DeleteRange implements raft.LogStore.
+func (w *lockedWAL) DeleteRange(first, last uint64) error {
+	if err := w.WAL.DeleteRange(first, last); err != nil {
+		return err
+	}
+	return trimSealed(w.path, w.meta)
 }
 
 // Close closes the log, then unlocks the folder.

@@ -74,17 +74,18 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	if !kind.exists(dataDir) {
-		if err := removeMark(dataDir); err != nil {
-			return Stores{}, fmt.Errorf("open stores: %w", err)
-		}
-	}
+	isNew := !kind.exists(dataDir)
 	opened, err := kind.open(kind.path(dataDir), log)
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
 	if kind.other().exists(dataDir) { // it was just converted
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
+	}
+	if isNew {
+		if err := removeMark(dataDir); err != nil {
+			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, opened.Close()))
+		}
 	}
 	store, err := openMarked(opened, dataDir, log)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// indexHeaderSize is the size in bytes of the header of the index that seals a segment. IndexStart points behind it.
-const indexHeaderSize = 8
+// frameHeaderSize is the size in bytes of the header of a frame in a segment: an entry, a commit, or the index that seals it. IndexStart points behind the
+// header of the index. Frames begin at multiples of it.
+const frameHeaderSize = 8
 
 // mendWAL makes a WAL writable again that raft-wal v0.4.2 opens, and then refuses to append to (types.ErrSealed). Its newest segment has an index,
 // so it is sealed, and the metadata does not say so. There are two causes. Each needs a crash at the end of a segment:
@@ -82,7 +83,7 @@ func eraseIndex(path string, indexStart uint64) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.WriteAt(make([]byte, indexHeaderSize), int64(indexStart)-indexHeaderSize)
+	_, err = file.WriteAt(make([]byte, frameHeaderSize), int64(indexStart)-frameHeaderSize)
 	if err == nil {
 		err = file.Sync()
 	}
@@ -101,7 +102,7 @@ func (f maskedFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 	if err != nil || f.indexStart == 0 {
 		return file, err
 	}
-	return maskedFile{file, int64(f.indexStart) - indexHeaderSize}, nil
+	return maskedFile{file, int64(f.indexStart) - frameHeaderSize}, nil
 }
 
 type maskedFile struct {
@@ -112,7 +113,7 @@ type maskedFile struct {
 // ReadAt implements io.ReaderAt.
 func (f maskedFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := f.WritableFile.ReadAt(p, offset)
-	for i := max(f.header-offset, 0); i < min(f.header+indexHeaderSize-offset, int64(n)); i++ {
+	for i := max(f.header-offset, 0); i < min(f.header+frameHeaderSize-offset, int64(n)); i++ {
 		p[i] = 0
 	}
 	return n, err

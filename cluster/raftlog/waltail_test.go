@@ -11,10 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-const (
-	segmentSize = 64 << 20
-	entrySize   = 4 << 20
-)
+const entrySize = segmentSize / 16
 
 // bigEntry returns an entry of entrySize bytes. Sixteen of them fill a segment.
 func bigEntry(index uint64) []*raft.Log {
@@ -73,11 +70,11 @@ func TestWALGoesOnAfterACrashAtTheEndOfASegment(t *testing.T) {
 	}{
 		"the metadata":             {func([]byte) {}, last},
 		"the commit":               {func(b []byte) { clear(b[end-commitFrame : end]) }, last - 1},
-		"a page of the entry":      {func(b []byte) { clear(b[end-2<<20 : end-2<<20+4096]) }, last - 1},
+		"a page of the entry":      {func(b []byte) { clear(b[end-entrySize/2 : end-entrySize/2+4096]) }, last - 1},
 		"the end of the index":     {func(b []byte) { clear(b[end-commitFrame-8 : end]) }, last - 1},
-		"all but the index":        {func(b []byte) { clear(b[end-commitFrame : end]); clear(b[end-3<<20 : end-4096]) }, last - 1},
+		"all but the index":        {func(b []byte) { clear(b[end-commitFrame : end]); clear(b[end-entrySize*3/4 : end-4096]) }, last - 1},
 		"all of the write":         {func(b []byte) { clear(b[copy(b, before[segment].data):]) }, last - 1},
-		"all behind the beginning": {func(b []byte) { clear(b[end-2<<20 : end]) }, last - 1},
+		"all behind the beginning": {func(b []byte) { clear(b[end-entrySize/2 : end]) }, last - 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, files := t.TempDir(), maps.Clone(after)
