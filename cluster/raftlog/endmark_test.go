@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/segment"
 )
 
 // A log that lost acknowledged entries at its end is not opened. One that lost nothing is, whatever a crash left of the mark.
@@ -215,6 +217,37 @@ func TestTruncatedWALTakesLittleSpace(t *testing.T) {
 			t.Fatal(err)
 		}
 		stores = openStores(t, dir, WAL)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A flipped bit in the size of a sealed segment's index cuts nothing off that the segment needs.
+func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10), stores.Close()); err != nil {
+		t.Fatal(err)
+	}
+	const size = 10 * 4 // of the index
+	path := filepath.Join(dir, "wal", "00000000000000000001-0000000000000000.wal")
+	data, err := os.ReadFile(path)
+	header := []byte{segment.FrameIndex, 0, 0, 0, size, 0, 0, 0}
+	at := bytes.LastIndex(data, header)
+	if err != nil || at < 0 || len(data) != at+len(header)+size+frameHeaderSize {
+		t.Fatalf("%v: %d bytes, the index is at %d", err, len(data), at)
+	}
+	flip(t, path, int64(at+4), size^1<<5)
+	if err := os.Truncate(path, segmentSize); err != nil { // it is not trimmed yet
+		t.Fatal(err)
+	}
+	stores = openStores(t, dir, WAL)
+	for index := uint64(1); index <= 8; index++ {
+		var got raft.Log
+		if err := stores.Log.GetLog(index, &got); err != nil || got.Index != index {
+			t.Errorf("entry %d: %d, %v", index, got.Index, err)
+		}
 	}
 	if err := stores.Close(); err != nil {
 		t.Fatal(err)
