@@ -88,16 +88,16 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 // checkMark returns ErrShortened if the log does not have the entry of the mark. Compaction may have removed it.
 func checkMark(store raft.LogStore, old, last mark) error {
 	if last.index < old.index {
-		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. If a majority of the other members is up, empty the data folder, "+
-			"and this node joins anew; otherwise see %s in the documentation", ErrShortened, last.index, old.index, markFile)
+		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. If the members that are up are a majority without this one, empty the data "+
+			"folder, and this node joins anew; otherwise see %s in the documentation", ErrShortened, last.index, old.index, markFile)
 	}
 	has, err := entryAt(store, old.index)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
 	if err == nil && has.term != old.term {
-		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. If a majority of the other members is up, empty the data folder, "+
-			"and this node joins anew; otherwise see %s in the documentation", ErrShortened, old.index, has.term, old.term, markFile)
+		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. If the members that are up are a majority "+
+			"without this one, empty the data folder, and this node joins anew; otherwise see %s in the documentation", ErrShortened, old.index, has.term, old.term, markFile)
 	}
 	return nil
 }

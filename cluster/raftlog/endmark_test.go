@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
 )
 
 // A log that lost acknowledged entries at its end is not opened. One that lost nothing is, whatever a crash left of the mark.
@@ -254,6 +258,69 @@ func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
 	}
 }
 
+// Damaged metadata that puts the index of a sealed segment elsewhere cuts nothing off.
+func TestDamagedIndexPlaceCutsNothingOff(t *testing.T) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10), stores.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "wal", "00000000000000000001-0000000000000000.wal")
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for start := uint64(frameHeaderSize); start < uint64(len(before))+frameHeaderSize; start += 4 {
+		if start == uint64(len(before))-frameHeaderSize-10*4 { // where it is
+			continue
+		}
+		info := types.SegmentInfo{BaseIndex: 1, MinIndex: 1, MaxIndex: 8, IndexStart: start}
+		if err := trimSegment(path, info); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("%d of %d bytes are left: %v", len(after), len(before), err)
+	}
+}
+
+// A data folder may have any name.
+func TestDataFolderWithBrackets(t *testing.T) {
+	for _, name := range []string{"a[b", "a[b]", "a*?\\"} {
+		dir := filepath.Join(t.TempDir(), name)
+		for range 2 {
+			if err := openStores(t, dir, WAL).Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// raft-wal keeps a buffer for each segment, which is as large as the largest append.
+func TestMemoryOfAWALWithLargeEntries(t *testing.T) {
+	stores := openStores(t, t.TempDir(), WAL)
+	const batches, batch, size = 8, 8, 4 << 20
+	data := make([]byte, size)
+	for n := range uint64(batches) {
+		logs := entries(n*batch+1, n*batch+batch)
+		for _, log := range logs {
+			log.Data = data
+		}
+		if err := stores.Log.StoreLogs(logs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	if memory.HeapAlloc > 100<<20 {
+		t.Errorf("a log of %d MiB takes %d MiB of memory", batches*batch*size>>20, memory.HeapAlloc>>20)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // After a flipped bit in its newest meta page, bbolt goes back by a transaction, here to before entries were replaced.
 func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 	dir := t.TempDir()
@@ -275,6 +342,11 @@ func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 		stores, err := OpenStores(fresh, WAL, quiet())
 		if err != nil {
 			noticed++
+			kept, err := os.ReadDir(filepath.Join(fresh, "wal"))
+			segments := slices.DeleteFunc(kept, func(entry os.DirEntry) bool { return !strings.Contains(entry.Name(), segmentSuffix) })
+			if err != nil || len(segments) != 2 {
+				t.Errorf("%v, %v: the segments are not kept for a repair", segments, err)
+			}
 			continue
 		}
 		var got raft.Log

@@ -130,9 +130,15 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %s", ErrLocked, path), lock.Close())
 	}
 	meta := &metadb.BoltMetaDB{}
-	err = mendWAL(path, meta)
-	if err == nil {
-		err = errors.Join(trimSealed(path, meta), syncFiles(path))
+	for _, prepare := range []func() error{
+		func() error { return syncFiles(path) }, // first: the others write down what they find
+		func() error { return mendWAL(path, meta) },
+		func() error { return trimSealed(path, meta) },
+		func() error { return keepUnlisted(path, meta) },
+	} {
+		if err = prepare(); err != nil {
+			break
+		}
 	}
 	var store *wal.WAL
 	if err == nil {
@@ -142,6 +148,22 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, errors.Join(err, meta.Close(), lock.Close())
 	}
 	return &lockedWAL{store, path, meta, lock}, nil
+}
+
+// StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at once, or one entry.
+func (w *lockedWAL) StoreLogs(logs []*raft.Log) error {
+	for len(logs) > 0 {
+		count, size := 1, len(logs[0].Data)
+		for count < len(logs) && size+len(logs[count].Data) <= appendLimit {
+			size += len(logs[count].Data)
+			count++
+		}
+		if err := w.WAL.StoreLogs(logs[:count]); err != nil {
+			return err
+		}
+		logs = logs[count:]
+	}
+	return nil
 }
 
 // DeleteRange implements raft.LogStore.

@@ -74,7 +74,11 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
-	isNew := !kind.exists(dataDir)
+	if !kind.exists(dataDir) { // before there is a log: a crash must not leave the mark of another one beside it
+		if err := removeMark(dataDir); err != nil {
+			return Stores{}, fmt.Errorf("open stores: %w", err)
+		}
+	}
 	opened, err := kind.open(kind.path(dataDir), log)
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
@@ -82,14 +86,12 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if kind.other().exists(dataDir) { // it was just converted
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
 	}
-	if isNew {
-		if err := removeMark(dataDir); err != nil {
-			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, opened.Close()))
-		}
-	}
 	store, err := openMarked(opened, dataDir, log)
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
+	}
+	if err := removeUnlisted(WAL.path(dataDir)); err != nil {
+		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
 	if err != nil {

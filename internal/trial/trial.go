@@ -193,7 +193,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 		Address: raft.ServerAddress(id), Raft: network.Transport(id, timing()), Peers: network, Attach: network.Attach,
 	}
 	started, err := node.Start(context.Background(), node.Config{
-		LogStore: raftlog.Auto,
+		LogStore: raftlog.BoltDB, // it takes 64 MiB less of the disk, which may be one in memory
 		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
 		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
