@@ -130,9 +130,11 @@ func TestRewrittenPlaceIsKeptOnce(t *testing.T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, u := range d.files {
+		u.mu.Lock()
 		if len(u.extents) > 1 {
 			t.Errorf("%d unsynced writes of one place", len(u.extents))
 		}
+		u.mu.Unlock()
 	}
 }
 
