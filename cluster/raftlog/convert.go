@@ -97,28 +97,24 @@ func checkCopy(src logAndVotes, to Kind, path string, log *slog.Logger) error {
 	if err := errors.Join(hasErr, wantErr, dst.Close()); err != nil {
 		return err
 	}
-	if has.currentTerm < want.currentTerm || has.lastTerm < want.lastTerm || has.lastTerm == want.lastTerm && has.lastIndex < want.lastIndex {
+	if has.currentTerm < want.currentTerm || has.last.term < want.last.term || has.last.term == want.last.term && has.last.index < want.last.index {
 		return fmt.Errorf("%w: %s", ErrTwoLogs, path)
 	}
 	return nil
 }
 
 // logState tells which of two logs is the older one.
-type logState struct{ currentTerm, lastTerm, lastIndex uint64 }
+type logState struct {
+	currentTerm uint64
+	last        entryID
+}
 
 func logStateOf(store logAndVotes) (s logState, err error) {
 	if s.currentTerm, err = store.GetUint64([]byte("CurrentTerm")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return s, err
 	}
-	if s.lastIndex, err = store.LastIndex(); err != nil || s.lastIndex == 0 {
-		return s, err
-	}
-	var last raft.Log
-	if err := store.GetLog(s.lastIndex, &last); err != nil {
-		return s, err
-	}
-	s.lastTerm = last.Term
-	return s, nil
+	s.last, err = lastEntry(store)
+	return s, err
 }
 
 // convertedBytes is about how much is copied at once.

@@ -22,10 +22,10 @@ var ErrShortened = errors.New("the end of the log is missing")
 // markFile is the name of the end mark in a data folder.
 const markFile = "log-end"
 
-// mark is the place of an entry. The zero value is that of an empty log.
-type mark struct{ index, term uint64 }
+// entryID identifies an entry of the log. The zero value stands for an empty log.
+type entryID struct{ index, term uint64 }
 
-// markedLog is a log store with an end mark: a file that has the place of the last entry that StoreLogs acknowledged. A log store takes damage in
+// markedLog is a log store with an end mark: a file that has the id of the last entry that StoreLogs acknowledged. A log store takes damage in
 // its newest part for the end of a write that a crash interrupted, and drops what follows. It cannot tell that from entries that were acknowledged; the
 // mark can. Invariant: the mark is never above the last entry on the disk. So it is written after the entries, and it is lowered, and
 // synced, before the end of the log is deleted. Otherwise it is not synced: it costs no write of the disk for each entry. The kernel writes it
@@ -35,7 +35,7 @@ type markedLog struct {
 
 	mu   sync.Mutex
 	file markWriter
-	mark mark
+	mark entryID
 }
 
 // markWriter is what markedLog needs of its file.
@@ -79,48 +79,48 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 		return nil, err
 	}
 	m := &markedLog{logAndVotes: store, file: file}
-	if err := m.setLocked(last); err != nil { // nobody else has it yet
+	if err := m.setLocked(last); err != nil { // m is not shared yet
 		return nil, errors.Join(err, file.Close())
 	}
 	return m, nil
 }
 
 // checkMark returns ErrShortened if the log does not have the entry of the mark. Compaction may have removed it.
-func checkMark(store raft.LogStore, old, last mark) error {
+func checkMark(store raft.LogStore, old, last entryID) error {
+	const whatToDo = "If the members that are up are a majority without this one, empty the data folder, and this node joins anew; otherwise see " + markFile +
+		" in the documentation"
 	if last.index < old.index {
-		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. If the members that are up are a majority without this one, empty the data "+
-			"folder, and this node joins anew; otherwise see %s in the documentation", ErrShortened, last.index, old.index, markFile)
+		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
 	}
 	has, err := entryAt(store, old.index)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return err
 	}
 	if err == nil && has.term != old.term {
-		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. If the members that are up are a majority "+
-			"without this one, empty the data folder, and this node joins anew; otherwise see %s in the documentation", ErrShortened, old.index, has.term, old.term, markFile)
+		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
 	}
 	return nil
 }
 
-// lastEntry returns the place of the last entry.
-func lastEntry(store raft.LogStore) (mark, error) {
+// lastEntry returns the id of the last entry.
+func lastEntry(store raft.LogStore) (entryID, error) {
 	last, err := store.LastIndex()
 	if err != nil {
-		return mark{}, fmt.Errorf("read the log: %w", err)
+		return entryID{}, fmt.Errorf("read the log: %w", err)
 	}
 	return entryAt(store, last)
 }
 
-// entryAt returns the place of an entry, the zero value for index 0. The error is raft.ErrLogNotFound if the log does not have the entry.
-func entryAt(store raft.LogStore, index uint64) (mark, error) {
+// entryAt returns the id of an entry, the zero value for index 0. The error is raft.ErrLogNotFound if the log does not have the entry.
+func entryAt(store raft.LogStore, index uint64) (entryID, error) {
 	if index == 0 {
-		return mark{}, nil
+		return entryID{}, nil
 	}
 	var entry raft.Log
 	if err := store.GetLog(index, &entry); err != nil {
-		return mark{}, fmt.Errorf("read the log: %w", err)
+		return entryID{}, fmt.Errorf("read the log: %w", err)
 	}
-	return mark{index, entry.Term}, nil
+	return entryID{index, entry.Term}, nil
 }
 
 // removeMark removes the mark of a log that is gone.
@@ -139,7 +139,7 @@ func (m *markedLog) StoreLogs(logs []*raft.Log) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := logs[len(logs)-1]
-	return m.setLocked(mark{last.Index, last.Term})
+	return m.setLocked(entryID{last.Index, last.Term})
 }
 
 // StoreLog implements raft.LogStore.
@@ -164,7 +164,7 @@ func (m *markedLog) lower(first, last uint64) error {
 	if err != nil {
 		return err
 	}
-	var left mark
+	var left entryID
 	if first > begin {
 		left, err = entryAt(m.logAndVotes, first-1)
 		if err != nil && !errors.Is(err, raft.ErrLogNotFound) { // a boltdb log may have a gap
@@ -177,7 +177,7 @@ func (m *markedLog) lower(first, last uint64) error {
 	return m.file.Sync()
 }
 
-func (m *markedLog) setLocked(to mark) error {
+func (m *markedLog) setLocked(to entryID) error {
 	if _, err := m.file.WriteAt(formatMark(to), 0); err != nil {
 		return fmt.Errorf("write the mark of the log's end: %w", err)
 	}
@@ -196,20 +196,20 @@ const (
 	markSize   = len("log-end 1 ") + 20 + len(" ") + 20 + len(" 01234567\n")
 )
 
-func formatMark(m mark) []byte {
+func formatMark(m entryID) []byte {
 	text := fmt.Appendf(make([]byte, 0, markSize), markFormat, m.index, m.term)
-	return fmt.Appendf(text, " %08x\n", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
+	return fmt.Appendf(text, " %08x\n", crc32.Checksum(text, castagnoli()))
 }
 
 var errMalformedMark = errors.New("malformed mark of the log's end")
 
-func readMark(path string) (m mark, err error) {
+func readMark(path string) (m entryID, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return mark{}, err
+		return entryID{}, err
 	}
 	if _, err := fmt.Sscanf(string(data), markFormat, &m.index, &m.term); err != nil || string(data) != string(formatMark(m)) {
-		return mark{}, errMalformedMark
+		return entryID{}, errMalformedMark
 	}
 	return m, nil
 }

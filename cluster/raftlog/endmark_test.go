@@ -46,14 +46,14 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 		{"all entries are lost", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 10) })
 		}, 0},
-		{"the power fails, and the mark is an old one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(mark{4, 4}))) }, 10},
+		{"the power fails, and the mark is an old one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(entryID{4, 4}))) }, 10},
 		{"a crash before the mark is written", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.StoreLogs(entries(11, 12)) })
 		}, 12},
-		{"an entry is replaced by an older one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(mark{9, 10}))) }, 0},
+		{"an entry is replaced by an older one", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, string(formatMark(entryID{9, 10}))) }, 0},
 		{"the power fails, and compaction has passed the old mark", func(t *testing.T, dir string, kind Kind) {
 			behind(t, dir, kind, func(store logAndVotes) error { return store.DeleteRange(1, 5) })
-			writeMark(t, dir, string(formatMark(mark{4, 4})))
+			writeMark(t, dir, string(formatMark(entryID{4, 4})))
 		}, 10},
 		{"the mark is empty", func(t *testing.T, dir string, _ Kind) { writeMark(t, dir, "") }, 10},
 		{"the mark is damaged", func(t *testing.T, dir string, _ Kind) {
@@ -86,7 +86,7 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 				if err := errors.Join(stores.Log.StoreLogs(entries(test.last+1, test.last+3)), stores.Close()); err != nil {
 					t.Fatal(err)
 				}
-				if got, err := readMark(filepath.Join(dir, markFile)); err != nil || got != (mark{test.last + 3, test.last + 3}) {
+				if got, err := readMark(filepath.Join(dir, markFile)); err != nil || got != (entryID{test.last + 3, test.last + 3}) {
 					t.Errorf("mark %v, %v; want %d", got, err, test.last+3)
 				}
 			})
@@ -211,12 +211,7 @@ func TestTruncatedWALTakesLittleSpace(t *testing.T) {
 		if size > 2*segmentSize {
 			t.Errorf("%d entries take %d bytes", 2*cuts, size)
 		}
-		for index := uint64(1); index <= 2*cuts; index++ {
-			var got raft.Log
-			if err := stores.Log.GetLog(index, &got); err != nil || got.Index != index {
-				t.Fatalf("entry %d: %v, %v", index, got.Index, err)
-			}
-		}
+		hasEntries(t, stores.Log, 2*cuts)
 		if err := stores.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -227,32 +222,34 @@ func TestTruncatedWALTakesLittleSpace(t *testing.T) {
 	}
 }
 
-// A flipped bit in the size of a sealed segment's index cuts nothing off that the segment needs.
-func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
-	dir := t.TempDir()
+// sealSegment makes a WAL whose sealed segment has ten entries, of which eight are in the log. It returns the folder and the file of the segment.
+func sealSegment(t *testing.T) (dir, path string) {
+	dir = t.TempDir()
 	stores := openStores(t, dir, WAL)
 	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10), stores.Close()); err != nil {
 		t.Fatal(err)
 	}
-	const size = 10 * 4 // of the index
-	path := filepath.Join(dir, "wal", "00000000000000000001-0000000000000000.wal")
+	return dir, filepath.Join(dir, "wal", "00000000000000000001-0000000000000000.wal")
+}
+
+// sealedIndexSize is the size of the index that sealSegment makes, in bytes.
+const sealedIndexSize = 10 * 4
+
+// A flipped bit in the size of a sealed segment's index cuts nothing off that the segment needs.
+func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
+	dir, path := sealSegment(t)
 	data, err := os.ReadFile(path)
-	header := []byte{segment.FrameIndex, 0, 0, 0, size, 0, 0, 0}
+	header := []byte{segment.FrameIndex, 0, 0, 0, sealedIndexSize, 0, 0, 0}
 	at := bytes.LastIndex(data, header)
-	if err != nil || at < 0 || len(data) != at+len(header)+size+frameHeaderSize {
+	if err != nil || at < 0 || len(data) != at+len(header)+sealedIndexSize+frameHeaderSize {
 		t.Fatalf("%v: %d bytes, the index is at %d", err, len(data), at)
 	}
-	flip(t, path, int64(at+4), size^1<<5)
+	flip(t, path, int64(at+4), sealedIndexSize^1<<5)
 	if err := os.Truncate(path, segmentSize); err != nil { // it is not trimmed yet
 		t.Fatal(err)
 	}
-	stores = openStores(t, dir, WAL)
-	for index := uint64(1); index <= 8; index++ {
-		var got raft.Log
-		if err := stores.Log.GetLog(index, &got); err != nil || got.Index != index {
-			t.Errorf("entry %d: %d, %v", index, got.Index, err)
-		}
-	}
+	stores := openStores(t, dir, WAL)
+	hasEntries(t, stores.Log, 8)
 	if err := stores.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -260,18 +257,13 @@ func TestDamagedIndexSizeCutsNothingOff(t *testing.T) {
 
 // Damaged metadata that puts the index of a sealed segment elsewhere cuts nothing off.
 func TestDamagedIndexPlaceCutsNothingOff(t *testing.T) {
-	dir := t.TempDir()
-	stores := openStores(t, dir, WAL)
-	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Log.DeleteRange(9, 10), stores.Close()); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "wal", "00000000000000000001-0000000000000000.wal")
+	_, path := sealSegment(t)
 	before, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for start := uint64(frameHeaderSize); start < uint64(len(before))+frameHeaderSize; start += 4 {
-		if start == uint64(len(before))-frameHeaderSize-10*4 { // where it is
+		if start == uint64(len(before))-frameHeaderSize-sealedIndexSize { // where it is
 			continue
 		}
 		info := types.SegmentInfo{BaseIndex: 1, MinIndex: 1, MaxIndex: 8, IndexStart: start}
@@ -379,7 +371,7 @@ func TestMarkOfARemovedLogIsRemoved(t *testing.T) {
 func TestFormatOfTheMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), markFile)
 	const text = "log-end 1 00000000000000001234 00000000000000000007 110c1e6b\n"
-	want := mark{1234, 7}
+	want := entryID{1234, 7}
 	if got := string(formatMark(want)); got != text {
 		t.Errorf("%q, want %q", got, text)
 	}

@@ -33,16 +33,9 @@ func (s *Stores) HasState() (bool, error) {
 
 // LastEntry returns the term and the index of the last entry in the log or, where the log is empty, of the newest snapshot.
 func (s *Stores) LastEntry() (term, index uint64, err error) {
-	last, err := s.Log.LastIndex()
-	if err != nil {
-		return 0, 0, fmt.Errorf("read the log: %w", err)
-	}
-	if last > 0 {
-		var log raft.Log
-		if err := s.Log.GetLog(last, &log); err != nil {
-			return 0, 0, fmt.Errorf("read the log: %w", err)
-		}
-		return log.Term, log.Index, nil
+	last, err := lastEntry(s.Log)
+	if err != nil || last.index > 0 {
+		return last.term, last.index, err
 	}
 	snapshots, err := s.Snapshots.List()
 	if err != nil || len(snapshots) == 0 {
@@ -90,8 +83,10 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if err := removeUnlisted(WAL.path(dataDir)); err != nil {
-		return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
+	if kind == WAL {
+		if err := removeUnlisted(kind.path(dataDir)); err != nil {
+			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
+		}
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dataDir, retainedSnapshots, Logger(log))
 	if err != nil {

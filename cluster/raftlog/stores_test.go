@@ -29,6 +29,17 @@ func entries(from, to uint64) (logs []*raft.Log) {
 	return logs
 }
 
+// hasEntries checks that a log has the entries that entries(1, last) returns.
+func hasEntries(t *testing.T, log raft.LogStore, last uint64) {
+	t.Helper()
+	for index := uint64(1); index <= last; index++ {
+		var got raft.Log
+		if err := log.GetLog(index, &got); err != nil || got.Index != index || got.Term != index {
+			t.Errorf("entry %d: index %d, term %d, %v", index, got.Index, got.Term, err)
+		}
+	}
+}
+
 // What is stored while a snapshot is written is not in it, and counts for the next one.
 func TestBytesStoredDuringASnapshotCount(t *testing.T) {
 	log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1)
@@ -57,12 +68,7 @@ func TestWALIsCutAndRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	stores = openStores(t, dir, WAL)
-	for index := uint64(1); index <= 12; index++ {
-		var log raft.Log
-		if err := stores.Log.GetLog(index, &log); err != nil || log.Term != index {
-			t.Errorf("entry %d: %v, %v", index, log.Term, err)
-		}
-	}
+	hasEntries(t, stores.Log, 12)
 	if err := stores.Close(); err != nil {
 		t.Fatal(err)
 	}

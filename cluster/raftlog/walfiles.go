@@ -82,18 +82,29 @@ func trimOpened(file *os.File, info types.SegmentInfo) error {
 	return file.Truncate(end + frameHeaderSize)
 }
 
+// filesWith returns the paths of the files in a folder whose names end with a suffix.
+func filesWith(suffix, folder string) (paths []string, err error) {
+	entries, err := os.ReadDir(folder)
+	for _, entry := range entries {
+		if filepath.Ext(entry.Name()) == suffix {
+			paths = append(paths, filepath.Join(folder, entry.Name()))
+		}
+	}
+	return paths, err
+}
+
 // syncFiles syncs the segments and the metadata of a WAL that is about to be opened. A process that was killed between a write and its sync leaves entries
 // that raft-wal finds, and that are not on the disk. Raft counts an entry that it finds as stored.
 func syncFiles(path string) error {
-	entries, err := os.ReadDir(path)
+	segments, err := filesWith(segmentSuffix, path)
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		if name := entry.Name(); filepath.Ext(name) != segmentSuffix && name != metadb.FileName {
+	for _, name := range append(segments, filepath.Join(path, metadb.FileName)) {
+		file, err := os.OpenFile(name, os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) { // the metadata of a new WAL
 			continue
 		}
-		file, err := os.OpenFile(filepath.Join(path, entry.Name()), os.O_RDWR, 0)
 		if err != nil {
 			return err
 		}
@@ -115,35 +126,20 @@ func keepUnlisted(path string, meta *metadb.BoltMetaDB) error {
 	for _, info := range state.Segments {
 		listed[segment.FileName(info)] = true
 	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if name := entry.Name(); filepath.Ext(name) == segmentSuffix && !listed[name] {
-			if err := os.Rename(filepath.Join(path, name), filepath.Join(path, name+unlisted)); err != nil {
-				return err
-			}
+	segments, err := filesWith(segmentSuffix, path)
+	for _, name := range segments {
+		if !listed[filepath.Base(name)] {
+			err = errors.Join(err, os.Rename(name, name+unlisted))
 		}
 	}
-	return nil
+	return err
 }
 
-// removeUnlisted removes the segments that keepUnlisted renamed: the log has its end.
+// removeUnlisted removes the segments that keepUnlisted renamed. It is called when the end mark has shown that the log has its end.
 func removeUnlisted(path string) error {
-	entries, err := os.ReadDir(path)
-	if errors.Is(err, fs.ErrNotExist) { // another log store
-		return nil
+	segments, err := filesWith(unlisted, path)
+	for _, name := range segments {
+		err = errors.Join(err, os.Remove(name))
 	}
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if filepath.Ext(entry.Name()) == unlisted {
-			if err := os.Remove(filepath.Join(path, entry.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }

@@ -155,8 +155,8 @@ func (in *injection) stop(ctx context.Context, m *machine, do func() error) (boo
 	return err == nil, err
 }
 
-// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. A node that does not notice, because nobody has read there, is replaced afterwards: the
-// damage must not come to light when another disk is lost.
+// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. A node that has not read there does not notice. It is
+// replaced afterwards, so that the damage does not add to the loss of another disk.
 func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	m := in.choose("a node")[0]
 	free, ok := in.takeDisk(ctx, m)
