@@ -69,7 +69,7 @@ func DefaultConfig() Config {
 	return Config{
 		Timing:        LAN(),
 		Offer:         offer.Offer{Settings: fsm.DefaultSettings()},
-		Proposals:     propose.Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second},
+		Proposals:     propose.Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, MinPipelined: 32, ProposalAge: 5 * time.Second},
 		SnapshotBytes: 64 << 20, TrailingEntries: 512, CacheBytes: 32 << 20, MaxClockOffset: 5 * time.Second,
 	}
 }
@@ -88,7 +88,7 @@ func (c *Config) Validate() error {
 		{"Proposals.BatchBytes", int64(c.Proposals.BatchBytes)},
 		{"Proposals.BatchCommands", int64(c.Proposals.BatchCommands)},
 		{"Proposals.InFlight", int64(c.Proposals.InFlight)},
-		{"Proposals.FurtherBatch", int64(c.Proposals.FurtherBatch)},
+		{"Proposals.MinPipelined", int64(c.Proposals.MinPipelined)},
 		{"Proposals.ProposalAge", int64(c.Proposals.ProposalAge)},
 		{"SnapshotBytes", c.SnapshotBytes},
 		{"CacheBytes", int64(c.CacheBytes)},

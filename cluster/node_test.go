@@ -127,7 +127,7 @@ func TestWriteThatWaitedForTooLongIsRefused(t *testing.T) {
 	var disk *gatedLog
 	n := leader(t, startCluster(t, 1, func(c *Config, w *Environment) {
 		disk = &gatedLog{LogStore: w.Stores.Log}
-		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.FurtherBatch = disk, 20*time.Millisecond, 1000
+		w.Stores.Log, c.Proposals.ProposalAge, c.Proposals.MinPipelined = disk, 20*time.Millisecond, 1000
 	})...)
 	numbered := func(id byte) fsm.Command {
 		command := set("k", "v")

@@ -93,12 +93,12 @@ func (d *dedup) put(m dedupEntry, replies *keptReplies) {
 // store puts an outcome into the list of those that are due with it.
 func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
-	due, ok := d.byExpiry.Get(key)
+	group, ok := d.byExpiry.Get(key)
 	if !ok {
-		due = &expiryGroup{part: part{due: key >> expiryBits << expiryShift}}
-		d.byExpiry.Set(key, due)
+		group = &expiryGroup{part: part{due: key >> expiryBits << expiryShift}}
+		d.byExpiry.Set(key, group)
 	}
-	d.places[m.id] = due.add(&d.chunks, m)
+	d.places[m.id] = group.add(&d.chunks, m)
 }
 
 // prolong remembers an outcome until expires at the earliest.
@@ -109,9 +109,9 @@ func (d *dedup) prolong(m dedupEntry, expires int64) {
 	before := m.expiryKey()
 	m.expires = expires
 	d.store(&m)
-	due, _ := d.byExpiry.Get(before)
-	if due.stale++; 2*due.stale > due.len() { // so at most half of all places are stale
-		d.rebuild(before, due)
+	group, _ := d.byExpiry.Get(before)
+	if group.stale++; 2*group.stale > group.len() { // so at most half of all places are stale
+		d.rebuild(before, group)
 	}
 }
 
@@ -130,35 +130,35 @@ func (m *dedupEntry) expiryKey() int64 {
 // its expiry by that.
 func (d *dedup) removeExpired(now int64) {
 	for left := maxExpiredPerEntry; left > 0; {
-		key, due, ok := d.byExpiry.Min()
+		key, group, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < due.len()-due.stale && !due.sorted { // which of them go must not depend on their order in the list
-			due = d.rebuild(key, due)
+		if left < group.len()-group.stale && !group.sorted { // which of them go must not depend on their order in the list
+			group = d.rebuild(key, group)
 		}
-		for due.len() > 0 {
-			m, at := due.first()
+		for group.len() > 0 {
+			m, at := group.first()
 			switch {
 			case !d.isLive(&m, at):
-				due.stale--
+				group.stale--
 			case left == 0:
 				return
 			default:
 				d.drop(&m)
 				left--
 			}
-			due.removeFirst(&d.chunks)
+			group.removeFirst(&d.chunks)
 		}
 		d.byExpiry.Delete(key)
 	}
 }
 
 // rebuild makes a list anew, in the order of the ids and without stale places.
-func (d *dedup) rebuild(key int64, due *expiryGroup) *expiryGroup {
+func (d *dedup) rebuild(key int64, group *expiryGroup) *expiryGroup {
 	var live []dedupEntry
-	for ; due.len() > 0; due.removeFirst(&d.chunks) {
-		if m, at := due.first(); d.isLive(&m, at) {
+	for ; group.len() > 0; group.removeFirst(&d.chunks) {
+		if m, at := group.first(); d.isLive(&m, at) {
 			live = append(live, m)
 		}
 	}
@@ -193,8 +193,8 @@ func (d *dedup) len() int { return len(d.places) }
 // all returns the outcomes in no particular order.
 func (d *dedup) all() iter.Seq[dedupEntry] {
 	return func(yield func(dedupEntry) bool) {
-		d.byExpiry.Scan(func(_ int64, due *expiryGroup) bool {
-			for m, at := range due.all() {
+		d.byExpiry.Scan(func(_ int64, group *expiryGroup) bool {
+			for m, at := range group.all() {
 				if d.isLive(&m, at) && !yield(m) {
 					return false
 				}

@@ -59,9 +59,9 @@ type watches struct {
 	patterns  patternIndex     // derived
 
 	// The result of the last lookup; nil if it found no receiver, or the watches or the policy have changed since.
-	latestKey  string
-	latest     []Receiver
-	latestCost int
+	cachedKey  string
+	cached     []Receiver
+	cachedCost int
 }
 
 func (w *watch) size() int64 {
@@ -79,7 +79,7 @@ func (w *watch) size() int64 {
 // more.
 func (w *watches) full(limits *Limits, added *watch) bool {
 	more := added.size()
-	if old, renewed := w.find(added.watchID); renewed {
+	if old, exists := w.find(added.watchID); exists {
 		more -= old.size()
 		return more > 0 && w.bytes+more > limits.WatchBytes
 	}
@@ -112,7 +112,7 @@ func (w *watches) put(added *watch) {
 	}
 	w.perClient[added.clientID]++
 	w.bytes += added.size()
-	w.latest = nil
+	w.cached = nil
 	w.byClient.Set(added)
 	w.byRenewal.Set(added)
 	if added.isPattern {
@@ -131,7 +131,7 @@ func (w *watches) unindex(ended *watch) {
 	if w.perClient[ended.clientID]--; w.perClient[ended.clientID] == 0 {
 		delete(w.perClient, ended.clientID)
 	}
-	w.latest = nil
+	w.cached = nil
 	w.byClient.Delete(ended)
 	w.byRenewal.Delete(ended)
 	if ended.isPattern {
@@ -141,7 +141,7 @@ func (w *watches) unindex(ended *watch) {
 
 // setPolicy says by which policy clients may read what changes; nil allows everything.
 func (w *watches) setPolicy(p *policy.Policy) {
-	w.latest = nil
+	w.cached = nil
 	w.patterns.setPolicy(p)
 }
 
@@ -151,11 +151,11 @@ func (w *watches) receivers(key string) ([]Receiver, int) {
 	if w.byKey.Len() == 0 {
 		return nil, 0
 	}
-	if w.latest != nil && w.latestKey == key {
-		return w.latest, w.latestCost
+	if w.cached != nil && w.cachedKey == key {
+		return w.cached, w.cachedCost
 	}
 	receivers, cost := w.lookup(key)
-	w.latestKey, w.latest, w.latestCost = key, receivers, cost
+	w.cachedKey, w.cached, w.cachedCost = key, receivers, cost
 	return receivers, cost
 }
 

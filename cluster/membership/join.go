@@ -97,14 +97,14 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	return m.changed(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
 }
 
-// removePredecessors removes the other members that have the name or the address of a joining node. If an operator has pinned one of them, the joining
-// node is pinned first: an attempt that is interrupted must not lose that.
+// removePredecessors removes all other members that have the name or the address of a joining node. If one of them is pinned as a non-voter, the joining node is
+// pinned first, so that an interrupted attempt does not lose the pin.
 func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest) error {
 	for _, server := range m.env.Servers() {
 		if server.ID == request.ID || server.Address != request.Address && peer.NodeName(server.ID) != peer.NodeName(request.ID) {
 			continue
 		}
-		// The pin of a voter is left of a demotion that failed.
+		// A voter is pinned only if its demotion has failed. That pin is not inherited.
 		if server.Suffrage != raft.Voter && m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
 			if err := m.pin(ctx, request.ID, true); err != nil {
 				return err
@@ -126,14 +126,15 @@ func (m *Membership) move(ctx context.Context, server raft.Server, address raft.
 	return m.changed(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
 }
 
-// UpdateOwnAddress writes this leader's address to the configuration, if it differs.
+// UpdateOwnAddress changes this leader's address in raft's configuration, if it differs. If another membership change is under way, it does nothing: the leader
+// maintenance loop calls it again.
 func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 	server, member := peer.Find(m.env.Servers(), m.env.Self.ID)
 	if !m.env.Serving() || !member || server.Address == m.env.Self.Address {
 		return
 	}
 	if !m.TryLock() {
-		return // later
+		return
 	}
 	defer m.Unlock()
 	if err := m.move(ctx, server, m.env.Self.Address); err != nil {
@@ -141,8 +142,8 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 	}
 }
 
-// removePredecessor removes the member that has the name or the address of a joining node. Two ids must not share a name, and raft refuses two ids at one address.
-// It fails if the member answers, be it with an error, or if the remaining voters would have no live majority.
+// removePredecessor removes the member that has the name or the address of a joining node: two ids must not share a name, and raft refuses two ids at one
+// address. It fails if that member answers at all, even with an error, or if the remaining voters would have no live majority.
 func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)

@@ -54,9 +54,9 @@ type Config struct {
 	BatchCommands int // most commands in one entry, at least 1; each operation of a transaction counts
 	// InFlight is how many entries may be proposed and not yet applied.
 	InFlight int
-	// FurtherBatch is how many commands must be queued to propose another entry while one is in flight, a transaction counting as one. 1 disables the
-	// wait.
-	FurtherBatch int
+	// MinPipelined is the least number of queued commands for which another entry is proposed while one is in flight. A transaction counts as one
+	// command. 1 never waits.
+	MinPipelined int
 	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
 	// be forgotten already.
 	ProposalAge time.Duration
@@ -64,7 +64,7 @@ type Config struct {
 
 // Environment has the functions that a Proposer calls. They are safe for concurrent use.
 type Environment struct {
-	// Submit hands an entry to raft, without a wait for what becomes of it. The future's response is an *fsm.EntryOutcome, or an error.
+	// Submit gives an entry to raft and does not wait for its result. The future's response is an *fsm.EntryOutcome, or an error.
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
@@ -113,7 +113,7 @@ type Proposer struct {
 	watermarkMoved  atomic.Bool // SetPublished has woken Run since the last entry or tick check
 	number          uint64
 	lastClusterTime int64         // cluster time in the last entry
-	lastAt          time.Duration // since startMonotonic, when the last entry was proposed
+	lastProposed    time.Duration // since startMonotonic, when the last entry was proposed
 	lastWatermark   uint64
 }
 
@@ -125,8 +125,8 @@ func New(config Config, env Environment, l Leadership) *Proposer {
 	}
 }
 
-// Add queues a command. It returns false if the leadership has ended. Run is woken only when BatchCommands are queued: the caller calls Flush
-// after the last Add.
+// Add queues a command, and returns false if the leadership has ended. The caller calls Flush after the last command of a burst: Add itself wakes Run only when
+// BatchCommands are queued.
 func (p *Proposer) Add(command fsm.Command, tag any) bool {
 	now := p.elapsed()
 	p.mu.Lock()
@@ -135,13 +135,13 @@ func (p *Proposer) Add(command fsm.Command, tag any) bool {
 		return false
 	}
 	p.queue.push(proposal{command, tag, now})
-	if p.queue.len() == p.config.BatchCommands { // not before: it would split what comes in one burst
+	if p.queue.len() == p.config.BatchCommands { // to wake Run earlier would split a burst into two entries
 		p.poke()
 	}
 	return true
 }
 
-// Flush wakes Run. Run proposes the queued commands at once, or holds them back until no entry is in flight (see nextBatch).
+// Flush wakes Run, which proposes the queued commands at once, or when no entry is in flight any more (see nextBatch).
 func (p *Proposer) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,13 +231,13 @@ func (p *Proposer) next(ctx context.Context, timer *time.Timer) ([]fsm.Command, 
 	return nil, nil, false
 }
 
-// nextBatch removes the next batch from the queue. hold says that it removed none: fewer than FurtherBatch commands are queued, and an entry is
-// in flight. An entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the
-// indexes of the commands that waited for longer than ProposalAge.
+// nextBatch removes the next batch from the queue. It removes none, and returns hold, while an entry is in flight and fewer than MinPipelined commands are
+// queued: each entry costs syncs and a round trip, whatever its size, so a few commands wait, as with Nagle's algorithm. late has the indexes of the commands
+// that waited for longer than ProposalAge.
 func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := p.queue.len(); n > 0 && n < p.config.FurtherBatch && len(p.unapplied) > 0 {
+	if n := p.queue.len(); n > 0 && n < p.config.MinPipelined && len(p.unapplied) > 0 {
 		return nil, nil, nil, true
 	}
 	count, size, work := 0, 0, 0
@@ -265,7 +265,7 @@ func (p *Proposer) nextBatch() (commands []fsm.Command, tags []any, late []int, 
 	return commands, tags, late, false
 }
 
-// replaceLate replaces writes by their refusals. p.mu must not be held: the state's lock comes first.
+// replaceLate replaces late writes by their refusals. It reads the state machine's status, whose lock comes before p.mu: the caller must not hold p.mu.
 func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 	if len(late) == 0 {
 		return
@@ -276,7 +276,7 @@ func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 	}
 }
 
-// propose stamps an entry and hands it to raft, without waiting for what becomes of it.
+// propose stamps an entry and submits it to raft. It does not wait for the result.
 func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, error) {
 	low := p.env.StorageLow()
 	p.watermarkMoved.Store(false)
@@ -292,7 +292,7 @@ func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, 
 	}
 	flight := &inFlightEntry{number: entry.Number, tags: tags}
 	p.mu.Lock()
-	p.number, p.lastAt, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.startClusterTime+entry.Elapsed, entry.Published
+	p.number, p.lastProposed, p.lastClusterTime, p.lastWatermark = entry.Number, elapsed, p.startClusterTime+entry.Elapsed, entry.Published
 	p.unapplied = append(p.unapplied, flight)
 	p.mu.Unlock()
 
@@ -330,15 +330,15 @@ func (p *Proposer) SetPublished(index uint64) {
 	}
 }
 
-// awaitResults waits for each entry in flight. The first failure ends the leadership's proposals. If its entry is never applied, the state
-// machine skips all later ones, because their numbers do not follow on. Otherwise they may be applied, too.
+// awaitResults waits for the result of each entry in flight, in order. The first failure ends this leadership's proposals. If the failed entry is never applied,
+// the state machine skips all later entries of this leadership, because their numbers have a gap. If it is applied after all, they may be applied, too.
 func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	for flight := range p.unresolved {
 		err := flight.future.Error()
 		p.mu.Lock()
 		applied := flight.applied
 		if !applied {
-			// Applied must not find it: its tags go to Failed, even if it is applied later.
+			// Its tags go to Failed below. So Applied must not return them, even if the entry is applied later.
 			for i, other := range p.unapplied {
 				if other == flight {
 					p.unapplied = append(p.unapplied[:i:i], p.unapplied[i+1:]...)
@@ -368,8 +368,8 @@ func (p *Proposer) awaitResults(cancel context.CancelCauseFunc) {
 	}
 }
 
-// untilTick returns the time until an entry without commands is due, which is the earliest of: the next key's expiry; a second
-// after the last entry, while anything waits for cluster time; 200 ms after it, if the delivery watermark has moved.
+// untilTick returns the time until an entry without commands (a tick) is due. A tick is due at the next key's expiry, one second after the last entry
+// while something waits for cluster time, and 200 ms after the last entry if the delivery watermark has moved since.
 func (p *Proposer) untilTick() time.Duration {
 	const (
 		idle           = time.Second
@@ -381,15 +381,15 @@ func (p *Proposer) untilTick() time.Duration {
 	elapsed := p.elapsed()
 	wait := time.Duration(math.MaxInt64)
 	if status.TimeIsPending {
-		wait = p.lastAt + idle - elapsed
+		wait = p.lastProposed + idle - elapsed
 	}
 	if p.published.Load() <= p.lastWatermark {
-		// The last entry may carry a move that set the flag after propose had cleared it. Without this the next move would not
-		// wake this goroutine.
+		// The last entry carries the latest watermark, but SetPublished may have set the flag after propose cleared it. While the flag is set, SetPublished
+		// does not wake this goroutine.
 		p.watermarkMoved.Store(false)
 	}
 	if p.published.Load() > p.lastWatermark {
-		wait = min(wait, p.lastAt+watermarkDelay-elapsed)
+		wait = min(wait, p.lastProposed+watermarkDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.unapplied) == 0) {
 		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond

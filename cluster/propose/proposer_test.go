@@ -186,7 +186,7 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 var errStopped = errors.New("the leadership ended")
 
 func testConfig() Config {
-	return Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, FurtherBatch: 32, ProposalAge: 5 * time.Second}
+	return Config{BatchBytes: 1 << 20, BatchCommands: 1024, InFlight: 2, MinPipelined: 32, ProposalAge: 5 * time.Second}
 }
 
 func set() fsm.Command { return fsm.Command{Kind: fsm.KindSet, Key: []byte("k"), Value: []byte("v")} }

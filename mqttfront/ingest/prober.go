@@ -14,34 +14,37 @@ import (
 // errStale says that the broker's queue for this node is older than its session may be.
 var errStale = errors.New("the session's queue is too old: starting a clean one")
 
-// prober sends probes to this node through the broker. The broker received what follows a probe in the session's queue after that probe. So requests
-// behind an old probe may be older than deduplication remembers, and are not executed. A node's own session then ends and starts clean. The
-// leader's session goes on, and executes again when a fresh probe returns. A probe that returns also shows that the broker is alive.
+// prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything that follows a probe in the
+// session's queue after that probe. So a probe that returns shows how old the requests behind it can be, and that the broker is alive.
+//
+// Requests behind a probe that is older than Config.SessionAge may be older than the dedup table remembers. They are not executed. A node's own session
+// then ends and starts clean. The leader's session is kept: it executes requests again when a fresh probe returns.
 type prober struct {
 	config  *Config
 	env     *Environment
 	barrier *Barrier
 	drop    func(since time.Time) // drops requests that came after a moment
 	topic   string
-	// carriesRequests says that requests come by the same session: then an old probe says that they are old, and a fresh one that they are not.
+	// carriesRequests says that the session also delivers requests. Only then does the age of a probe say anything about them.
 	carriesRequests bool
 	wall            func() int64 // milliseconds since the Unix epoch
-	boot            uint64       // random; tells the probes of this prober from those of any other
+	boot            uint64       // random; it is in each probe of this prober, and in no other
 	start           time.Time
-	returned        atomic.Bool // a probe of this prober has returned: the broker lets them through
-	// backlog: the last probe took longer than backlogAge. The session is behind the broker, and other nodes have probably handled what it delivers.
+	returned        atomic.Bool // a probe has returned, so the broker's access rules allow probes
+	// backlog says that the last probe took longer than backlogAge. Then other nodes have probably handled what the session delivers.
 	backlog atomic.Bool
 	nagle   nagle // used by the receiving goroutine only
 
-	mu            sync.Mutex
-	deliveredUpTo time.Time // the broker received all that is still queued after this time; zero until a probe returns or a session starts clean: until then Contact has the time
+	mu sync.Mutex
+	// deliveredUpTo is a moment: the broker received all messages that are still queued after it. It is zero until a probe returns or a session starts clean;
+	// until then Environment.Contact has the moment.
+	deliveredUpTo time.Time
 	clean         bool      // the node's own session starts clean next time; without effect on the leader's session
-	saved         time.Time
-	fresh         time.Time // when the last fresh probe came
+	saved         time.Time // when Environment.Contact was saved last
+	fresh         time.Time // when the last fresh probe arrived
 }
 
-// onConnack is called after each CONNACK. If this node did not ask to resume the session, the broker has nothing queued from before. Then the session counts
-// as delivered up to now, and clean is reset.
+// onConnack is called after each CONNACK. If this node asked for a clean start, the broker has nothing queued: the session has delivered everything up to now.
 func (p *prober) onConnack(askedToResume bool) {
 	if !askedToResume {
 		p.mu.Lock()
@@ -51,14 +54,14 @@ func (p *prober) onConnack(askedToResume bool) {
 	}
 }
 
-// backlogAge: a session whose last probe took longer than this is in a backlog.
+// backlogAge is the round trip of a probe above which the session has a backlog.
 const backlogAge = 5 * time.Second
 
-// contactSaveInterval is how often, at most, passed saves to the ContactStore.
+// contactSaveInterval is the shortest time between two saves to the ContactStore.
 const contactSaveInterval = 5 * time.Second
 
-// setDeliveredUpTo notes that the session has delivered everything that the broker received before a moment. Every contactSaveInterval it saves the moment for a
-// restart, unless the session is to start clean.
+// setDeliveredUpTo records that the session has delivered everything that the broker received before a moment. It saves the moment for a restart, at most once
+// in contactSaveInterval, and not if the session is to start clean.
 func (p *prober) setDeliveredUpTo(moment time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +76,7 @@ func (p *prober) setDeliveredUpTo(moment time.Time) {
 	}
 }
 
-// setFresh notes that a probe came that was sent not long ago.
+// setFresh records the arrival of a probe that is younger than Config.SessionAge.
 func (p *prober) setFresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +119,8 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 	}
 }
 
-// handle handles a probe that came back, and reports when it was sent and whether what follows it is young enough to be executed. If the payload is not
-// a probe, isProbe is false and the other results are meaningless.
+// handle handles a message on the probe topic. isProbe is false if the payload is not a probe; then the other results are meaningless. sent is when the probe
+// was sent. fresh says that the requests behind it may be executed.
 func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	var boot uint64
 	var at, wall int64
@@ -130,7 +133,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
 		p.env.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
-			p.env.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to leave Nagle's algorithm on; Mosquitto needs the line `set_tcp_nodelay true`")
+			p.env.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
 	sent = now.Add(-max(age, 0))
@@ -151,8 +154,8 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	return sent, true, true
 }
 
-// setStale notes that the session delivers requests older than Config.SessionAge, and drops those that arrived since the last fresh probe. A node's own
-// session starts clean next time, also after a restart.
+// setStale is called when the session delivers requests that may be older than Config.SessionAge. It drops those that arrived since the last fresh probe. A
+// node's own session starts clean next time, also after a restart.
 func (p *prober) setStale() {
 	p.drop(p.lastFresh())
 	p.startClean()
@@ -168,9 +171,9 @@ func (p *prober) startClean() {
 	}
 }
 
-// resumable reports whether the session may be resumed: only if the broker received all that is still queued within the session's age, by the monotonic
-// clock or, after a restart, by what was saved. The broker received the queued messages after since. Only a probe that returns, or a clean start,
-// makes a session younger: a connection that ends before may have left the oldest messages in the queue.
+// resumable reports whether the session may be resumed: the broker must have received all messages that are still queued within the last
+// Config.SessionAge. It also returns the moment after which the broker received them. The moment is deliveredUpTo; after a restart it is what was saved, by the
+// wall clock. It advances only when a probe returns or a session starts clean. A connection that ends before that may have left the oldest messages queued.
 func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +189,7 @@ func (p *prober) resumable() (since time.Time, ok bool) {
 	return since, !p.clean && time.Since(since) < p.config.SessionAge
 }
 
-// tooOld reports whether what follows a probe of this age may have been forgotten by deduplication.
+// tooOld reports whether the dedup table may have forgotten requests that follow a probe of this age.
 func (p *prober) tooOld(age time.Duration) bool { return age > p.config.SessionAge }
 
 // sessionExpiry is how long the broker is to keep the session, in seconds.

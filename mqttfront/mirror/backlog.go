@@ -155,8 +155,8 @@ func (b *backlog) pushLocked(t topic) {
 		b.topics[t] = changed
 	default:
 		t = t.clone()
-		d := b.quarantines[t.prefix]
-		if d.refuses(t) {
+		q := b.quarantines[t.prefix]
+		if q.refuses(t) {
 			b.topics[t] = awaitingRetry
 			return
 		}
@@ -193,12 +193,12 @@ func (b *backlog) take(now time.Time) *entry {
 
 func (b *backlog) nextLocked(now time.Time) *entry {
 	for {
-		d, due := b.dueLocked(now)
-		if d != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
+		q, due := b.dueLocked(now)
+		if q != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
 			if b.inFlight > 0 {
 				return nil // until it is answered
 			}
-			if next := b.takeAloneLocked(d, now); next != nil {
+			if next := b.takeAloneLocked(q, now); next != nil {
 				return next
 			}
 			continue
@@ -209,8 +209,8 @@ func (b *backlog) nextLocked(now time.Time) *entry {
 		first := b.queue[0]
 		b.queue[0] = nil
 		b.queue = b.queue[1:]
-		if d := b.quarantines[first.topic.prefix]; d != nil && !d.lifted {
-			d.queue = append(d.queue, first)
+		if q := b.quarantines[first.topic.prefix]; q != nil && !q.lifted {
+			q.queue = append(q.queue, first)
 			continue
 		}
 		return first
@@ -246,8 +246,8 @@ func (b *backlog) skip(taken *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changedMeanwhile := b.endSendingLocked(taken, time.Now())
-	if d := b.quarantines[taken.topic.prefix]; d != nil {
-		d.forget(taken.topic)
+	if q := b.quarantines[taken.topic.prefix]; q != nil {
+		q.forget(taken.topic)
 	}
 	if changedMeanwhile {
 		b.pushLocked(taken.topic)
@@ -286,8 +286,8 @@ func (b *backlog) end(failed bool) {
 	if failed {
 		b.suspectLocked(time.Now())
 	}
-	for _, d := range b.quarantines {
-		d.queue = nil
+	for _, q := range b.quarantines {
+		q.queue = nil
 	}
 	b.open, b.alone, b.inFlight, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
 }
@@ -367,8 +367,8 @@ func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	queues := [][]*entry{b.flight, b.queue}
-	for _, d := range b.quarantines {
-		queues = append(queues, d.queue)
+	for _, q := range b.quarantines {
+		queues = append(queues, q.queue)
 	}
 	for _, queue := range queues {
 		if len(queue) > 0 {

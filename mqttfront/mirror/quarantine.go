@@ -45,111 +45,111 @@ type quarantine struct {
 	retryAt   time.Time // when the next round begins
 }
 
-// refuses reports whether the broker has refused a topic. d may be nil.
-func (d *quarantine) refuses(t topic) bool {
-	if d == nil {
+// refuses reports whether the broker has refused a topic. q may be nil.
+func (q *quarantine) refuses(t topic) bool {
+	if q == nil {
 		return false
 	}
-	_, is := d.refused[t]
+	_, is := q.refused[t]
 	return is
 }
 
 // forget ends the memory of a refused topic, and reports whether there was one.
-func (d *quarantine) forget(t topic) bool {
-	if !d.refuses(t) {
+func (q *quarantine) forget(t topic) bool {
+	if !q.refuses(t) {
 		return false
 	}
-	delete(d.refused, t)
-	d.order = slices.DeleteFunc(d.order, func(other topic) bool { return other == t })
-	d.untried = min(d.untried, len(d.order))
+	delete(q.refused, t)
+	q.order = slices.DeleteFunc(q.order, func(other topic) bool { return other == t })
+	q.untried = min(q.untried, len(q.order))
 	return true
 }
 
 // quarantineLocked quarantines a mirror, and returns what is known of it.
 func (b *backlog) quarantineLocked(prefix string) *quarantine {
-	d := b.quarantines[prefix]
-	if d == nil {
-		d = &quarantine{refused: make(map[topic]struct{})}
-		b.quarantines[prefix] = d
+	q := b.quarantines[prefix]
+	if q == nil {
+		q = &quarantine{refused: make(map[topic]struct{})}
+		b.quarantines[prefix] = q
 	}
-	d.lifted, d.accepted, d.needed = false, 0, max(d.needed, minAccepted)
-	return d
+	q.lifted, q.accepted, q.needed = false, 0, max(q.needed, minAccepted)
+	return q
 }
 
 // refusedLocked notes that the broker has refused a topic, and keeps the connection. The refused topics of a mirror are tried in rounds: in a round one
 // after the other, and then none until the retry interval has passed.
 func (b *backlog) refusedLocked(e *entry, now time.Time) {
-	d := b.quarantines[e.topic.prefix]
-	if !d.refuses(e.topic) {
+	q := b.quarantines[e.topic.prefix]
+	if !q.refuses(e.topic) {
 		b.addRefusedLocked(e, now)
 		return
 	}
-	d.moveToBack(e.topic)
-	if d.untried = max(d.untried-1, 0); d.untried == 0 {
-		d.endRound(now, 2*d.retry)
+	q.moveToBack(e.topic)
+	if q.untried = max(q.untried-1, 0); q.untried == 0 {
+		q.endRound(now, 2*q.retry)
 	}
 }
 
 // connectionEndedByLocked notes that the broker has ended the connection because of a topic, or that the topic is why it is ended. That ends a round.
 func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
-	if d := b.quarantines[e.topic.prefix]; d.refuses(e.topic) {
-		d.moveToBack(e.topic)
-		d.endRound(now, 2*d.retry)
+	if q := b.quarantines[e.topic.prefix]; q.refuses(e.topic) {
+		q.moveToBack(e.topic)
+		q.endRound(now, 2*q.retry)
 		return
 	}
-	d := b.quarantineLocked(e.topic.prefix)
-	d.endRound(now, d.retry)
-	d.backOff(now)
+	q := b.quarantineLocked(e.topic.prefix)
+	q.endRound(now, q.retry)
+	q.backOff(now)
 	b.addRefusedLocked(e, now)
 }
 
 // addRefusedLocked takes up a topic as refused. It is the first of the next round: perhaps only the network has failed.
 func (b *backlog) addRefusedLocked(e *entry, now time.Time) {
 	t := e.topic
-	d := b.quarantineLocked(t.prefix)
-	if len(d.order) == 0 {
-		d.endRound(now, d.retry)
+	q := b.quarantineLocked(t.prefix)
+	if len(q.order) == 0 {
+		q.endRound(now, q.retry)
 	}
-	d.refused[t] = struct{}{}
-	d.order = slices.Insert(d.order, d.untried, t)
-	if last := len(d.order) - 1; last == maxRefused {
-		delete(d.refused, d.order[last])
-		delete(b.topics, d.order[last])
-		d.order, d.untried, d.forgotten = d.order[:last], min(d.untried, last), true
+	q.refused[t] = struct{}{}
+	q.order = slices.Insert(q.order, q.untried, t)
+	if last := len(q.order) - 1; last == maxRefused {
+		delete(q.refused, q.order[last])
+		delete(b.topics, q.order[last])
+		q.order, q.untried, q.forgotten = q.order[:last], min(q.untried, last), true
 	}
 }
 
 // backOff lets the queue of a mirror wait, each time twice as long, within bounds.
-func (d *quarantine) backOff(now time.Time) {
-	d.backoff = min(max(2*d.backoff, minBackoff), maxBackoff)
-	d.backoffUntil = now.Add(d.backoff)
+func (q *quarantine) backOff(now time.Time) {
+	q.backoff = min(max(2*q.backoff, minBackoff), maxBackoff)
+	q.backoffUntil = now.Add(q.backoff)
 }
 
 // moveToBack makes a refused topic the last to be tried.
-func (d *quarantine) moveToBack(t topic) {
-	d.order = append(slices.DeleteFunc(d.order, func(other topic) bool { return other == t }), t)
+func (q *quarantine) moveToBack(t topic) {
+	q.order = append(slices.DeleteFunc(q.order, func(other topic) bool { return other == t }), t)
 }
 
 // endRound has the next round begin after a retry interval, within the bounds of one.
-func (d *quarantine) endRound(now time.Time, retry time.Duration) {
-	d.untried = 0
-	d.retry = min(max(retry, minRetry), maxBackoff)
-	d.retryAt = now.Add(d.retry)
+func (q *quarantine) endRound(now time.Time, retry time.Duration) {
+	q.untried = 0
+	q.retry = min(max(retry, minRetry), maxBackoff)
+	q.retryAt = now.Add(q.retry)
 }
 
 // acceptedLocked notes that the broker has taken a topic.
 func (b *backlog) acceptedLocked(t topic) {
-	d := b.quarantines[t.prefix]
-	if d == nil {
+	q := b.quarantines[t.prefix]
+	if q == nil {
 		return
 	}
-	if d.forget(t) { // perhaps it takes the others now, too
-		if d.forgotten {
-			d.forgotten = false
+	if q.forget(t) { // perhaps it takes the others now, too
+		if q.forgotten {
+			q.forgotten = false
 			signal(b.recompare)
 		}
-		others := d.order
-		d.refused, d.order, d.untried, d.retry = make(map[topic]struct{}), nil, 0, 0
+		others := q.order
+		q.refused, q.order, q.untried, q.retry = make(map[topic]struct{}), nil, 0, 0
 		for _, other := range others {
 			if b.topics[other] == awaitingRetry {
 				delete(b.topics, other)
@@ -157,12 +157,12 @@ func (b *backlog) acceptedLocked(t topic) {
 			}
 		}
 	}
-	if d.accepted++; d.lifted || d.accepted < d.needed {
+	if q.accepted++; q.lifted || q.accepted < q.needed {
 		return
 	}
-	b.queue = append(d.queue, b.queue...)
-	d.lifted, d.queue, d.needed, d.backoff = true, nil, 0, 0
-	if len(d.order) == 0 {
+	b.queue = append(q.queue, b.queue...)
+	q.lifted, q.queue, q.needed, q.backoff = true, nil, 0, 0
+	if len(q.order) == 0 {
 		delete(b.quarantines, t.prefix)
 	}
 }
@@ -181,16 +181,16 @@ func (b *backlog) suspectLocked(now time.Time) {
 	case b.alone && len(flight) == 1:
 		b.connectionEndedByLocked(flight[0], now)
 	case now.Sub(b.refusal.at) < blamed:
-		if d := b.quarantines[b.refusal.prefix]; d != nil && b.refusal.repeated {
-			d.endRound(now, 2*d.retry)
-		} else if d != nil {
-			d.backOff(now)
+		if q := b.quarantines[b.refusal.prefix]; q != nil && b.refusal.repeated {
+			q.endRound(now, 2*q.retry)
+		} else if q != nil {
+			q.backOff(now)
 		}
 	default:
 		for _, e := range flight {
-			d := b.quarantineLocked(e.topic.prefix)
-			if d.suspects = append(d.suspects, e.topic); len(d.suspects) > d.needed {
-				d.needed = len(d.suspects)
+			q := b.quarantineLocked(e.topic.prefix)
+			if q.suspects = append(q.suspects, e.topic); len(q.suspects) > q.needed {
+				q.needed = len(q.suspects)
 			}
 		}
 	}
@@ -199,13 +199,13 @@ func (b *backlog) suspectLocked(now time.Time) {
 // beginQuarantinesLocked queues the suspects, and forgets mirrors that are no more.
 func (b *backlog) beginQuarantinesLocked(prefixes []string) {
 	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
-		d := b.quarantines[prefix]
+		q := b.quarantines[prefix]
 		if !slices.Contains(prefixes, prefix) {
 			delete(b.quarantines, prefix)
 			continue
 		}
-		suspects := d.suspects
-		d.suspects = nil
+		suspects := q.suspects
+		q.suspects = nil
 		for _, t := range suspects {
 			b.pushLocked(t)
 		}
@@ -219,31 +219,31 @@ func (b *backlog) dueLocked(now time.Time) (next *quarantine, since time.Time) {
 		return nil, since
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
-		d := b.quarantines[prefix]
-		due, is := d.due(now)
+		q := b.quarantines[prefix]
+		due, is := q.due(now)
 		if !is {
 			continue
 		}
 		if next == nil || due.Before(since) {
 			since = due
 		}
-		if next == nil || d.lastServed.Before(next.lastServed) {
-			next = d
+		if next == nil || q.lastServed.Before(next.lastServed) {
+			next = q
 		}
 	}
 	return next, since
 }
 
 // due returns since when a topic may be sent, and whether one may.
-func (d *quarantine) due(now time.Time) (since time.Time, is bool) {
+func (q *quarantine) due(now time.Time) (since time.Time, is bool) {
 	switch {
-	case len(d.queue) > 0 && !d.lifted:
-		since = d.queue[0].since
-		if since.Before(d.backoffUntil) {
-			since = d.backoffUntil
+	case len(q.queue) > 0 && !q.lifted:
+		since = q.queue[0].since
+		if since.Before(q.backoffUntil) {
+			since = q.backoffUntil
 		}
-	case len(d.order) > 0:
-		since = d.retryAt
+	case len(q.order) > 0:
+		since = q.retryAt
 	default:
 		return since, false
 	}
@@ -252,26 +252,26 @@ func (d *quarantine) due(now time.Time) (since time.Time, is bool) {
 
 // takeAloneLocked returns the next topic of a quarantined mirror. It removes a queued topic from the queue. A refused topic stays in order until the broker
 // answers. It returns nil if no refused topic is to be published.
-func (b *backlog) takeAloneLocked(d *quarantine, now time.Time) (next *entry) {
-	d.lastServed = now
-	if len(d.queue) > 0 && !d.lifted {
-		next = d.queue[0]
-		d.queue[0] = nil
-		d.queue = d.queue[1:]
+func (b *backlog) takeAloneLocked(q *quarantine, now time.Time) (next *entry) {
+	q.lastServed = now
+	if len(q.queue) > 0 && !q.lifted {
+		next = q.queue[0]
+		q.queue[0] = nil
+		q.queue = q.queue[1:]
 	} else {
-		if d.untried == 0 { // a round begins
-			d.untried = len(d.order)
+		if q.untried == 0 { // a round begins
+			q.untried = len(q.order)
 		}
-		for next == nil && d.untried > 0 {
-			if t := d.order[0]; b.topics[t] == awaitingRetry {
+		for next == nil && q.untried > 0 {
+			if t := q.order[0]; b.topics[t] == awaitingRetry {
 				next = &entry{topic: t, since: now}
 			} else { // it is not to be published
-				d.order = append(d.order[1:], t)
-				d.untried--
+				q.order = append(q.order[1:], t)
+				q.untried--
 			}
 		}
 		if next == nil { // that was no round: after a reconnection the comparison may still find some
-			d.retryAt = now.Add(minRetry)
+			q.retryAt = now.Add(minRetry)
 			return nil
 		}
 	}
@@ -283,8 +283,8 @@ func (b *backlog) takeAloneLocked(d *quarantine, now time.Time) (next *entry) {
 func (b *backlog) refusedCount() (topics int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, d := range b.quarantines {
-		topics += len(d.order)
+	for _, q := range b.quarantines {
+		topics += len(q.order)
 	}
 	return topics
 }
@@ -307,16 +307,16 @@ func (b *backlog) refusedToPublish() (topics []topic) {
 func (b *backlog) dropSynced() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for prefix, d := range b.quarantines {
-		d.order = slices.DeleteFunc(d.order, func(t topic) bool {
+	for prefix, q := range b.quarantines {
+		q.order = slices.DeleteFunc(q.order, func(t topic) bool {
 			_, known := b.topics[t]
 			if !known {
-				delete(d.refused, t)
+				delete(q.refused, t)
 			}
 			return !known
 		})
-		d.untried = min(d.untried, len(d.order))
-		if d.lifted && len(d.order) == 0 {
+		q.untried = min(q.untried, len(q.order))
+		if q.lifted && len(q.order) == 0 {
 			delete(b.quarantines, prefix)
 		}
 	}
@@ -334,8 +334,8 @@ func (b *backlog) reset() {
 func (b *backlog) resetBackoff() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, d := range b.quarantines {
-		d.backoffUntil, d.retryAt, d.backoff, d.retry, d.untried = time.Time{}, time.Time{}, 0, 0, 0
+	for _, q := range b.quarantines {
+		q.backoffUntil, q.retryAt, q.backoff, q.retry, q.untried = time.Time{}, time.Time{}, 0, 0, 0
 	}
 	signal(b.wake)
 }

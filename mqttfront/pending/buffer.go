@@ -112,13 +112,13 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 	if id.IsZero() {
 		return
 	}
-	r, held := p.byID[id]
-	if expected && held && r.outcome < index { // a greater one is of a leader that answers the request again
+	r, present := p.byID[id]
+	if expected && present && r.outcome < index { // a greater one is of a leader that answers the request again
 		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
 	}
-	if early := expected && !held; early || end == EndNoReply {
+	if early := expected && !present; early || end == EndNoReply {
 		p.hints.Ended(id, end, index, early, now)
 	} else {
 		p.hints.outcomeLogged(id)

@@ -163,8 +163,8 @@ func (m *mergeGraph) dropResent() {
 	}
 }
 
-// listDelay is by how much later what a list holds looks than elsewhere: at the least, and as a rule.
-type listDelay struct{ least, median time.Duration }
+// listDelay says how much later the copies of a list look than the earliest copies of the same requests: the minimum and the median.
+type listDelay struct{ min, median time.Duration }
 
 func (m *mergeGraph) listDelays() []listDelay {
 	found := make([]listDelay, len(m.lists))
@@ -179,9 +179,9 @@ func (m *mergeGraph) listDelays() []listDelay {
 // suspicion is the evidence that a copy was sent later than the original.
 type suspicion struct {
 	inversions int
-	// later says that it looks later by more than the rounding of deadlines, which concerns all that a list holds.
-	later bool
-	after time.Duration // by how much later it looks than what its list holds as a rule
+	// beyondRounding says that the copy looks later than the minimum of its list by more than the rounding of deadlines can explain.
+	beyondRounding bool
+	excess         time.Duration // by how much later it looks than the median of its list
 }
 
 // compare orders copies by whether they contradict another list at all, then by how much later they look, then by how much they contradict.
@@ -191,13 +191,13 @@ func (s suspicion) compare(other suspicion) int {
 		if s.inversions > 0 {
 			rank += 2
 		}
-		if s.later {
+		if s.beyondRounding {
 			rank++
 		}
 		return rank
 	}
-	return cmp.Or(cmp.Compare(rank(s), rank(other)), cmp.Compare(s.after.Round(precision), other.after.Round(precision)),
-		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.after, other.after))
+	return cmp.Or(cmp.Compare(rank(s), rank(other)), cmp.Compare(s.excess.Round(precision), other.excess.Round(precision)),
+		cmp.Compare(s.inversions, other.inversions), cmp.Compare(s.excess, other.excess))
 }
 
 // dropMostSuspicious leaves out the most suspicious copy, and reports whether there was any.
@@ -212,8 +212,8 @@ func (m *mergeGraph) dropMostSuspicious(among []*mergeNode) bool {
 	at := 0
 	for _, n := range among {
 		for i, c := range n.copies {
-			after := c.sent.Sub(n.sent)
-			s := suspicion{inversions: c.inversions, later: after-delays[c.list].least > expiryRounding, after: after - delays[c.list].median}
+			delay := c.sent.Sub(n.sent)
+			s := suspicion{inversions: c.inversions, beyondRounding: delay-delays[c.list].min > expiryRounding, excess: delay - delays[c.list].median}
 			if len(n.copies) > 1 && (worstNode == nil || s.compare(worst) > 0) {
 				worstNode, at, worst = n, i, s
 			}

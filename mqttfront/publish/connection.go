@@ -9,15 +9,15 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// steady is how long a connection has to have been up for the next attempt to be made without delay.
-const steady = time.Second
+// stableUptime is how long a connection must have been up for the next one to be tried without a delay.
+const stableUptime = time.Second
 
 // connection is one publishing connection of a leadership: it sends what its queue has, over one network connection after the other.
 type connection struct {
 	config    *Config
 	env       *Environment
 	penalties *penalties
-	onLost    func(began time.Time, lived time.Duration) // called once the next connection is up: when the lost one began, and how long it lived
+	onLost    func(connectedAt time.Time, uptime time.Duration) // called for a lost connection when the next one is up
 	handler   Handler
 	clientID  string
 	queue     *queue
@@ -33,36 +33,32 @@ type connection struct {
 // maxNotified bounds connection.notified; beyond it a new record begins.
 const maxNotified = 1024
 
+// loss describes a network connection that has ended. The zero value is none.
+type loss struct {
+	connectedAt time.Time
+	uptime      time.Duration
+	err         error // why it ended
+}
+
 // run publishes until the context ends, beginning with a publisher that is connected.
 func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	delay := c.config.BackoffMin
-	var began time.Time // of the connection before
-	var lived time.Duration
-	var lostBy error
+	var last loss
 	for {
 		if publisher != nil {
 			blamed := false
-			if !began.IsZero() {
-				c.onLost(began, lived)
-				blamed = c.brokerEnded(began, lostBy)
+			if !last.connectedAt.IsZero() {
+				c.onLost(last.connectedAt, last.uptime)
+				blamed = c.brokerEnded(last)
 			}
-			began = time.Now()
-			c.downSince.Store(0)
-			c.maxPacket.Store(int64(publisher.MaxPacket()))
 			if c.requeue(blamed) {
 				delay = c.config.BackoffMin // the output that ended the connection is gone
 			}
-			c.pump(ctx, publisher)
-			c.downSince.Store(time.Now().UnixMilli())
-			publisher.Abort()
+			last = c.serve(ctx, publisher)
 			if ctx.Err() != nil {
 				return
 			}
-			c.env.Metrics.losses.Inc()
-			lived = time.Since(began)
-			lostBy = publisher.Err()
-			c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", lostBy, "taken_over", mqttconn.IsTakenOver(lostBy))
-			if lived > steady {
+			if last.uptime > stableUptime {
 				delay = c.config.BackoffMin
 			} else { // another process may use this client id: back off, so that the two do not take over from each other in step
 				c.env.Pause(ctx, delay)
@@ -81,11 +77,27 @@ func (c *connection) run(ctx context.Context, publisher *mqttconn.Publisher) {
 	}
 }
 
-// reconnect connects again. Leadership is confirmed before and after that.
+// serve publishes over one network connection until it or the context ends, and closes it.
+func (c *connection) serve(ctx context.Context, publisher *mqttconn.Publisher) loss {
+	l := loss{connectedAt: time.Now()}
+	c.downSince.Store(0)
+	c.maxPacket.Store(int64(publisher.MaxPacket()))
+	c.pump(ctx, publisher)
+	c.downSince.Store(time.Now().UnixMilli())
+	publisher.Abort()
+	l.uptime, l.err = time.Since(l.connectedAt), publisher.Err()
+	if ctx.Err() == nil {
+		c.env.Metrics.losses.Inc()
+		c.env.Log.Warn("a publishing connection was lost", "client", c.clientID, "error", l.err, "taken_over", mqttconn.IsTakenOver(l.err))
+	}
+	return l
+}
+
+// reconnect connects again. It confirms the leadership before and after it connects.
 //
-// Publishing then waits, for a bounded time, until the node's own session is up again (AwaitSession). The broker may have lost its state in a restart. Then a client
-// that connects after its reply was published misses it, and sends the request again. Other nodes drop that copy, because the
-// reply is published. So this node should be subscribed by then.
+// After a restart the broker may have lost its sessions. A client that subscribes again after its reply was published misses the reply, and sends its
+// request again. The other nodes drop that copy, because the reply was published. This node must receive it. So nothing is published until the node's
+// own session is up again, for a bounded time (AwaitSession).
 func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := c.env.Confirm(ctx); err != nil {
 		return nil, err
@@ -102,17 +114,17 @@ func (c *connection) reconnect(ctx context.Context) (*mqttconn.Publisher, error)
 	return publisher, nil
 }
 
-// brokerEnded reports whether the broker ended a connection because of a message on it. It assumes so if the node's own session
-// was up all the time since the connection began, and the connection did not end by a takeover, by this node, or because the broker was silent.
-func (c *connection) brokerEnded(began time.Time, by error) bool {
-	if errors.Is(by, mqttconn.ErrSilent) || errors.Is(by, mqttconn.ErrClosed) || mqttconn.IsTakenOver(by) {
+// brokerEnded reports whether the broker probably ended a connection because of a message on it: the node's own session was up all the time since the
+// connection began, and the connection did not end by a session takeover, by this node, or by the broker's silence.
+func (c *connection) brokerEnded(l loss) bool {
+	if errors.Is(l.err, mqttconn.ErrSilent) || errors.Is(l.err, mqttconn.ErrClosed) || mqttconn.IsTakenOver(l.err) {
 		return false
 	}
-	return c.env.SessionUpSince(began)
+	return c.env.SessionUpSince(l.connectedAt)
 }
 
-// requeue puts the outputs in flight back into the queue. It drops those on which the broker closed the connection too often, and all
-// replies to the same clients. It reports whether it dropped any.
+// requeue puts the outputs in flight back into the queue. blamed says that the broker ended the last connection because of one of them. An output that was
+// blamed too often is dropped, with all replies to the same client. requeue reports whether it dropped any.
 func (c *connection) requeue(blamed bool) bool {
 	abandoned := c.queue.requeue(blamed)
 	for _, o := range abandoned {
@@ -144,7 +156,7 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
-		publisher.Expedite(o.losses >= aloneAt) // the next one waits for its PUBACK
+		publisher.Expedite(o.losses >= soloAfter) // the next one waits for its PUBACK
 		if !c.send(ctx, publisher, o) {
 			return
 		}
@@ -171,12 +183,12 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 		c.finish(o)
 		return true
 	}
-	return err == nil // what was not sent is in flight and unacknowledged: requeue finds it, as one that was not lost
+	return err == nil // an output that was not sent stays in flight; requeue sends it on the next connection without a loss
 }
 
-// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current one. The plugin
-// for Mosquitto delivers notifications to clients that did not subscribe when the broker has handled a whole record. A reply in
-// the same record would have to be delivered in the same way.
+// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. The plugin for Mosquitto delivers
+// a notification that the client did not subscribe to as a copy, after the broker has handled the whole record. To keep the order, it makes a copy of all that
+// follows for that client in the record. In a new record, the broker delivers a reply itself.
 func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {
@@ -215,7 +227,7 @@ func (c *connection) publishDone(o *Output, reason byte, err error) {
 	}
 }
 
-// finish removes an output from the flight list and reports it as published: the broker acknowledged it, or it expired, or it is too large.
+// finish ends an output that is in flight and reports it as published: the broker acknowledged it, or it expired, or it is too large.
 func (c *connection) finish(o *Output) {
 	c.queue.finish(o)
 	c.handler.Published(o)

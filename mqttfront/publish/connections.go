@@ -77,14 +77,14 @@ func (c *Connections) MaxPacket() int64 {
 
 // Send queues an output on the connection on which its client receives everything. It returns the outputs that are given up because of it: the
 // oldest notifications where there are too many, or the output itself while its client has a penalty. Published is not called for these.
-func (c *Connections) Send(client string, o *Output) (givenUp []*Output) {
+func (c *Connections) Send(client string, o *Output) (dropped []*Output) {
 	if o.Request != nil && c.penalties.has(o.Request, time.Now()) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
 		return []*Output{o}
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(client)) // never fails
-	givenUp = c.all[hash.Sum32()%uint32(len(c.all))].queue.push(o)
-	c.env.Metrics.notifications.WithLabelValues("given_up").Add(float64(len(givenUp)))
-	return givenUp
+	dropped = c.all[hash.Sum32()%uint32(len(c.all))].queue.push(o)
+	c.env.Metrics.notifications.WithLabelValues("given_up").Add(float64(len(dropped)))
+	return dropped
 }

@@ -97,7 +97,7 @@ func (o *Outbox) newConnections(handler Handler) *Connections {
 	for i := range o.config.Connections {
 		c.all = append(c.all, &connection{
 			config: &o.config, env: &o.env, penalties: &o.penalties, onLost: o.lost, handler: handler, clientID: o.config.clientID(i),
-			queue: newQueue(o.config.Notifications, o.config.Bytes, o.penalties.culprit), notified: make(map[string]struct{}),
+			queue: newQueue(o.config.Notifications, o.config.Bytes, o.penalties.key), notified: make(map[string]struct{}),
 		})
 		c.all[i].downSince.Store(time.Now().UnixMilli())
 	}
@@ -116,7 +116,7 @@ func (o *Outbox) setConnections(c *Connections) {
 	o.connections = c
 }
 
-// Down returns for how long the publishing connection has been down that has been so longest. It is 0 while all are up, and while the node does not lead.
+// Down returns how long the longest outage of a publishing connection has lasted. It is 0 while all are up, and while the node does not lead.
 func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,11 +132,10 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 // InTakeoverLoop reports whether, within loopWarningInterval, publishing connections were lost so often that another client probably takes them over.
 func (o *Outbox) InTakeoverLoop() bool { return o.loop.lately(time.Now()) }
 
-// lost records a lost connection: when it began and how long it lived. It is called when the connection is up again. A loss counts for the takeover
-// loop if the connection lived for at most loopConnection and the node's own session stayed up, which shows that the broker was reachable. The reason code
-// does not matter.
-func (o *Outbox) lost(began time.Time, lived time.Duration) {
-	if lived > loopConnection || !o.env.SessionUpSince(began) || !o.loop.lost(time.Now()) {
+// lost counts a lost connection, after the next one is up. A loss counts for the takeover loop if the connection was up for at most loopConnection and the
+// node's own session stayed up, which shows that the broker was reachable. The reason code does not matter.
+func (o *Outbox) lost(connectedAt time.Time, uptime time.Duration) {
+	if uptime > loopConnection || !o.env.SessionUpSince(connectedAt) || !o.loop.lost(time.Now()) {
 		return
 	}
 	o.env.Metrics.takeoverLoops.Inc()

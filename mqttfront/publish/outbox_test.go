@@ -110,7 +110,7 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 		}
 		defer c.Close()
 		for _, topic := range []string{"poison", "innocent"} {
-			if givenUp := c.Send("one connection", reply("", topic)); givenUp != nil {
+			if dropped := c.Send("one connection", reply("", topic)); dropped != nil {
 				t.Errorf("%s is given up at once", topic)
 			}
 		}
@@ -120,11 +120,11 @@ func TestOutboxGivesUpWhatTheBrokerDoesNotTake(t *testing.T) {
 			t.Errorf("kicked %v, published %v", handler.kicked, handler.published)
 		}
 		handler.mu.Unlock()
-		if givenUp := c.Send("any", reply("", "poison")); len(givenUp) != 1 {
+		if dropped := c.Send("any", reply("", "poison")); len(dropped) != 1 {
 			t.Error("a reply to a client with a penalty is queued")
 		}
 		time.Sleep(penaltyTime)
-		if givenUp := c.Send("any", reply("", "poison")); givenUp != nil {
+		if dropped := c.Send("any", reply("", "poison")); dropped != nil {
 			t.Error("the penalty does not end")
 		}
 	})
@@ -251,7 +251,7 @@ func TestWhoEndedAConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := connection{env: &Environment{SessionUpSince: func(time.Time) bool { return test.up }}}
-			if got := c.brokerEnded(time.Now(), test.by); got != test.want {
+			if got := c.brokerEnded(loss{connectedAt: time.Now(), err: test.by}); got != test.want {
 				t.Errorf("%v, want %v", got, test.want)
 			}
 		})

@@ -27,7 +27,7 @@ type Output struct {
 	lost     bool // its connection ended before the broker acknowledged it
 	losses   int  // connections that the broker ended while it was in flight, and the broker was there
 	finished bool
-	givenUp  bool // while it was in the queue
+	dropped  bool // for lack of room in the queue
 }
 
 // size returns the bytes that a notification keeps in memory.

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// penaltyTime is how long a culprit gets no replies.
+	// penaltyTime is how long a penalized client gets no replies.
 	penaltyTime = time.Minute
-	// maxPenalties bounds the culprits that are remembered; beyond it the next ones are not.
+	// maxPenalties bounds the penalties; beyond it no more begin.
 	maxPenalties = 1024
 )
 
@@ -22,12 +22,12 @@ type penalties struct {
 
 	some  atomic.Bool // a penalty has begun, ever
 	mu    sync.Mutex
-	until map[string]time.Time // by culprit
+	until map[string]time.Time // by penalty key
 }
 
-// culprit returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
+// key returns the key under which the client of a request is penalized: its client id if the broker vouches for it, else the response topic. A
 // client that gives another's id must not get that one penalized.
-func (p *penalties) culprit(r *wire.Request) string {
+func (p *penalties) key(r *wire.Request) string {
 	if id := r.Command.Principal.ClientID; id != "" && p.trusted() {
 		return "client " + id
 	}
@@ -41,7 +41,7 @@ func (p *penalties) has(r *wire.Request, now time.Time) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Before(p.until[p.culprit(r)])
+	return now.Before(p.until[p.key(r)])
 }
 
 // add begins the penalty of a request's client, if there is room.
@@ -60,6 +60,6 @@ func (p *penalties) add(r *wire.Request, now time.Time) {
 		}
 	}
 	if len(p.until) < maxPenalties {
-		p.until[p.culprit(r)] = now.Add(penaltyTime)
+		p.until[p.key(r)] = now.Add(penaltyTime)
 	}
 }

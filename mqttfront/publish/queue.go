@@ -7,12 +7,12 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Losses of an output are connections that ended while it was in flight, although the broker was reachable. After aloneAt losses it is sent alone. After
-// abandonedAt losses it is dropped, and counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
+// Losses of an output are connections that ended while it was in flight, although the broker was reachable. After soloAfter losses it is sent alone. After
+// abandonAfter losses it is dropped, and counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
 // a single output: something between node and broker may have ended the connection.
 const (
-	aloneAt     = 1
-	abandonedAt = 2
+	soloAfter    = 1
+	abandonAfter = 2
 )
 
 // queue has the outputs that leave by one publishing connection, in order: first those in flight, then those that wait. It outlives connections.
@@ -20,24 +20,25 @@ const (
 type queue struct {
 	maxNotifications int
 	maxBytes         int                        // of the keys and values of notifications
-	culprit          func(*wire.Request) string // the key under which the client of a request is penalized
+	penaltyKey       func(*wire.Request) string // the key under which the client of a request is penalized
 	wake             chan struct{}              // capacity 1; an element says that there may be something to send
 
 	mu            sync.Mutex
 	waiting       []*Output
-	flight        []*Output // sent, in order; the first is not acknowledged
+	inFlight      []*Output // sent, in order; the first is not acknowledged
 	notifications []*Output // in waiting, in order
 	bytes         int       // of their keys and values
-	dead          int       // given up, and still in waiting
+	// droppedInWaiting counts the outputs that were dropped for lack of room and are still in waiting.
+	droppedInWaiting int
 }
 
-func newQueue(maxNotifications, maxBytes int, culprit func(*wire.Request) string) *queue {
-	return &queue{maxNotifications: maxNotifications, maxBytes: maxBytes, culprit: culprit, wake: make(chan struct{}, 1)}
+func newQueue(maxNotifications, maxBytes int, penaltyKey func(*wire.Request) string) *queue {
+	return &queue{maxNotifications: maxNotifications, maxBytes: maxBytes, penaltyKey: penaltyKey, wake: make(chan struct{}, 1)}
 }
 
 // push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
 // oldest when there are too many, or too large ones.
-func (q *queue) push(o *Output) (givenUp []*Output) {
+func (q *queue) push(o *Output) (dropped []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, o)
@@ -46,19 +47,19 @@ func (q *queue) push(o *Output) (givenUp []*Output) {
 		q.bytes += o.size()
 		for len(q.notifications) > q.maxNotifications || len(q.notifications) > 1 && q.bytes > q.maxBytes {
 			oldest := q.notifications[0]
-			oldest.givenUp = true // next passes it over
+			oldest.dropped = true // next passes it over
 			q.bytes -= oldest.size()
 			q.notifications = q.notifications[1:]
-			givenUp = append(givenUp, oldest)
-			q.dead++
+			dropped = append(dropped, oldest)
+			q.droppedInWaiting++
 		}
-		if q.dead > len(q.waiting)/2 {
-			q.waiting = slices.DeleteFunc(q.waiting, func(o *Output) bool { return o.givenUp })
-			q.dead = 0
+		if q.droppedInWaiting > len(q.waiting)/2 {
+			q.waiting = slices.DeleteFunc(q.waiting, func(o *Output) bool { return o.dropped })
+			q.droppedInWaiting = 0
 		}
 	}
 	q.signal()
-	return givenUp
+	return dropped
 }
 
 func (q *queue) signal() {
@@ -69,17 +70,17 @@ func (q *queue) signal() {
 }
 
 // next takes the next output and puts it in flight. wait says that there is none to send now: the queue is empty, or the next or the last output in flight
-// has at least aloneAt losses, so it must be in flight alone.
+// has at least soloAfter losses, so it must be in flight alone.
 func (q *queue) next() (o *Output, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.waiting) > 0 && q.waiting[0].givenUp {
+	for len(q.waiting) > 0 && q.waiting[0].dropped {
 		q.waiting[0] = nil
 		q.waiting = q.waiting[1:]
-		q.dead--
+		q.droppedInWaiting--
 	}
 	if len(q.waiting) == 0 ||
-		(len(q.flight) > 0 && (q.waiting[0].losses >= aloneAt || q.flight[len(q.flight)-1].losses >= aloneAt)) {
+		(len(q.inFlight) > 0 && (q.waiting[0].losses >= soloAfter || q.inFlight[len(q.inFlight)-1].losses >= soloAfter)) {
 		return nil, true
 	}
 	o = q.waiting[0]
@@ -89,7 +90,7 @@ func (q *queue) next() (o *Output, wait bool) {
 		q.notifications = q.notifications[1:]
 		q.bytes -= o.size()
 	}
-	q.flight = append(q.flight, o)
+	q.inFlight = append(q.inFlight, o)
 	return o, false
 }
 
@@ -98,11 +99,11 @@ func (q *queue) finish(o *Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	o.finished = true
-	for len(q.flight) > 0 && q.flight[0].finished {
-		q.flight[0] = nil
-		q.flight = q.flight[1:]
+	for len(q.inFlight) > 0 && q.inFlight[0].finished {
+		q.inFlight[0] = nil
+		q.inFlight = q.inFlight[1:]
 	}
-	if len(q.flight) == 0 {
+	if len(q.inFlight) == 0 {
 		q.signal()
 	}
 }
@@ -115,30 +116,30 @@ func (q *queue) lose(o *Output) {
 }
 
 // requeue moves the outputs in flight on the ended connection back to the front of the queue, in order. When the connection's end is blamed on
-// what was in flight, it removes each output with abandonedAt losses, and all replies to the same culprit. It returns what it removed.
+// what was in flight, it removes each output with abandonAfter losses, and all replies with the same penalty key. It returns what it removed.
 func (q *queue) requeue(blamed bool) (abandoned []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var again []*Output
-	for _, o := range q.flight {
+	for _, o := range q.inFlight {
 		if o.lost && blamed {
 			o.losses++
 		}
 		switch {
 		case o.finished:
-		case o.losses >= abandonedAt:
+		case o.losses >= abandonAfter:
 			abandoned = append(abandoned, o)
 		default:
 			again = append(again, o)
 		}
 		o.lost = false
 	}
-	q.flight = nil
+	q.inFlight = nil
 	q.waiting = append(again, q.waiting...)
 	for _, misbehaving := range abandoned {
 		if misbehaving.Request != nil {
 			q.waiting = slices.DeleteFunc(q.waiting, func(o *Output) bool {
-				same := o.Request != nil && q.culprit(o.Request) == q.culprit(misbehaving.Request)
+				same := o.Request != nil && q.penaltyKey(o.Request) == q.penaltyKey(misbehaving.Request)
 				if same {
 					abandoned = append(abandoned, o)
 				}
@@ -148,7 +149,7 @@ func (q *queue) requeue(blamed bool) (abandoned []*Output) {
 	}
 	q.notifications, q.bytes = nil, 0
 	for _, o := range q.waiting {
-		if o.Event != nil && !o.givenUp {
+		if o.Event != nil && !o.dropped {
 			q.notifications = append(q.notifications, o)
 			q.bytes += o.size()
 		}

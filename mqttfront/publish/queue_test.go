@@ -17,7 +17,7 @@ func reply(client, topic string) *Output {
 // newTestQueue returns a queue of few notifications. trusted says whether the broker vouches for client ids.
 func newTestQueue(trusted bool) *queue {
 	p := penalties{trusted: func() bool { return trusted }}
-	return newQueue(3, 1<<20, p.culprit)
+	return newQueue(3, 1<<20, p.key)
 }
 
 // sendUntilWait takes from the queue what may be in flight together.
@@ -30,7 +30,7 @@ func sendUntilWait(q *queue) (sent []*Output) {
 
 // lose ends the connection of a queue with everything in flight, and begins the next.
 func lose(q *queue, blamed bool) (abandoned []*Output) {
-	for _, o := range slices.Clone(q.flight) {
+	for _, o := range slices.Clone(q.inFlight) {
 		q.lose(o)
 	}
 	return q.requeue(blamed)
@@ -54,7 +54,7 @@ func TestReplyThatEndsConnectionsIsGivenUpWithItsClients(t *testing.T) {
 		t.Fatalf("%d go together after a loss, want the first alone", len(sent))
 	}
 	if abandoned := lose(q, true); !slices.Equal(abandoned, []*Output{poison, another}) {
-		t.Errorf("%d given up, want both replies to the client", len(abandoned))
+		t.Errorf("%d dropped, want both replies to the client", len(abandoned))
 	}
 	if sent := sendUntilWait(q); len(sent) != 1 || sent[0] != innocent {
 		t.Fatalf("%d are left", len(sent))
@@ -75,7 +75,7 @@ func TestOutputsSurviveLossesThatAreNotTheirFault(t *testing.T) {
 	}
 }
 
-// Without an identity that the broker vouches for, the response topic alone is the culprit: the client id may be another's.
+// Without an identity that the broker vouches for, the response topic alone is penalized: the client id may be another's.
 func TestForgedClientIDPenalizesNobody(t *testing.T) {
 	q := newTestQueue(false)
 	poison, victims := reply("press", "poison"), reply("press", "clients/press/r")
@@ -94,15 +94,15 @@ func TestForgedClientIDPenalizesNobody(t *testing.T) {
 func TestQueueGivesUpTheOldestNotifications(t *testing.T) {
 	q := newTestQueue(false)
 	q.push(reply("c", "r"))
-	var events, givenUp []*Output
+	var events, dropped []*Output
 	for range 5 {
 		events = append(events, &Output{Event: &fsm.Event{}})
 	}
 	for _, o := range events {
-		givenUp = append(givenUp, q.push(o)...)
+		dropped = append(dropped, q.push(o)...)
 	}
-	if !slices.Equal(givenUp, events[:2]) {
-		t.Fatalf("%d given up", len(givenUp))
+	if !slices.Equal(dropped, events[:2]) {
+		t.Fatalf("%d dropped", len(dropped))
 	}
 	if sent := sendUntilWait(q); len(sent) != 4 || sent[1] != events[2] || len(q.notifications) != 0 {
 		t.Errorf("%d sent", len(sent))

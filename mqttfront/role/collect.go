@@ -11,24 +11,26 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// A new leader may lack requests that its peers hold: it may have been restarted, or cut off from the broker. It asks them, for
-// at most collectTime, and takes up what it lacks. While it leads it asks again every sweepInterval: after the broker was
-// restarted, the nodes' subscriptions come back one after the other, and a request in between reaches some of them only. It does not take what its own session may still deliver (ingest.Barrier): taken from another node, such a request
-// could overtake earlier ones of its client.
+// A new leader may lack requests that other nodes hold: it may have restarted, or the broker may have been unreachable. It asks the other nodes for them, for
+// at most collectTime, and merges those that it lacks.
+//
+// While it leads, it asks again every sweepInterval. After a restart of the broker the nodes subscribe again one after the other, so a request may reach some
+// of them only. The leader does not merge a request that its own session may still deliver (ingest.Barrier): the merged copy could overtake earlier requests of
+// the same client.
 
 const (
 	collectTime = 200 * time.Millisecond
-	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. If the leader cannot serve yet after
-	// that, it asks the other nodes again.
+	// barrierTime bounds how long a new leader waits for a probe when other nodes hold requests that it lacks. After that it asks the other nodes again, if
+	// it cannot serve yet.
 	barrierTime = 200 * time.Millisecond
-	// sweepInterval is how often a leader asks for requests that only peers hold, and for how long they must have held them.
+	// sweepInterval is the time between two sweeps of a leader. A sweep takes only requests that other nodes have held for at least this long.
 	sweepInterval = time.Second
 )
 
 // PeerRequests are the requests that peers hold.
 type PeerRequests struct {
 	byNode map[string][]*pending.Request
-	// received is a moment after this node received the answers. When the barrier has passed it, all of these requests are settled.
+	// received is a moment after the answers arrived. When the barrier has passed it, this node's own session has delivered all of these requests that it will.
 	received time.Time
 }
 
@@ -59,7 +61,7 @@ func (l *Leader) collect(ctx context.Context, age time.Duration) map[string][]*p
 	return c.byNode
 }
 
-// withoutRepeats drops what comes again in a list: a node that puts its requests into another order meanwhile gives some of them twice.
+// withoutRepeats keeps the first of requests that are the same. A node that reorders its requests between two pages sends some of them twice.
 func withoutRepeats(list []*pending.Request) []*pending.Request {
 	known := make(map[fsm.RequestID]bool, len(list))
 	return slices.DeleteFunc(list, func(r *pending.Request) bool {
@@ -69,9 +71,9 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// CollectFromPeers returns the requests that peers hold. If this node lacks any of them, it sends a probe and waits for it,
-// for barrierTime at most. It repeats both until the probe has returned or untilConnected, a child of ctx, ends. It must
-// collect again, because a request that arrives here meanwhile settles only the requests before it in a peer's list.
+// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it sends a probe and waits until the probe returns, for at most
+// barrierTime. It repeats both until a probe has returned or untilConnected, a child of ctx, ends. It collects again each time: a request that arrived here in
+// the meantime settles only the requests before it in a peer's list.
 func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held PeerRequests) {
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx
@@ -106,7 +108,7 @@ func (l *Leader) lacks(byNode map[string][]*pending.Request) bool {
 	return false
 }
 
-// sweep takes up, until the context ends, what passed this node by while it leads.
+// sweep calls sweepOnce every sweepInterval until the context ends.
 func (l *Leader) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -120,7 +122,7 @@ func (l *Leader) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOnce takes up the requests that other nodes received before the barrier and that this node lacks.
+// sweepOnce merges and executes the requests that other nodes received before the barrier and that this node lacks.
 func (l *Leader) sweepOnce(ctx context.Context) {
 	at := l.barrier.Position()
 	if l.blocked() || at.IsZero() {

@@ -11,14 +11,14 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// decision is what becomes of a request. With neither reject nor overload it is executed.
+// decision says how a request is handled. If neither reject nor overload is set, it is executed.
 type decision struct {
-	reject   bool   // the log is asked for its outcome; without one it is refused
-	silent   bool   // with reject: it may have had an effect, so the refusal is no reply
-	overload string // the bound that it exceeds, for which it is shed; empty: none
+	reject   bool   // a refusal goes into the log. The client gets the outcome that the dedup table has; without one the request never takes effect
+	silent   bool   // with reject: the request may have taken effect, so a refusal must not be answered
+	overload string // the limit that the request exceeds, for which it is shed; empty: none
 }
 
-// decideLocked returns what becomes of a request that was received, or held, until now.
+// decideLocked decides how a request is handled. See executeLocked for onArrival.
 func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time) (d decision) {
 	late := r.State() == pending.StateLate || onArrival && now.Sub(r.Arrived) > l.config.MaxWait() || l.outcomeMayBeForgotten(r, now)
 	hasOutcome := r.State() == pending.StateDuplicate || r.OutcomeIndex() != 0
@@ -28,15 +28,17 @@ func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time)
 	if onArrival && !d.reject && !r.IsInvalid() {
 		d.overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
 	}
-	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also of those that were held: the refusal needs no entry
+	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also a SCAN that was held: its refusal needs no log entry
 		d.overload = "scans"
 	}
 	return d
 }
 
-// executeLocked submits a request to the store, answers it directly, or drops it without a reply. onArrival is true for a request that arrives while this
-// node serves. Such a request is shed after Config.OverloadAge or above its client's share, and is rejected in the log after Config.MaxWait. onArrival is
-// false for requests that were held here or at a peer. Of these, only SCANs are shed. Duplicate, late and expired requests are rejected in both cases.
+// executeLocked submits a request to the store, answers it directly, or drops it without a reply.
+//
+// onArrival is true for a request that arrives while this node serves. Such a request is shed when it has waited for longer than Config.OverloadAge or when its
+// client's share is used up, and is rejected in the log after Config.MaxWait. onArrival is false for a request that this node or a peer held; of these only
+// SCANs are shed. Duplicate, late and expired requests are rejected in both cases.
 func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 	now := time.Now()
 	if r.Expired(now) {
@@ -50,7 +52,7 @@ func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 	d := l.decideLocked(r, onArrival, now)
 	overloaded := d.overload != ""
 	if overloaded && r.NeedsLogEntry() && r.Command.ID.IsZero() {
-		// Without an identity the refusal cannot be stored. Another node may execute the request later. So it is dropped without a reply.
+		// The dedup table cannot store a refusal without a request id, and another node may execute the request later. So there is no reply.
 		l.metrics.HeldDropped.WithLabelValues("overloaded").Inc()
 		l.endLocked(r)
 		return
@@ -89,7 +91,7 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 			requeueLocked(l.tracker, l, r)
 		}
 		return
-	case command.Kind == fsm.KindScan: // behind its client's writes: it is read when the no-op is applied (committed)
+	case command.Kind == fsm.KindScan: // its client has a write in the log: a no-op follows that, and the SCAN reads when the no-op is applied
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
 		command = l.loggedLocked(r)
@@ -100,19 +102,20 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 	}
 }
 
-// outcomeMayBeForgotten reports whether a request that a peer held is past its HoldUntil for so long that its outcome, if it has one, may be forgotten.
+// outcomeMayBeForgotten reports whether the dedup table may have forgotten the outcome of a request that a peer held: its HoldUntil passed more than
+// Config.DedupMargin ago.
 func (l *Leader) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
 	return r.FromPeer && now.After(r.HoldUntil.Add(l.config.DedupMargin))
 }
 
-// mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log. It expired, it was shed,
-// or it came from a peer and its copy here expired: then later requests of its client may have been executed.
+// mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log: it has expired, it was shed, or it came from a peer and this
+// node's copy has expired. Later requests of its client may have been executed since.
 func (l *Leader) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
 	return r.Expired(now) || l.refusedWithoutReplyLocked(r) || r.FromPeer && !l.pending.Hints().EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
-// resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client is to be answered: the dedup table had an outcome with
-// a reply, and the request has not expired. Otherwise it ends the request without a reply, and sets Leader.silent.
+// resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client gets an answer: the dedup table had an outcome with a reply,
+// and the request has not expired. Otherwise it ends the request without a reply, and sets Leader.advanceWatermark.
 func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeNoReply && !r.Expired(time.Now()) {
 		return true
@@ -138,8 +141,8 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 // replyFields is how many bytes the packet of a reply has beyond its payload, its topic and the Correlation Data, at most.
 const replyFields = 256
 
-// loggedLocked returns the command of a request as it goes into the log: as all members know it, and without what exceeds a limit. The reply to a TXN is
-// bounded by what the broker accepts: one that could not be delivered must not be that of a transaction that took effect.
+// loggedLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.
+// For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
 func (l *Leader) loggedLocked(r *pending.Request) fsm.Command {
 	command := r.Command.Before(l.known.version)
 	l.stripOversizeLocked(&command)
@@ -156,5 +159,5 @@ func (l *Leader) loggedLocked(r *pending.Request) fsm.Command {
 	return command
 }
 
-// mayRefuseUnlogged reports whether a request may be told that the service is overloaded without an entry in the log: it never has an effect.
+// mayRefuseUnlogged reports whether a request may be refused without a log entry: a read has no effect that a later copy could repeat.
 func mayRefuseUnlogged(r *pending.Request) bool { return r.Read }

@@ -109,7 +109,7 @@ func (t *tunables) drawIngest(r *rand.Rand, ingest string) {
 	further, age, rest := pick(r, 1, 4, 32), t.front.ProposalAge, t.cluster
 	t.cluster = func(c *cluster.Config) {
 		rest(c)
-		c.Proposals.FurtherBatch, c.Proposals.ProposalAge = further, age
+		c.Proposals.MinPipelined, c.Proposals.ProposalAge = further, age
 	}
 }
 
