@@ -29,7 +29,7 @@ type maintenance struct {
 }
 
 // run does the leader's periodic work until the context ends: it transfers leadership to a voter whose broker connections are up when those of this member are down or silent, raises
-// the log version when every member was upgraded, appends an entry after a change of the members, and makes a new address of this member known.
+// the log version when every member was upgraded, and makes a new address of this member known.
 func (m *maintenance) run(ctx context.Context) error {
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
@@ -43,7 +43,6 @@ func (m *maintenance) run(ctx context.Context) error {
 			m.transferIfBrokerDown(ctx)
 		}
 		m.raiseVersion(ctx)
-		m.appendAfterConfigChange(ctx)
 		m.members.UpdateOwnAddress(ctx)
 	}
 }
@@ -78,17 +77,5 @@ func (m *maintenance) transferIfBrokerDown(ctx context.Context) {
 	m.log.Warn("transferring leadership: a broker connection of this node is down or silent", "to", best.ID)
 	if err := m.members.TransferIfLeading(ctx, string(best.ID)); err != nil {
 		m.log.Warn("the transfer of leadership failed", "error", err)
-	}
-}
-
-// appendAfterConfigChange appends an empty command if a committed configuration entry is the last log entry. Raft refuses to
-// take a snapshot until a command after the latest committed configuration is applied.
-func (m *maintenance) appendAfterConfigChange(ctx context.Context) {
-	future := m.self.raft.GetConfiguration()
-	if !m.commands.serving() || future.Error() != nil {
-		return
-	}
-	if index := future.Index(); index <= m.self.raft.CommitIndex() && index > m.self.applied() && index == m.self.raft.LastIndex() {
-		_, _ = m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // an empty command; the next tick retries
 	}
 }

@@ -59,6 +59,22 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 	}
 }
 
+// raft takes a snapshot although a membership change may be the last entry of the log: the state machine gets configurations, too (raft.BatchingFSM).
+func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
+	network := NewNetwork()
+	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))
+	waitFor(t, "the version is in force", func() bool { return n.Status().State.Version == fsm.Version })
+	for _, id := range []raft.ServerID{"n2", "n3", "n4"} { // at times another entry follows the change, and the test shows nothing
+		startMember(t, network, id, nil, memoryStores())
+		if err := n.Membership().Add(t.Context(), raft.ServerAddress(id), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Snapshots().Create(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A non-voter that is removed is not made a voter by an autopilot whose picture is a second old.
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()

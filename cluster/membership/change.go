@@ -12,49 +12,52 @@ import (
 	"holdfast/fsm"
 )
 
-// Add adds the node that listens at the address. voter says whether it votes once it has caught up, or stays a
-// non-voter. The error is peer.ErrNotLeader on another node than the leader, peer.ErrUnreachable if the node does not answer, and otherwise as
-// those of Remove.
+// Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it has caught up. With voter false it is pinned as a non-voter.
+// The error is peer.ErrNotLeader on a node that does not lead, peer.ErrUnreachable if the node does not answer, and otherwise as those of Remove.
 func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter bool) error {
-	there, err := peer.AskStatus(ctx, m.env.Client, raft.Server{Address: address})
+	if err := m.env.Confirm(ctx); err != nil {
+		return err
+	}
+	status, err := peer.AskStatus(ctx, m.env.Client, raft.Server{Address: address})
 	if err != nil {
 		return err
 	}
+	undo := func() {}
 	if !voter {
-		if server, member := peer.Find(m.env.Servers(), there.ID); member && server.Suffrage == raft.Voter {
-			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, there.ID)
+		if server, member := peer.Find(m.env.Servers(), status.ID); member && server.Suffrage == raft.Voter {
+			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, status.ID)
 		}
-		if err := m.pin(ctx, there.ID, true); err != nil {
+		if undo, err = m.pinFirst(ctx, status.ID); err != nil {
 			return err
 		}
 	}
-	if err := m.add(ctx, JoinRequest{ID: there.ID, Address: address, Version: there.Version}); err != nil {
-		if _, member := peer.Find(m.env.Servers(), there.ID); !voter && !member {
-			_ = m.pin(ctx, there.ID, false) // the earlier error is returned
+	if err := m.add(ctx, JoinRequest{ID: status.ID, Address: address, Version: status.Version}); err != nil {
+		if !errors.Is(err, peer.ErrOutcomeUnknown) { // raft may still add the node: then its pin must be there
+			undo()
 		}
 		return err
 	}
-	if voter && m.env.Pinned(there.ID) {
-		return m.pin(ctx, there.ID, false)
+	if voter && m.env.Pinned(status.ID) {
+		return m.setPinned(ctx, status.ID, false)
 	}
 	return nil
 }
 
-// Remove removes a member by its name or id. A leader that is to be removed transfers the leadership first: the error is peer.ErrNotLeader then, as on
-// any other node, and the next leader is to be asked. peer.ErrRefused says that the change would be unsafe or that there is no such member,
-// peer.ErrNotDone that it was not made, and peer.ErrOutcomeUnknown that it may still be made.
+// Remove removes a member by its name or id. If the member is this leader, Remove transfers the leadership and returns peer.ErrNotLeader, as on any node that
+// does not lead: call it on the new leader. peer.ErrRefused says that the change would be unsafe or that there is no such member, peer.ErrNotDone that it was
+// not made, and peer.ErrOutcomeUnknown that it may still be made.
 func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
 
-// Demote makes a voter a non-voter, which it stays until it is added as a voter again. Its errors are those of Remove.
+// Demote makes a member a non-voter and pins it, so that autopilot does not promote it. Add removes the pin. Its errors are those of Remove.
 func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }
 
-// changeMember finds a member, waits until no other change of the members is under way, and changes it.
+// changeMember finds a member, waits until no other membership change is under way, and changes the member.
 func (m *Membership) changeMember(ctx context.Context, nameOrID string, change func(context.Context, raft.Server) error) error {
-	found, err := m.memberToChange(ctx, nameOrID)
+	found, err := m.resolveForChange(ctx, nameOrID)
 	if err != nil {
 		return err
 	}
@@ -62,30 +65,31 @@ func (m *Membership) changeMember(ctx context.Context, nameOrID string, change f
 		return err
 	}
 	defer m.Unlock()
-	server, member := peer.Find(m.env.Servers(), found.ID) // it may have become a voter meanwhile, or a node of its name may have replaced it
+	server, member := peer.Find(m.env.Servers(), found.ID) // again: while this call waited, it may have become a voter, or have been replaced
 	if !member {
 		return fmt.Errorf("%w: %s is no longer a member", peer.ErrRefused, found.ID)
 	}
 	return change(ctx, server)
 }
 
-// demote takes a voter's vote away, if a majority of the voters that stay is alive.
+// demote pins a member and makes it a non-voter, if the remaining voters have a live majority.
 func (m *Membership) demote(ctx context.Context, server raft.Server) error {
-	if err := m.quorumWithout(ctx, server.ID); err != nil {
+	if err := m.checkQuorumWithout(ctx, server.ID); err != nil {
 		return err
 	}
-	if err := m.pin(ctx, server.ID, true); err != nil {
+	undo, err := m.pinFirst(ctx, server.ID)
+	if err != nil {
 		return err
 	}
-	err := m.changed(ctx, m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout))
+	err = m.await(ctx, func() raft.IndexFuture { return m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout) })
 	if errors.Is(err, peer.ErrNotDone) {
-		_ = m.pin(ctx, server.ID, false) // if this fails, too, the pin stays without effect: the member is a voter
+		undo()
 	}
 	return err
 }
 
-// memberToChange finds a member, and hands over when it is this one.
-func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.Server, error) {
+// resolveForChange finds a member. If the member is this leader, it transfers the leadership and returns peer.ErrNotLeader.
+func (m *Membership) resolveForChange(ctx context.Context, nameOrID string) (raft.Server, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return raft.Server{}, err
 	}
@@ -93,7 +97,7 @@ func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.
 	if err != nil || server.ID != m.env.Self.ID {
 		return server, err
 	}
-	if err := m.quorumWithout(ctx, server.ID); err != nil {
+	if err := m.checkQuorumWithout(ctx, server.ID); err != nil {
 		return server, err
 	}
 	if err := m.TransferIfLeading(ctx, ""); err != nil {
@@ -102,13 +106,33 @@ func (m *Membership) memberToChange(ctx context.Context, nameOrID string) (raft.
 	return server, peer.ErrNotLeader
 }
 
-// pin makes a member stay a non-voter, or lets autopilot promote it again.
-func (m *Membership) pin(ctx context.Context, id raft.ServerID, yes bool) error {
+// pinFirst pins a member before the change that needs the pin. undo removes the pin again, unless the member was pinned before. If undo fails, the pin stays: it
+// has no effect on a voter, nor on an id that is no member. An error of pinFirst means that the change must not be requested.
+func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(), err error) {
+	if m.env.Pinned(id) {
+		return func() {}, nil
+	}
+	err = m.setPinned(ctx, id, true)
+	switch {
+	case errors.Is(err, peer.ErrOutcomeUnknown): // of the pin alone: the change is not requested
+		return nil, fmt.Errorf("pin %s as a non-voter: %w: %v", id, peer.ErrNotDone, err)
+	case err != nil:
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
+		defer cancel()
+		_ = m.setPinned(ctx, id, false)
+	}, nil
+}
+
+// setPinned pins a member as a non-voter, or allows its promotion again.
+func (m *Membership) setPinned(ctx context.Context, id raft.ServerID, pinned bool) error {
 	if m.env.Version() < fsm.VersionPinNonVoter {
-		return fmt.Errorf("%w: every member has to be upgraded before one can be kept a non-voter", peer.ErrRefused)
+		return fmt.Errorf("%w: every member must be upgraded before a member can be pinned as a non-voter", peer.ErrRefused)
 	}
 	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
-	if yes {
+	if pinned {
 		command.Kind = fsm.KindPinNonVoter
 	}
 	result, err := m.env.Execute(ctx, command)
@@ -118,32 +142,35 @@ func (m *Membership) pin(ctx context.Context, id raft.ServerID, yes bool) error 
 	return err
 }
 
-// remove takes a member out, if a majority of the voters that stay is alive.
+// remove removes a member, if the remaining voters have a live majority. That is checked for a non-voter, too: autopilot may promote it before raft removes it.
 func (m *Membership) remove(ctx context.Context, server raft.Server) error {
-	if err := m.quorumWithout(ctx, server.ID); err != nil { // also for a non-voter, which autopilot may promote meanwhile
+	if err := m.checkQuorumWithout(ctx, server.ID); err != nil {
 		return err
 	}
-	if err := m.changed(ctx, m.env.Raft.RemoveServer(server.ID, 0, ChangeTimeout)); err != nil {
+	if err := m.await(ctx, func() raft.IndexFuture { return m.env.Raft.RemoveServer(server.ID, 0, ChangeTimeout) }); err != nil {
 		return err
 	}
 	if m.env.Pinned(server.ID) {
-		if err := m.pin(ctx, server.ID, false); err != nil {
-			m.env.Log.Warn("the member is removed, and still noted as a non-voter", "id", server.ID, "error", err)
+		if err := m.setPinned(ctx, server.ID, false); err != nil {
+			m.env.Log.Warn("the member is removed, but its pin as a non-voter remains: it has no effect unless this id is added again", "id", server.ID, "error", err)
 		}
 	}
 	return nil
 }
 
-// quorumWithout returns an error when the voters without the one would have no majority that is alive.
-func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error {
+// checkQuorumWithout returns an error unless a majority of the voters other than id is alive.
+func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) error {
 	statuses := m.env.Statuses.Poll(ctx, peer.PollInterval)
+	if err := ctx.Err(); err != nil { // the poll was cut short
+		return fmt.Errorf("%w: the voters were not asked: %w", peer.ErrNotDone, err)
+	}
 	voters, answering := 0, 0
 	for _, server := range m.env.Servers() {
 		if server.Suffrage != raft.Voter || server.ID == id {
 			continue
 		}
 		voters++
-		if d, ok := statuses[server.ID]; ok && d.State != "shutdown" || server.ID == m.env.Self.ID {
+		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" || server.ID == m.env.Self.ID {
 			answering++
 		}
 	}
@@ -151,33 +178,33 @@ func (m *Membership) quorumWithout(ctx context.Context, id raft.ServerID) error 
 		return fmt.Errorf("%w: %s is the last voter", peer.ErrRefused, id)
 	}
 	if answering <= voters/2 {
-		return fmt.Errorf("%w: without %s only %d of %d voters would be alive, which is no majority", peer.ErrRefused, id, answering, voters)
+		return fmt.Errorf("%w: without %s only %d of the %d remaining voters are alive, which is no majority", peer.ErrRefused, id, answering, voters)
 	}
 	return nil
 }
 
-// changed waits for a change of the members, and puts an entry behind it: raft refuses to take a snapshot before another entry
-// follows.
-func (m *Membership) changed(ctx context.Context, change raft.IndexFuture) error {
+// await requests a membership change and waits for its result. raft may block the request until its configuration is stable, so both happen in a goroutine: the
+// context bounds the wait.
+func (m *Membership) await(ctx context.Context, request func() raft.IndexFuture) error {
 	done := make(chan error, 1)
-	if !m.env.Go(func() { done <- change.Error() }) {
-		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, errClosing)
+	if !m.env.Go(func() { done <- request().Error() }) {
+		return fmt.Errorf("membership change: %w: %w", peer.ErrNotDone, errClosing)
 	}
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("change the members: %w", changeError(err))
+			return fmt.Errorf("membership change: %w", changeError(err))
 		}
+		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("change the members: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
+		return fmt.Errorf("membership change: %w: %w", peer.ErrOutcomeUnknown, ctx.Err())
 	}
-	_, _ = m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance}) // the change is committed in any case; if this fails, the leader's maintenance appends the entry
-	return nil
 }
 
-// changeError wraps an error of a change of the members by whether the change may have been made. raft returns ErrNotVoter before it appends anything.
+// changeError adds peer.ErrNotDone or peer.ErrOutcomeUnknown to raft's error. raft has no sentinel for a change that it rejects before it appends the entry: such
+// an error counts as outcome unknown.
 func changeError(err error) error {
-	if propose.OutcomeUnknown(err) && !errors.Is(err, raft.ErrNotVoter) {
+	if propose.OutcomeUnknown(err) {
 		return fmt.Errorf("%w: %w", peer.ErrOutcomeUnknown, err)
 	}
 	return fmt.Errorf("%w: %w", peer.ErrNotDone, err)

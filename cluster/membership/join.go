@@ -94,7 +94,7 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 		return m.move(ctx, server, request.Address)
 	}
 	m.env.Log.Info("adding a member", "id", request.ID, "address", request.Address)
-	return m.changed(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout))
+	return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout) })
 }
 
 // removePredecessors removes all other members that have the name or the address of a joining node. If one of them is pinned as a non-voter, the joining node is
@@ -106,7 +106,7 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 		}
 		// A voter is pinned only if its demotion has failed. That pin is not inherited.
 		if server.Suffrage != raft.Voter && m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
-			if err := m.pin(ctx, request.ID, true); err != nil {
+			if err := m.setPinned(ctx, request.ID, true); err != nil {
 				return err
 			}
 		}
@@ -121,9 +121,9 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
 	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
 	if server.Suffrage == raft.Voter {
-		return m.changed(ctx, m.env.Raft.AddVoter(server.ID, address, 0, ChangeTimeout))
+		return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddVoter(server.ID, address, 0, ChangeTimeout) })
 	}
-	return m.changed(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout))
+	return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout) })
 }
 
 // UpdateOwnAddress changes this leader's address in raft's configuration, if it differs. If another membership change is under way, it does nothing: the leader

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,9 +131,6 @@ func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 			if err := take(m, t.Context(), "n3"); err != nil || changed != name+" n3.1" {
 				t.Errorf("the one that is away: %q, %v", changed, err)
 			}
-			if last := f.executed[len(f.executed)-1]; last.Kind != fsm.KindAdvance {
-				t.Errorf("%+v follows the change, no entry that a snapshot can be taken after", last)
-			}
 		})
 	}
 }
@@ -141,7 +139,7 @@ func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	for name, test := range map[string]struct{ failed, want error }{
 		"not the leader":      {raft.ErrNotLeader, peer.ErrNotDone},
-		"not a voter":         {raft.ErrNotVoter, peer.ErrNotDone},
+		"rejected by raft":    {errors.New("configuration changed since 3 (latest is 4)"), peer.ErrOutcomeUnknown},
 		"the leadership lost": {raft.ErrLeadershipLost, peer.ErrOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +152,7 @@ func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	}
 }
 
-// While the node closes, raft may not answer any more: a transfer is not begun, and a change that was begun is of unknown outcome.
+// While the node closes, raft may not answer any more: neither a transfer nor a change is begun.
 func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	f, m := newFake(t)
 	m.env.Go = func(func()) bool { return false }
@@ -162,8 +160,8 @@ func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("transfer: %v", err)
 	}
-	f.change = func(string, raft.ServerID) error { return nil }
-	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
+	f.change = func(string, raft.ServerID) error { t.Error("a change was begun"); return nil }
+	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removal: %v", err)
 	}
 }
@@ -424,4 +422,87 @@ func TestFailedDemotionPinsNoReplacement(t *testing.T) {
 			t.Errorf("%s is pinned", command.Key)
 		}
 	}
+}
+
+// A node that is to stay a non-voter keeps its pin while raft may still add it. A pin that was there before a change that failed stays, too.
+func TestPinStaysWhileItMayBeNeeded(t *testing.T) {
+	for name, test := range map[string]struct {
+		failed error // of the change
+		pinned bool  // before
+		undone bool
+		change func(*Membership, context.Context) error
+	}{
+		"added, outcome unknown":     {raft.ErrLeadershipLost, false, false, addNonVoter},
+		"added, not done":            {raft.ErrNotLeader, false, true, addNonVoter},
+		"added again, not done":      {raft.ErrNotLeader, true, false, addNonVoter},
+		"demoted, outcome unknown":   {raft.ErrLeadershipLost, false, false, demoteN3},
+		"demoted, not done":          {raft.ErrNotLeader, false, true, demoteN3},
+		"demoted again, not done":    {raft.ErrNotLeader, true, false, demoteN3},
+		"demoted, rejected by raft":  {errors.New("duplicate address"), false, false, demoteN3},
+		"added again, never refused": {nil, true, false, addNonVoter},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(t)
+			f.statuses["n4"] = peer.Status{ID: "n4.1", Address: "n4", Version: fsm.Version}
+			f.pinned["n4.1"], f.pinned["n3.1"] = test.pinned, test.pinned
+			f.change = func(string, raft.ServerID) error { return test.failed }
+			if err := test.change(m, t.Context()); (err == nil) != (test.failed == nil) {
+				t.Fatal(err)
+			}
+			undone := slices.ContainsFunc(f.executed, func(c fsm.Command) bool { return c.Kind == fsm.KindAllowPromotion })
+			if undone != test.undone {
+				t.Errorf("the pin was removed: %v, want %v", undone, test.undone)
+			}
+		})
+	}
+}
+
+func addNonVoter(m *Membership, ctx context.Context) error { return m.Add(ctx, "n4", false) }
+func demoteN3(m *Membership, ctx context.Context) error    { return m.Demote(ctx, "n3") }
+
+// If the pin that a change needs is of unknown outcome, the change is not requested, so it is not done.
+func TestChangeIsNotDoneWithoutItsPin(t *testing.T) {
+	_, m := newFake(t) // its change fails the test
+	m.env.Execute = func(context.Context, fsm.Command) (fsm.Result, error) { return fsm.Result{}, peer.ErrOutcomeUnknown }
+	if err := m.Demote(t.Context(), "n3"); !errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrOutcomeUnknown) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A node that does not lead says so before it judges by the members that it knows.
+func TestAddOnAFollowerSaysThatItDoesNotLead(t *testing.T) {
+	_, m := newFake(t)
+	m.env.Confirm = func(context.Context) error { return peer.ErrNotLeader }
+	if err := m.Add(t.Context(), "n2", false); !errors.Is(err, peer.ErrNotLeader) { // n2 is a voter
+		t.Errorf("%v", err)
+	}
+}
+
+// raft blocks a request until its configuration is stable. The caller's context bounds that, and a poll that the context cuts short refuses nothing.
+func TestContextBoundsAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m := newFake(t)
+		release := make(chan struct{})
+		m.env.Raft = blockingRaft{f, release}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := m.Remove(ctx, "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		close(release)
+		if err := m.Remove(ctx, "n3"); !errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrRefused) {
+			t.Errorf("after the context's end: %v", err)
+		}
+	})
+}
+
+// blockingRaft does not take a request before it is released.
+type blockingRaft struct {
+	*fake
+	release chan struct{}
+}
+
+func (b blockingRaft) RemoveServer(raft.ServerID, uint64, time.Duration) raft.IndexFuture {
+	<-b.release
+	return future{run: func() error { return nil }}
 }
