@@ -14,50 +14,60 @@ import (
 	"holdfast/internal/durable"
 )
 
-// Identity says to which node of which cluster a data folder belongs. The raft id of a member is its name and its incarnation. A new
-// incarnation is drawn when the data folder has no identity, or no log. A node that lost its disk must not come back under the id that it had before: it would vote again in terms in which it has voted.
+// Identity names the node and the cluster that a data folder belongs to. The raft id of a member is its name and its incarnation. A data folder without a log
+// gets a new incarnation: under its old id, a node that lost its log could vote twice in one term.
 type Identity struct {
 	Cluster     string `json:"cluster"`
 	Node        string `json:"node"`
-	Incarnation string `json:"draw"`
+	Incarnation string `json:"draw"` // the name in the file is older than the field's
 }
 
 // RaftID returns the id under which the node is a member.
 func (i Identity) RaftID() raft.ServerID { return raft.ServerID(i.Node + "." + i.Incarnation) }
 
-// ErrForeignData says that a data folder belongs to another node or cluster.
-var ErrForeignData = errors.New("the data folder belongs to somebody else")
+var (
+	// ErrForeignData says that a data folder belongs to another node or cluster.
+	ErrForeignData = errors.New("the data folder belongs to another node or cluster")
+	// ErrNoIdentity says that a data folder has a log, and no identity.
+	ErrNoIdentity = errors.New("the data folder has a log, but no identity.json")
+)
 
-// LoadIdentity reads the identity of a data folder, or makes it with a random number as its incarnation if there is none, or no log.
-// The error is ErrForeignData if the folder belongs to another node or cluster.
+// LoadIdentity reads the identity of a data folder. If the folder has no log, it writes a new one, with random as the incarnation. The error is
+// ErrForeignData if the identity names another node or cluster, and ErrNoIdentity if there is a log without one.
 func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
 	file := filepath.Join(dataDir, "identity.json")
-	data, err := os.ReadFile(file)
-	if !raftlog.HasLog(dataDir) {
-		// The votes that were given under an earlier id are lost with the log: it must not be used again.
-		err = fs.ErrNotExist
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		identity := Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", random)}
-		encoded, err := json.MarshalIndent(identity, "", "  ")
-		if err != nil {
-			return Identity{}, err
-		}
-		return identity, durable.WriteFile(file, append(encoded, '\n'))
-	}
-	if err != nil {
+	hasLog := raftlog.HasLog(dataDir)
+	identity, err := readIdentity(file)
+	switch {
+	case err == nil && (identity.Cluster != clusterName || identity.Node != node):
+		return Identity{}, fmt.Errorf("%w: %s belongs to node %q of cluster %q, but this is node %q of cluster %q: check the data folder and the configured names",
+			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
+	case err == nil && hasLog:
+		return identity, nil
+	case errors.Is(err, fs.ErrNotExist) && hasLog:
+		return Identity{}, fmt.Errorf("%w: restore %s; or, if the other members are a majority without this one, empty the data folder", ErrNoIdentity, file)
+	case err != nil && hasLog:
 		return Identity{}, fmt.Errorf("read identity: %w", err)
+	}
+	identity = Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", random)}
+	encoded, err := json.MarshalIndent(identity, "", "  ")
+	if err != nil {
+		return Identity{}, err
+	}
+	return identity, durable.WriteFile(file, append(encoded, '\n'))
+}
+
+func readIdentity(file string) (Identity, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Identity{}, err
 	}
 	var identity Identity
 	if err := json.Unmarshal(data, &identity); err != nil {
-		return Identity{}, fmt.Errorf("read identity: %s: %w", file, err)
+		return Identity{}, fmt.Errorf("%s: %w", file, err)
 	}
 	if identity.Incarnation == "" {
-		return Identity{}, fmt.Errorf("read identity: %s has no incarnation", file)
-	}
-	if identity.Cluster != clusterName || identity.Node != node {
-		return Identity{}, fmt.Errorf("%w: %s is of node %q in cluster %q, not of %q in %q",
-			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
+		return Identity{}, fmt.Errorf("%s has no incarnation", file)
 	}
 	return identity, nil
 }

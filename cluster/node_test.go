@@ -428,11 +428,26 @@ func TestIdentityBelongsToItsLog(t *testing.T) {
 	if _, err := LoadIdentity(dir, "holdfast", "n2", 8); !errors.Is(err, ErrForeignData) {
 		t.Errorf("%v", err)
 	}
+	if err := os.Remove(filepath.Join(dir, "raft.db")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadIdentity(dir, "other", "n1", 8); !errors.Is(err, ErrForeignData) {
+		t.Errorf("without a log: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "raft.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); err == nil {
 		t.Error("a broken identity was accepted")
+	}
+	if err := os.Remove(filepath.Join(dir, "identity.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadIdentity(dir, "holdfast", "n1", 8); !errors.Is(err, ErrNoIdentity) { // under a new id a node alone could never lead again
+		t.Errorf("a log without an identity: %v", err)
 	}
 }
 

@@ -17,8 +17,7 @@ import (
 	"holdfast/cluster/replica"
 )
 
-// Open starts a member. The observer's methods may be called before Open returns. The node owns the stores and the transport
-// from now on, also when Open fails.
+// Open starts a member. It may call the observer's methods before it returns. The node closes the stores and the transport, also if Open fails.
 func Open(config Config, env Environment, observer Observer) (*Node, error) {
 	n := &Node{env: env, clock: newClusterClock(env.Clock)}
 	if err := n.start(config, observer); err != nil {
@@ -27,7 +26,7 @@ func Open(config Config, env Environment, observer Observer) (*Node, error) {
 	return n, nil
 }
 
-// start makes the parts of the node, and gives each what it needs of the others.
+// start creates the parts of the node, connects them, and starts their goroutines.
 func (n *Node) start(config Config, observer Observer) error {
 	if err := config.Validate(); err != nil {
 		return err
@@ -81,10 +80,10 @@ func (n *Node) start(config Config, observer Observer) error {
 	return nil
 }
 
-// openRaft starts raft over the stores and the transport, and bootstraps the cluster where the node has members to do so and no state. When the context
-// ends, a snapshot that is being written does not rest any more.
+// openRaft starts raft with the stores and the transport. It bootstraps the cluster if config.Members is set and the stores are empty. After the context has
+// ended, a snapshot is written without pauses.
 func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
-	exit := func(err error) { // it may return in tests: halt the replica first, so that nothing more is applied
+	exit := func(err error) { // halt the replica first: in tests Environment.Exit returns, and nothing may be applied after it
 		n.replica.Halt()
 		n.env.Exit(err)
 	}
@@ -93,13 +92,13 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	n.replica = replica.New(replica.Environment{
 		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Exit: n.env.Exit,
 		BeforeCapture: func() (persisted func()) {
-			captured := log.StoredBytes()
-			return func() { log.Snapshotted(captured) }
+			bytesAtCapture := log.StoredBytes()
+			return func() { log.Snapshotted(bytesAtCapture) }
 		},
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
 			if log.StoredBytes() >= 2*maxLogFactor*config.SnapshotBytes {
-				return // the log of a large state must not gather without end
+				return // the log is twice as large as when a snapshot is due: without pauses it stops growing sooner
 			}
 			select {
 			case <-ctx.Done():
@@ -115,11 +114,11 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	}
 	raftConfig := raftConfig(&config, n.env.Log)
 	if config.Members != nil {
-		has, err := n.env.Stores.HasState()
+		hasState, err := n.env.Stores.HasState()
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("open node: %w", err)
 		}
-		if !has {
+		if !hasState {
 			err := raft.BootstrapCluster(raftConfig, log, stable, snapshots, n.env.Transport, raft.Configuration{Servers: config.Members})
 			if err != nil {
 				return nil, nil, fmt.Errorf("bootstrap: %w", err)
@@ -128,8 +127,8 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	}
 	transport := raftfix.New(n.env.Transport, log, snapshots.Newest)
 	n.env.Transport = transport
-	newest, _ := snapshots.Newest(math.MaxUint64)
-	if err := log.CountFrom(newest); err != nil {
+	snapshotIndex, _ := snapshots.Newest(math.MaxUint64)
+	if err := log.CountFrom(snapshotIndex); err != nil {
 		return nil, nil, fmt.Errorf("open node: %w", err)
 	}
 	log.SetFollowerSnapshot(transport.FollowerSnapshot)
@@ -141,10 +140,10 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 }
 
 // ErrIncomplete says that log entries after the newest readable snapshot are missing.
-var ErrIncomplete = errors.New("log entries after the newest readable snapshot are missing (is a newer snapshot damaged?): to rejoin, empty this node's data folder and restart it")
+var ErrIncomplete = errors.New("log entries after the newest readable snapshot are missing; a newer snapshot may be damaged. " +
+	"If the other members are a majority without this one, empty its data folder and restart it; otherwise keep a copy of the folder")
 
-// newRaft starts raft. NewRaft panics when an entry after the newest readable snapshot is missing from the log; newRaft
-// returns ErrIncomplete instead.
+// newRaft calls raft.NewRaft, which panics if the log lacks an entry after the newest readable snapshot. newRaft then returns ErrIncomplete.
 func newRaft(config *raft.Config, state raft.FSM, log raft.LogStore, stable raft.StableStore, snapshots raft.SnapshotStore, transport raft.Transport) (r *raft.Raft, err error) {
 	defer func() {
 		reason := recover()

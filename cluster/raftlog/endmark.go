@@ -36,6 +36,8 @@ type markedLog struct {
 	mu   sync.Mutex
 	file markWriter
 	mark entryID
+
+	confirmed bool // when it was opened, there was a mark, and the log has its entry
 }
 
 // markWriter is what markedLog needs of its file.
@@ -60,6 +62,7 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	if err != nil {
 		return nil, err
 	}
+	confirmed := false
 	old, err := readMark(path)
 	if errors.Is(err, errMalformedMark) {
 		log.Warn("the mark of the log's end is malformed: it is written anew", "file", path)
@@ -70,6 +73,7 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 		err = durable.WriteFile(path, formatMark(last))
 	case err == nil:
 		err = checkMark(store, old, last)
+		confirmed = err == nil
 	}
 	if err != nil {
 		return nil, err
@@ -78,7 +82,7 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	if err != nil {
 		return nil, err
 	}
-	m := &markedLog{logAndVotes: store, file: file}
+	m := &markedLog{logAndVotes: store, file: file, confirmed: confirmed}
 	if err := m.setLocked(last); err != nil { // m is not shared yet
 		return nil, errors.Join(err, file.Close())
 	}

@@ -94,6 +94,32 @@ func TestShortenedLogIsNotOpened(t *testing.T) {
 	}
 }
 
+// Segments that damaged metadata does not list may have acknowledged entries. They stay until a mark confirms that the log has its end.
+func TestUnlistedSegmentsStayUntilTheMarkConfirmsTheLog(t *testing.T) {
+	dir := t.TempDir()
+	stores := openStores(t, dir, WAL)
+	if err := errors.Join(stores.Log.StoreLogs(entries(1, 10)), stores.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stray := filepath.Join(WAL.path(dir), "00000000000000000099-0000000000000063"+segmentSuffix)
+	if err := os.WriteFile(stray, []byte("entries"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exists := func() bool {
+		_, err := os.Stat(stray + unlistedSuffix)
+		return err == nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, markFile), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := openStores(t, dir, WAL).Close(); err != nil || !exists() {
+		t.Errorf("without a readable mark the segment is kept: %v, %v", exists(), err)
+	}
+	if err := openStores(t, dir, WAL).Close(); err != nil || exists() {
+		t.Errorf("with a mark the segment is kept: %v, %v", exists(), err)
+	}
+}
+
 // The mark follows the entries, and goes before deletions of the end: so at any time of a crash it is not above what is on the disk.
 func TestMarkIsNeverAboveTheLog(t *testing.T) {
 	for _, test := range []struct {

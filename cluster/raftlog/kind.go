@@ -17,20 +17,20 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
-// Kind is a way to keep the log and the votes on a disk.
+// Kind is a kind of log store: a value of the setting cluster.logStore.
 type Kind string
 
-// The log stores. BoltDB syncs twice for each write of entries, WAL, which only appends, once. Both keep the term and the vote in BoltDB. WAL takes its
-// disk space in parts of segmentSize.
+// The log stores. BoltDB syncs twice for each batch of entries. WAL only appends, and syncs once. Both keep the term and the vote in a BoltDB file. WAL allocates
+// disk space in segments of segmentSize.
 const (
-	// Auto is the store of the log that a data folder has, and WAL in a folder without one.
+	// Auto is the store that a data folder already has, and WAL if it has none.
 	Auto   Kind = "auto"
 	BoltDB Kind = "boltdb"
 	WAL    Kind = "wal"
 )
 
-// in returns the store that k means in a data folder.
-func (k Kind) in(dataDir string) Kind {
+// resolve returns k itself or, for Auto, the store of a data folder. path, exists, open and other must not be called on Auto.
+func (k Kind) resolve(dataDir string) Kind {
 	switch {
 	case k != Auto:
 		return k
@@ -40,20 +40,19 @@ func (k Kind) in(dataDir string) Kind {
 	return WAL
 }
 
-// What a log store is called in the data folder.
+// Names in the data folder.
 const (
-	boltFile  = "raft.db"
-	walFolder = "wal"
-	// unfinished is a log that is being written by ConvertLog, and obsolete one that it has replaced.
-	unfinished = ".converting"
-	obsolete   = ".removing"
+	boltFile   = "raft.db"
+	walFolder  = "wal"
+	unfinished = ".converting" // suffix of a log that ConvertLog is writing
+	obsolete   = ".removing"   // suffix of a log that ConvertLog has replaced
 )
 
-// ErrOtherStore says that a data folder has a log that is kept in another way.
-var ErrOtherStore = errors.New("the data folder has a log of another cluster.logStore: stop the node, and call `holdfast raft convert-log`")
+// ErrOtherStore says that a data folder has a log of another kind than the configured one.
+var ErrOtherStore = errors.New("the data folder has a log of another kind than cluster.logStore: convert it with `holdfast raft convert-log` while the node is stopped, or change cluster.logStore")
 
-// ErrTwoLogs says that a data folder has two logs, and that the one to convert to is behind the other.
-var ErrTwoLogs = errors.New("the data folder has two logs, and the one of the setting is behind the other: move one of them away")
+// ErrTwoLogs says that a data folder has two logs, and that the one to convert to ends before the other.
+var ErrTwoLogs = errors.New("the data folder has two logs, and the one that cluster.logStore names ends before the other: move the one that is not wanted out of the folder")
 
 func (k Kind) path(dataDir string) string {
 	if k == WAL {
@@ -69,7 +68,7 @@ func (k Kind) other() Kind {
 	return WAL
 }
 
-// exists reports whether there is such a log. In doubt there is: a node must not take itself for new.
+// exists reports whether a data folder has a log of this kind. It returns true if it cannot tell: a node that has a log must not start as a new one.
 func (k Kind) exists(dataDir string) bool {
 	file := k.path(dataDir)
 	if k == WAL {
@@ -79,17 +78,17 @@ func (k Kind) exists(dataDir string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasLog reports whether a data folder holds the log of a member.
+// HasLog reports whether a data folder has the log of a member. It returns true if it cannot tell.
 func HasLog(dataDir string) bool { return BoltDB.exists(dataDir) || WAL.exists(dataDir) }
 
-// logAndVotes is what both stores are.
+// logAndVotes is what raft needs of a log store: the log, and the term and the vote.
 type logAndVotes interface {
 	raft.LogStore
 	raft.StableStore
 	Close() error
 }
 
-// open opens the store that is kept at the path, and makes it where there is none.
+// open opens the store at a path, and creates it if it is missing.
 func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 	if k == WAL {
 		return openWAL(path, log)
@@ -104,7 +103,7 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("%w: %s", ErrLocked, path)
 	}
-	if err != nil { // not the nil store
+	if err != nil { // a nil *BoltStore in the interface would not be nil
 		return nil, err
 	}
 	return store, nil
@@ -114,7 +113,7 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 type lockedWAL struct {
 	*wal.WAL
 	path string
-	meta *metadb.BoltMetaDB // closed here, too: whether the log does so depends on its version
+	meta *metadb.BoltMetaDB // closed here, too: not every version of raft-wal does that
 	lock *os.File
 }
 
@@ -127,14 +126,14 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, err
 	}
 	if err := lockFile(lock); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %s", ErrLocked, path), lock.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
 	}
 	meta := &metadb.BoltMetaDB{}
 	for _, prepare := range []func() error{
-		func() error { return syncFiles(path) }, // first: the others write down what they find
+		func() error { return syncFiles(path) }, // first: the others change files according to what they read
 		func() error { return mendWAL(path, meta) },
 		func() error { return trimSealed(path, meta) },
-		func() error { return keepUnlisted(path, meta) },
+		func() error { return renameUnlisted(path, meta) },
 	} {
 		if err = prepare(); err != nil {
 			break
@@ -150,7 +149,7 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 	return &lockedWAL{store, path, meta, lock}, nil
 }
 
-// StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at once, or one entry.
+// StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at a time; a larger entry is appended alone.
 func (w *lockedWAL) StoreLogs(logs []*raft.Log) error {
 	for len(logs) > 0 {
 		count, size := 1, len(logs[0].Data)

@@ -63,7 +63,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)
 	}
-	kind = kind.in(dataDir)
+	kind = kind.resolve(dataDir)
 	if kind.other().exists(dataDir) {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), ErrOtherStore)
 	}
@@ -83,7 +83,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if kind == WAL {
+	if kind == WAL && store.confirmed {
 		if err := removeUnlisted(kind.path(dataDir)); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 		}

@@ -17,21 +17,20 @@ import (
 	"holdfast/internal/durable"
 )
 
-// segmentSize is how many bytes of disk space a WAL takes at once. Smaller segments would be more of them, and so more memory: see appendLimit.
+// segmentSize is the size in bytes to which raft-wal allocates a segment. More and smaller segments would need more memory: see appendLimit.
 const segmentSize = 64 << 20
 
-// appendLimit bounds what is appended to a WAL at once, in bytes, unless an entry alone is larger. raft-wal v0.4.2 keeps a buffer of up to twice the largest
+// appendLimit bounds one append to a WAL, in bytes. A larger entry is appended alone. raft-wal v0.4.2 keeps a buffer of up to twice the largest
 // append for each segment, for as long as the segment exists. Without the bound a member that caught up with values of 4 MiB took 1.4 GiB.
 const appendLimit = 1 << 20
 
-// segmentSuffix is that of the names of a WAL's segments. unlisted is appended to those that the metadata does not list.
 const (
-	segmentSuffix = ".wal"
-	unlisted      = ".unlisted"
+	segmentSuffix  = ".wal"      // of the name of a segment
+	unlistedSuffix = ".unlisted" // is appended to the name of a segment that the metadata does not list
 )
 
-// trimSealed frees the space that sealed segments do not use. raft-wal seals the newest segment when the end of the log is deleted, however little it
-// holds, and never frees the rest: each change of the leader could take segmentSize bytes until the next compaction.
+// trimSealed truncates sealed segments to the size that they use. raft-wal seals the newest segment when the end of the log is deleted, however little it
+// holds, and does not truncate it. Without trimSealed each such deletion would take segmentSize bytes until the next compaction.
 func trimSealed(path string, meta *metadb.BoltMetaDB) error {
 	state, err := meta.Load(path)
 	if err != nil {
@@ -42,24 +41,24 @@ func trimSealed(path string, meta *metadb.BoltMetaDB) error {
 			continue
 		}
 		err := trimSegment(filepath.Join(path, segment.FileName(info)), info)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, io.EOF) { // compaction deletes segments meanwhile; raft-wal reports a file that is too short
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, io.EOF) { // compaction has deleted it, or it is too short, which raft-wal reports
 			return fmt.Errorf("trim %s: %w", segment.FileName(info), err)
 		}
 	}
 	return nil
 }
 
-// trimSegment cuts off what follows the index of a sealed segment and the commit behind it.
+// trimSegment truncates a sealed segment after its index frame and the commit frame that follows. It changes nothing if these are not where the metadata says.
 func trimSegment(file string, info types.SegmentInfo) error {
 	opened, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	err = trimOpened(opened, info)
+	err = trimFile(opened, info)
 	return errors.Join(err, opened.Close())
 }
 
-func trimOpened(file *os.File, info types.SegmentInfo) error {
+func trimFile(file *os.File, info types.SegmentInfo) error {
 	var header, commit [frameHeaderSize]byte
 	if _, err := file.ReadAt(header[:], int64(info.IndexStart)-frameHeaderSize); err != nil {
 		return err
@@ -82,19 +81,19 @@ func trimOpened(file *os.File, info types.SegmentInfo) error {
 	return file.Truncate(end + frameHeaderSize)
 }
 
-// filesWith returns the paths of the files in a folder whose names end with a suffix.
-func filesWith(suffix, folder string) (paths []string, err error) {
+// filesWith returns the paths of the files in a folder whose names have an extension.
+func filesWith(extension, folder string) (paths []string, err error) {
 	entries, err := os.ReadDir(folder)
 	for _, entry := range entries {
-		if filepath.Ext(entry.Name()) == suffix {
+		if filepath.Ext(entry.Name()) == extension {
 			paths = append(paths, filepath.Join(folder, entry.Name()))
 		}
 	}
 	return paths, err
 }
 
-// syncFiles syncs the segments and the metadata of a WAL that is about to be opened. A process that was killed between a write and its sync leaves entries
-// that raft-wal finds, and that are not on the disk. Raft counts an entry that it finds as stored.
+// syncFiles syncs the segments and the metadata of a WAL before it is opened. If the process was killed between a write and its sync, entries may be in the page
+// cache only. raft-wal finds them, and raft counts what it finds as stored.
 func syncFiles(path string) error {
 	segments, err := filesWith(segmentSuffix, path)
 	if err != nil {
@@ -115,9 +114,9 @@ func syncFiles(path string) error {
 	return durable.SyncDir(path)
 }
 
-// keepUnlisted renames the segments that the metadata does not list. raft-wal would delete them when it opens. Most are left over from a crash, but damaged
-// metadata may not list acknowledged entries: then they are there for a repair.
-func keepUnlisted(path string, meta *metadb.BoltMetaDB) error {
+// renameUnlisted renames the segments that the metadata does not list, because raft-wal deletes them when it opens. Most are left over from a crash. If the
+// metadata is damaged, they may have acknowledged entries that a repair needs.
+func renameUnlisted(path string, meta *metadb.BoltMetaDB) error {
 	state, err := meta.Load(path)
 	if err != nil {
 		return fmt.Errorf("look for unlisted segments: %w", err)
@@ -129,15 +128,15 @@ func keepUnlisted(path string, meta *metadb.BoltMetaDB) error {
 	segments, err := filesWith(segmentSuffix, path)
 	for _, name := range segments {
 		if !listed[filepath.Base(name)] {
-			err = errors.Join(err, os.Rename(name, name+unlisted))
+			err = errors.Join(err, os.Rename(name, name+unlistedSuffix))
 		}
 	}
 	return err
 }
 
-// removeUnlisted removes the segments that keepUnlisted renamed. It is called when the end mark has shown that the log has its end.
+// removeUnlisted removes the segments that renameUnlisted renamed. OpenStores calls it only after the end mark has confirmed the last entry of the log.
 func removeUnlisted(path string) error {
-	segments, err := filesWith(unlisted, path)
+	segments, err := filesWith(unlistedSuffix, path)
 	for _, name := range segments {
 		err = errors.Join(err, os.Remove(name))
 	}
