@@ -1,39 +1,49 @@
-// Package glob matches keys with patterns: the pattern language of the protocol (docs/protocol.md, SCAN). Access policies have a
-// language of their own, which knows bytes and principals; see package policy. It is pure.
+// Package glob matches keys with patterns: the pattern language of the protocol (docs/protocol.md, SCAN). Access policies have another pattern language; see
+// package policy.
 //
-// The state machine calls it, so all members have to agree: what Compile, Match, Prefix, Weight and Memory return, and MaxWatchedKey, change only with a
+// The state machine calls this package, so all members must get the same results. What the functions return, and MaxWatchedKey, may change only with a new
 // version of the log.
 package glob
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
 // The errors of Compile.
 var (
-	// ErrSyntax says that a pattern is empty, or has a '[' that is not closed, a '[]' without characters, or a range that goes backwards.
+	// ErrSyntax says that a pattern is empty, or has a '[' that is not closed, an empty class ([] or [!]), or a range whose end is before its start.
 	ErrSyntax = errors.New("pattern syntax error")
 	// ErrTooLong says that a pattern is longer than MaxSize.
 	ErrTooLong = errors.New("pattern too long")
 )
 
-// MaxSize is the size of the longest pattern in bytes. It bounds what it takes to compile one, and to match a key: see Steps.
+// MaxSize is the size of the longest pattern in bytes. It bounds the cost of Compile and of Match: see Steps.
 const MaxSize = 1024
 
-// MaxWatchedKey is the size of the longest key that a watch of a pattern is of, in bytes. It bounds what it takes to match a key with many patterns.
+// MaxWatchedKey is the size in bytes of the longest key to which watches of patterns apply. It bounds the cost of matching a key with many patterns.
 const MaxWatchedKey = 4096
 
-// Pattern is a compiled pattern. It is immutable.
+// Pattern is a compiled pattern. It is immutable. It takes about four times as many bytes as its text, unless it has classes.
 type Pattern struct {
-	// segments are the parts between the stars. The first begins the key, and the last ends it. Without a star there is one, which is the whole key.
-	segments []segment
+	// segments are the parts between the stars. A key begins with the first and ends with the last. A pattern without a star has one segment, which matches
+	// the whole key.
+	segments []packedSegment
+	text     string    // the literal segments, one after the other
+	elements []element // of the other segments, likewise
 	prefix   string
-	// width is how many comparisons a byte of a key takes beyond a search for literals: the elements and ranges of the longest segment between two stars
-	// that is not literal, 0 if there is none. ends is how many the first and the last segment take, which are compared at one place only.
-	width, ends int
-	invalid     bool
+	// middleCost is how many comparisons a byte of a key takes beyond a search for literals: the greatest cost of a segment between two stars that is not
+	// literal, 0 if there is none. endsCost is that of the first and the last segment together, which are compared at one position only.
+	middleCost, endsCost int
+	matchesNothing       bool // the pattern is not valid UTF-8
+}
+
+// packedSegment is where a segment is in Pattern.text or, unless it is literal, in Pattern.elements.
+type packedSegment struct {
+	from, to uint16
+	literal  bool
 }
 
 // segment matches a known number of characters. It is either literal or a list of elements.
@@ -42,7 +52,7 @@ type segment struct {
 	elements []element
 }
 
-// element matches one character: any if it has no ranges and is not negated.
+// element matches one character. Without ranges it is '?' and matches any.
 type element struct {
 	ranges  [][2]rune // both ends inclusive
 	negated bool
@@ -58,18 +68,18 @@ func Compile(pattern string) (*Pattern, error) {
 		return nil, ErrTooLong
 	}
 	if !utf8.ValidString(pattern) {
-		return &Pattern{invalid: true}, nil
+		return &Pattern{matchesNothing: true}, nil
 	}
-	p := &Pattern{segments: []segment{{}}}
+	segments := []segment{{}}
 	for pattern != "" {
-		last := &p.segments[len(p.segments)-1]
+		last := &segments[len(segments)-1]
 		character, size := utf8.DecodeRuneInString(pattern)
 		text := pattern[:size]
 		pattern = pattern[size:]
 		switch character {
 		case '*':
-			if n := len(p.segments); n == 1 || !last.isEmpty() {
-				p.segments = append(p.segments, segment{})
+			if n := len(segments); n == 1 || !last.isEmpty() {
+				segments = append(segments, segment{})
 			}
 		case '?':
 			last.add(element{})
@@ -79,7 +89,7 @@ func Compile(pattern string) (*Pattern, error) {
 				return nil, err
 			}
 			pattern = rest
-			if only, ok := class.only(); ok {
+			if only, ok := class.singleCharacter(); ok {
 				last.addLiteral(only)
 			} else {
 				last.add(class)
@@ -88,19 +98,47 @@ func Compile(pattern string) (*Pattern, error) {
 			last.addLiteral(text)
 		}
 	}
-	last := len(p.segments) - 1
-	p.ends = p.segments[0].width()
-	if last > 0 {
-		p.ends += p.segments[last].width()
-		for _, s := range p.segments[1:last] {
-			p.width = max(p.width, s.width())
-		}
-	}
-	p.prefix = p.segments[0].prefix()
-	return p, nil
+	return newPattern(segments), nil
 }
 
-// compileClass reads what follows '[', up to and with the ']'.
+// newPattern returns the pattern of segments, which MaxSize bounds.
+func newPattern(segments []segment) *Pattern {
+	p := &Pattern{segments: make([]packedSegment, len(segments)), prefix: segments[0].prefix()}
+	var text strings.Builder
+	for i := range segments {
+		s := &segments[i]
+		if len(s.elements) == 0 {
+			from := text.Len()
+			text.WriteString(s.literal)
+			p.segments[i] = packedSegment{uint16(from), uint16(text.Len()), true}
+		} else {
+			from := len(p.elements)
+			p.elements = append(p.elements, s.elements...)
+			p.segments[i] = packedSegment{uint16(from), uint16(len(p.elements)), false}
+		}
+	}
+	p.text, p.elements = text.String(), slices.Clip(p.elements)
+	last := len(segments) - 1
+	p.endsCost = segments[0].cost()
+	if last > 0 {
+		p.endsCost += segments[last].cost()
+		for i := range segments[1:last] {
+			p.middleCost = max(p.middleCost, segments[1+i].cost())
+		}
+	}
+	return p
+}
+
+// segment returns segment i.
+func (p *Pattern) segment(i int) segment {
+	packed := p.segments[i]
+	if packed.literal {
+		return segment{literal: p.text[packed.from:packed.to]}
+	}
+	return segment{elements: p.elements[packed.from:packed.to]}
+}
+
+// compileClass compiles a class after its '['. rest is the text after its ']'.
 func compileClass(pattern string) (class element, rest string, err error) {
 	pattern, class.negated = strings.CutPrefix(pattern, "!")
 	for {
@@ -114,7 +152,7 @@ func compileClass(pattern string) (class element, rest string, err error) {
 		low, size := utf8.DecodeRuneInString(pattern)
 		pattern = pattern[size:]
 		high := low
-		if pattern[0] == '-' && pattern[1] != ']' { // a ']' follows
+		if pattern[0] == '-' && pattern[1] != ']' { // the class's ']' is still ahead, so both bytes exist
 			high, size = utf8.DecodeRuneInString(pattern[1:])
 			pattern = pattern[1+size:]
 		}
@@ -125,8 +163,8 @@ func compileClass(pattern string) (class element, rest string, err error) {
 	}
 }
 
-// only returns the character of a class that matches one.
-func (e *element) only() (string, bool) {
+// singleCharacter returns the character of an element that matches exactly one.
+func (e *element) singleCharacter() (string, bool) {
 	if e.negated || len(e.ranges) != 1 || e.ranges[0][0] != e.ranges[0][1] {
 		return "", false
 	}
@@ -145,8 +183,8 @@ func (e *element) matches(character rune) bool {
 	return e.negated
 }
 
-// width returns how many comparisons it takes at most to match the segment at one place.
-func (s *segment) width() (comparisons int) {
+// cost returns how many comparisons it takes at most to match the segment at one position. A literal segment costs 0.
+func (s *segment) cost() (comparisons int) {
 	for i := range s.elements {
 		comparisons += max(1, len(s.elements[i].ranges))
 	}
@@ -164,7 +202,7 @@ func (s *segment) addLiteral(text string) {
 	s.elements = append(s.elements, element{ranges: [][2]rune{{character, character}}})
 }
 
-// add adds an element, before which a literal becomes elements, too.
+// add appends an element. It converts the segment's literal to elements first.
 func (s *segment) add(e element) {
 	for _, character := range s.literal {
 		s.elements = append(s.elements, element{ranges: [][2]rune{{character, character}}})
@@ -172,11 +210,11 @@ func (s *segment) add(e element) {
 	s.literal, s.elements = "", append(s.elements, e)
 }
 
-// prefix returns the text with which everything begins that the segment matches.
+// prefix returns the literal text with which all that the segment matches begins.
 func (s *segment) prefix() string {
 	prefix := s.literal
 	for i := range s.elements {
-		only, ok := s.elements[i].only()
+		only, ok := s.elements[i].singleCharacter()
 		if !ok {
 			break
 		}
@@ -185,7 +223,7 @@ func (s *segment) prefix() string {
 	return prefix
 }
 
-// match reports whether the text begins with the segment, and how many bytes that takes.
+// match reports whether a text begins with a match of the segment, and returns the size of the match in bytes.
 func (s *segment) match(text string) (size int, ok bool) {
 	if len(s.elements) == 0 {
 		return len(s.literal), strings.HasPrefix(text, s.literal)
@@ -200,7 +238,7 @@ func (s *segment) match(text string) (size int, ok bool) {
 	return size, true
 }
 
-// find returns what follows the first place in the text that the segment matches.
+// find returns what follows the first match of the segment in a text.
 func (s *segment) find(text string) (rest string, ok bool) {
 	if len(s.elements) == 0 {
 		at := strings.Index(text, s.literal)
@@ -219,7 +257,7 @@ func (s *segment) find(text string) (rest string, ok bool) {
 	return "", false
 }
 
-// matchEnd reports whether the text ends with the segment.
+// matchEnd reports whether a text that is valid UTF-8 ends with a match of the segment.
 func (s *segment) matchEnd(text string) bool {
 	if len(s.elements) == 0 {
 		return strings.HasSuffix(text, s.literal)
@@ -236,31 +274,29 @@ func (s *segment) matchEnd(text string) bool {
 	return ok
 }
 
-// Prefix returns the text with which all keys begin that the pattern matches. It may be empty.
+// Prefix returns the literal text with which all matching keys begin. It may be empty.
 func (p *Pattern) Prefix() string { return p.prefix }
 
 // MatchesNothing reports whether the pattern is not valid UTF-8, so that no key matches it.
-func (p *Pattern) MatchesNothing() bool { return p.invalid }
+func (p *Pattern) MatchesNothing() bool { return p.matchesNothing }
 
-// Steps returns how many comparisons it takes at most to match a key of a size in bytes.
-func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.width) + p.ends }
+// Steps returns an upper bound on the comparisons that it takes to match a key of a size in bytes. A search for a literal counts as one for each byte.
+func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.middleCost) + p.endsCost }
 
-// Weight says how long it takes at most to match a long key, in units of a pattern of stars and literals. It is at least 1.
+// Weight returns how long it takes at most to match a long key, relative to a pattern of stars and literals, which has the weight 1.
 func (p *Pattern) Weight() int {
 	const (
-		comparison = 8   // of each byte: literals are searched for at many bytes a step
-		ends       = 100 // comparisons at one place take as long as the search for a literal
+		perComparison = 8   // at each byte: a search for a literal handles many bytes a step
+		endsPerUnit   = 100 // comparisons at one position take as long as the search for a literal
 	)
-	return max(1, comparison*p.width, p.ends/ends)
+	return max(1, perComparison*p.middleCost, p.endsCost/endsPerUnit)
 }
 
-// Memory returns how many bytes the pattern takes, about, beyond its text.
-func (p *Pattern) Memory() (bytes int) {
-	const element = 64
-	for i := range p.segments {
-		bytes += element * len(p.segments[i].elements)
-	}
-	return bytes
+// Memory returns what counts as the memory of the compiled pattern, in bytes, beyond its text: its elements. All members count the same, whatever their build
+// needs.
+func (p *Pattern) Memory() int {
+	const elementBytes = 64
+	return elementBytes * len(p.elements)
 }
 
 // Match reports whether the pattern matches the whole key. It matches no key that is not valid UTF-8.
@@ -268,12 +304,13 @@ func (p *Pattern) Match(key string) bool {
 	return p.MatchText(key) && utf8.ValidString(key)
 }
 
-// MatchText is Match without the check that the key is valid UTF-8.
+// MatchText is Match for a key that the caller knows to be valid UTF-8.
 func (p *Pattern) MatchText(key string) bool {
-	if p.invalid || !strings.HasPrefix(key, p.prefix) {
+	if p.matchesNothing || !strings.HasPrefix(key, p.prefix) {
 		return false
 	}
-	size, ok := p.segments[0].match(key)
+	first := p.segment(0)
+	size, ok := first.match(key)
 	if !ok {
 		return false
 	}
@@ -281,10 +318,12 @@ func (p *Pattern) MatchText(key string) bool {
 	if last == 0 {
 		return rest == ""
 	}
-	for i := range p.segments[1:last] { // the leftmost place leaves most for the others
-		if rest, ok = p.segments[1+i].find(rest); !ok {
+	for i := range p.segments[1:last] { // the leftmost match leaves the longest rest for the later segments
+		s := p.segment(1 + i)
+		if rest, ok = s.find(rest); !ok {
 			return false
 		}
 	}
-	return p.segments[last].matchEnd(rest)
+	s := p.segment(last)
+	return s.matchEnd(rest)
 }

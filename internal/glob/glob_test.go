@@ -1,6 +1,7 @@
 package glob
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,33 @@ func TestLongPatternIsRefusedAtOnce(t *testing.T) {
 	}
 	if _, err := Compile(strings.Repeat("k", MaxSize)); err != nil {
 		t.Errorf("the longest pattern: %v", err)
+	}
+}
+
+// A compiled pattern is not much larger than its text: the store keeps thousands of them.
+func TestCompiledPatternIsSmall(t *testing.T) {
+	const patterns, most = 1000, 5 * MaxSize
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	for _, text := range []string{strings.Repeat("*a", MaxSize/2), strings.Repeat("a", MaxSize), strings.Repeat("[*]b*", MaxSize/5)} {
+		t.Run(text[:5], func(t *testing.T) {
+			compiled := make([]*Pattern, patterns)
+			before := heap()
+			for i := range compiled {
+				var err error
+				if compiled[i], err = Compile(text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if each := (heap() - before) / patterns; each > most {
+				t.Errorf("%d bytes, want at most %d", each, most)
+			}
+			runtime.KeepAlive(compiled)
+		})
 	}
 }
 
