@@ -53,7 +53,7 @@ MUTANT   ?=
 CHAOS    := go -C test/chaos run .
 
 .PHONY: help build dev test packages test-go test-sdk test-page sim sim-long sim-mutants sim-replay sim-shrink chaos chaos-smoke chaos-check chaos-selftest \
-	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-processor bench-tls bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
+	chaos-packages test-chaos soak figures brokers lint fmt fuzz bench-build bench bench-growth bench-smoke bench-processor bench-tls bench-against bench-go allocations binaries image image-all deb test-deb k8s-api test-k8s k8s-packages k8s-images k8s chart-docs clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -191,7 +191,7 @@ bench-build: packages build
 bench: bench-build ## Holdfast beside etcd, NATS JetStream KV, bare raft and the broker alone, in one run (a quarter of an hour); writes report/bench
 	bin/bench compare --output report/bench $(BENCHFLAGS)
 
-bench-growth: bench-build ## what grows with keys, values, members and watchers (a quarter of an hour); writes report/bench
+bench-growth: bench-build ## what grows with keys, values, members, watchers and clients (a quarter of an hour); writes report/bench
 	bin/bench growth --output report/bench $(BENCHFLAGS)
 
 bench-smoke: bench-build ## that the bench against the peers works: one short round
@@ -199,6 +199,13 @@ bench-smoke: bench-build ## that the bench against the peers works: one short ro
 
 bench-processor: bench-build ## the processor time for a SET beside an echo's; fails when it has grown by more than 15 %
 	bin/bench processor --output report/bench-processor --duration 2s --warmup 500ms
+
+AGAINST ?= HEAD~1
+bench-against: bench-build ## SETs on this build beside that of another commit, AGAINST=HEAD~1, in one run (seven minutes)
+	rm -rf report/bench-against && mkdir -p report/bench-against/source
+	git archive $(AGAINST) | tar -x -C report/bench-against/source
+	cd report/bench-against/source && CGO_ENABLED=0 go build -trimpath -o ../holdfast ./cmd/holdfast && cd .. && rm -r source
+	bin/bench against report/bench-against/holdfast --output report/bench-against $(BENCHFLAGS)
 
 bench-tls: bench-build ## SETs with TLS to the broker beside SETs without; fails below 0.7 (a minute and a half)
 	bin/bench tls --output report/bench-tls --rounds 3 --duration 1500ms

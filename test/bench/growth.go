@@ -22,7 +22,7 @@ type growth struct {
 func newGrowth() *cobra.Command {
 	g := growth{}
 	command := &cobra.Command{
-		Use: "growth", Short: "What grows with keys, values, members and watchers, and how fast",
+		Use: "growth", Short: "What grows with keys, values, members, watchers and clients, and how fast",
 		RunE: func(command *cobra.Command, _ []string) error { return g.run(command.Context()) },
 	}
 	g.add(command)
@@ -90,6 +90,16 @@ func (g *growth) run(ctx context.Context) error {
 	for _, watchers := range []int{0, 1_000, 10_000} {
 		if err := note(g.sets(ctx, w, "watchers", watchers, 3, watchers)); err != nil {
 			return fmt.Errorf("%d watchers: %w", watchers, err)
+		}
+	}
+	for _, clients := range []int{10, 100, 1_000, 5_000} {
+		if err := note(g.clients(ctx, w, clients, growthOutstanding)); err != nil {
+			return fmt.Errorf("%d clients: %w", clients, err)
+		}
+	}
+	for _, clients := range []int{10, 100, 1_000, 5_000} {
+		if err := note(g.clients(ctx, w, clients, clients)); err != nil {
+			return fmt.Errorf("%d clients with a request each: %w", clients, err)
 		}
 	}
 	return g.write(all)
@@ -192,6 +202,28 @@ func (g *growth) sets(ctx context.Context, w *world, what string, size, nodes, w
 	})
 }
 
+// clients measures writes of a number of clients, each with its own connection. The requests under way are spread over all of them at random; when there is one
+// for each client, each has one.
+func (g *growth) clients(ctx context.Context, w *world, clients, outstanding int) (*grown, error) {
+	m := &grown{What: "clients", Size: clients, Detail: fmt.Sprintf("SET, %d under way", outstanding)}
+	if outstanding == clients {
+		m.What, m.Detail = busyClients, "SET, one of each under way"
+	}
+	return m, within(ctx, w, plain(3), func(w *world, r *running) error {
+		options := g.load(benchKeys, valueSize)
+		options.GETs, options.Connections, options.Outstanding, options.Spread = 0, clients, outstanding, outstanding != clients
+		measured, err := r.measure(ctx, w, options)
+		if err == nil {
+			m.take(measured)
+			m.Memory = float64(r.processes[1].memory()) / (1 << 20)
+		}
+		return err
+	})
+}
+
+// busyClients is what grows where each client has a request under way.
+const busyClients = "busy clients"
+
 func (g *growth) write(all []*grown) error {
 	data, err := json.MarshalIndent(all, "", " ")
 	if err != nil {
@@ -223,6 +255,7 @@ func (g *growth) write(all []*grown) error {
 	return errors.Join(
 		growthChart(all, "members").save(filepath.Join(g.output, "members.svg")),
 		growthChart(all, "watchers").save(filepath.Join(g.output, "watchers.svg")),
+		growthChart(all, "clients").save(filepath.Join(g.output, "clients.svg")),
 		os.WriteFile(filepath.Join(g.output, "growth.json"), append(data, '\n'), 0o644),
 		os.WriteFile(filepath.Join(g.output, "growth.md"), []byte(b.String()), 0o644),
 		drawn.save(filepath.Join(g.output, "growth.svg")),

@@ -19,7 +19,7 @@ func main() {
 	root := &cobra.Command{Use: "bench", Short: "Measure Holdfast beside its peers", SilenceUsage: true, SilenceErrors: true}
 	role := &cobra.Command{Use: "role", Short: "What bench starts of itself", Hidden: true}
 	role.AddCommand(newEtcdRole(), newNATSRole(), newRaftRole(), newEchoRole(), newLoadRole())
-	root.AddCommand(newCompare(), newTLS(), newProcessor(), newGrowth(), role)
+	root.AddCommand(newCompare(), newAgainst(), newTLS(), newProcessor(), newGrowth(), role)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -50,12 +50,14 @@ func newEtcdRole() *cobra.Command {
 
 type etcdStore struct{ clients []*clientv3.Client }
 
-// openEtcd connects with several clients. Each spreads its requests over all members, as etcd's client does; followers pass writes on.
+// openEtcd creates one client for each connection. A client connects when it is used, and spreads its requests over all members. A follower forwards writes to
+// the leader.
 func openEtcd(_ context.Context, addresses []string, connections int) (store, error) {
 	s := &etcdStore{}
 	for range connections {
 		client, err := clientv3.New(clientv3.Config{Endpoints: addresses, Logger: zap.NewNop()})
 		if err != nil {
+			s.Close()
 			return nil, fmt.Errorf("etcd: %w", err)
 		}
 		s.clients = append(s.clients, client)

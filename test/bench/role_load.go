@@ -37,6 +37,8 @@ type loadOptions struct {
 	Duration    time.Duration
 	Fill        bool
 	Watchers    int // keys that are watched, each by one watcher; Holdfast only
+	// Spread sends each request over a connection picked at random. Otherwise each worker keeps to one, and there are no more connections than workers.
+	Spread bool
 }
 
 func (o *loadOptions) load() load.Options {
@@ -51,7 +53,9 @@ func newLoadRole() *cobra.Command {
 		if err := json.Unmarshal([]byte(text), &o); err != nil {
 			return err
 		}
-		o.Connections = min(o.Connections, o.Outstanding)
+		if !o.Spread {
+			o.Connections = min(o.Connections, o.Outstanding)
+		}
 		open := map[string]func(context.Context, []string, int) (store, error){
 			"holdfast": openOn(authority, ""), "echo": openOn(authority, echoTopic), "etcd": openEtcd, "nats": openNATS,
 		}[kind]
@@ -96,10 +100,14 @@ func putLoad(ctx context.Context, s store, o *loadOptions) error {
 	result, err := load.Run(ctx, o.load(), func(ctx context.Context, worker int) error {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
+		connection := worker % o.Connections
+		if o.Spread {
+			connection = rand.IntN(o.Connections)
+		}
 		if n := rand.IntN(o.Keys); rand.IntN(100) >= o.GETs {
-			return s.Set(ctx, worker%o.Connections, key(n), value)
+			return s.Set(ctx, connection, key(n), value)
 		} else {
-			return s.Get(ctx, worker%o.Connections, key(n))
+			return s.Get(ctx, connection, key(n))
 		}
 	})
 	if err != nil {
@@ -111,25 +119,32 @@ func putLoad(ctx context.Context, s store, o *loadOptions) error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// fill writes every key once.
-func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
+// forEach calls do for each number below count, from atOnce goroutines, which have numbers, too. It returns the first error, after which it begins no other call.
+func forEach(ctx context.Context, count, atOnce int, do func(ctx context.Context, worker, n int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for worker := range o.Outstanding {
+	for worker := range atOnce {
 		workers.Go(func() {
-			for n := int(next.Add(1)) - 1; n < o.Keys && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
-				setting, done := context.WithTimeout(ctx, requestTimeout)
-				if err := s.Set(setting, worker%o.Connections, key(n), value); err != nil {
+			for n := int(next.Add(1)) - 1; n < count && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
+				if err := do(ctx, worker, n); err != nil {
 					cancel(err)
 				}
-				done()
 			}
 		})
 	}
 	workers.Wait()
 	return context.Cause(ctx)
+}
+
+// fill writes every key once.
+func fill(ctx context.Context, s store, o *loadOptions, value []byte) error {
+	return forEach(ctx, o.Keys, o.Outstanding, func(ctx context.Context, worker, n int) error {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		return s.Set(ctx, worker%o.Connections, key(n), value)
+	})
 }
 
 type holdfastStore struct{ clients []*client.Client }
@@ -142,15 +157,13 @@ func openOn(authority, topic string) func(ctx context.Context, addresses []strin
 		if err != nil {
 			return nil, err
 		}
-		s := &holdfastStore{}
-		for range connections {
-			c, err := client.Connect(ctx, client.Config{Addresses: addresses, TLS: config, InvokeTopic: topic, Timeout: requestTimeout})
-			if err != nil {
-				return nil, err
-			}
-			s.clients = append(s.clients, c)
-		}
-		return s, nil
+		s := &holdfastStore{clients: make([]*client.Client, connections)}
+		const atOnce = 16
+		err = forEach(ctx, connections, atOnce, func(_ context.Context, _, n int) (err error) {
+			s.clients[n], err = client.Connect(ctx, client.Config{Addresses: addresses, TLS: config, InvokeTopic: topic, Timeout: requestTimeout})
+			return err
+		})
+		return s, err // the process ends with an error
 	}
 }
 
@@ -170,38 +183,32 @@ func (s *holdfastStore) Get(ctx context.Context, connection int, key string) err
 // watch watches a number of keys, over all connections, and reads what comes.
 func (s *holdfastStore) watch(ctx context.Context, count int) (stop func(), err error) {
 	const atOnce = 64
-	ctx, cancel := context.WithCancelCause(ctx)
-	var next atomic.Int64
-	var watching, reading sync.WaitGroup
-	for range atOnce {
-		watching.Go(func() {
-			for n := int(next.Add(1)) - 1; n < count && ctx.Err() == nil; n = int(next.Add(1)) - 1 {
-				watcher, err := s.clients[n%len(s.clients)].Watch(ctx, key(n))
-				if err != nil {
-					cancel(fmt.Errorf("watch: %w", err))
+	ctx, cancel := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	err = forEach(ctx, count, atOnce, func(_ context.Context, _, n int) error {
+		watcher, err := s.clients[n%len(s.clients)].Watch(ctx, key(n))
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		reading.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
 					return
-				}
-				reading.Go(func() {
-					for {
-						select {
-						case <-ctx.Done():
-							return
-						case _, open := <-watcher.Events():
-							if !open {
-								return
-							}
-						}
+				case _, open := <-watcher.Events():
+					if !open {
+						return
 					}
-				})
+				}
 			}
 		})
-	}
-	watching.Wait()
+		return nil
+	})
 	stop = func() {
-		cancel(nil)
+		cancel()
 		reading.Wait()
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err != nil {
 		stop()
 		return nil, err
 	}
