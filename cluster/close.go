@@ -5,23 +5,23 @@ import (
 	"errors"
 )
 
-// Close stops the node. If this node leads and there is another voter, it first transfers the leadership; the context bounds only that. Then it stops
-// the node's goroutines, raft, the transport and the stores, in this order.
+// Close stops the node. If this node leads and there is another voter, Close first transfers the leadership. The context bounds only the transfer; if it has
+// ended, there is none. Then Close waits for the node's goroutines and for raft, and closes the transport and the stores. Later calls return the same error.
 func (n *Node) Close(ctx context.Context) error {
 	l := &n.lifecycle
-	l.closing.Do(func() {
+	l.closeOnce.Do(func() {
 		if ctx.Err() != nil {
-			n.env.Log.Debug("stopping at once")
+			n.env.Log.Debug("stopping without a leadership transfer: the context has ended")
 		} else if err := n.members.TransferIfLeading(ctx, ""); err != nil {
-			n.env.Log.Warn("stopping without a leadership transfer", "error", err)
+			n.env.Log.Warn("the leadership transfer failed: stopping without it", "error", err)
 		}
 		l.stop()
-		l.wait() // before raft's shutdown, after which raft does not answer the futures in its queue
-		stopping := n.self.raft.Shutdown()
+		l.wait() // before raft's shutdown: after it raft leaves the futures in its queue unanswered
+		shutdown := n.self.raft.Shutdown()
 		if aborter, ok := n.env.Transport.(interface{ Abort() }); ok {
-			aborter.Abort() // raft's shutdown waits for its calls to other members, which may hang
+			aborter.Abort() // raft's shutdown waits for its calls, and a call to a hung member does not return
 		}
-		l.closed = errors.Join(stopping.Error(), n.env.close())
+		l.closeErr = errors.Join(shutdown.Error(), n.env.close())
 	})
-	return l.closed
+	return l.closeErr
 }

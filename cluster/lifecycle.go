@@ -5,33 +5,33 @@ import (
 	"sync"
 )
 
-// lifecycle ends what a node has begun.
+// lifecycle tracks the goroutines of a node, and runs its shutdown once.
 type lifecycle struct {
-	stop    context.CancelFunc
-	closing sync.Once
-	closed  error
+	stop      context.CancelFunc // ends the context of the goroutines
+	closeOnce sync.Once
+	closeErr  error // of the first Close
 
 	mu      sync.Mutex
-	ended   bool // wait was called
+	waiting bool // wait was called
 	workers sync.WaitGroup
 }
 
-// start runs f in a goroutine that wait waits for, and returns true. After wait was called it returns false and does not run f: raft may not answer any
-// more.
+// start runs f in a goroutine that wait waits for, and returns true. After wait was called it returns false and does not run f: raft may be shut down, and then
+// does not answer futures.
 func (l *lifecycle) start(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended {
+	if l.waiting {
 		return false
 	}
 	l.workers.Go(f)
 	return true
 }
 
-// wait waits for all goroutines, and lets no further one start.
+// wait makes start return false from now on, and waits until all goroutines have returned.
 func (l *lifecycle) wait() {
 	l.mu.Lock()
-	l.ended = true
+	l.waiting = true
 	l.mu.Unlock()
 	l.workers.Wait()
 }

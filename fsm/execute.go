@@ -24,7 +24,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 		m.raiseClocks(&command.Floor)
 		m.raiseVersion(command.Version)
 	case KindPinNonVoter, KindAllowPromotion:
-		*result = m.pin(string(command.Key), command.Kind == KindPinNonVoter)
+		*result = m.setPinned(string(command.Key), command.Kind == KindPinNonVoter)
 	case KindStage:
 		*result = m.stage(command)
 	case KindRestore:

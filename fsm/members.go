@@ -6,14 +6,14 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Versions that a cluster must have in force before a kind or a setting is proposed, or a rule holds.
+// Log versions. Each constant is the lowest version in force at which the log may have a command or a field, or at which a rule applies.
 const (
 	VersionPinNonVoter  = 2 // KindPinNonVoter, KindAllowPromotion
 	VersionRestore      = 2 // KindStage, KindRestore
 	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
-	VersionProlong      = 4 // a copy of a request prolongs its outcome; Rejection.Silent
+	VersionProlong      = 4 // a further copy of a request prolongs the lifetime of its outcome; Rejection.Silent
 	VersionIfVersion    = 5 // IfVersion
-	VersionScan         = 5 // the secret of continuation tokens: without it a SCAN is unknown
+	VersionScan         = 5 // the secret of continuation tokens; before, a SCAN is answered as an unknown command
 	VersionPatternWatch = 6 // Command.Pattern
 	VersionTxn          = 7 // KindTxn, Command.Operations, Command.MaxReply, CodeReplies
 	VersionMirrors      = 8 // Settings.Mirrors
@@ -28,15 +28,16 @@ func (m *Machine) Pinned(id string) bool {
 	return pinned
 }
 
-func (m *Machine) pin(id string, pin bool) Result {
+// setPinned pins a raft id as a non-voter, or removes the pin. It fails if maxPinned ids are pinned.
+func (m *Machine) setPinned(id string, wanted bool) Result {
 	at, pinned := slices.BinarySearch(m.pinned, id)
 	switch {
-	case pin && !pinned && len(m.pinned) >= maxPinned:
+	case wanted && !pinned && len(m.pinned) >= maxPinned:
 		return Result{Code: CodeError, Error: ErrorQuota}
-	case pin && !pinned:
+	case wanted && !pinned:
 		m.mixIntoStateHash('M', xxhash.Sum64String(id))
-		m.pinned = slices.Insert(slices.Clone(m.pinned), at, id) // a snapshot may hold the old one
-	case !pin && pinned:
+		m.pinned = slices.Insert(slices.Clone(m.pinned), at, id) // a copy: a snapshot may still read the old one
+	case !wanted && pinned:
 		m.mixIntoStateHash('m', xxhash.Sum64String(id))
 		m.pinned = slices.Delete(slices.Clone(m.pinned), at, at+1)
 	}

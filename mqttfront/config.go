@@ -2,6 +2,7 @@ package mqttfront
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -10,37 +11,37 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Config is what a Front needs to know. DefaultConfig gives a value to each field that has one; Validate says which values are allowed.
+// Config configures a Front. DefaultConfig sets each field that has a default. Validate checks the values.
 type Config struct {
 	Cluster string // prefix of the MQTT client ids
-	Node    string
+	Node    string // name of this node; part of its MQTT client ids
 
 	Addresses []mqttconn.Address
 	Username  string
-	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
+	// Password is called for each connection, so the password may change. nil means no password. It must be safe for concurrent use.
 	Password func() []byte
 
 	Identity wire.Identity
 
 	role.Config
 
-	// SessionAge is how long the broker keeps the ingest session, and how old a copy of a request may be.
+	// SessionAge is the session expiry of the ingest sessions, in whole seconds. A request that may have been queued in a session for longer is not executed.
 	SessionAge time.Duration
-	// DefaultExpiry is for how long a request without a message expiry is answered.
+	// DefaultExpiry stands for the message expiry of a request that has none.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration // bounds DefaultExpiry and the message expiry of each request
-	// ProbeInterval is how often a node sends itself a message through the broker.
+	// ProbeInterval is how often a node sends a probe: a message to itself through the broker.
 	ProbeInterval time.Duration
-	KeepAlive     time.Duration // of MQTT; in whole seconds
+	KeepAlive     time.Duration // of MQTT, in whole seconds
 	ConnectTime   time.Duration // bounds a connection attempt
-	BackoffMin    time.Duration // between attempts to connect, with jitter
-	BackoffMax    time.Duration
+	BackoffMin    time.Duration // shortest delay between attempts to connect; delays have jitter
+	BackoffMax    time.Duration // longest delay
 
 	Publishers int // publishing connections
-	Window     int // messages in flight on each
+	Window     int // unacknowledged messages on each
 	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are dropped.
 	QueueNotifications int
-	QueueBytes         int // of their keys and values
+	QueueBytes         int // bounds the keys and values of these notifications; a single larger one is kept
 }
 
 // StaticPassword is a Password that does not change.
@@ -48,19 +49,19 @@ func StaticPassword(password string) func() []byte {
 	return func() []byte { return []byte(password) }
 }
 
-// DefaultConfig returns a configuration that only lacks names and addresses.
+// DefaultConfig returns the defaults. Node and Addresses must be set; Username, Password and Identity may be.
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
-		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, // as the protocol says
+		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, // the defaults of the protocol
 		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Publishers: 2, Window: 4096, QueueNotifications: 200_000, QueueBytes: 64 << 20,
 		Config: role.DefaultConfig(),
 	}
 }
 
-// decoder returns the decoder of requests. The outcome of a request is remembered beyond the time for which it is worth answering for as long as its
-// client may send it again, and such a copy may then wait in a session and at a leader.
+// decoder returns the decoder of requests. Margin is how long the dedup table keeps an outcome after the request has expired. In that time the client may send
+// a copy (DedupMargin), and the copy may wait in a session's queue (SessionAge) and at the leader (MaxWait).
 func (c *Config) decoder() wire.Decoder {
 	return wire.Decoder{
 		Identity: c.Identity, DefaultExpiry: c.DefaultExpiry, MaxExpiry: c.MaxExpiry,
@@ -68,12 +69,12 @@ func (c *Config) decoder() wire.Decoder {
 	}
 }
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error that names the first invalid field.
 func (c *Config) Validate() error {
 	names := []struct{ name, value string }{{"Cluster", c.Cluster}, {"Node", c.Node}}
 	for _, field := range names {
 		if field.value == "" || strings.ContainsAny(field.value, "/+#\x00") {
-			return fmt.Errorf("front end config: %s is %q: must not be empty, nor hold '/', '+' or '#'", field.name, field.value)
+			return fmt.Errorf("front end config: %s is %q: must not be empty or contain '/', '+', '#' or NUL", field.name, field.value)
 		}
 	}
 	positive := []struct {
@@ -105,6 +106,10 @@ func (c *Config) Validate() error {
 		}
 	}
 	switch {
+	case c.SessionAge%time.Second != 0 || c.SessionAge > math.MaxUint32*time.Second:
+		return fmt.Errorf("front end config: SessionAge is %v: must be whole seconds, at most %d", c.SessionAge, uint32(math.MaxUint32))
+	case c.KeepAlive%time.Second != 0 || c.KeepAlive > math.MaxUint16*time.Second:
+		return fmt.Errorf("front end config: KeepAlive is %v: must be whole seconds, at most %d", c.KeepAlive, math.MaxUint16)
 	case c.BackoffMax < c.BackoffMin:
 		return fmt.Errorf("front end config: BackoffMax is %v: must not be below BackoffMin (%v)", c.BackoffMax, c.BackoffMin)
 	case c.MaxExpiry < c.DefaultExpiry:

@@ -99,6 +99,9 @@ func TestFrontConfigErrorsNameTheField(t *testing.T) {
 		"no address":            {func(c *Config) { c.Addresses = nil }, "Addresses"},
 		"no publisher":          {func(c *Config) { c.Publishers = 0 }, "Publishers"},
 		"no time between tries": {func(c *Config) { c.BackoffMax = 0 }, "BackoffMax"},
+		"a broken second":       {func(c *Config) { c.KeepAlive = 1500 * time.Millisecond }, "KeepAlive"},
+		"keep-alive too long":   {func(c *Config) { c.KeepAlive = 19 * time.Hour }, "KeepAlive"},
+		"session expires at 0":  {func(c *Config) { c.SessionAge = 500 * time.Millisecond }, "SessionAge"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := DefaultConfig()

@@ -408,7 +408,7 @@ func TestSharesThatAreLeftOutAreLogged(t *testing.T) {
 			env := f.env()
 			env.Log = slog.New(slog.NewTextHandler(&logged, nil))
 			mustOffer(t, New(withShares(5, 10), env))
-			if warns := strings.Contains(logged.String(), "not in force"); warns != row.warns {
+			if warns := strings.Contains(logged.String(), "are not applied"); warns != row.warns {
 				t.Errorf("logged %q", logged.String())
 			}
 		})

@@ -12,53 +12,53 @@ import (
 	"holdfast/fsm"
 )
 
-// Memory keeps the fingerprint of what this member offered last. Save returns when the disk has it.
-type Memory interface {
+// Store keeps the fingerprint of this node's last offer. Load returns nil if there is none. Save returns when the data is on the disk.
+type Store interface {
 	Load() ([]byte, error)
 	Save([]byte) error
 }
 
-// Environment is all that an Offerer touches. The functions are safe for concurrent use.
+// Environment has what an Offerer uses of its node. The functions are safe for concurrent use.
 type Environment struct {
-	Offered Memory
-	// Settings returns the settings in force, and whether any are.
+	Offered Store
+	// Settings returns the settings in force. configured is false if none are yet.
 	Settings func() (inForce fsm.Settings, configured bool)
 	// Version returns the version of the log that is in force.
 	Version func() uint32
-	// Serving reports whether this member leads, and takes commands. Then its settings are the newest.
+	// Serving reports whether this node leads and accepts commands. Only then is its copy of the settings certain to be the latest.
 	Serving func() bool
-	// Behind reports whether this member has not yet applied what the leader has, as far as it knows.
+	// Behind reports whether this node is known not to have applied all that the leader has.
 	Behind func() bool
 	// Execute proposes a command and waits for its result.
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
-	// CallLeader calls the leader that this member knows.
+	// CallLeader calls the leader that this node knows.
 	CallLeader func(ctx context.Context, method peer.Method, request []byte) ([]byte, error)
 	Log        *slog.Logger
 }
 
-// Offerer offers the settings of one member to the cluster. All methods are safe for concurrent use.
+// Offerer offers the settings of one node to the cluster. All methods are safe for concurrent use.
 type Offerer struct {
 	env     Environment
 	changed chan struct{} // has room for one
-	// Each has room for one, and is full while its lock is held. The first is taken before the second.
+	// offering and composing are mutexes whose lock takes a context: the channel is full while the lock is held. offering is locked before composing.
 	offering  chan struct{} // held by Offer
-	composing chan struct{} // held while the settings in force are read, and proposed with changes
+	composing chan struct{} // held while an offer is merged with the settings in force and proposed
 
-	mu      sync.Mutex
-	current Offer
+	mu     sync.Mutex
+	wanted Offer
 }
 
-// New returns an Offerer of a first offer.
+// New returns an Offerer whose current offer is first.
 func New(first Offer, env Environment) *Offerer {
 	return &Offerer{
-		env: env, changed: make(chan struct{}, 1), offering: make(chan struct{}, 1), composing: make(chan struct{}, 1), current: first,
+		env: env, changed: make(chan struct{}, 1), offering: make(chan struct{}, 1), composing: make(chan struct{}, 1), wanted: first,
 	}
 }
 
-// Set changes what this member wants the settings to be. It is proposed as soon as there is a leader.
+// Set replaces this node's offer. Run proposes what changed, once there is a leader and this node has caught up.
 func (o *Offerer) Set(offer Offer) {
 	o.mu.Lock()
-	o.current = offer
+	o.wanted = offer
 	o.mu.Unlock()
 	select {
 	case o.changed <- struct{}{}:
@@ -66,7 +66,7 @@ func (o *Offerer) Set(offer Offer) {
 	}
 }
 
-// lock takes a lock, or returns an error when the context ends before.
+// lock takes a lock, or returns an error if the context ends first.
 func lock(ctx context.Context, held chan struct{}) error {
 	select {
 	case held <- struct{}{}:
@@ -76,9 +76,9 @@ func lock(ctx context.Context, held chan struct{}) error {
 	}
 }
 
-// Offer proposes what changed of this node's settings, and of its policy, since the node offered them last. If no node ever offered any, it
-// proposes all of them. The node remembers what it offered: so neither a change of leader nor a change of other settings brings back older
-// settings or an older policy. A node without that memory is new, or has lost its disk: it leaves settings that are in force as they are.
+// Offer proposes the parts of this node's settings and policy that changed since its last offer. If the cluster has no settings yet, it proposes all of them. The
+// node stores a fingerprint of its last offer, so that a change of leader or of other settings does not bring back old ones. A node without a stored fingerprint
+// is new or has lost its disk: it does not change settings that are in force.
 func (o *Offerer) Offer(ctx context.Context) error {
 	if err := lock(ctx, o.offering); err != nil {
 		return err
@@ -87,7 +87,8 @@ func (o *Offerer) Offer(ctx context.Context) error {
 	return o.offer(ctx)
 }
 
-// Prepare is Offer for a leader that is about to serve. It does not wait for a call of Run to a leader that may be gone: Run tries again.
+// Prepare is Offer for a leader that is about to serve. If another Offer is under way, Prepare does nothing: that call may be waiting for a leader that is gone,
+// and Run tries again.
 func (o *Offerer) Prepare(ctx context.Context) error {
 	select {
 	case o.offering <- struct{}{}:
@@ -100,65 +101,65 @@ func (o *Offerer) Prepare(ctx context.Context) error {
 
 func (o *Offerer) offer(ctx context.Context) error {
 	o.mu.Lock()
-	wanted := o.current
+	wanted := o.wanted
 	o.mu.Unlock()
 	data, err := o.env.Offered.Load()
 	if err != nil {
-		return fmt.Errorf("read the settings offered last: %w", err)
+		return fmt.Errorf("read the last offer: %w", err)
 	}
 	last, remembered := readOffered(data)
 	version := o.env.Version()
 	current := wanted.asOf(version)
-	now, all := offered{current.fingerprint(), max(last.version, version)}, wanted.fingerprint()
+	next, all := offered{current.fingerprint(), max(last.version, version)}, wanted.fingerprint()
 	if remembered && version < fsm.VersionMirrors {
-		now.mirrors = last.mirrors // they are offered when the version is in force that knows them
+		next.mirrors = last.mirrors // mirrors are offered once VersionMirrors is in force
 	}
 	inForce, configured := o.env.Settings()
 	switch {
-	case !configured: // not by way of a leader, which may have settings by now
+	case !configured: // not through CallLeader: another leader may have settings by now
 		err = o.execute(ctx, current, whole)
 	case !remembered:
-		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != now.fingerprint {
-			o.env.Log.Warn("this node's settings differ from those of the cluster and are not in force: they come into force when they are changed on a node")
+		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != next.fingerprint {
+			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node")
 		}
-		now = offered{all, fsm.Version} // so that a newer version of the log is no reason to offer
-	case last == now:
+		next = offered{all, fsm.Version} // the newest version, so that a later log version does not trigger an offer
+	case last == next:
 		return nil
-	case last.fingerprint == now.fingerprint: // only the version is to be remembered
+	case last.fingerprint == next.fingerprint: // only the version is stored
 	default:
-		changed := changedParts(&last, &now.fingerprint, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
+		changed := changedParts(&last, &next.fingerprint, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
 		switch {
-		case changed == whole: // only an older version of the log is in force than at the last offer
+		case changed == 0: // an older version of the log is in force than at the last offer
 			return nil
 		case changed&(settingsPart|sharesPart) != 0:
-			now.version = version
-		case now.settings != last.settings: // as above: they are not offered now
-			now.settings, now.version = last.settings, last.version
+			next.version = version
+		case next.settings != last.settings: // only because an older version of the log is in force: they are not offered
+			next.settings, next.version = last.settings, last.version
 		}
 		if err = o.propose(ctx, current, changed); err != nil {
 			break
 		}
 		if current.leavesShares(&inForce.Limits, changed) {
-			o.env.Log.Warn("this node's shares of clients differ from those of the cluster and are not in force: they come into force when they are changed on a node")
+			o.env.Log.Warn("this node's limits.watchesPerClient and limits.dedupEntriesPerClient differ from the cluster's and are not applied: to apply them, change them on any node")
 		}
 		if changed != sharesPart {
-			o.env.Log.Info("settings are in force")
+			o.env.Log.Info("this node's changed settings are in force")
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := o.env.Offered.Save(now.bytes()); err != nil {
-		return fmt.Errorf("remember the settings offered: %w", err)
+	if err := o.env.Offered.Save(next.bytes()); err != nil {
+		return fmt.Errorf("store the last offer: %w", err)
 	}
 	return nil
 }
 
-// changedParts returns what differs from what this node offered last. all is its whole offer, and withoutShares what it would be without shares of clients.
+// changedParts returns which parts differ from the last offer. all is the fingerprint of the whole offer, withoutShares that of the offer without per-client limits.
 func changedParts(last *offered, now, all *fingerprint, withoutShares fingerprint) (changed part) {
 	switch {
-	case last.settings == now.settings, last.settings == all.settings: // the second while an old log is applied again, in which an older version is in force
-	case last.settings == withoutShares.settings && last.version < fsm.VersionClientShares: // only what a newer version of the log adds is new
+	case last.settings == now.settings, last.settings == all.settings: // the second while an old log is applied again under an older version
+	case last.settings == withoutShares.settings && last.version < fsm.VersionClientShares: // only the per-client limits are new
 		changed |= sharesPart
 	default:
 		changed |= settingsPart
@@ -176,16 +177,16 @@ func changedParts(last *offered, now, all *fingerprint, withoutShares fingerprin
 func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
 	err := o.execute(ctx, offer, p)
 	if errors.Is(err, peer.ErrNotLeader) {
-		inForce, _ := o.env.Settings() // for a leader that is older
+		inForce, _ := o.env.Settings() // an older leader ignores the parts and proposes the whole offer
 		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.over(inForce, p).encode(p))
 	}
 	if err != nil {
-		return fmt.Errorf("configure: %w", err)
+		return fmt.Errorf("propose the settings: %w", err)
 	}
 	return nil
 }
 
-// execute proposes an offer over the settings in force. The error wraps peer.ErrNotLeader if this member does not lead.
+// execute proposes the settings in force with parts of an offer, unless that changes nothing. The error wraps peer.ErrNotLeader if this node does not lead.
 func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 	if err := lock(ctx, o.composing); err != nil {
 		return err
@@ -204,14 +205,14 @@ func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 	return err
 }
 
-// Handle proposes another member's offer. The error wraps peer.ErrRefused if the request is none.
+// Handle proposes another member's offer. The error wraps peer.ErrRefused if the request is not a valid offer.
 func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	entry, err := fsm.DecodeEntry(request)
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
 	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || part(entry.Number)&^allParts != 0 {
-		return fmt.Errorf("%w: this is no offer of settings", peer.ErrRefused)
+		return fmt.Errorf("%w: not an offer of settings", peer.ErrRefused)
 	}
 	command := entry.Commands[0]
 	return o.execute(ctx, &Offer{Settings: *command.Settings, KeepPolicy: command.KeepPolicy}, part(entry.Number))
@@ -228,15 +229,15 @@ func (o *Offerer) Run(ctx context.Context) {
 		if now := o.env.Version(); now != version {
 			pending, version = true, now
 		}
-		// The leader of a new cluster puts its settings into force before it serves; the others wait for that. A member that is behind may know only an older
-		// version of the log, without settings that are in force.
+		// Nothing is offered before the cluster has settings: the leader of a new cluster proposes its own before it serves. Nothing is offered while this node is
+		// behind: it may not know yet which version of the log or which settings are in force.
 		if pending && configured && !o.env.Behind() {
-			offering, cancel := context.WithTimeout(ctx, 10*retry)
-			err := o.Offer(offering)
+			offerCtx, cancel := context.WithTimeout(ctx, 10*retry)
+			err := o.Offer(offerCtx)
 			cancel()
 			pending = err != nil
 			if err != nil {
-				o.env.Log.Debug("the settings could not be offered yet", "error", err)
+				o.env.Log.Debug("the offer of settings failed, will retry", "error", err)
 			}
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -49,7 +50,7 @@ func (a *administration) listKeys(command *cobra.Command, prefix string, limit i
 		list = append(list, keys.Keys...)
 		next, err := base64.StdEncoding.DecodeString(keys.Next)
 		if err != nil {
-			return fmt.Errorf("read the answer: %w", err)
+			return fmt.Errorf("read where the next page begins: %w", err)
 		}
 		if after = string(next); after == "" {
 			break
@@ -69,6 +70,9 @@ func (a *administration) listKeys(command *cobra.Command, prefix string, limit i
 func ttl(milliseconds *int64) string {
 	if milliseconds == nil {
 		return "-"
+	}
+	if *milliseconds > math.MaxInt64/int64(time.Millisecond) { // a time to live may have up to 2^53 ms
+		return strconv.FormatInt(*milliseconds/1000, 10) + "s"
 	}
 	return (time.Duration(*milliseconds) * time.Millisecond).String()
 }

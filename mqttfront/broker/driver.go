@@ -1,4 +1,4 @@
-// Package broker is the interface between the front end and what differs between MQTT brokers.
+// Package broker defines Driver, the interface to what differs between MQTT brokers, and the queues that call it.
 package broker
 
 import (
@@ -13,24 +13,24 @@ import (
 type Driver interface {
 	// Origin returns what the broker reports about a request beyond the MQTT standard.
 	Origin(request *paho.Publish) Origin
-	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected, until the context ends. It may report one
-	// disconnect several times. An error means that the broker cannot be watched now; the caller tries again.
+	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected. It may report one disconnect several times. It returns nil
+	// when the context ends, and an error if the broker cannot be watched now: the caller tries again. Only one call runs at a time.
 	WatchDisconnects(ctx context.Context, disconnected func(Disconnect)) error
-	// Kick disconnects a publisher, and with it all clients of its user name where the broker can do no less. The error wraps ErrUnsupported if the broker has no way to do that.
+	// Kick disconnects a publisher. Some brokers can only disconnect all clients of its user name. The error wraps ErrUnsupported if the broker can do neither.
 	Kick(ctx context.Context, publisher Publisher) error
 	// TrustedIdentity reports whether the broker vouches for the identity in requests. If not, it is the client's own claim.
 	TrustedIdentity() bool
 }
 
-// NotificationSubscriber is a Driver that can subscribe clients to their own notifications, for client libraries that never subscribe. Its
-// method is safe for concurrent use.
+// NotificationSubscriber is a Driver that can subscribe a client to its notifications: some client libraries do not subscribe. Its method is safe for
+// concurrent use.
 type NotificationSubscriber interface {
-	// SubscribeNotifications subscribes a connected client to a topic filter, unless it has a subscription there already. It reports whether it
-	// made one. The error wraps ErrUnsupported if the driver is not configured for that.
-	SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error)
+	// SubscribeNotifications subscribes a connected client to a topic filter, unless it has a subscription by which it receives its notifications. created
+	// reports whether it added one. The error wraps ErrUnsupported if the driver is not configured for that.
+	SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool, err error)
 }
 
-// Publisher is the client that published a request. Its names are the client's own claim unless Driver.TrustedIdentity is true.
+// Publisher is the client that published a request. Its ids are not verified unless Driver.TrustedIdentity is true.
 type Publisher struct {
 	ClientID string
 	Username string // empty if the broker does not report it
@@ -38,23 +38,24 @@ type Publisher struct {
 
 // Origin is what a broker reports about a request.
 type Origin struct {
-	// Time orders the events of one client. It can be compared with Disconnect.Time of the same driver, and with nothing else. 0 is unknown.
+	// Time orders the events of one client. Its unit is the driver's: it can be compared with Disconnect.Time of the same driver only. 0 is unknown.
 	Time int64
-	// QoS is the level with which the client published. 0 is unknown: the level of the delivery counts.
+	// QoS is the level with which the client published. 0 is unknown. The level of the delivery is checked in any case.
 	QoS byte
 }
 
 // Disconnect is the end of a client's connection.
 type Disconnect struct {
 	ClientID string
-	Everyone bool  // all clients, for instance because the broker restarted
+	Everyone bool  // all clients that were connected before Time, for instance because the broker restarted
 	Time     int64 // compares with Origin.Time
 }
 
 // ErrUnsupported is the error for what a broker has no way to do.
 var ErrUnsupported = errors.New("not supported by this broker")
 
-// NoDriver is the Driver for brokers that nothing is known of. Watches end by PUBACK 0x10 where the broker sends it, by STOP, or by their time to live.
+// NoDriver is the Driver for unknown brokers. It reports no disconnects. Watches end by STOP, by their time to live, or when the broker answers a notification
+// with PUBACK 0x10 (no matching subscribers).
 type NoDriver struct{}
 
 // Origin implements Driver.

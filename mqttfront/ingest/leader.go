@@ -25,7 +25,7 @@ func NewLeaderSession(config *Config, env *Environment, handler Handler, barrier
 
 // Err returns what is wrong with the session if it has been down for longer than SilenceLimit.
 func (s *LeaderSession) Err() error {
-	if s.status.down(time.Now()) > SilenceLimit {
+	if s.status.downFor(time.Now()) > SilenceLimit {
 		return errors.New("broker session: " + s.clientID + " is not connected")
 	}
 	return nil

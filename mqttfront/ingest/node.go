@@ -28,14 +28,12 @@ func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(m
 // DeliveringSince returns when the broker acknowledged the subscriptions of the last connection, or when this process began. What the broker received before may be lost to this
 // node: with the process, with an earlier session, or for lack of room at the broker.
 func (s *NodeSession) DeliveringSince() time.Time {
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	return s.status.subscribedAt
+	return s.status.subscribed()
 }
 
 // Err returns nil if the session is up and the broker sends something by it, else what is wrong.
 func (s *NodeSession) Err() error {
-	if up, text := s.status.get(); !up {
+	if up, text := s.status.state(); !up {
 		return fmt.Errorf("broker session: %s", text)
 	}
 	if silence := s.status.silence(time.Now()); silence > SilenceLimit {

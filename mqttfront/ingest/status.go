@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// status tells whether a session is up, and when the broker last sent a message by it. All methods are safe for concurrent use.
+// status has the state of a session's connection, and the time of the last message that the broker sent on it. All methods are safe for concurrent use.
 type status struct {
 	blocked       func() bool // reports whether this node has stopped reading, because Receive blocks
 	probeInterval time.Duration
@@ -16,8 +16,8 @@ type status struct {
 	mu           sync.Mutex
 	subscribedAt time.Time // when the broker acknowledged the subscriptions of the last connection, or when the status was created
 	up           bool
-	changed      time.Time // when up changed last
-	text         string    // what the session is doing, for people
+	changed      time.Time // the time of the last change of up
+	text         string    // the state of the connection, for logs and health checks
 }
 
 func newStatus(blocked func() bool, probeInterval time.Duration) *status {
@@ -25,7 +25,7 @@ func newStatus(blocked func() bool, probeInterval time.Duration) *status {
 	return &status{blocked: blocked, probeInterval: probeInterval, created: now, subscribedAt: now, changed: now, text: "not connected yet"}
 }
 
-// set records whether the session is up, and returns whether it was. A session that comes up counts as heard from.
+// set records the state of the connection, and returns the previous value of up. set(true, …) counts as a message of the broker.
 func (s *status) set(up bool, text string) (wasUp bool) {
 	if up {
 		s.recordMessage()
@@ -47,6 +47,13 @@ func (s *status) setSubscribed() {
 	s.subscribedAt = time.Now()
 }
 
+// subscribed returns when setSubscribed was called last.
+func (s *status) subscribed() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.subscribedAt
+}
+
 // recordMessage records that the broker sent a message.
 func (s *status) recordMessage() { s.lastMessage.Store(int64(time.Since(s.created))) }
 
@@ -57,15 +64,15 @@ func (s *status) upSince(moment time.Time) bool {
 	return s.up && !s.changed.After(moment)
 }
 
-// get returns whether the session is up, and what it is doing.
-func (s *status) get() (up bool, text string) {
+// state returns whether the session is up, and its text.
+func (s *status) state() (up bool, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.up, s.text
 }
 
-// down returns for how long the session has been down, 0 while it is up.
-func (s *status) down(now time.Time) time.Duration {
+// downFor returns how long the session has been down. It is 0 while the session is up.
+func (s *status) downFor(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.up {
@@ -74,10 +81,10 @@ func (s *status) down(now time.Time) time.Duration {
 	return now.Sub(s.changed)
 }
 
-// silence returns for how long the session has been down. If it is up, silence returns the time since the last message of the broker. It returns 0 while
-// this node does not read, and for up to 1.5 probe intervals, because a probe returns once per interval.
+// silence returns how long the session has been down or, while it is up, the time since the broker's last message. While it is up, silence is 0 if this node
+// does not read because Receive blocks. It is also 0 for up to 1.5 probe intervals: probes return only once per interval.
 func (s *status) silence(now time.Time) time.Duration {
-	if down := s.down(now); down > 0 {
+	if down := s.downFor(now); down > 0 {
 		return down
 	}
 	if s.blocked() {

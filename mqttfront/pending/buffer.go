@@ -119,9 +119,9 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
 	}
 	if early := expected && !present; early || end == EndNoReply {
-		p.hints.Ended(id, end, index, early, now)
+		p.hints.RecordEnd(id, end, index, early, now)
 	} else {
-		p.hints.outcomeLogged(id)
+		p.hints.removeUnanswered(id)
 	}
 }
 

@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// AnsweredMemory is how long a node remembers that a request was answered before its copy arrived.
+	// AnsweredMemory is how long a node keeps the hint that a request was answered, for a copy that has not arrived.
 	AnsweredMemory = 10 * time.Second
 	// endedMemory is how long a node remembers that a request was refused without a reply, or expired.
 	endedMemory = 10 * time.Minute
-	// maxHints bounds the notes in each queue of Hints.order; beyond it the oldest hints are forgotten. A request that was answered is then held
-	// until it expires, and one that was refused without a reply, or expired, may be executed from another node's copy.
+	// maxHints bounds each queue of Hints.order. Beyond it the oldest hints are removed. A late copy of an answered request is then held until it expires. A
+	// copy of a request that was refused without a reply, or expired, may then be executed, if another node holds it.
 	maxHints = 1 << 17
 )
 
 // Hints records how requests ended: answered ones whose copy has not arrived here yet, and those that were refused without a reply or expired,
-// whether or not the node holds a copy. It has no lock and no clock.
+// whether or not the node holds a copy. It is not safe for concurrent use. Callers pass the time.
 type Hints struct {
 	byID map[fsm.RequestID]hint
-	// order has two queues, by End.queue. Entries that were replaced are still in them.
+	// order has two queues, by End.queue. An entry stays in its queue when its hint is replaced or removed.
 	order [2][]hintEntry
 }
 
 type hint struct {
 	end      End
-	index    uint64 // of the entry in which it ended last; 0 if only a leader's report says so, or it expired
-	arrivals int    // copies still to arrive of a request that has ended; valid for AnsweredMemory after when
+	index    uint64 // greatest log index at which it ended; 0 if only a leader's report says so, or it expired
+	arrivals int    // copies that this node will still receive; counts for AnsweredMemory after when
 	when     time.Time
 }
 
@@ -41,10 +41,10 @@ type End uint8
 
 const (
 	EndAnswered End = iota // its outcome is in the log, or the leader reported it
-	// EndNoReply: the log has a refusal without a reply (CodeNoReply), silent or without room to remember it. That entry had no effect. With
-	// a silent refusal an earlier entry may have had one.
+	// EndNoReply: the log has a refusal with CodeNoReply. It is silent, or the dedup table had no room for it. This entry did not execute the request. If the
+	// refusal is silent, an earlier entry may have.
 	EndNoReply
-	EndExpired // no client waited for it any more, and it was not executed here
+	EndExpired // it expired before this node executed it
 )
 
 // The queues in Hints.order: of what is remembered for AnsweredMemory, and for endedMemory.
@@ -53,7 +53,7 @@ const (
 	longMemory
 )
 
-// queue returns the index in Hints.order of the notes of such an end.
+// queue returns the index in Hints.order of the entries with this end.
 func (e End) queue() int {
 	if e == EndAnswered {
 		return shortMemory
@@ -61,8 +61,8 @@ func (e End) queue() int {
 	return longMemory
 }
 
-// Ended notes how a request ended: in the log at an index, or at 0 if only a leader's report says so or it expired.
-func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, copyExpected bool, now time.Time) {
+// RecordEnd records how a request ended. index is that of the log entry, 0 if only a leader's report says so or the request expired.
+func (h *Hints) RecordEnd(id fsm.RequestID, end End, index uint64, copyExpected bool, now time.Time) {
 	if h.byID == nil {
 		h.byID = make(map[fsm.RequestID]hint)
 	}
@@ -79,16 +79,16 @@ func (h *Hints) Ended(id fsm.RequestID, end End, index uint64, copyExpected bool
 	h.Forget(now)
 }
 
-// Answered notes a leader's report of a request that this node does not hold; a copy may still arrive. It keeps a hint that the request ended without a
-// reply or expired, which is needed to reject other copies.
-func (h *Hints) Answered(id fsm.RequestID, now time.Time) {
+// RecordReport records that the leader reported a request as answered that this node does not hold; a copy may still arrive. It does not replace a hint of
+// EndNoReply or EndExpired, which is needed to reject other copies.
+func (h *Hints) RecordReport(id fsm.RequestID, now time.Time) {
 	if known, ok := h.byID[id]; !ok || known.end == EndAnswered {
-		h.Ended(id, EndAnswered, 0, true, now)
+		h.RecordEnd(id, EndAnswered, 0, true, now)
 	}
 }
 
-// Consume consumes one expected arrival. expected is false if there was none. index is that of the log entry in which the request ended, 0 if only a leader's
-// report says so. A copy that the client sends later is a request of its own.
+// Consume takes one expected copy off the hint. It returns the log index at which the request ended, 0 if only a leader's report says so. expected is false if
+// no copy was expected: a further copy counts as a new request.
 func (h *Hints) Consume(id fsm.RequestID, now time.Time) (index uint64, expected bool) {
 	known, ok := h.byID[id]
 	if !ok || known.arrivals == 0 || now.Sub(known.when) > AnsweredMemory {
@@ -102,7 +102,7 @@ func (h *Hints) Consume(id fsm.RequestID, now time.Time) (index uint64, expected
 	return known.index, true
 }
 
-// EndedAt returns when a request ended, if that is how it ended last, and the zero time if not.
+// EndedAt returns when a request ended, if end is how it ended last, else the zero time.
 func (h *Hints) EndedAt(id fsm.RequestID, end End) (when time.Time) {
 	if known, ok := h.byID[id]; ok && known.end == end {
 		when = known.when
@@ -110,14 +110,14 @@ func (h *Hints) EndedAt(id fsm.RequestID, end End) (when time.Time) {
 	return when
 }
 
-// outcomeLogged removes a hint that a request ended without a reply or expired: the log now has an outcome of it.
-func (h *Hints) outcomeLogged(id fsm.RequestID) {
+// removeUnanswered removes a hint of EndNoReply or EndExpired: the log now has an outcome.
+func (h *Hints) removeUnanswered(id fsm.RequestID) {
 	if known, ok := h.byID[id]; ok && known.end != EndAnswered {
 		delete(h.byID, id)
 	}
 }
 
-// ForgetArrivals forgets which copies were expected: with a new session they do not arrive.
+// ForgetArrivals clears all expected copies: a new ingest session does not deliver them.
 func (h *Hints) ForgetArrivals() {
 	for id, known := range h.byID {
 		if known.arrivals = 0; known.end == EndAnswered {
@@ -129,17 +129,17 @@ func (h *Hints) ForgetArrivals() {
 	h.order[EndAnswered.queue()] = nil
 }
 
-// Forget removes what is too old, or too much.
+// Forget removes hints that are too old, and the oldest ones beyond maxHints.
 func (h *Hints) Forget(now time.Time) {
 	for queue, memory := range [...]time.Duration{shortMemory: AnsweredMemory, longMemory: endedMemory} {
-		notes := h.order[queue]
-		for len(notes) > 0 && (len(notes) > maxHints || now.Sub(notes[0].when) > memory) {
-			known, ok := h.byID[notes[0].id]
-			if ok && known.end.queue() == queue && !known.when.After(notes[0].when) {
-				delete(h.byID, notes[0].id)
+		entries := h.order[queue]
+		for len(entries) > 0 && (len(entries) > maxHints || now.Sub(entries[0].when) > memory) {
+			known, ok := h.byID[entries[0].id]
+			if ok && known.end.queue() == queue && !known.when.After(entries[0].when) {
+				delete(h.byID, entries[0].id)
 			}
-			notes = notes[1:]
+			entries = entries[1:]
 		}
-		h.order[queue] = notes
+		h.order[queue] = entries
 	}
 }

@@ -43,7 +43,7 @@ func TestHintsAgainstModel(t *testing.T) {
 			switch choice := r.IntN(20); {
 			case choice < 8:
 				end, index, early := End(r.IntN(3)), uint64(r.IntN(50)), r.IntN(3) > 0
-				h.Ended(id, end, index, early, now)
+				h.RecordEnd(id, end, index, early, now)
 				n.known, n.end, n.index, n.when = true, end, max(n.index, index), now
 				if early {
 					n.arrivals++
@@ -60,7 +60,7 @@ func TestHintsAgainstModel(t *testing.T) {
 					*n = naiveHint{}
 				}
 			case choice < 15:
-				h.outcomeLogged(id)
+				h.removeUnanswered(id)
 				if n.end != EndAnswered {
 					*n = naiveHint{}
 				}
@@ -97,9 +97,9 @@ func TestHintsAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for i := range 3 * maxHints {
 		id := fsm.RequestID{byte(i), byte(i >> 8), byte(i >> 16), 1}
-		h.Ended(id, EndAnswered, 1, true, now)
+		h.RecordEnd(id, EndAnswered, 1, true, now)
 		id[3] = 2
-		h.Ended(id, EndNoReply, 1, false, now)
+		h.RecordEnd(id, EndNoReply, 1, false, now)
 	}
 	if len(h.byID) != 2*maxHints || len(h.order[0]) != maxHints || len(h.order[1]) != maxHints {
 		t.Errorf("%d hints, %d and %d notes", len(h.byID), len(h.order[0]), len(h.order[1]))

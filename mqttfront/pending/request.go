@@ -30,7 +30,7 @@ type Request struct {
 	state          State
 	element        *list.Element // in Buffer.order
 	Began          time.Time     // when it was handed to the store, or its reply was queued if it never was
-	logging        bool          // counts in Buffer.writing
+	logging        bool          // counts in Buffer.logging
 	Scan           ScanStage
 	Sequence       uint64   // grows with the place in Buffer.order
 	client         string   // client key on this node, if the other node uses another key

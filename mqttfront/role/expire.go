@@ -32,6 +32,6 @@ func (t *tracker) forgetLocked(r *pending.Request) {
 // recordExpiredLocked notes that a request expired before this node executed it.
 func (t *tracker) recordExpiredLocked(r *pending.Request) {
 	if !r.Command.ID.IsZero() && !r.Read {
-		t.pending.Hints().Ended(r.Command.ID, pending.EndExpired, 0, false, time.Now())
+		t.pending.Hints().RecordEnd(r.Command.ID, pending.EndExpired, 0, false, time.Now())
 	}
 }

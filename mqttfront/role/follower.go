@@ -70,7 +70,7 @@ func (f follower) reportedLocked(id fsm.RequestID, now time.Time) {
 	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {
 		f.endLocked(r)
 	} else {
-		f.pending.Hints().Answered(id, now)
+		f.pending.Hints().RecordReport(id, now)
 	}
 }
 

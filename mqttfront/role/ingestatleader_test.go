@@ -86,7 +86,7 @@ func TestRedeliveredWithoutIdentityOrReplyIsNotExecuted(t *testing.T) {
 	if acknowledged != 1 || len(s.proposed) != 2 {
 		t.Errorf("%d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}
-	f.pending.Hints().Ended(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
+	f.pending.Hints().RecordEnd(s.proposed[1].ID, pending.EndNoReply, 1, false, time.Now())
 	if f.receiver.decodeAndAdmit(t.Context(), delivered("0123456789abcdef", true), ingest.Arrival{At: time.Now()}, func() { acknowledged++ }); acknowledged != 2 || len(s.proposed) != 2 {
 		t.Errorf("what was dropped: %d acknowledged, %d proposed", acknowledged, len(s.proposed))
 	}

@@ -33,11 +33,11 @@ func (d *Dispatcher) Applied(outcome *fsm.EntryOutcome, tags []any) {
 
 // appliedCommandLocked takes up the outcome of one command.
 func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags []any) {
-	d.followLocked(outcome, &outcome.Commands[i])
+	d.updateLogStateLocked(outcome, &outcome.Commands[i])
 	if tags != nil && tags[i] != nil {
 		d.role.committedLocked(tags[i].(*pending.Request), outcome, i)
 	}
-	d.learnLocked(outcome, i, d.role.expectsLocked())
+	d.recordEndLocked(outcome, i, d.role.expectsLocked())
 }
 
 // Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,

@@ -28,19 +28,19 @@ type tracker struct {
 	load      load
 	alone     aloneCache
 	stale     staleRange
-	fullAt    time.Time // when addPendingLocked last dropped a request because there was no room to hold it
+	fullAt    time.Time // when addPendingLocked last dropped a request because the buffer was full
 }
 
-// logState is what a node knows of the log from the entries that it applied.
+// logState is what a node knows of the log: from the entries that it applied, from a snapshot that was restored, and from the state when it begins to lead.
 type logState struct {
-	published uint64    // delivery watermark from the last applied entry
+	published uint64    // highest delivery watermark of the applied entries
 	termStart termStart // where the log was when the current leader began to serve
 	version   uint32    // of the log, in force
 	limits    fsm.Limits
 	expiry    time.Duration // of notifications
 }
 
-// adopt takes up the settings that the front end needs to know.
+// adopt copies the settings that the front end uses.
 func (s *logState) adopt(settings *fsm.Settings) {
 	s.limits = settings.Limits
 	s.expiry = time.Duration(settings.NotificationExpiry) * time.Millisecond
@@ -53,7 +53,7 @@ func (s staleRange) has(r *pending.Request) bool {
 	return r.Arrived.After(s.from) && !r.Arrived.After(s.to)
 }
 
-// aloneCache keeps the last answer of Store.Alone. Asking costs more than all the rest of admitting a request.
+// aloneCache keeps the last answer of Store.Alone, which costs more than the rest of admitting a request.
 type aloneCache struct {
 	alone bool      // this node was the only member
 	asked time.Time // zero: Store.Alone is asked at the next call
@@ -84,35 +84,35 @@ func newTracker(config *Config, metrics *metrics.Metrics, log *slog.Logger) *tra
 	return t
 }
 
-// onlyHolderLocked reports whether only this node and the broker have the requests that come here, or did so up to aloneValid ago.
+// onlyHolderLocked reports whether no other node has the requests that this node receives. The answer may be up to aloneValid old.
 func (t *tracker) onlyHolderLocked(now time.Time) bool {
 	return t.ingest.onlyHolder(t.alone.get(now, t.store.Alone))
 }
 
-// endLocked removes a request from the buffer, and acknowledges it to the broker if that has not been done. releaseLocked leaves it to the broker.
+// endLocked removes a request from the buffer, and acknowledges it to the broker if that has not been done.
 func (t *tracker) endLocked(r *pending.Request) {
 	if !t.pending.Remove(r) {
 		return
 	}
 	t.metrics.Held.Set(float64(t.pending.Len()))
 	r.Done()
-	t.room.Signal()
+	t.room.Broadcast() // there is room for one request, and not for any: each that waits checks its own
 }
 
-// releaseLocked drops a request that the broker still has.
+// releaseLocked removes a request from the buffer without an acknowledgement, so that the broker delivers it again.
 func (t *tracker) releaseLocked(r *pending.Request) {
 	r.Done = func() {}
 	t.endLocked(r)
 }
 
-// keepFirstLocked removes the later one of two copies of a request, unless the store has it.
+// keepFirstLocked removes the later one of two copies of a request, unless the store or a publish queue has it.
 func (t *tracker) keepFirstLocked(r *pending.Request) {
 	if later := t.pending.KeepFirst(r); later != nil {
 		t.endLocked(later)
 	}
 }
 
-// dropStaleLocked removes a request if it is stale, and reports whether it did.
+// dropStaleLocked removes and acknowledges a request if it is stale, and reports whether it did.
 func (t *tracker) dropStaleLocked(r *pending.Request) bool {
 	if !t.stale.has(r) {
 		return false
@@ -122,7 +122,7 @@ func (t *tracker) dropStaleLocked(r *pending.Request) bool {
 	return true
 }
 
-// dropRedeliveredLocked drops a request that the broker delivers again and that this node must not execute, and reports whether it did.
+// dropRedeliveredLocked acknowledges and drops a redelivered write that this node must not execute, and reports whether it did.
 func (t *tracker) dropRedeliveredLocked(r *pending.Request) bool {
 	if !r.Redelivered || r.Read || !t.ingest.rejectsRedelivery(r, t.expiredHereLocked(r), !t.pending.Hints().EndedAt(r.Command.ID, pending.EndNoReply).IsZero()) {
 		return false
@@ -141,7 +141,7 @@ func (t *tracker) addPendingLocked(r *pending.Request) bool {
 		return false
 	}
 	if earlier := t.pending.Get(r.Command.ID); earlier != nil && !earlier.IsOpen() {
-		r.MarkDuplicate() // an earlier copy has an outcome, or must not be executed; dedup may have forgotten it when this entry is applied
+		r.MarkDuplicate() // an earlier copy has an outcome, or must not be executed: the dedup table may have forgotten that when an entry of this copy is applied
 	}
 	t.pending.Add(r)
 	t.metrics.Held.Set(float64(t.pending.Len()))
@@ -152,8 +152,8 @@ func (t *tracker) addPendingLocked(r *pending.Request) bool {
 	return true
 }
 
-// followLocked takes up what a command of an applied entry says of the log itself.
-func (t *tracker) followLocked(outcome *fsm.EntryOutcome, command *fsm.Command) {
+// updateLogStateLocked updates known from a command of an applied entry.
+func (t *tracker) updateLogStateLocked(outcome *fsm.EntryOutcome, command *fsm.Command) {
 	t.known.version = max(t.known.version, command.Version)
 	switch command.Kind {
 	case fsm.KindConfigure:
@@ -164,16 +164,16 @@ func (t *tracker) followLocked(outcome *fsm.EntryOutcome, command *fsm.Command) 
 	}
 }
 
-// learnLocked notes how the requests of command i of an applied entry ended. expected says that such requests are held here, or are still to come.
-func (t *tracker) learnLocked(outcome *fsm.EntryOutcome, i int, expected bool) {
+// recordEndLocked records how the requests of command i of an applied entry ended. expected says that this node holds them, or will receive them.
+func (t *tracker) recordEndLocked(outcome *fsm.EntryOutcome, i int, expected bool) {
 	command, end, now := &outcome.Commands[i], pending.EndAnswered, time.Now()
 	if outcome.Results[i].Code == fsm.CodeNoReply {
 		end = pending.EndNoReply
 	}
-	if command.Kind != fsm.KindGet { // the leader reports an answered GET, even if it was in the log
+	if command.Kind != fsm.KindGet { // a GET ends by the leader's report, even if it has a log entry
 		t.pending.Learn(command.ID, end, outcome.Index, expected, now)
 	}
-	for j := range command.Rejected {
+	for j := range command.Rejected { // one at most: see fsm.Command.Refusal
 		t.pending.Learn(command.Rejected[j].ID, end, outcome.Index, expected, now)
 	}
 }

@@ -14,9 +14,11 @@ import (
 const (
 	toolTime    = 60 * time.Second
 	composeTime = 5 * time.Minute
+	// waitDelay is how long a program that has ended is waited for if a child of it holds its outputs open.
+	waitDelay = 5 * time.Second
 )
 
-// tool runs a program and returns what it printed. The error has what it complained of.
+// tool runs a program with input as its stdin, and returns its stdout. The error includes its stderr.
 func tool(ctx context.Context, input, name string, arguments ...string) (string, error) {
 	limit := toolTime
 	if name == "docker-compose" {
@@ -25,8 +27,8 @@ func tool(ctx context.Context, input, name string, arguments ...string) (string,
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, arguments...)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the harness, which heals and takes down
-	command.WaitDelay = 5 * time.Second                       // a child that the tool leaves may hold its outputs open
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches the harness alone, which ends the faults and removes the containers
+	command.WaitDelay = waitDelay
 	command.Stdin = strings.NewReader(input)
 	var output, complaints bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaints
@@ -70,7 +72,8 @@ func (c container) logs(ctx context.Context, lines int) string {
 	ctx, cancel := context.WithTimeout(ctx, toolTime)
 	defer cancel()
 	command := exec.CommandContext(ctx, "docker", "logs", "--tail", fmt.Sprint(lines), c.name)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the harness
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.WaitDelay = waitDelay
 	output, err := command.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s\n%v", output, err)

@@ -218,7 +218,7 @@ func (in *injection) kill(ctx, always context.Context, power bool, where string)
 // killNode kills the node process. The machine then ends by itself, in an orderly way.
 func (m *machine) killNode(ctx context.Context) error {
 	pid, err := m.pid(ctx)
-	if err != nil {
+	if err != nil || pid == "0" { // it does not run
 		return err
 	}
 	_, err = tool(ctx, "", "pkill", "-KILL", "-P", pid, "-x", "holdfast")
