@@ -10,10 +10,10 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Handle answers another member, or a node that wants to be one. It is safe for concurrent use.
+// Handle answers a call. A caller without a raft id may use the public methods only. It is safe for concurrent use.
 func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error) {
 	if caller.ID == "" && !method.Public() {
-		return nil, fmt.Errorf("%w: method %d is for members", peer.ErrRefused, method)
+		return nil, fmt.Errorf("%w: method %d needs a caller with a raft id", peer.ErrRefused, method)
 	}
 	switch method {
 	case peer.MethodTerm:
@@ -38,7 +38,8 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	}
 }
 
-// Standing returns whether an id is one of a member, as far as this node knows, and the address of the member.
+// Standing returns what this node knows of a raft id: that of a member, of no member, or possibly of one that this node has not heard of. The address is that of
+// the member, empty for others.
 func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return n.self.standing(id)
 }

@@ -39,7 +39,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 	reads := readindex.Environment{
 		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
 		State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-		Ready: l.env.Metrics.confirmed,
+		ObserveReadIndex: l.env.Metrics.confirmed,
 	}
 	scans := reads
 	scans.OneByOne = true
@@ -109,8 +109,8 @@ func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	defer cancel(nil)
 	current := l.newLeadership(outcome.Term, start, status.Now)
 	l.env.Log.Info("leading", "term", current.term)
-	l.env.Metrics.leading(true)
-	defer l.env.Metrics.leading(false)
+	l.env.Metrics.setLeading(true)
+	defer l.env.Metrics.setLeading(false)
 
 	l.commands.begin(current)
 	defer l.commands.end(current)

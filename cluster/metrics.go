@@ -8,7 +8,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Metrics counts what a member does. The labels never come from a client's input.
+// Metrics are the metrics of one member. Label values never come from a client's input.
 type Metrics struct {
 	entries         prometheus.Counter
 	commands        prometheus.Counter
@@ -21,7 +21,7 @@ type Metrics struct {
 	leaderships     prometheus.Counter
 	snapshotSeconds prometheus.Histogram
 	snapshotBytes   prometheus.Gauge
-	storeSeconds    *prometheus.HistogramVec // what
+	storeSeconds    *prometheus.HistogramVec // by what is written
 	leaderChanges   prometheus.Counter
 }
 
@@ -43,9 +43,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(64, 4, 10),
 		}),
 		applySeconds:   seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
-		confirmSeconds: seconds("holdfast_read_confirm_seconds", "Time for a batch of reads to confirm the leadership and to apply up to its read index."),
-		skipped:        counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: of an earlier term, or not the next entry of the leader."),
-		givenUp:        counter("holdfast_notifications_given_up_total", "Notifications given up because the unpublished ones exceeded their number or bytes."),
+		confirmSeconds: seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
+		skipped:        counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
+		givenUp:        counter("holdfast_notifications_given_up_total", "Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
 		leader:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
 		leaderships:    counter("holdfast_leaderships_total", "How often this node began to lead."),
 		snapshotSeconds: seconds("holdfast_snapshot_seconds",
@@ -53,9 +53,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_snapshot_bytes", Help: "Size of the newest snapshot."}),
 	}
 	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "holdfast_store_seconds", Help: "Time to write to the disk: entries of the log, a vote, a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
+		Name: "holdfast_store_seconds", Help: "Time of one write to the disk: append or delete log entries, a vote, or a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
-	m.leaderChanges = counter("holdfast_leader_changes_total", "How often this node saw another leader than the last one that it saw; the first counts.")
+	m.leaderChanges = counter("holdfast_leader_changes_total", "Changes of the leader that this node saw in its polls, the first leader included.")
 	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.givenUp,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
@@ -77,8 +77,8 @@ func (m *Metrics) applied(outcome *fsm.EntryOutcome, took time.Duration) {
 
 func (m *Metrics) confirmed(took time.Duration) { m.confirmSeconds.Observe(took.Seconds()) }
 
-func (m *Metrics) leading(yes bool) {
-	if yes {
+func (m *Metrics) setLeading(leads bool) {
+	if leads {
 		m.leaderships.Inc()
 		m.leader.Set(1)
 		return
@@ -90,6 +90,6 @@ func (m *Metrics) stored(what string, took time.Duration) {
 	m.storeSeconds.WithLabelValues(what).Observe(took.Seconds())
 }
 
-func (m *Metrics) snapshotWritten(bytes int64) { m.snapshotBytes.Set(float64(bytes)) }
+func (m *Metrics) setSnapshotBytes(bytes int64) { m.snapshotBytes.Set(float64(bytes)) }
 
-func (m *Metrics) snapshotTaken(took time.Duration) { m.snapshotSeconds.Observe(took.Seconds()) }
+func (m *Metrics) observeSnapshot(took time.Duration) { m.snapshotSeconds.Observe(took.Seconds()) }

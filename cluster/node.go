@@ -31,60 +31,62 @@ type Node struct {
 	lifecycle   lifecycle
 }
 
-// Membership changes the members of the cluster, and transfers its leadership.
+// Membership returns what changes the members of the cluster and transfers its leadership.
 func (n *Node) Membership() *membership.Membership { return n.members }
 
-// Snapshots takes, saves and restores snapshots of the state.
+// Snapshots returns what takes, saves and restores snapshots of the state.
 func (n *Node) Snapshots() *Snapshots { return n.snapshots }
 
-// SetOffer changes the settings that this node offers. They are proposed as soon as there is a leader.
+// SetOffer changes the settings that this node asks the cluster for. They are proposed once a leader is known.
 func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log, and reports whether it did. It is proposed at the latest when Flush was called and no entry is in flight. If
-// Propose returns true, either the observer's Applied gets the tag or its Failed does, exactly once. The command's byte slices must not change any more.
+// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After Flush the command is proposed at
+// the latest when no entry is in flight. If Propose returns true, the observer gets the tag exactly once, by Applied or by Failed. The command's byte slices
+// must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
 
-// Read queues a GET or a SCAN, and reports whether it did. It is read after the next Flush at the latest. If Read returns true, either the observer's
-// ReadDone gets the tag or its Failed does, exactly once.
+// Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as the leader. The read is made after the next Flush at the
+// latest. If Read returns true, the observer gets the tag exactly once, by ReadDone or by Failed.
 func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read(command, tag) }
 
-// Flush wakes the proposer and the readers. Commands that were queued before it share log entries, and reads share rounds.
+// Flush wakes the proposer and the readers. Commands that are queued before a Flush share log entries. Reads that are queued before it share a read-index round.
 func (n *Node) Flush() { n.commands.flush() }
 
-// SetPublished raises the delivery watermark of the current leadership. Its next entry carries it. Without a leadership the call has no effect.
+// SetPublished raises the delivery watermark of the current leadership. The next log entry carries it. The call has no effect while this node does not lead.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
-// Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown or the
-// context's, whose outcome is unknown too.
+// Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, or that of the context: then the outcome is
+// unknown, too.
 func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
 	return n.commands.execute(ctx, command)
 }
 
-// Confirm returns nil when this node was the leader of its term at some moment after the call.
+// Confirm returns nil if this node was the leader, in the term of its leadership, at some moment after the call.
 func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ctx) }
 
-// View runs f with the state read-locked. Other Views and ReadDone may run at the same time; Applied and Restored do not. f must be quick, and keep no
-// reference to the state.
+// View runs f with the state read-locked. Other Views and Observer.ReadDone may run at the same time; Observer.Applied and Observer.Restored wait. f must be quick,
+// and keep no reference to the state.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
-// Wall returns the cluster's clock, the lower median of its members', in milliseconds since the Unix epoch. It is 0 until a majority of the voters has
-// answered one poll. Every member updates it at each poll.
+// Wall returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks and, if their number is even, of the clock
+// in the log. Each member updates it after each poll that a majority of the voters has answered. It is 0 before the first one.
 func (n *Node) Wall() int64 { return n.clock.now() }
 
-// ClockOffset returns how far this node's wall clock is ahead of the cluster's, and an error when that is more than it may be.
+// ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ by more than they may, in either direction.
 func (n *Node) ClockOffset() (time.Duration, error) { return n.memberWatch.clockOffset() }
 
 // Alone reports whether this node is the only member.
 func (n *Node) Alone() bool { return n.self.alone() }
 
-// Broadcast sends a message to the observers of all other members, once. It returns when each member has answered or cannot be reached, or when the
+// Broadcast sends a message to the observers of all other members, and does not repeat it. It returns when each member has answered or cannot be reached, or when the
 // context ends.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members have held for at least age. The pages of a member
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. With an age it leaves out requests that were held for
+// less than that, and those with an outcome for which no report is awaited. The pages of a member
 // come in order, from one goroutine per member. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all
 // members (this one and non-voters included) have sent everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
@@ -94,7 +96,8 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage fu
 // Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
 func (n *Node) Verify(ctx context.Context) (Verification, error) { return n.verifier.verify(ctx) }
 
-// Health returns what autopilot found last. The error is ErrNotLeader on any other node than the leader.
+// Health returns autopilot's latest state; before its first one in a leadership it is unhealthy and without members. The error is ErrNotLeader on any other node
+// than the leader.
 func (n *Node) Health(ctx context.Context) (Health, error) {
 	if err := n.Confirm(ctx); err != nil {
 		return Health{}, err

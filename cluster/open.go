@@ -108,7 +108,7 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	})
 	n.self.replica = n.replica
 	stable := raftlog.NewStableStore(n.env.Stores.Stable, guard)
-	snapshots, err := raftlog.NewSnapshotStore(n.env.Stores.Snapshots, n.env.Metrics.snapshotWritten)
+	snapshots, err := raftlog.NewSnapshotStore(n.env.Stores.Snapshots, n.env.Metrics.setSnapshotBytes)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open node: %w", err)
 	}

@@ -74,7 +74,7 @@ func (s *Snapshots) Create() error {
 	if err != nil {
 		return fmt.Errorf("take snapshot: %w", err)
 	}
-	s.metrics.snapshotTaken(time.Since(start))
+	s.metrics.observeSnapshot(time.Since(start))
 	return nil
 }
 

@@ -10,9 +10,9 @@ import (
 type Status struct {
 	ID       raft.ServerID
 	Role     string // leader, follower, candidate or shutdown
-	Serving  bool   // accepts proposals and reads: LeaderStart is applied, and Observer.Serve may not have been called yet
-	Behind   bool   // has not applied what the leader had applied at the poll before, or was never compared with a leader; false while Serving
-	Learning bool   // is a member that does not vote yet, and is to
+	Serving  bool   // accepts proposals and reads: the LeaderStart is applied. It is set before Observer.Serve is called
+	Behind   bool   // at the last comparison it had not applied what the leader had applied at the one before; true before the first; false while Serving
+	Learning bool   // a non-voter that autopilot may promote
 	Term     uint64 // of raft
 	LeaderID raft.ServerID
 	Commit   uint64 // commit index

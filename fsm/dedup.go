@@ -95,7 +95,7 @@ func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
 	group, ok := d.byExpiry.Get(key)
 	if !ok {
-		group = &expiryGroup{part: part{due: key >> expiryBits << expiryShift}}
+		group = &expiryGroup{chunkRange: chunkRange{due: key >> expiryBits << expiryShift}}
 		d.byExpiry.Set(key, group)
 	}
 	d.places[m.id] = group.add(&d.chunks, m)

@@ -8,35 +8,35 @@ import (
 	"slices"
 )
 
-// chunkSize is how many outcomes a chunk has.
+// A chunk has chunkSize outcomes.
 const (
 	chunkShift = 4
 	chunkSize  = 1 << chunkShift
 )
 
-// chunk has outcomes that are due together. A slot is written once, before the place in it is known to anybody, and is not changed afterwards. With
-// another word in it a chunk would take 128 bytes more, by Go's classes of sizes.
+// chunk has outcomes of one expiryGroup. A slot is written once, before its place is known outside of this file, and never changes. A chunk has 768 bytes, one
+// of Go's size classes: with eight more it would take 896.
 type chunk [chunkSize]slot
 
-// slot is an outcome in 48 bytes. It leaves out when the outcomes of its chunk are due: the cluster time at which all of them have expired.
+// slot is an outcome in 48 bytes. It does not have the time at which its group is due: the cluster time at which all of its outcomes have expired.
 type slot struct {
-	id      RequestID
-	index   uint64
-	client  uint64
-	wall    int64
-	counter uint32
-	early   uint16 // by how much it expires before it is due, in milliseconds; below 2^expiryShift
-	rest    uint16 // code, error, dialect and flags; see the shifts
+	id        RequestID
+	index     uint64
+	client    uint64
+	wall      int64
+	counter   uint32
+	beforeDue uint16 // due minus expires, in milliseconds; below 2^expiryShift
+	packed    uint16 // code, error, dialect and flags, at the shifts below
 }
 
-// At which bits of slot.rest each of them begins.
+// The bits at which the error, the dialect and the flags begin in slot.packed. The code begins at bit 0.
 const (
-	errorShift   = 4 // the code is below
+	errorShift   = 4
 	dialectShift = 11
 	flagShift    = 13
 )
 
-// All known values have room: a negative constant would be no uint.
+// The compiler checks that each value fits into its bits: a negative constant is no uint.
 const (
 	_ = uint(1<<errorShift - 1 - CodeReplies)
 	_ = uint(1<<(dialectShift-errorShift) - errorCodes)
@@ -44,22 +44,22 @@ const (
 	_ = uint(1<<(16-flagShift) - dedupFlagsEnd)
 )
 
-// slotOf returns the slot for an outcome among those that are due at a time.
+// slotOf packs an outcome for a group with this due time.
 func slotOf(m *dedupEntry, due int64) slot {
-	rest := uint16(m.code) | uint16(m.err)<<errorShift | uint16(m.dialect)<<dialectShift | uint16(m.flags)<<flagShift
-	return slot{m.id, m.index, m.client, m.wall, m.counter, uint16(due - m.expires), rest}
+	packed := uint16(m.code) | uint16(m.err)<<errorShift | uint16(m.dialect)<<dialectShift | uint16(m.flags)<<flagShift
+	return slot{m.id, m.index, m.client, m.wall, m.counter, uint16(due - m.expires), packed}
 }
 
-// entry returns the outcome of a slot, in a chunk that is due at a time.
+// entry unpacks an outcome of a group with this due time.
 func (s *slot) entry(due int64) dedupEntry {
 	return dedupEntry{
-		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter, expires: due - int64(s.early),
-		code: Code(s.rest & (1<<errorShift - 1)), err: ErrorCode(s.rest >> errorShift & (1<<(dialectShift-errorShift) - 1)),
-		dialect: Dialect(s.rest >> dialectShift & (1<<(flagShift-dialectShift) - 1)), flags: uint8(s.rest >> flagShift),
+		id: s.id, index: s.index, client: s.client, wall: s.wall, counter: s.counter, expires: due - int64(s.beforeDue),
+		code: Code(s.packed & (1<<errorShift - 1)), err: ErrorCode(s.packed >> errorShift & (1<<(dialectShift-errorShift) - 1)),
+		dialect: Dialect(s.packed >> dialectShift & (1<<(flagShift-dialectShift) - 1)), flags: uint8(s.packed >> flagShift),
 	}
 }
 
-// place is where an outcome is: the number of its chunk, and the slot.
+// place is the position of an outcome: the number of its chunk times chunkSize, plus the number of its slot.
 type place uint32
 
 // chunks has the chunks by their numbers. The zero value is empty.
@@ -68,7 +68,7 @@ type chunks struct {
 	free     []uint32
 }
 
-// dueChunk is a chunk, and when its outcomes are due. Its list knows that as well, but a place only has the number of the chunk.
+// dueChunk is a chunk with the due time of its group: a place leads to the chunk, and not to the group.
 type dueChunk struct {
 	*chunk
 	due int64
@@ -79,7 +79,7 @@ func (c *chunks) at(p place) dedupEntry {
 	return found.chunk[p%chunkSize].entry(found.due)
 }
 
-// add returns a new chunk of outcomes that are due at a time, and its number.
+// add makes a chunk for a group with this due time. It returns the chunk and its number.
 func (c *chunks) add(due int64) (added *chunk, number uint32) {
 	added = new(chunk)
 	if n := len(c.free); n > 0 {
@@ -91,87 +91,87 @@ func (c *chunks) add(due int64) (added *chunk, number uint32) {
 	return added, uint32(len(c.byNumber) - 1)
 }
 
-// remove gives a number back. A snapshot may still have the chunk.
+// remove frees a number for reuse. A snapshot may still refer to the chunk.
 func (c *chunks) remove(number uint32) {
 	c.byNumber[number] = dueChunk{}
 	c.free = append(c.free, number)
 }
 
-// expiryGroup is a list of outcomes that are due together.
+// expiryGroup has the outcomes with one expiryKey: they are due together, and their ids share the first expiryBits bits.
 type expiryGroup struct {
-	part
+	chunkRange
 	numbers []uint32 // of the chunks
-	stale   int      // how many of the outcomes were prolonged since
+	stale   int      // how many of the outcomes were stored again, with a later expiry
 	sorted  bool     // by id
 }
 
-// part is outcomes that lie one behind the other. A copy of it does not change.
-type part struct {
+// chunkRange is a range of slots in consecutive chunks of a group. The outcomes to which a copy refers do not change.
+type chunkRange struct {
 	chunks     []*chunk
-	start, end int   // slots in use, counted from the first chunk
+	start, end int   // slots in use are [start, end), counted from the first slot of chunks[0]
 	due        int64 // cluster time
 }
 
-func (p *part) len() int { return p.end - p.start }
+func (p *chunkRange) len() int { return p.end - p.start }
 
-func (p *part) at(i int) dedupEntry { return p.chunks[i>>chunkShift][i%chunkSize].entry(p.due) }
+func (p *chunkRange) at(i int) dedupEntry { return p.chunks[i>>chunkShift][i%chunkSize].entry(p.due) }
 
-func (l *expiryGroup) place(i int) place {
-	return place(l.numbers[i>>chunkShift])<<chunkShift | place(i%chunkSize)
+func (g *expiryGroup) place(i int) place {
+	return place(g.numbers[i>>chunkShift])<<chunkShift | place(i%chunkSize)
 }
 
 // add appends an outcome, and returns its place.
-func (l *expiryGroup) add(c *chunks, m *dedupEntry) place {
-	if l.end == len(l.chunks)*chunkSize {
-		added, number := c.add(l.due)
-		l.chunks, l.numbers = append(l.chunks, added), append(l.numbers, number)
+func (g *expiryGroup) add(c *chunks, m *dedupEntry) place {
+	if g.end == len(g.chunks)*chunkSize {
+		added, number := c.add(g.due)
+		g.chunks, g.numbers = append(g.chunks, added), append(g.numbers, number)
 	}
-	at := l.end
-	l.chunks[at>>chunkShift][at%chunkSize] = slotOf(m, l.due)
-	l.end++
-	l.sorted = false
-	return l.place(at)
+	at := g.end
+	g.chunks[at>>chunkShift][at%chunkSize] = slotOf(m, g.due)
+	g.end++
+	g.sorted = false
+	return g.place(at)
 }
 
-// first returns the first outcome. The list must not be empty.
-func (l *expiryGroup) first() (dedupEntry, place) { return l.at(l.start), l.place(l.start) }
+// first returns the first outcome. The group must not be empty.
+func (g *expiryGroup) first() (dedupEntry, place) { return g.at(g.start), g.place(g.start) }
 
-// removeFirst removes the first outcome.
-func (l *expiryGroup) removeFirst(c *chunks) {
-	if l.start++; l.start == chunkSize || l.start == l.end {
-		c.remove(l.numbers[0])
-		l.chunks, l.numbers = l.chunks[1:], l.numbers[1:]
-		l.end -= min(l.start, chunkSize)
-		l.start = 0
+// removeFirst removes the first outcome, and its chunk if that was the last one in it.
+func (g *expiryGroup) removeFirst(c *chunks) {
+	if g.start++; g.start == chunkSize || g.start == g.end {
+		c.remove(g.numbers[0])
+		g.chunks, g.numbers = g.chunks[1:], g.numbers[1:]
+		g.end -= min(g.start, chunkSize)
+		g.start = 0
 	}
 }
 
 // all returns the outcomes with their places, also stale ones.
-func (l *expiryGroup) all() iter.Seq2[dedupEntry, place] {
+func (g *expiryGroup) all() iter.Seq2[dedupEntry, place] {
 	return func(yield func(dedupEntry, place) bool) {
-		for i := l.start; i < l.end; i++ {
-			if !yield(l.at(i), l.place(i)) {
+		for i := g.start; i < g.end; i++ {
+			if !yield(g.at(i), g.place(i)) {
 				return
 			}
 		}
 	}
 }
 
-// captured is all outcomes at one moment, by the first expiryBits bits of their ids. It does not change.
-type captured [1 << expiryBits][]part
+// captured has all outcomes at one moment, by the first expiryBits bits of their ids. It does not change.
+type captured [1 << expiryBits][]chunkRange
 
-// capture returns all outcomes as they are now. It takes time for each list, and not for each outcome.
+// capture returns all outcomes as they are now. The time that it takes grows with the number of groups, not of outcomes.
 func (d *dedup) capture() (all captured) {
-	d.byExpiry.Scan(func(key int64, due *expiryGroup) bool {
-		group := &all[key&(1<<expiryBits-1)]
-		*group = append(*group, due.part)
+	d.byExpiry.Scan(func(key int64, group *expiryGroup) bool {
+		ranges := &all[key&(1<<expiryBits-1)]
+		*ranges = append(*ranges, group.chunkRange)
 		return true
 	})
 	return all
 }
 
-// inOrder returns the outcomes in the order of their ids. Of an outcome that was prolonged it returns the last version. It copies and
-// sorts one group at a time, which fits into a processor's cache.
+// inOrder returns the outcomes in the order of their ids. Of an outcome that is stored more than once it returns the one that expires last. It copies and sorts
+// one element of captured at a time, which fits into a processor's cache.
 func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 	return func(yield func(*dedupEntry) bool) {
 		var group []dedupEntry
@@ -194,7 +194,7 @@ func (c *captured) inOrder() iter.Seq[*dedupEntry] {
 			})
 			for j, k := range order {
 				m := &group[k.at]
-				if prolonged := j+1 < len(order) && group[order[j+1].at].id == m.id; !prolonged && !yield(m) {
+				if superseded := j+1 < len(order) && group[order[j+1].at].id == m.id; !superseded && !yield(m) {
 					return
 				}
 			}

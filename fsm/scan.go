@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// KeyPage is one page of a SCAN. It is immutable.
+// KeyPage is one page of a SCAN. It does not change after scan has returned it.
 type KeyPage struct {
 	Keys []string // ascending
 	Next string   // the continuation token; empty if there is no further page
@@ -16,7 +16,7 @@ type KeyPage struct {
 	sealer *sealer
 }
 
-// First returns the page with the first n keys only. The token of a shortened page goes on after the last one. n is at least 1.
+// First returns a page with the first n keys only. If it drops keys, its token continues after key n. n is at least 1.
 func (p *KeyPage) First(n int) *KeyPage {
 	if n >= len(p.Keys) {
 		return p
@@ -24,22 +24,22 @@ func (p *KeyPage) First(n int) *KeyPage {
 	return &KeyPage{Keys: p.Keys[:n], Next: p.sealer.seal(p.Keys[n-1]), sealer: p.sealer}
 }
 
-// The bounds of a page. No entry is applied while a page is read, which takes a few milliseconds at most. Only a key of tens of kilobytes with a
-// pattern that is made for it takes longer, up to glob.MaxSize steps for each of its bytes.
+// The bounds of a page. No entry is applied while a page is read, so a page must take milliseconds only. The bounds are checked before each key. So one key may
+// exceed maxPageSteps: matching takes up to glob.MaxSize comparisons for each byte of the key, and the policy takes more.
 const (
-	maxPageKeys   = 1000
-	maxPageBytes  = 256 << 10 // of the keys
-	maxPageVisits = 10_000    // keys looked at
-	maxPageSteps  = 2 << 20   // of matching, as an upper bound
+	maxPageKeys   = 1000      // in the page
+	maxPageBytes  = 256 << 10 // of the keys in the page
+	maxPageVisits = 10_000    // keys that are examined
+	maxPageSteps  = 2 << 20   // comparisons for the pattern and the policy, as an upper bound
 )
 
-// MaxToken is the size of the longest continuation token, in bytes. Keys are not longer than 64 KiB by default; with longer ones a SCAN may not come
-// to its end.
+// MaxToken is the size in bytes of the longest continuation token that scan accepts. A token is up to 145 bytes longer than its key. So a SCAN of keys that are
+// nearly as long, which limits.keyBytes forbids by default, may return a token that scan refuses.
 const MaxToken = 1 << 20
 
 func (m *Machine) checkScan(command *Command) ErrorCode {
 	switch {
-	case m.scanSecret == 0: // as members answer that do not know it
+	case m.scanSecret == 0: // before VersionScan is in force: the answer of members that do not know SCAN
 		return ErrorUnknownCommand
 	case command.Oversize, len(command.Key) > glob.MaxSize:
 		return ErrorQuota
@@ -52,8 +52,8 @@ func (m *Machine) checkScan(command *Command) ErrorCode {
 	}
 }
 
-// scan answers a SCAN: the keys after the one in the token that match, and that the caller may read. A page that has a token looked at one key at
-// least, behind which the next page begins, so a scan ends.
+// scan executes a SCAN. It returns the keys after the token's key that match the pattern and that the caller may read. A page with a token has passed at least
+// one key, so repeated SCANs come to an end.
 func (m *Machine) scan(command *Command, result *Result) {
 	pattern, err := glob.Compile(string(command.Key))
 	switch {
@@ -74,37 +74,37 @@ func (m *Machine) scan(command *Command, result *Result) {
 		}
 	}
 	if !pattern.MatchesNothing() {
-		m.fillPage(page, pattern, after, m.keyReader(&command.Principal))
+		m.fillPage(page, pattern, after, m.readFilterOf(&command.Principal))
 	}
 	result.Code, result.Page = CodeKeys, page
 }
 
-// keyReader says what a principal may read.
-type keyReader struct {
-	steps int // of mayRead, for each byte of a key
+// readFilter decides which keys a principal may read.
+type readFilter struct {
+	stepsPerByte int // comparisons of mayRead for each byte of a key
 	// mayRead reports whether the principal may read a key.
 	mayRead func(key string) bool
 }
 
-func (m *Machine) keyReader(principal *policy.Principal) keyReader {
+func (m *Machine) readFilterOf(principal *policy.Principal) readFilter {
 	if m.settings.Policy == nil {
-		return keyReader{mayRead: func(string) bool { return true }}
+		return readFilter{mayRead: func(string) bool { return true }}
 	}
 	grants := m.settings.Policy.Grants(principal, policy.Read)
 	var scratch []byte
-	return keyReader{steps: grants.Steps(), mayRead: func(key string) bool {
+	return readFilter{stepsPerByte: grants.Steps(), mayRead: func(key string) bool {
 		scratch = append(scratch[:0], key...)
 		return grants.Allow(scratch)
 	}}
 }
 
 // fillPage adds keys to a page until there are no more, or a bound is reached.
-func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, reader keyReader) {
+func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, filter readFilter) {
 	bytes := 0
 	next := m.walkPage(pattern, after, func(r *record) (steps int, more bool) {
 		key := r.key()
-		steps = reader.steps * (len(key) + 1)
-		if !reader.mayRead(key) {
+		steps = filter.stepsPerByte * (len(key) + 1)
+		if !filter.mayRead(key) {
 			return steps, true
 		}
 		if len(page.Keys) == maxPageKeys || len(page.Keys) > 0 && bytes+len(key) > maxPageBytes {
@@ -120,9 +120,9 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, r
 	page.detach(bytes)
 }
 
-// walkPage calls take for the keys behind after that match a pattern and have not expired, in byte order, until take has no room for one or a bound is
-// reached. A nil pattern is all keys. take returns what it costs beyond the match. next is the key behind which the next page begins, empty if there are
-// no further keys. Expired keys that are still there count as looked at.
+// walkPage calls take, in byte order, for each key after the key after that matches the pattern and has not expired, until a bound is reached. A nil pattern
+// matches all keys. take returns the comparisons that it made, and more: false if it did not take the key, which ends the walk. next is the last key that was
+// passed, after which the next page begins; it is empty if there are no more keys. An expired key that is not removed yet counts as a visit.
 func (m *Machine) walkPage(pattern *glob.Pattern, after string, take func(*record) (steps int, more bool)) (next string) {
 	prefix := ""
 	if pattern != nil {
@@ -135,7 +135,7 @@ func (m *Machine) walkPage(pattern *glob.Pattern, after string, take func(*recor
 		switch {
 		case !strings.HasPrefix(key, prefix):
 			return false
-		case key == after: // no key is empty
+		case key == after: // it is in an earlier page; an empty after equals no key
 			return true
 		case visits == maxPageVisits, steps >= maxPageSteps:
 			next = last
@@ -158,15 +158,15 @@ func (m *Machine) walkPage(pattern *glob.Pattern, after string, take func(*recor
 	return next
 }
 
-// detach copies the keys, which are size bytes: they are parts of records, and would keep the values in memory.
+// detach copies the keys into one string of size bytes. Without that they would refer to records, and keep the values in memory.
 func (p *KeyPage) detach(size int) {
 	var all strings.Builder
 	all.Grow(size)
 	for _, key := range p.Keys {
 		all.WriteString(key)
 	}
-	rest := all.String()
+	remaining := all.String()
 	for i, key := range p.Keys {
-		p.Keys[i], rest = rest[:len(key)], rest[len(key):]
+		p.Keys[i], remaining = remaining[:len(key)], remaining[len(key):]
 	}
 }

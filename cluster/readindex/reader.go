@@ -9,62 +9,62 @@ import (
 	"holdfast/fsm"
 )
 
-// reading is a read that waits.
-type reading struct {
+// pendingRead is a read that is not answered yet.
+type pendingRead struct {
 	command *fsm.Command
 	tag     any
 }
 
-// Environment is all that a Reader touches outside of its own memory. The functions are safe for concurrent use.
+// Environment has what a Reader uses of its node. The functions are safe for concurrent use.
 type Environment struct {
-	// CommitIndex returns raft's.
+	// CommitIndex returns raft's commit index.
 	CommitIndex func() uint64
-	// Confirm returns nil when this node led, in the term of the leadership, at some moment after the call.
+	// Confirm returns nil if this node was still the leader, in the term of the leadership, at some moment after the call.
 	Confirm func(ctx context.Context) error
-	// LastCommand returns the index of the last command in the log up to commit. If it knows none after applied, the result is at most applied.
-	// The state machine never sees no-ops and configurations, so a read must not wait for commit itself.
+	// LastCommand returns the index of the last command up to commit, or a value of at most applied if there is none after applied. No-ops and configurations
+	// do not change the applied index, so a read waits for the last command and not for commit.
 	LastCommand func(commit, applied uint64) uint64
 	// State returns the state's status, and a channel that is closed when it changes.
 	State func() (fsm.Status, <-chan struct{})
-	// View runs a function with the state.
+	// View runs a function with the state read-locked.
 	View func(func(*fsm.Machine))
-	// Done answers a read with the state as it is after the entry at an index. The state is locked.
+	// Done is called with the result of a read, and the applied index at which it was read. The state is read-locked.
 	Done func(tag any, index uint64, result fsm.Result)
-	// Failed gives back the tag of a read that was not answered.
+	// Failed is called with the tag of a read that gets no answer.
 	Failed func(tag any)
-	// OneByOne locks the state for each read anew, and pauses after it for as long as the read took, so that entries are applied in between. Otherwise
-	// the state is locked once for all reads that wait.
+	// OneByOne releases the lock of the state after each read, and pauses for as long as the read took, so that entries can be applied. Otherwise the state is
+	// locked once for all reads of a round.
 	OneByOne bool
-	// Ready is called once a round, with the time that it took to confirm the leadership and to apply up to the read index.
-	Ready func(took time.Duration)
+	// ObserveReadIndex is called once in a round. took is the time to confirm the leadership and to apply entries up to the read index.
+	ObserveReadIndex func(took time.Duration)
 }
 
-// Reader answers reads by read index: note the commit index, confirm the leadership, wait until the state machine is there,
-// read. One round serves all reads that wait. It belongs to one leadership. All methods are safe for concurrent use.
+// Reader answers reads by read index. A round takes the commit index, confirms the leadership, waits until that index is applied, and reads. One round serves all
+// reads that are queued when it begins. A Reader belongs to one leadership. All methods are safe for concurrent use.
 type Reader struct {
 	env Environment
 
 	mu     sync.Mutex
-	queue  []reading
+	queue  []pendingRead
 	closed bool
 	wake   chan struct{}
 }
 
-// New returns a reader of a leadership. Run makes it answer.
+// New returns a Reader for one leadership. Run answers the reads.
 func New(env Environment) *Reader { return &Reader{env: env, wake: make(chan struct{}, 1)} }
 
-// Add queues a read and reports whether the leadership still takes any.
+// Add queues a read. It returns false after Run has ended.
 func (r *Reader) Add(command *fsm.Command, tag any) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return false
 	}
-	r.queue = append(r.queue, reading{command, tag})
+	r.queue = append(r.queue, pendingRead{command, tag})
 	return true
 }
 
-// Flush wakes Run, which answers the queued reads.
+// Flush wakes Run if reads are queued.
 func (r *Reader) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,10 +77,10 @@ func (r *Reader) Flush() {
 	}
 }
 
-// Run answers until the context ends or leadership cannot be confirmed, and gives back what it did not answer.
+// Run answers reads until the context ends or the leadership cannot be confirmed. Then it calls Failed for each read that is left.
 func (r *Reader) Run(ctx context.Context) error {
 	var err error
-	var waiting []reading
+	var reads []pendingRead
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -89,31 +89,31 @@ func (r *Reader) Run(ctx context.Context) error {
 		case <-r.wake:
 		}
 		r.mu.Lock()
-		waiting, r.queue = r.queue, nil
+		reads, r.queue = r.queue, nil
 		r.mu.Unlock()
-		if len(waiting) == 0 {
+		if len(reads) == 0 {
 			continue
 		}
-		if err = r.await(ctx); err == nil {
-			if waiting = r.answer(ctx, waiting); len(waiting) > 0 {
+		if err = r.awaitReadIndex(ctx); err == nil {
+			if reads = r.answer(ctx, reads); len(reads) > 0 {
 				err = context.Cause(ctx)
 			}
 		}
 	}
 	r.mu.Lock()
 	r.closed = true
-	waiting = append(waiting, r.queue...)
+	reads = append(reads, r.queue...)
 	r.queue = nil
 	r.mu.Unlock()
-	for i := range waiting {
-		r.env.Failed(waiting[i].tag)
+	for i := range reads {
+		r.env.Failed(reads[i].tag)
 	}
 	return err
 }
 
-// await returns when the state holds everything that was committed before the call. An entry of this term is committed: its
-// LeaderStart.
-func (r *Reader) await(ctx context.Context) error {
+// awaitReadIndex returns when the state has every entry that was committed before the call. The commit index is current, as §6.4 demands: an entry of this term,
+// its LeaderStart, was committed before this Reader was made.
+func (r *Reader) awaitReadIndex(ctx context.Context) error {
 	start := time.Now()
 	commit := r.env.CommitIndex()
 	if err := r.env.Confirm(ctx); err != nil {
@@ -122,7 +122,7 @@ func (r *Reader) await(ctx context.Context) error {
 	for {
 		status, changed := r.env.State()
 		if r.env.LastCommand(commit, status.Index) <= status.Index {
-			r.env.Ready(time.Since(start))
+			r.env.ObserveReadIndex(time.Since(start))
 			return nil
 		}
 		select {
@@ -133,28 +133,28 @@ func (r *Reader) await(ctx context.Context) error {
 	}
 }
 
-// answer answers reads, and returns those that it did not get to before the context ended.
-func (r *Reader) answer(ctx context.Context, waiting []reading) (left []reading) {
+// answer answers reads. If the context ends first, it returns those that are left.
+func (r *Reader) answer(ctx context.Context, reads []pendingRead) (left []pendingRead) {
 	if !r.env.OneByOne {
-		r.answerTogether(waiting)
+		r.answerTogether(reads)
 		return nil
 	}
-	for i := range waiting {
+	for i := range reads {
 		if ctx.Err() != nil {
-			return waiting[i:]
+			return reads[i:]
 		}
 		began := time.Now()
-		r.answerTogether(waiting[i : i+1])
+		r.answerTogether(reads[i : i+1])
 		pause(ctx, time.Since(began))
 	}
 	return nil
 }
 
-func (r *Reader) answerTogether(waiting []reading) {
+func (r *Reader) answerTogether(reads []pendingRead) {
 	r.env.View(func(m *fsm.Machine) {
 		index := m.Status().Index
-		for i := range waiting {
-			r.env.Done(waiting[i].tag, index, m.Read(waiting[i].command))
+		for i := range reads {
+			r.env.Done(reads[i].tag, index, m.Read(reads[i].command))
 		}
 	})
 }

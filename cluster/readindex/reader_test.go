@@ -74,7 +74,7 @@ func start(t *testing.T) (f *fakeCluster, r *Reader, stop func() error) {
 			defer f.mu.Unlock()
 			f.failed = append(f.failed, tag)
 		},
-		Ready: func(time.Duration) {},
+		ObserveReadIndex: func(time.Duration) {},
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
@@ -145,7 +145,7 @@ func TestEachReadLocksTheState(t *testing.T) {
 				Done: func(any, uint64, fsm.Result) { answered++ },
 			})
 			command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
-			left := r.answer(t.Context(), []reading{{command: command}, {command: command}, {command: command}})
+			left := r.answer(t.Context(), []pendingRead{{command: command}, {command: command}, {command: command}})
 			if len(left) != 0 || views != want || answered != 3 {
 				t.Errorf("%d answers while the state was locked %d times, want %d", answered, views, want)
 			}
@@ -160,7 +160,7 @@ func TestReadsEndWithTheLeadership(t *testing.T) {
 		OneByOne: true, View: func(view func(*fsm.Machine)) { view(fsm.New()) }, Done: func(any, uint64, fsm.Result) { cancel() },
 	})
 	command := &fsm.Command{Kind: fsm.KindScan, Key: []byte("*")}
-	left := r.answer(ctx, []reading{{command, 1}, {command, 2}, {command, 3}})
+	left := r.answer(ctx, []pendingRead{{command, 1}, {command, 2}, {command, 3}})
 	if len(left) != 2 || left[0].tag != 2 {
 		t.Errorf("%d are left", len(left))
 	}
@@ -176,7 +176,7 @@ func TestEachReadComesBackOnceAtTheEnd(t *testing.T) {
 		r = New(Environment{
 			OneByOne: true, CommitIndex: func() uint64 { return 0 }, Confirm: func(context.Context) error { return nil },
 			LastCommand: func(uint64, uint64) uint64 { return 0 }, State: func() (fsm.Status, <-chan struct{}) { return fsm.Status{}, nil },
-			Ready: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
+			ObserveReadIndex: func(time.Duration) {}, View: func(view func(*fsm.Machine)) { view(fsm.New()) },
 			Failed: func(tag any) { returned[tag]++ },
 			Done: func(tag any, _ uint64, _ fsm.Result) {
 				if returned[tag]++; tag == 0 {

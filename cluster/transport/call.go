@@ -15,13 +15,13 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// callEnvironment is what calls need of the transport.
+// callEnvironment has what calls use of the transport.
 type callEnvironment struct {
 	dial     func(id raft.ServerID, address string) (net.Conn, error)
-	start    func(work func()) // in a goroutine that the transport waits for
-	patience time.Duration     // how long a member may say nothing while a call waits
-	// silent is called when a member has said nothing for patience.
-	silent func(member raft.ServerAddress)
+	start    func(work func()) // runs work in a goroutine that Transport.Close waits for
+	patience time.Duration     // for how long a connection may receive no frame while a call waits
+	// onSilent is called after a connection was closed because it received no frame for patience.
+	onSilent func(member raft.ServerAddress)
 }
 
 // callClients are the connections for calls, one to each member.
@@ -53,15 +53,15 @@ func (c *callClients) get(id raft.ServerID, address string) (*callClient, error)
 	return found, nil
 }
 
-// release ends a use that get began.
+// release undoes one get.
 func (c *callClients) release(client *callClient) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	client.calls--
 }
 
-// removeUnusedLocked removes each client that has no connection and no call under way. Such clients are of members that are gone, and of addresses that
-// joining nodes named.
+// removeUnusedLocked removes each client without a connection and without a call under way. These are of removed members, and of addresses that joining nodes
+// named.
 func (c *callClients) removeUnusedLocked() {
 	now := time.Now()
 	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress, client *callClient) bool { return client.calls == 0 && client.isIdle(now) })
@@ -93,13 +93,13 @@ type callClient struct {
 	address string
 	calls   int // under way; guarded by callClients.mu
 
-	mu      sync.Mutex
-	current *connection
-	dialing chan struct{} // closed when the attempt under way has ended; nil when there is none
-	failure error         // of the last attempt
-	retry   time.Time     // when the next may be made
-	delay   time.Duration
-	closed  bool
+	mu         sync.Mutex
+	current    *connection
+	dialing    chan struct{} // closed when the attempt under way has ended; nil when there is none
+	dialErr    error         // of the last attempt
+	retryAt    time.Time     // no attempt is made before
+	retryDelay time.Duration
+	closed     bool
 }
 
 // The delay after a failed attempt to connect starts at retryMin, and doubles with each failure up to retryMax.
@@ -111,14 +111,14 @@ const (
 // connection is one connection with the calls that wait for answers.
 type connection struct {
 	conn    net.Conn
-	writing chan struct{} // holds an element while a frame is written
+	writing chan struct{} // a mutex for frames whose lock takes a context: it is full while the lock is held
 
-	mu      sync.Mutex
-	next    uint64
-	waiting map[uint64]chan answer
-	heard   time.Time // when the last frame arrived
-	silent  time.Time // send time of the first call that was given up after the last frame arrived
-	ended   error
+	mu           sync.Mutex
+	lastID       uint64 // of a call
+	waiting      map[uint64]chan answer
+	lastReceived time.Time // when the last frame arrived
+	silentSince  time.Time // when the first call was sent that was given up since the last frame arrived
+	endErr       error     // why it ended
 }
 
 type answer struct {
@@ -126,7 +126,7 @@ type answer struct {
 	err  error
 }
 
-// connect returns the connection, and opens it where there is none. All who wait share one attempt.
+// connect returns the open connection, or opens one. Concurrent callers share one attempt.
 func (c *callClient) connect(ctx context.Context) (*connection, error) {
 	c.mu.Lock()
 	for c.current == nil {
@@ -134,14 +134,14 @@ func (c *callClient) connect(ctx context.Context) (*connection, error) {
 			c.mu.Unlock()
 			return nil, net.ErrClosed
 		}
-		if c.dialing == nil && time.Now().Before(c.retry) {
-			err := c.failure
+		if c.dialing == nil && time.Now().Before(c.retryAt) {
+			err := c.dialErr
 			c.mu.Unlock()
 			return nil, err
 		}
 		if c.dialing == nil {
 			c.dialing = make(chan struct{})
-			c.env.start(c.dial)
+			c.env.start(c.dialAndRead)
 		}
 		dialing := c.dialing
 		c.mu.Unlock()
@@ -151,8 +151,8 @@ func (c *callClient) connect(ctx context.Context) (*connection, error) {
 		case <-dialing:
 		}
 		c.mu.Lock()
-		if c.current == nil && c.failure != nil {
-			err := c.failure
+		if c.current == nil && c.dialErr != nil {
+			err := c.dialErr
 			c.mu.Unlock()
 			return nil, err
 		}
@@ -162,24 +162,24 @@ func (c *callClient) connect(ctx context.Context) (*connection, error) {
 	return current, nil
 }
 
-// dial opens a connection and reads it to its end.
-func (c *callClient) dial() {
+// dialAndRead opens a connection and reads frames until it ends.
+func (c *callClient) dialAndRead() {
 	conn, err := c.env.dial(c.id, c.address)
 	c.mu.Lock()
 	close(c.dialing)
-	c.dialing, c.failure = nil, err
+	c.dialing, c.dialErr = nil, err
 	if err == nil && c.closed {
 		_ = conn.Close() // nothing was sent on it
 		err = net.ErrClosed
 	}
 	if err != nil {
-		c.delay = min(max(2*c.delay, retryMin), retryMax)
-		c.retry = time.Now().Add(c.delay)
+		c.retryDelay = min(max(2*c.retryDelay, retryMin), retryMax)
+		c.retryAt = time.Now().Add(c.retryDelay)
 		c.mu.Unlock()
 		return
 	}
-	c.delay = 0
-	opened := &connection{conn: conn, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer), heard: time.Now()}
+	c.retryDelay = 0
+	opened := &connection{conn: conn, writing: make(chan struct{}, 1), waiting: make(map[uint64]chan answer), lastReceived: time.Now()}
 	c.current = opened
 	c.mu.Unlock()
 	err = opened.read()
@@ -196,11 +196,11 @@ func (c *callClient) drop(gone *connection, err error) {
 	gone.end(err)
 }
 
-// isIdle reports whether there is no connection, no attempt to open one, and no delay before the next attempt.
+// isIdle reports whether there is no connection, no attempt to open one, and no delay left before the next attempt.
 func (c *callClient) isIdle(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.current == nil && c.dialing == nil && now.After(c.retry)
+	return c.current == nil && c.dialing == nil && now.After(c.retryAt)
 }
 
 func (c *callClient) close() {
@@ -224,7 +224,7 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 		}
 		return nil, err
 	}
-	asked := time.Now()
+	sentAt := time.Now()
 	number, answers, err := connection.send(ctx, method, request)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) { // nothing was written
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, err)
@@ -237,19 +237,19 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	case answer := <-answers:
 		return answer.body, answer.err
 	case <-ctx.Done():
-		if connection.forget(number, asked, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if connection.forget(number, sentAt, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			c.env.silent(target(c.id, raft.ServerAddress(c.address)))
+			c.env.onSilent(target(c.id, raft.ServerAddress(c.address)))
 		}
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}
 }
 
-// errSilent says that nothing came over a connection for too long.
-var errSilent = errors.New("the member is silent")
+// errSilent says that no frame arrived on a connection for too long.
+var errSilent = errors.New("no frame arrived from the member in time")
 
-// minWriteTime is how long a frame may be written at least, even if its call ends sooner. A frame that is not written whole ends the connection for all
-// calls, and a live connection takes a frame at once.
+// minWriteTime is the least time that a write of a frame has, even if the call's deadline is sooner: a frame that is written in part ends the connection for all
+// calls.
 const minWriteTime = 100 * time.Millisecond
 
 // send writes a request. Its error wraps that of the context if nothing was written because the context ended.
@@ -262,13 +262,13 @@ func (c *connection) send(ctx context.Context, method peer.Method, request []byt
 	defer func() { <-c.writing }()
 	answers := make(chan answer, 1)
 	c.mu.Lock()
-	if c.ended != nil {
-		err := c.ended
+	if c.endErr != nil {
+		err := c.endErr
 		c.mu.Unlock()
 		return 0, nil, err
 	}
-	c.next++
-	number := c.next
+	c.lastID++
+	number := c.lastID
 	c.waiting[number] = answers
 	c.mu.Unlock()
 	now := time.Now()
@@ -283,19 +283,19 @@ func (c *connection) send(ctx context.Context, method peer.Method, request []byt
 	return number, answers, writeFrame(c.conn, byte(method), number, request)
 }
 
-// minPatience is the least that a member is waited for before its connections are given up.
+// minPatience is the lower bound of Config.Patience.
 const minPatience = 900 * time.Millisecond
 
-// forget removes a call whose context has ended. It reports whether to close the connection: no frame has arrived since silent, and that is longer ago
-// than patience.
-func (c *connection) forget(number uint64, asked time.Time, patience time.Duration) bool {
+// forget removes a call whose context has ended. It reports whether to close the connection: no frame has arrived since silentSince, which is more than patience
+// ago.
+func (c *connection) forget(number uint64, sentAt time.Time, patience time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.silent.IsZero() || c.heard.After(c.silent) {
-		c.silent = asked
+	if c.silentSince.IsZero() || c.lastReceived.After(c.silentSince) {
+		c.silentSince = sentAt
 	}
 	delete(c.waiting, number)
-	return c.heard.Before(c.silent) && time.Since(c.silent) > patience
+	return c.lastReceived.Before(c.silentSince) && time.Since(c.silentSince) > patience
 }
 
 func (c *connection) read() error {
@@ -306,12 +306,12 @@ func (c *connection) read() error {
 			return err
 		}
 		c.mu.Lock()
-		c.heard = time.Now()
+		c.lastReceived = time.Now()
 		answers := c.waiting[number]
 		delete(c.waiting, number)
 		c.mu.Unlock()
 		switch {
-		case answers == nil: // nobody waits any more
+		case answers == nil: // the call was given up
 		case code == codeError:
 			answers <- answer{err: peer.RemoteError(body)}
 		default:
@@ -320,13 +320,13 @@ func (c *connection) read() error {
 	}
 }
 
-// end closes the connection and fails who waits.
+// end closes the connection and fails the calls that wait.
 func (c *connection) end(err error) {
 	_ = c.conn.Close() // err says why the connection ends
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended == nil {
-		c.ended = err
+	if c.endErr == nil {
+		c.endErr = err
 	}
 	for number, answers := range c.waiting {
 		answers <- answer{err: fmt.Errorf("%w: %w", peer.ErrUnreachable, err)}

@@ -58,7 +58,7 @@ func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client.retry = time.Now().Add(-time.Second)
+		client.retryAt = time.Now().Add(-time.Second)
 		if i > 0 {
 			caller.calls.release(client)
 		}

@@ -107,7 +107,7 @@ func Listen(config Config) (*Transport, error) {
 		},
 		start:    t.workers.Go,
 		patience: patience,
-		silent: func(member raft.ServerAddress) {
+		onSilent: func(member raft.ServerAddress) {
 			t.outbound.closeIf(func(o *outbound) bool { return o.silentTo(member, patience) })
 		},
 	}

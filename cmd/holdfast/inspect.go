@@ -84,7 +84,7 @@ func orDash(text string) string {
 	return text
 }
 
-// quote returns bytes as text that is safe on a terminal.
+// quote returns bytes as text that is safe on a terminal: as they are if they are printable and without spaces, else as a quoted Go string.
 func quote(b *httpapi.Bytes) string {
 	data, err := base64.StdEncoding.DecodeString(b.Base64)
 	if err != nil {
@@ -99,7 +99,7 @@ func quote(b *httpapi.Bytes) string {
 
 func newKeysCount() *cobra.Command {
 	var prefix string
-	command := newAdmin("count", "Count keys and their bytes", "holdfast keys count --prefix line-7/", cobra.NoArgs,
+	command := newAdmin("count", "Count keys, and the bytes of keys and values", "holdfast keys count --prefix line-7/", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			var count httpapi.KeyCount
 			if err := a.get(command.Context(), "/v1/keys/count?"+url.Values{"prefix": {prefix}}.Encode(), &count); err != nil {
@@ -134,7 +134,7 @@ func inspectKey(a *administration, command *cobra.Command, arguments []string) e
 }
 
 func newWatches() *cobra.Command {
-	command := group(&cobra.Command{Use: "watches", Short: "Look at and end the watches of clients", Example: "  holdfast watches list --client line-7"})
+	command := group(&cobra.Command{Use: "watches", Short: "List watches, and end them", Example: "  holdfast watches list --client line-7"})
 	command.AddCommand(newWatchesList(), newWatchesDrop())
 	return command
 }
@@ -150,8 +150,8 @@ func newWatchesList() *cobra.Command {
 			return a.listWatches(command, prefix, client, limit)
 		})
 	command.Flags().StringVar(&prefix, "prefix", "", "only keys and patterns that begin with this `text`")
-	command.Flags().StringVar(&client, "client", "", "only this client `id`")
-	command.Flags().IntVar(&limit, "limit", 1000, "`number` of watches at most")
+	command.Flags().StringVar(&client, "client", "", "only watches of the client with this `id`")
+	command.Flags().IntVar(&limit, "limit", 1000, "list at most this `number` of watches")
 	return command
 }
 
@@ -161,7 +161,7 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 	for after := (httpapi.Watches{}); len(list) < limit; {
 		next, err := base64.StdEncoding.DecodeString(after.Next)
 		if err != nil {
-			return fmt.Errorf("read the answer: %w", err)
+			return fmt.Errorf("read where the next page begins: %w", err)
 		}
 		query := url.Values{
 			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {after.NextClient},
@@ -193,15 +193,15 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 
 func newWatchesDrop() *cobra.Command {
 	var client, key, pattern string
-	command := newAdmin("drop", "End watches: of a client, or of a key or a pattern, or both", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
+	command := newAdmin("drop", "End the watches of a client, of a key or a pattern, or of a client on one", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			switch {
 			case client == "" && key == "" && pattern == "":
-				return usagef("say whose watches, or of what: --client, --key or --pattern")
+				return usagef("give at least one of --client, --key and --pattern")
 			case key != "" && pattern != "":
-				return usagef("--key and --pattern exclude each other")
+				return usagef("--key and --pattern cannot be combined")
 			}
-			if err := a.confirmed("ends watches without a word to their clients"); err != nil {
+			if err := a.confirmed("ends watches, and does not tell their clients"); err != nil {
 				return err
 			}
 			var dropped httpapi.Dropped

@@ -116,7 +116,7 @@ func replication() []Mutant {
 			confirm, confirm+"\tif c.self.raft.State() == raft.Leader {\n\t\treturn nil\n\t}\n"),
 		{
 			Name: "read_cache", What: "reads from a cache of 100 ms", Check: "order of a client, linearizability", Edits: []overlay.Edit{
-				{File: "cluster/readindex/reader.go", Old: "m.Read(waiting[i].command)", New: "readCached(m, waiting[i].command)"},
+				{File: "cluster/readindex/reader.go", Old: "m.Read(reads[i].command)", New: "readCached(m, reads[i].command)"},
 				{File: "cluster/readindex/reader.go", Old: "import (\n", New: "import (\n\t\"maps\"\n"},
 				{File: "cluster/readindex/reader.go", Old: "\n// Environment ", New: `
 type cached struct {
