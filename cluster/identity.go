@@ -35,27 +35,35 @@ var (
 // LoadIdentity reads the identity of a data folder. If the folder has no log, it writes a new one, with random as the incarnation. The error is
 // ErrForeignData if the identity names another node or cluster, and ErrNoIdentity if there is a log without one.
 func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
-	file := filepath.Join(dataDir, "identity.json")
+	file := identityFile(dataDir)
 	hasLog := raftlog.HasLog(dataDir)
 	identity, err := readIdentity(file)
 	switch {
 	case err == nil && (identity.Cluster != clusterName || identity.Node != node):
-		return Identity{}, fmt.Errorf("%w: %s belongs to node %q of cluster %q, but this is node %q of cluster %q: check the data folder and the configured names",
+		return Identity{}, fmt.Errorf("%w: %s belongs to node %q of cluster %q, but this is node %q of cluster %q: check the folder and the names; if it has nothing to keep, empty it",
 			ErrForeignData, dataDir, identity.Node, identity.Cluster, node, clusterName)
 	case err == nil && hasLog:
 		return identity, nil
 	case errors.Is(err, fs.ErrNotExist) && hasLog:
-		return Identity{}, fmt.Errorf("%w: restore %s; or, if the other members are a majority without this one, empty the data folder", ErrNoIdentity, file)
+		return Identity{}, fmt.Errorf("%w: restore %s; or, if the other members are a majority without this one, empty the folder; or call `holdfast raft recover`", ErrNoIdentity, file)
 	case err != nil && hasLog:
 		return Identity{}, fmt.Errorf("read identity: %w", err)
 	}
-	identity = Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", random)}
+	return NewIdentity(dataDir, clusterName, node, random)
+}
+
+// NewIdentity writes a new identity into a data folder, with random as the incarnation. If the folder has a log, the caller must make the new id a member: see
+// Recover.
+func NewIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
+	identity := Identity{Cluster: clusterName, Node: node, Incarnation: fmt.Sprintf("%016x", random)}
 	encoded, err := json.MarshalIndent(identity, "", "  ")
 	if err != nil {
 		return Identity{}, err
 	}
-	return identity, durable.WriteFile(file, append(encoded, '\n'))
+	return identity, durable.WriteFile(identityFile(dataDir), append(encoded, '\n'))
 }
+
+func identityFile(dataDir string) string { return filepath.Join(dataDir, "identity.json") }
 
 func readIdentity(file string) (Identity, error) {
 	data, err := os.ReadFile(file)

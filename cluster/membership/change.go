@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -22,25 +24,39 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	if err != nil {
 		return err
 	}
-	undo := func() {}
+	request := JoinRequest{ID: status.ID, Address: address, Version: status.Version}
 	if !voter {
-		if server, member := peer.Find(m.env.Servers(), status.ID); member && server.Suffrage == raft.Voter {
-			return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, status.ID)
-		}
-		if undo, err = m.pinFirst(ctx, status.ID); err != nil {
-			return err
-		}
+		return m.add(ctx, request, m.addNonVoterLocked)
 	}
-	if err := m.add(ctx, JoinRequest{ID: status.ID, Address: address, Version: status.Version}); err != nil {
-		if !errors.Is(err, peer.ErrOutcomeUnknown) { // raft may still add the node: then its pin must be there
-			undo()
-		}
+	if err := m.add(ctx, request, m.addLocked); err != nil {
 		return err
 	}
-	if voter && m.env.Pinned(status.ID) {
+	if m.env.Pinned(status.ID) {
 		return m.setPinned(ctx, status.ID, false)
 	}
 	return nil
+}
+
+// addNonVoterLocked adds a node as a pinned non-voter. The pin stays while raft may still add the node, and where it replaces that of a predecessor.
+func (m *Membership) addNonVoterLocked(ctx context.Context, request JoinRequest) error {
+	if m.isVoter(request.ID) {
+		return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, request.ID)
+	}
+	inherited := slices.ContainsFunc(m.env.Servers(), func(s raft.Server) bool { return request.replaces(s) && m.isPinnedNonVoter(s) })
+	undo, err := m.pinFirst(ctx, request.ID)
+	if err != nil {
+		return err
+	}
+	err = m.addLocked(ctx, request)
+	if err != nil && !inherited && !errors.Is(err, peer.ErrOutcomeUnknown) {
+		undo()
+	}
+	return err
+}
+
+func (m *Membership) isVoter(id raft.ServerID) bool {
+	server, member := peer.Find(m.env.Servers(), id)
+	return member && server.Suffrage == raft.Voter
 }
 
 // Remove removes a member by its name or id. If the member is this leader, Remove transfers the leadership and returns peer.ErrNotLeader, as on any node that
@@ -81,7 +97,7 @@ func (m *Membership) demote(ctx context.Context, server raft.Server) error {
 	if err != nil {
 		return err
 	}
-	err = m.await(ctx, func() raft.IndexFuture { return m.env.Raft.DemoteVoter(server.ID, 0, ChangeTimeout) })
+	err = m.await(ctx, m.env.Raft.DemoteVoter(server.ID, 0, requestTimeout(ctx)))
 	if errors.Is(err, peer.ErrNotDone) {
 		undo()
 	}
@@ -107,14 +123,14 @@ func (m *Membership) resolveForChange(ctx context.Context, nameOrID string) (raf
 }
 
 // pinFirst pins a member before the change that needs the pin. undo removes the pin again, unless the member was pinned before. If undo fails, the pin stays: it
-// has no effect on a voter, nor on an id that is no member. An error of pinFirst means that the change must not be requested.
+// has no effect on a voter, nor on an id that is no member. After an error of pinFirst the change must not be requested.
 func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(), err error) {
 	if m.env.Pinned(id) {
 		return func() {}, nil
 	}
 	err = m.setPinned(ctx, id, true)
 	switch {
-	case errors.Is(err, peer.ErrOutcomeUnknown): // of the pin alone: the change is not requested
+	case errors.Is(err, peer.ErrOutcomeUnknown) && m.isVoter(id): // only the pin may still come, and it has no effect on a voter
 		return nil, fmt.Errorf("pin %s as a non-voter: %w: %v", id, peer.ErrNotDone, err)
 	case err != nil:
 		return nil, err
@@ -147,7 +163,7 @@ func (m *Membership) remove(ctx context.Context, server raft.Server) error {
 	if err := m.checkQuorumWithout(ctx, server.ID); err != nil {
 		return err
 	}
-	if err := m.await(ctx, func() raft.IndexFuture { return m.env.Raft.RemoveServer(server.ID, 0, ChangeTimeout) }); err != nil {
+	if err := m.await(ctx, m.env.Raft.RemoveServer(server.ID, 0, requestTimeout(ctx))); err != nil {
 		return err
 	}
 	if m.env.Pinned(server.ID) {
@@ -183,12 +199,21 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 	return nil
 }
 
-// await requests a membership change and waits for its result. raft may block the request until its configuration is stable, so both happen in a goroutine: the
-// context bounds the wait.
-func (m *Membership) await(ctx context.Context, request func() raft.IndexFuture) error {
+// requestTimeout returns how long raft may wait before it takes a membership change: until the context's deadline, and at most ChangeTimeout. raft takes none while
+// an earlier one is not committed. The lock is held meanwhile, so that no other change is judged by a configuration that lacks this one.
+func requestTimeout(ctx context.Context) time.Duration {
+	timeout := ChangeTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	return max(timeout, time.Millisecond) // raft waits for ever with 0
+}
+
+// await waits for the result of a membership change that raft has taken.
+func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
-	if !m.env.Go(func() { done <- request().Error() }) {
-		return fmt.Errorf("membership change: %w: %w", peer.ErrNotDone, errClosing)
+	if !m.env.Go(func() { done <- change.Error() }) {
+		return fmt.Errorf("membership change: %w: %w", peer.ErrOutcomeUnknown, errClosing)
 	}
 	select {
 	case err := <-done:

@@ -39,7 +39,7 @@ func (m *Membership) HandleJoin(ctx context.Context, caller peer.Caller, body []
 		_, err := m.env.CallLeader(ctx, peer.MethodJoin, body)
 		return err
 	}
-	return m.add(ctx, request)
+	return m.add(ctx, request, m.addLocked)
 }
 
 // mayJoin reports whether a certificate allows a node to join. A certificate with the node's name is accepted. A certificate with a host is accepted if the
@@ -58,9 +58,9 @@ func (m *Membership) mayJoin(caller peer.Caller, request *JoinRequest) bool {
 	return caller.Certified(host)
 }
 
-// add makes a node a non-voter. It refuses a node that does not answer at its address with its id, that knows too old a log version, or that has state and
-// is no member. It removes other members with the node's name or address first. If the node is a member already, add only updates its address.
-func (m *Membership) add(ctx context.Context, request JoinRequest) error {
+// add checks a node, and calls change with the lock held to add it. It refuses a node that does not answer at its address with its id, that knows too old a log
+// version, or that has state and is no member.
+func (m *Membership) add(ctx context.Context, request JoinRequest, change func(context.Context, JoinRequest) error) error {
 	// The members must reach the node at this address, and the process that answers must have its id.
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	status, err := peer.AskStatus(probing, m.env.Client, raft.Server{Address: request.Address})
@@ -84,6 +84,11 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 	if _, member := peer.Find(m.env.Servers(), request.ID); status.HasState && !member {
 		return fmt.Errorf("%w: %s has a cluster of its own, or had one: its data folder has to be emptied first", peer.ErrRefused, request.ID)
 	}
+	return change(ctx, request)
+}
+
+// addLocked makes a node a non-voter. It removes other members with the node's name or address first. If the node is a member already, it only updates its address.
+func (m *Membership) addLocked(ctx context.Context, request JoinRequest) error {
 	if err := m.removePredecessors(ctx, request); err != nil {
 		return err
 	}
@@ -94,18 +99,17 @@ func (m *Membership) add(ctx context.Context, request JoinRequest) error {
 		return m.move(ctx, server, request.Address)
 	}
 	m.env.Log.Info("adding a member", "id", request.ID, "address", request.Address)
-	return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddNonvoter(request.ID, request.Address, 0, ChangeTimeout) })
+	return m.await(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, requestTimeout(ctx)))
 }
 
 // removePredecessors removes all other members that have the name or the address of a joining node. If one of them is pinned as a non-voter, the joining node is
 // pinned first, so that an interrupted attempt does not lose the pin.
 func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest) error {
 	for _, server := range m.env.Servers() {
-		if server.ID == request.ID || server.Address != request.Address && peer.NodeName(server.ID) != peer.NodeName(request.ID) {
+		if !request.replaces(server) {
 			continue
 		}
-		// A voter is pinned only if its demotion has failed. That pin is not inherited.
-		if server.Suffrage != raft.Voter && m.env.Pinned(server.ID) && !m.env.Pinned(request.ID) {
+		if m.isPinnedNonVoter(server) && !m.env.Pinned(request.ID) {
 			if err := m.setPinned(ctx, request.ID, true); err != nil {
 				return err
 			}
@@ -117,13 +121,23 @@ func (m *Membership) removePredecessors(ctx context.Context, request JoinRequest
 	return nil
 }
 
+// replaces reports whether a member must go before the node is added: it is another one with the node's name or address.
+func (r *JoinRequest) replaces(server raft.Server) bool {
+	return server.ID != r.ID && (server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
+}
+
+// isPinnedNonVoter reports whether a member's pin has an effect. A voter is pinned only if its demotion has failed.
+func (m *Membership) isPinnedNonVoter(server raft.Server) bool {
+	return server.Suffrage != raft.Voter && m.env.Pinned(server.ID)
+}
+
 // move gives a member another address.
 func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
 	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
 	if server.Suffrage == raft.Voter {
-		return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddVoter(server.ID, address, 0, ChangeTimeout) })
+		return m.await(ctx, m.env.Raft.AddVoter(server.ID, address, 0, requestTimeout(ctx)))
 	}
-	return m.await(ctx, func() raft.IndexFuture { return m.env.Raft.AddNonvoter(server.ID, address, 0, ChangeTimeout) })
+	return m.await(ctx, m.env.Raft.AddNonvoter(server.ID, address, 0, requestTimeout(ctx)))
 }
 
 // UpdateOwnAddress changes this leader's address in raft's configuration, if it differs. If another membership change is under way, it does nothing: the leader

@@ -152,7 +152,7 @@ func TestChangeTellsNotDoneFromUnknown(t *testing.T) {
 	}
 }
 
-// While the node closes, raft may not answer any more: neither a transfer nor a change is begun.
+// While the node closes, raft may not answer any more: a transfer is not begun, and a change that was begun is of unknown outcome.
 func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	f, m := newFake(t)
 	m.env.Go = func(func()) bool { return false }
@@ -160,8 +160,8 @@ func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("transfer: %v", err)
 	}
-	f.change = func(string, raft.ServerID) error { t.Error("a change was begun"); return nil }
-	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrNotDone) {
+	f.change = func(string, raft.ServerID) error { return nil }
+	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
 		t.Errorf("removal: %v", err)
 	}
 }
@@ -460,12 +460,39 @@ func TestPinStaysWhileItMayBeNeeded(t *testing.T) {
 func addNonVoter(m *Membership, ctx context.Context) error { return m.Add(ctx, "n4", false) }
 func demoteN3(m *Membership, ctx context.Context) error    { return m.Demote(ctx, "n3") }
 
-// If the pin that a change needs is of unknown outcome, the change is not requested, so it is not done.
-func TestChangeIsNotDoneWithoutItsPin(t *testing.T) {
-	_, m := newFake(t) // its change fails the test
-	m.env.Execute = func(context.Context, fsm.Command) (fsm.Result, error) { return fsm.Result{}, peer.ErrOutcomeUnknown }
-	if err := m.Demote(t.Context(), "n3"); !errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrOutcomeUnknown) {
-		t.Errorf("%v", err)
+// If the pin of a voter is of unknown outcome, its demotion is not requested, and so it is not done. The pin of a non-voter is the change itself.
+func TestUnknownPinIsNotDoneOnlyForAVoter(t *testing.T) {
+	for suffrage, want := range map[raft.ServerSuffrage]error{raft.Voter: peer.ErrNotDone, raft.Nonvoter: peer.ErrOutcomeUnknown} {
+		t.Run(suffrage.String(), func(t *testing.T) {
+			f, m := newFake(t) // its change fails the test
+			f.members[2].Suffrage = suffrage
+			m.env.Execute = func(context.Context, fsm.Command) (fsm.Result, error) { return fsm.Result{}, peer.ErrOutcomeUnknown }
+			if err := m.Demote(t.Context(), "n3"); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		})
+	}
+}
+
+// The pin that a node inherits stays when its addition fails after the predecessor was removed: that pin exists nowhere else.
+func TestInheritedPinOutlivesAFailedAddition(t *testing.T) {
+	f, m := newFake(t)
+	f.members[2].Suffrage, f.pinned["n3.1"] = raft.Nonvoter, true
+	f.statuses["n3"] = peer.Status{ID: "n3.2", Address: "n3", Version: fsm.Version}
+	f.change = func(what string, _ raft.ServerID) error {
+		if what == "remove" {
+			f.members = f.members[:2]
+			return nil
+		}
+		return raft.ErrEnqueueTimeout
+	}
+	if err := m.Add(t.Context(), "n3", false); !errors.Is(err, peer.ErrNotDone) {
+		t.Fatal(err)
+	}
+	for _, command := range f.executed {
+		if command.Kind == fsm.KindAllowPromotion && string(command.Key) == "n3.2" {
+			t.Error("the pin of the new id was removed")
+		}
 	}
 }
 
@@ -478,31 +505,35 @@ func TestAddOnAFollowerSaysThatItDoesNotLead(t *testing.T) {
 	}
 }
 
-// raft blocks a request until its configuration is stable. The caller's context bounds that, and a poll that the context cuts short refuses nothing.
-func TestContextBoundsAChange(t *testing.T) {
+// raft takes no change while an earlier one is not committed. The deadline of the context bounds the wait, and the lock is held meanwhile. A poll that the context
+// cuts short refuses nothing.
+func TestDeadlineBoundsTheWaitForRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m := newFake(t)
-		release := make(chan struct{})
-		m.env.Raft = blockingRaft{f, release}
+		m.env.Raft = busyRaft{f}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := m.Remove(ctx, "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
-			t.Errorf("%v", err)
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- m.Remove(ctx, "n3") }()
+		synctest.Wait()
+		if m.TryLock() {
+			t.Error("another change may begin while raft has not taken the first")
+			m.Unlock()
 		}
-		close(release)
+		if err := <-done; !errors.Is(err, peer.ErrNotDone) || time.Since(began) > 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
 		if err := m.Remove(ctx, "n3"); !errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrRefused) {
 			t.Errorf("after the context's end: %v", err)
 		}
 	})
 }
 
-// blockingRaft does not take a request before it is released.
-type blockingRaft struct {
-	*fake
-	release chan struct{}
-}
+// busyRaft takes no change.
+type busyRaft struct{ *fake }
 
-func (b blockingRaft) RemoveServer(raft.ServerID, uint64, time.Duration) raft.IndexFuture {
-	<-b.release
-	return future{run: func() error { return nil }}
+func (busyRaft) RemoveServer(_ raft.ServerID, _ uint64, timeout time.Duration) raft.IndexFuture {
+	time.Sleep(timeout)
+	return future{run: func() error { return raft.ErrEnqueueTimeout }}
 }

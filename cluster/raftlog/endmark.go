@@ -37,7 +37,7 @@ type markedLog struct {
 	file markWriter
 	mark entryID
 
-	confirmed bool // when it was opened, there was a mark, and the log has its entry
+	confirmed bool // when it was opened, there was a mark of an entry, and the log has it
 }
 
 // markWriter is what markedLog needs of its file.
@@ -72,8 +72,7 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	case errors.Is(err, fs.ErrNotExist):
 		err = durable.WriteFile(path, formatMark(last))
 	case err == nil:
-		err = checkMark(store, old, last)
-		confirmed = err == nil
+		confirmed, err = checkMark(store, old, last)
 	}
 	if err != nil {
 		return nil, err
@@ -89,21 +88,24 @@ func openMark(store logAndVotes, path string, log *slog.Logger) (*markedLog, err
 	return m, nil
 }
 
-// checkMark returns ErrShortened if the log does not have the entry of the mark. Compaction may have removed it.
-func checkMark(store raft.LogStore, old, last entryID) error {
+// checkMark returns ErrShortened if the log does not have the entry of the mark, unless compaction may have removed it. found says that the log has it.
+func checkMark(store raft.LogStore, old, last entryID) (found bool, err error) {
 	const whatToDo = "If the members that are up are a majority without this one, empty the data folder, and this node joins anew; otherwise see " + markFile +
 		" in the documentation"
 	if last.index < old.index {
-		return fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
+		return false, fmt.Errorf("%w: it ends at entry %d, but entry %d was on the disk. %s", ErrShortened, last.index, old.index, whatToDo)
 	}
 	has, err := entryAt(store, old.index)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
-		return err
+	if errors.Is(err, raft.ErrLogNotFound) {
+		return false, nil
 	}
-	if err == nil && has.term != old.term {
-		return fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
+	if err != nil {
+		return false, err
 	}
-	return nil
+	if has.term != old.term {
+		return false, fmt.Errorf("%w: entry %d has the term %d, but that of term %d was on the disk. %s", ErrShortened, old.index, has.term, old.term, whatToDo)
+	}
+	return old.index > 0, nil
 }
 
 // lastEntry returns the id of the last entry.

@@ -115,6 +115,8 @@ type lockedWAL struct {
 	path string
 	meta *metadb.BoltMetaDB // closed here, too: not every version of raft-wal does that
 	lock *os.File
+	// unlisted are the segments that renameUnlisted renamed when the WAL was opened.
+	unlisted []string
 }
 
 func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
@@ -129,11 +131,12 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
 	}
 	meta := &metadb.BoltMetaDB{}
+	var unlisted []string
 	for _, prepare := range []func() error{
 		func() error { return syncFiles(path) }, // first: the others change files according to what they read
 		func() error { return mendWAL(path, meta) },
 		func() error { return trimSealed(path, meta) },
-		func() error { return renameUnlisted(path, meta) },
+		func() (err error) { unlisted, err = renameUnlisted(path, meta); return err },
 	} {
 		if err = prepare(); err != nil {
 			break
@@ -146,7 +149,7 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 	if err != nil {
 		return nil, errors.Join(err, meta.Close(), lock.Close())
 	}
-	return &lockedWAL{store, path, meta, lock}, nil
+	return &lockedWAL{store, path, meta, lock, unlisted}, nil
 }
 
 // StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at a time; a larger entry is appended alone.

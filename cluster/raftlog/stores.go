@@ -83,8 +83,8 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if kind == WAL && store.confirmed {
-		if err := removeUnlisted(kind.path(dataDir)); err != nil {
+	if w, isWAL := opened.(*lockedWAL); isWAL && store.confirmed {
+		if err := w.removeUnlisted(); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 		}
 	}

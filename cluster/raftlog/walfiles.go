@@ -114,12 +114,12 @@ func syncFiles(path string) error {
 	return durable.SyncDir(path)
 }
 
-// renameUnlisted renames the segments that the metadata does not list, because raft-wal deletes them when it opens. Most are left over from a crash. If the
-// metadata is damaged, they may have acknowledged entries that a repair needs.
-func renameUnlisted(path string, meta *metadb.BoltMetaDB) error {
+// renameUnlisted renames the segments that the metadata does not list, because raft-wal deletes them when it opens, and returns their new names. Most are left over
+// from a crash. If the metadata is damaged, they may have acknowledged entries that a repair needs.
+func renameUnlisted(path string, meta *metadb.BoltMetaDB) (renamed []string, err error) {
 	state, err := meta.Load(path)
 	if err != nil {
-		return fmt.Errorf("look for unlisted segments: %w", err)
+		return nil, fmt.Errorf("look for unlisted segments: %w", err)
 	}
 	listed := make(map[string]bool)
 	for _, info := range state.Segments {
@@ -129,16 +129,18 @@ func renameUnlisted(path string, meta *metadb.BoltMetaDB) error {
 	for _, name := range segments {
 		if !listed[filepath.Base(name)] {
 			err = errors.Join(err, os.Rename(name, name+unlistedSuffix))
+			renamed = append(renamed, name+unlistedSuffix)
 		}
 	}
-	return err
+	return renamed, err
 }
 
-// removeUnlisted removes the segments that renameUnlisted renamed. OpenStores calls it only after the end mark has confirmed the last entry of the log.
-func removeUnlisted(path string) error {
-	segments, err := filesWith(unlistedSuffix, path)
-	for _, name := range segments {
+// removeUnlisted removes the segments that were renamed when the WAL was opened. It is called only if the end mark has confirmed the log at this start. Those of
+// a start without a mark stay, because the next mark is written from what that start found.
+func (w *lockedWAL) removeUnlisted() (err error) {
+	for _, name := range w.unlisted {
 		err = errors.Join(err, os.Remove(name))
 	}
+	w.unlisted = nil
 	return err
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -259,6 +261,9 @@ It takes the settings of the server: its file, environment and flags.`,
 			return err
 		}
 		identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
+		if errors.Is(err, cluster.ErrNoIdentity) { // Recover makes the new id the only member
+			identity, err = cluster.NewIdentity(s.Node.DataDir, s.Cluster.Name, s.Node.ID, rand.Uint64())
+		}
 		if err != nil {
 			return err
 		}

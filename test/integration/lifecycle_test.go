@@ -292,6 +292,9 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	last.kill()
 	m[0].wipe(t)
 	m[1].wipe(t)
+	if err := os.Remove(filepath.Join(last.dataDir, "identity.json")); err != nil { // it gets a new id
+		t.Fatal(err)
+	}
 	arguments := append([]string{"raft", "recover"}, last.arguments[1:]...)
 	if out, code := holdfast(t, broker.address, "", arguments...); code != 2 {
 		t.Errorf("without --yes: code %d: %s", code, out)
