@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ func newGrowth() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error { return g.run(command.Context()) },
 	}
 	g.add(command)
+	command.Flags().StringArrayVar(&g.only, "only", nil, "`what` to measure, keys, members, watchers, clients or busy clients, may be repeated (default: all)")
 	command.Flags().IntVar(&g.largest, "keys", 1_000_000, "the largest number of keys, on one node")
 	return command
 }
@@ -63,6 +65,55 @@ func (g *growth) run(ctx context.Context) error {
 			m.What, m.Size, m.Detail, m.Rate, m.P50, m.P99, m.P999, m.Memory, m.BytesPerKey, m.Restart, m.WhileSaving, m.Snapshot)
 		return nil
 	}
+	axes := []growthAxis{
+		{"keys", func() error { return g.allKeys(ctx, w, note) }},
+		{"members", func() error {
+			return each([]int{1, 3, 5}, func(n int) error { return note(g.sets(ctx, w, "members", n, n, 0)) })
+		}},
+		{"watchers", func() error {
+			return each([]int{0, 1_000, 10_000}, func(n int) error { return note(g.sets(ctx, w, "watchers", n, 3, n)) })
+		}},
+		{"clients", func() error {
+			return each([]int{10, 100, 1_000, 5_000}, func(n int) error { return note(g.clients(ctx, w, n, growthOutstanding)) })
+		}},
+		{busyClients, func() error {
+			return each([]int{10, 100, 1_000, 5_000}, func(n int) error { return note(g.clients(ctx, w, n, n)) })
+		}},
+	}
+	for _, name := range g.only {
+		if !slices.ContainsFunc(axes, func(axis growthAxis) bool { return axis.name == name }) {
+			return fmt.Errorf("--only: there is no %q", name)
+		}
+	}
+	for _, axis := range axes {
+		if len(g.only) > 0 && !slices.Contains(g.only, axis.name) {
+			continue
+		}
+		if err := axis.measure(); err != nil {
+			return fmt.Errorf("%s: %w", axis.name, err)
+		}
+	}
+	return g.write(all)
+}
+
+// growthAxis is one thing that grows.
+type growthAxis struct {
+	name    string
+	measure func() error
+}
+
+// each calls measure for each size until one fails.
+func each(sizes []int, measure func(size int) error) error {
+	for _, size := range sizes {
+		if err := measure(size); err != nil {
+			return fmt.Errorf("%d: %w", size, err)
+		}
+	}
+	return nil
+}
+
+// allKeys measures numbers of keys with small and with large values.
+func (g *growth) allKeys(ctx context.Context, w *world, note func(*grown, error) error) error {
 	for keys := 10_000; keys <= g.largest; {
 		if err := note(g.keys(ctx, w, keys, valueSize)); err != nil {
 			return fmt.Errorf("%d keys: %w", keys, err)
@@ -82,27 +133,7 @@ func (g *growth) run(ctx context.Context) error {
 			return fmt.Errorf("%d keys of 10 KiB: %w", keys, err)
 		}
 	}
-	for _, nodes := range []int{1, 3, 5} {
-		if err := note(g.sets(ctx, w, "members", nodes, nodes, 0)); err != nil {
-			return fmt.Errorf("%d nodes: %w", nodes, err)
-		}
-	}
-	for _, watchers := range []int{0, 1_000, 10_000} {
-		if err := note(g.sets(ctx, w, "watchers", watchers, 3, watchers)); err != nil {
-			return fmt.Errorf("%d watchers: %w", watchers, err)
-		}
-	}
-	for _, clients := range []int{10, 100, 1_000, 5_000} {
-		if err := note(g.clients(ctx, w, clients, growthOutstanding)); err != nil {
-			return fmt.Errorf("%d clients: %w", clients, err)
-		}
-	}
-	for _, clients := range []int{10, 100, 1_000, 5_000} {
-		if err := note(g.clients(ctx, w, clients, clients)); err != nil {
-			return fmt.Errorf("%d clients with a request each: %w", clients, err)
-		}
-	}
-	return g.write(all)
+	return nil
 }
 
 // plain is a cluster of some nodes with their defaults.
@@ -212,6 +243,7 @@ func (g *growth) clients(ctx context.Context, w *world, clients, outstanding int
 	return m, within(ctx, w, plain(3), func(w *world, r *running) error {
 		options := g.load(benchKeys, valueSize)
 		options.GETs, options.Connections, options.Outstanding, options.Spread = 0, clients, outstanding, outstanding != clients
+		options.Warmup += time.Duration(clients) * 2 * time.Millisecond // for what many new connections still cost
 		measured, err := r.measure(ctx, w, options)
 		if err == nil {
 			m.take(measured)
@@ -253,13 +285,23 @@ func (g *growth) write(all []*grown) error {
 	}
 	fmt.Print("\n", b.String())
 	return errors.Join(
-		growthChart(all, "members").save(filepath.Join(g.output, "members.svg")),
-		growthChart(all, "watchers").save(filepath.Join(g.output, "watchers.svg")),
-		growthChart(all, "clients").save(filepath.Join(g.output, "clients.svg")),
+		g.saveChart(all, "members"), g.saveChart(all, "watchers"), g.saveChart(all, "clients"),
 		os.WriteFile(filepath.Join(g.output, "growth.json"), append(data, '\n'), 0o644),
 		os.WriteFile(filepath.Join(g.output, "growth.md"), []byte(b.String()), 0o644),
-		drawn.save(filepath.Join(g.output, "growth.svg")),
+		saveUnlessEmpty(&drawn, filepath.Join(g.output, "growth.svg")),
 	)
+}
+
+// saveChart draws what grows into a file of its name, if it was measured.
+func (g *growth) saveChart(all []*grown, what string) error {
+	return saveUnlessEmpty(growthChart(all, what), filepath.Join(g.output, what+".svg"))
+}
+
+func saveUnlessEmpty(c *chart, file string) error {
+	if len(c.series) == 0 || len(c.series[0].points) == 0 {
+		return nil
+	}
+	return c.save(file)
 }
 
 // growthChart draws throughput and latency against the number of one thing. None of it is drawn at 1, because the axis is logarithmic.
