@@ -66,7 +66,7 @@ func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
 
-// Demote makes a member a non-voter and pins it, so that autopilot does not promote it. Add removes the pin. Its errors are those of Remove.
+// Demote makes a member a non-voter and pins it, so that autopilot does not promote it. Add with voter true removes the pin. Its errors are those of Remove.
 func (m *Membership) Demote(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.demote)
 }
