@@ -199,12 +199,13 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 	return nil
 }
 
-// requestTimeout returns how long raft may wait before it takes a membership change: until the context's deadline, and at most ChangeTimeout. raft takes none while
-// an earlier one is not committed. The lock is held meanwhile, so that no other change is judged by a configuration that lacks this one.
+// requestTimeout returns how long raft may wait before it takes a membership change: at most ChangeTimeout, and for most of the time until the context's deadline,
+// so that a refusal arrives before that. raft takes no change while an earlier one is not committed. The lock is held meanwhile, so that no other change is judged
+// by a configuration that lacks this one.
 func requestTimeout(ctx context.Context) time.Duration {
 	timeout := ChangeTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(deadline))
+		timeout = min(timeout, time.Until(deadline)*9/10)
 	}
 	return max(timeout, time.Millisecond) // raft waits for ever with 0
 }
