@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/testcert"
 )
 
-// system is something that can be measured.
+// system is a system under test, or one to compare with.
 type system struct {
 	name  string
 	lines []line
@@ -44,16 +44,16 @@ type world struct {
 	ports    ports
 }
 
-// running is a system that runs.
+// running is a started system.
 type running struct {
-	kind      string   // of load
-	addresses []string // for the load
+	kind      string   // of the load: see newLoadRole
+	addresses []string // that the load connects to
 	broker    string   // address of the MQTT broker for the nodes
 	authority string   // file of the certificate authority for mqtts addresses
 	processes []*process
-	raft      string   // HTTP address of the leader of a bare raft
-	health    []string // addresses of nodes, and of their admin API
-	admin     []string
+	raft      string   // URL of the leader of a bare raft; empty for other systems
+	health    []string // addresses of the nodes' health endpoints
+	admin     []string // addresses of the nodes' admin API
 }
 
 func (r *running) stop() {
@@ -70,12 +70,12 @@ func (r *running) add(w *world, name, program string, arguments ...string) error
 	return err
 }
 
-// settled waits for a condition, or for one of the processes to end before its time.
+// settled waits for a condition. It fails after a minute, or if a process has ended.
 func (r *running) settled(ctx context.Context, what string, condition func() bool) error {
 	err := until(ctx, what, time.Minute, func() bool { return condition() || r.ended() != nil })
 	if p := r.ended(); p != nil {
 		text, _ := os.ReadFile(p.log) // what there is
-		return fmt.Errorf("%s has ended: %s", p.name, lastLines(string(text), 5))
+		return fmt.Errorf("%s ended early: %s", p.name, lastLines(string(text), 5))
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func lastLines(text string, count int) string {
 	return strings.Join(lines[max(0, len(lines)-count):], "\n")
 }
 
-// mosquitto starts the broker with the settings that the documentation gives, on a listener without and one with TLS.
+// mosquitto starts the broker with the settings for throughput that docs/brokers/mosquitto.md gives. One listener is plain, one has TLS.
 func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 	program, err := find("mosquitto")
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 // links says which connections to the broker use TLS.
 type links struct{ nodesTLS, clientsTLS bool }
 
-// holdfastSystem is the product with a number of nodes, and settings beyond its defaults.
+// holdfastSystem is Holdfast with a number of nodes, and with settings beyond its defaults.
 func holdfastSystem(name string, nodes int, lines []line, settings ...string) system {
 	return linkedSystem(name, nodes, lines, links{}, settings...)
 }
@@ -161,7 +161,7 @@ func linkedSystem(name string, nodes int, lines []line, links links, settings ..
 	}}
 }
 
-// holdfast starts nodes, and waits until they are ready and one leads.
+// holdfast starts nodes, and waits until each is ready: then there is a leader.
 func (r *running) holdfast(ctx context.Context, w *world, nodes int, settings []string) error {
 	peers := make([]string, nodes)
 	addresses := make([]string, nodes)
@@ -206,7 +206,7 @@ func answers(url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// echoSystem is what the broker can do at most: with as many subscribers as there are nodes, of which one answers.
+// echoSystem measures the broker alone: as many processes subscribe as a cluster has nodes, and one of them answers each request.
 func echoSystem(name string, subscribers int, lines []line) system {
 	return system{name: name, lines: lines, start: func(ctx context.Context, w *world) (*running, error) {
 		r := &running{kind: "echo"}

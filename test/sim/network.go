@@ -13,12 +13,13 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// class says what a connection carries, so that a fault can hit one kind of traffic and not another.
+// class says what a connection carries, so that a fault can hit one kind of traffic and not another. A connection between members is dialled as classCall, and
+// becomes classRaft when its first write shows that.
 type class string
 
 const (
 	classRaft   class = "raft"   // Raft's own messages
-	classCall   class = "call"   // questions between members: confirmations, reports, hold buffers
+	classCall   class = "call"   // other requests between members: confirmations, reports, pending requests
 	classBroker class = "broker" // MQTT
 )
 
@@ -31,7 +32,7 @@ type link struct {
 // gate is open, or closed by one or more faults.
 type gate struct {
 	mu     schedule.Mutex
-	closed int
+	closed int // how many faults have closed it
 	opened chan struct{}
 }
 
@@ -51,7 +52,7 @@ func (g *gate) open() {
 	}
 }
 
-// wait returns a channel that is closed when the gate opens, or nil while it is open.
+// wait returns a channel that is closed when the gate opens. It is nil while the gate is open.
 func (g *gate) wait() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,17 +62,17 @@ func (g *gate) wait() <-chan struct{} {
 	return g.opened
 }
 
-// linkState is what faults have made of a link.
+// linkState is the effect of faults on a link.
 type linkState struct {
 	gate  gate
 	mu    schedule.Mutex
-	delay time.Duration // added to each piece of data
+	delay time.Duration // mean extra latency of each write
 }
 
-// network connects hosts by streams that lose nothing and keep their order, as TCP does, each at a pace of its own: what goes
-// over two connections may overtake. A link that is cut delivers nothing until it is mended, or the connection is given up.
+// network connects hosts by reliable ordered streams, like TCP. Data on one connection may overtake data on another. A link that is cut delivers nothing until
+// the cut ends or the connection is reset.
 type network struct {
-	latency time.Duration
+	latency time.Duration // mean one-way latency between hosts; positive
 
 	mu        schedule.Mutex
 	random    *rand.Rand
@@ -88,12 +89,12 @@ func newNetwork(random *rand.Rand, latency time.Duration) *network {
 	}
 }
 
-func (n *network) link(l link) *linkState { return entry(&n.mu, n.links, l) }
+func (n *network) link(l link) *linkState { return getOrCreate(&n.mu, n.links, l) }
 
-func (n *network) host(name string) *gate { return entry(&n.mu, n.hosts, name) }
+func (n *network) host(name string) *gate { return getOrCreate(&n.mu, n.hosts, name) }
 
-// entry returns what a map has under a key, which is made where it is missing.
-func entry[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
+// getOrCreate returns the value under a key of a map, and creates it if it is missing.
+func getOrCreate[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
 	mu.Lock()
 	defer mu.Unlock()
 	value := of[key]
@@ -104,7 +105,7 @@ func entry[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
 	return value
 }
 
-// travel returns how long a piece of data takes.
+// travel returns the latency of one write on a link.
 func (n *network) travel(l link) time.Duration {
 	state := n.link(l)
 	state.mu.Lock()
@@ -119,7 +120,7 @@ func (n *network) travel(l link) time.Duration {
 	return jittered
 }
 
-// slow adds a delay to a link; 0 ends it.
+// slow sets the mean extra latency of a link; 0 ends it.
 func (n *network) slow(l link, delay time.Duration) {
 	state := n.link(l)
 	state.mu.Lock()
@@ -148,7 +149,7 @@ var (
 	errRefused = errors.New("connection refused")
 )
 
-// port is a process's way into the network. Everything that went through it breaks when the process dies.
+// port is a process's access to the network. When the process dies, its listeners and connections end.
 type port struct {
 	network *network
 	host    string
@@ -182,10 +183,10 @@ func (p *port) listen(address string) (*listener, error) {
 
 // Dial implements transport.Network: to another member.
 func (p *port) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return p.dial(ctx, address, classCall) // until its first bytes say that it is raft's
+	return p.dial(ctx, address, classCall) // becomes classRaft at the first write if it is raft's
 }
 
-// DialBroker is the Network of an mqttconn.Dialer.
+// DialBroker is for mqttconn.Dialer.Network.
 func (p *port) DialBroker(ctx context.Context, address string) (net.Conn, error) {
 	return p.dial(ctx, address, classBroker)
 }
@@ -237,7 +238,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// pair makes the two ends of a connection, or none when one of the processes is dead.
+// pair makes the two ends of a connection. It returns nil if one of the processes is dead.
 func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
 	near = &conn{port: from, link: there, out: newStream(), read: newDeadline(), dialled: true}
 	far = &conn{port: to, link: back, out: newStream(), read: newDeadline()}
@@ -257,6 +258,7 @@ func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
 	return near, far
 }
 
+// keep adds a connection. It returns false if the process is dead.
 func (p *port) keep(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,8 +278,8 @@ func (p *port) forget(c *conn) {
 	p.network.mu.Unlock()
 }
 
-// die ends everything that went through the port. A process that dies leaves its kernel to say so; a machine that loses its
-// power says nothing, and the other sides find out by themselves.
+// die ends all listeners and connections of the process. Unless silently is set, the other ends get a reset, as when a kernel cleans up after a process. With
+// silently, as at a loss of power, they get nothing. A new connection to the host is refused in both cases, although one without power would not answer at all.
 func (p *port) die(silently bool) {
 	p.mu.Lock()
 	p.dead = true
