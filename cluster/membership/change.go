@@ -11,7 +11,6 @@ import (
 
 	"holdfast/cluster/peer"
 	"holdfast/cluster/propose"
-	"holdfast/fsm"
 )
 
 // Add adds the node at an address. A voter starts as a non-voter, and autopilot promotes it when it has caught up. With voter false it is pinned as a non-voter.
@@ -120,42 +119,6 @@ func (m *Membership) resolveForChange(ctx context.Context, nameOrID string) (raf
 		return server, err
 	}
 	return server, peer.ErrNotLeader
-}
-
-// pinFirst pins a member before the change that needs the pin. undo removes the pin again, unless the member was pinned before. If undo fails, the pin stays: it
-// has no effect on a voter, nor on an id that is no member. After an error of pinFirst the change must not be requested.
-func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(), err error) {
-	if m.env.Pinned(id) {
-		return func() {}, nil
-	}
-	err = m.setPinned(ctx, id, true)
-	switch {
-	case errors.Is(err, peer.ErrOutcomeUnknown) && m.isVoter(id): // only the pin may still come, and it has no effect on a voter
-		return nil, fmt.Errorf("pin %s as a non-voter: %w: %v", id, peer.ErrNotDone, err)
-	case err != nil:
-		return nil, err
-	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
-		defer cancel()
-		_ = m.setPinned(ctx, id, false)
-	}, nil
-}
-
-// setPinned pins a member as a non-voter, or allows its promotion again.
-func (m *Membership) setPinned(ctx context.Context, id raft.ServerID, pinned bool) error {
-	if m.env.Version() < fsm.VersionPinNonVoter {
-		return fmt.Errorf("%w: every member must be upgraded before a member can be pinned as a non-voter", peer.ErrRefused)
-	}
-	command := fsm.Command{Kind: fsm.KindAllowPromotion, Key: []byte(id)}
-	if pinned {
-		command.Kind = fsm.KindPinNonVoter
-	}
-	result, err := m.env.Execute(ctx, command)
-	if err == nil && result.Code == fsm.CodeError {
-		err = fmt.Errorf("%w: %s", peer.ErrRefused, result.Error.Text())
-	}
-	return err
 }
 
 // remove removes a member, if the remaining voters have a live majority. That is checked for a non-voter, too: autopilot may promote it before raft removes it.

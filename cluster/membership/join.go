@@ -126,11 +126,6 @@ func (r *JoinRequest) replaces(server raft.Server) bool {
 	return server.ID != r.ID && (server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
 }
 
-// isPinnedNonVoter reports whether a member's pin has an effect. A voter is pinned only if its demotion has failed.
-func (m *Membership) isPinnedNonVoter(server raft.Server) bool {
-	return server.Suffrage != raft.Voter && m.env.Pinned(server.ID)
-}
-
 // move gives a member another address.
 func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
 	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
