@@ -49,11 +49,8 @@ func newAgainst() *cobra.Command {
 func ofBinary(binary string, s system) system {
 	start := s.start
 	s.start = func(ctx context.Context, w *world) (*running, error) {
-		inner := *w
-		inner.holdfast = binary
-		r, err := start(ctx, &inner)
-		w.ports = inner.ports
-		return r, err
+		w.holdfast = binary // the world is this system's own
+		return start(ctx, w)
 	}
 	return s
 }

@@ -67,18 +67,10 @@ func (g *growth) run(ctx context.Context) error {
 	}
 	axes := []growthAxis{
 		{"keys", func() error { return g.allKeys(ctx, w, note) }},
-		{"members", func() error {
-			return each([]int{1, 3, 5}, func(n int) error { return note(g.sets(ctx, w, "members", n, n, 0)) })
-		}},
-		{"watchers", func() error {
-			return each([]int{0, 1_000, 10_000}, func(n int) error { return note(g.sets(ctx, w, "watchers", n, 3, n)) })
-		}},
-		{"clients", func() error {
-			return each([]int{10, 100, 1_000, 5_000}, func(n int) error { return note(g.clients(ctx, w, n, growthOutstanding)) })
-		}},
-		{busyClients, func() error {
-			return each([]int{10, 100, 1_000, 5_000}, func(n int) error { return note(g.clients(ctx, w, n, n)) })
-		}},
+		{"members", each(ctx, w, note, g.members, 1, 3, 5)},
+		{"watchers", each(ctx, w, note, g.watchers, 0, 1_000, 10_000)},
+		{"clients", each(ctx, w, note, g.clients, 10, 100, 1_000, 5_000)},
+		{busyClients, each(ctx, w, note, g.busyClients, 10, 100, 1_000, 5_000)},
 	}
 	for _, name := range g.only {
 		if !slices.ContainsFunc(axes, func(axis growthAxis) bool { return axis.name == name }) {
@@ -102,14 +94,16 @@ type growthAxis struct {
 	measure func() error
 }
 
-// each calls measure for each size until one fails.
-func each(sizes []int, measure func(size int) error) error {
-	for _, size := range sizes {
-		if err := measure(size); err != nil {
-			return fmt.Errorf("%d: %w", size, err)
+// each returns a function that measures one size after the other, until one fails.
+func each(ctx context.Context, w *world, note func(*grown, error) error, measure func(context.Context, *world, int) (*grown, error), sizes ...int) func() error {
+	return func() error {
+		for _, size := range sizes {
+			if err := note(measure(ctx, w, size)); err != nil {
+				return fmt.Errorf("%d: %w", size, err)
+			}
 		}
+		return nil
 	}
-	return nil
 }
 
 // allKeys measures numbers of keys with small and with large values.
@@ -139,7 +133,10 @@ func (g *growth) allKeys(ctx context.Context, w *world, note func(*grown, error)
 // plain is a cluster of some nodes with their defaults.
 func plain(nodes int) system { return holdfastSystem(fmt.Sprintf("%d nodes", nodes), nodes, nil) }
 
-const growthOutstanding = 64
+const (
+	growthOutstanding = 64
+	setsUnderWay      = "SET, 64 under way"
+)
 
 func (g *growth) load(keys, size int) loadOptions {
 	return loadOptions{ValueSize: size, Keys: keys, Connections: connections, Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration}
@@ -218,12 +215,12 @@ func (g *growth) restart(ctx context.Context, r *running, m *grown, bytes int) e
 	return nil
 }
 
-// sets measures writes with a number of members, and of keys that somebody watches.
-func (g *growth) sets(ctx context.Context, w *world, what string, size, nodes, watchers int) (*grown, error) {
-	m := &grown{What: what, Size: size, Detail: "SET, 64 under way"}
+// sets measures writes on a number of members, by a load that change makes of growth's own.
+func (g *growth) sets(ctx context.Context, w *world, m *grown, nodes int, change func(*loadOptions)) (*grown, error) {
 	return m, within(ctx, w, plain(nodes), func(w *world, r *running) error {
 		options := g.load(benchKeys, valueSize)
-		options.GETs, options.Watchers = 0, watchers
+		options.GETs = 0
+		change(&options)
 		measured, err := r.measure(ctx, w, options)
 		if err == nil {
 			m.take(measured)
@@ -233,25 +230,31 @@ func (g *growth) sets(ctx context.Context, w *world, what string, size, nodes, w
 	})
 }
 
-// clients measures writes of a number of clients, each with its own connection. The requests under way are spread over all of them at random; when there is one
-// for each client, each has one.
-func (g *growth) clients(ctx context.Context, w *world, clients, outstanding int) (*grown, error) {
-	m := &grown{What: "clients", Size: clients, Detail: fmt.Sprintf("SET, %d under way", outstanding)}
-	if outstanding == clients {
-		m.What, m.Detail = busyClients, "SET, one of each under way"
-	}
-	return m, within(ctx, w, plain(3), func(w *world, r *running) error {
-		options := g.load(benchKeys, valueSize)
-		options.GETs, options.Connections, options.Outstanding, options.Spread = 0, clients, outstanding, outstanding != clients
-		options.Warmup += time.Duration(clients) * 2 * time.Millisecond // for what many new connections still cost
-		measured, err := r.measure(ctx, w, options)
-		if err == nil {
-			m.take(measured)
-			m.Memory = float64(r.processes[1].memory()) / (1 << 20)
-		}
-		return err
+// members measures a number of members.
+func (g *growth) members(ctx context.Context, w *world, members int) (*grown, error) {
+	return g.sets(ctx, w, &grown{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
+}
+
+// watchers measures writes of keys of which a number are watched.
+func (g *growth) watchers(ctx context.Context, w *world, watchers int) (*grown, error) {
+	return g.sets(ctx, w, &grown{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
+}
+
+// clients measures a number of clients, each with its own connection. The requests under way are spread over all of them at random.
+func (g *growth) clients(ctx context.Context, w *world, clients int) (*grown, error) {
+	return g.sets(ctx, w, &grown{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.settle() })
+}
+
+// busyClients measures a number of clients, each with its own connection and a request under way.
+func (g *growth) busyClients(ctx context.Context, w *world, clients int) (*grown, error) {
+	return g.sets(ctx, w, &grown{What: busyClients, Size: clients, Detail: "SET, one of each under way"}, 3, func(o *loadOptions) {
+		o.Outstanding, o.Connections = clients, clients
+		o.settle()
 	})
 }
+
+// settle warms up for as long as many new connections cost something.
+func (o *loadOptions) settle() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
 
 // busyClients is what grows where each client has a request under way.
 const busyClients = "busy clients"

@@ -44,16 +44,6 @@ func newProcessor() *cobra.Command {
 // processorRatio returns the median over the rounds of the processor time of one system's members for a request, divided by that of all processes of another
 // but the broker in the same round.
 func (c *comparison) processorRatio(system, by, line string, outstanding int) float64 {
-	ratios := c.points[pointKey{system, line, outstanding}].members()
-	other := c.points[pointKey{by, line, outstanding}].Processor
-	for i := range ratios {
-		all := 0.0
-		for name, rounds := range other {
-			if name != "broker" {
-				all += rounds[i]
-			}
-		}
-		ratios[i] /= all
-	}
-	return median(ratios)
+	members, all := c.points[pointKey{system, line, outstanding}].members(), c.points[pointKey{by, line, outstanding}].processorWithout("broker")
+	return median(quotients(members, all))
 }

@@ -126,10 +126,13 @@ func (c *comparison) ratios(b *strings.Builder) {
 }
 
 // members returns the processor time per request of all members together, in microseconds, by round.
-func (p *point) members() []float64 {
+func (p *point) members() []float64 { return p.processorWithout("broker", "load") }
+
+// processorWithout returns the processor time per request of all processes together but the named ones, in microseconds, by round.
+func (p *point) processorWithout(names ...string) []float64 {
 	sums := make([]float64, len(p.Rates))
 	for name, rounds := range p.Processor {
-		if name == "broker" || name == "load" {
+		if slices.Contains(names, name) {
 			continue
 		}
 		for i := range rounds {
