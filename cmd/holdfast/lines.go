@@ -25,7 +25,7 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
 		texts := make(chan readText)
 		go func() {
 			defer close(texts)
-			for lines := bufio.NewReaderSize(in, 1<<20); ; {
+			for lines := bufio.NewReaderSize(in, 64<<10); ; {
 				line, err := readLine(lines)
 				if errors.Is(err, io.EOF) {
 					return
