@@ -23,7 +23,7 @@ func newAgainst() *cobra.Command {
 				return err
 			}
 			o.systems = func(nodes int) []system {
-				only := []line{sets()}
+				only := []workload{sets()}
 				return []system{
 					holdfastSystem(this, nodes, only), ofBinary(binary, holdfastSystem(other, nodes, only)), echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, only),
 				}
@@ -48,9 +48,9 @@ func newAgainst() *cobra.Command {
 // ofBinary returns a system whose nodes run another binary.
 func ofBinary(binary string, s system) system {
 	start := s.start
-	s.start = func(ctx context.Context, w *world) (*running, error) {
-		w.holdfast = binary // the world is this system's own
-		return start(ctx, w)
+	s.start = func(ctx context.Context, env *environment) (*deployment, error) {
+		env.holdfast = binary // the environment is this system's own
+		return start(ctx, env)
 	}
 	return s
 }

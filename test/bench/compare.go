@@ -60,23 +60,23 @@ func (o *compareOptions) add(command *cobra.Command) {
 
 // compared returns everything that is compared.
 func compared(nodes int) []system {
-	all := []line{sets(), reads(), mixed()}
+	all := []workload{sets(), reads(), mixed()}
 	return append([]system{
-		echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, []line{sets(), reads()}),
+		echoSystem(fmt.Sprintf("echo, %d subscribers", nodes), nodes, []workload{sets(), reads()}),
 		holdfastSystem("Holdfast", nodes, all),
 		etcdSystem(),
 		holdfastSystem("Holdfast, ingest: leader", nodes, all, "--cluster.ingest", "leader"),
 		natsSystem(),
-		echoSystem("echo, 1 subscriber", 1, []line{sets(), reads()}),
-		holdfastSystem("Holdfast, logStore: boltdb", nodes, []line{sets()}, "--cluster.logStore", "boltdb"),
+		echoSystem("echo, 1 subscriber", 1, []workload{sets(), reads()}),
+		holdfastSystem("Holdfast, logStore: boltdb", nodes, []workload{sets()}, "--cluster.logStore", "boltdb"),
 		raftSystem(),
-	}, secureSystems(nodes, []line{sets()})...)
+	}, secureSystems(nodes, []workload{sets()})...)
 }
 
-// point is what was measured of one line at one number of requests under way.
+// point is what was measured of one workload at one number of requests under way.
 type point struct {
 	System      string    `json:"system"`
-	Line        string    `json:"line"`
+	Workload    string    `json:"workload"`
 	Outstanding int       `json:"outstanding"`
 	Rates       []float64 `json:"rates"` // requests per second, by round
 	P50         []float64 `json:"p50"`   // milliseconds
@@ -87,8 +87,8 @@ type point struct {
 }
 
 type pointKey struct {
-	system, line string
-	outstanding  int
+	system, workload string
+	outstanding      int
 }
 
 // run measures all systems in interleaved rounds. It returns what was measured, also with an error.
@@ -97,7 +97,7 @@ func (o *compareOptions) run(ctx context.Context) (*comparison, error) {
 	if err := o.validate(); err != nil {
 		return measured, err
 	}
-	w, clean, err := o.world()
+	env, clean, err := o.environment()
 	if err != nil {
 		return measured, err
 	}
@@ -107,7 +107,7 @@ func (o *compareOptions) run(ctx context.Context) (*comparison, error) {
 			if len(o.only) > 0 && !slices.Contains(o.only, s.name) {
 				continue
 			}
-			if err := o.measure(ctx, w, s, round, measured); err != nil {
+			if err := o.measure(ctx, env, s, round, measured); err != nil {
 				return measured, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
@@ -128,16 +128,16 @@ func (o *compareOptions) validate() error {
 	return nil
 }
 
-// world makes the folders.
-func (o *compareOptions) world() (w *world, clean func(), err error) {
-	w = &world{nodes: o.nodes}
-	if w.self, err = os.Executable(); err != nil {
+// environment makes the folders.
+func (o *compareOptions) environment() (env *environment, clean func(), err error) {
+	env = &environment{nodes: o.nodes}
+	if env.self, err = os.Executable(); err != nil {
 		return nil, nil, err
 	}
-	if w.holdfast, err = filepath.Abs(o.holdfast); err != nil {
+	if env.holdfast, err = filepath.Abs(o.holdfast); err != nil {
 		return nil, nil, err
 	}
-	if _, err := os.Stat(w.holdfast); err != nil {
+	if _, err := os.Stat(env.holdfast); err != nil {
 		return nil, nil, fmt.Errorf("%w: make build", err)
 	}
 	if err := os.MkdirAll(o.output, 0o755); err != nil {
@@ -147,29 +147,29 @@ func (o *compareOptions) world() (w *world, clean func(), err error) {
 	if dir == "" {
 		dir = o.output
 	}
-	if w.dir, err = os.MkdirTemp(dir, "holdfast-bench-"); err != nil {
+	if env.dir, err = os.MkdirTemp(dir, "holdfast-bench-"); err != nil {
 		return nil, nil, err
 	}
-	if w.dir, err = filepath.Abs(w.dir); err != nil {
+	if env.dir, err = filepath.Abs(env.dir); err != nil {
 		return nil, nil, err
 	}
-	root := w.dir
-	return w, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto gives up root, and reads its configuration then
+	root := env.dir
+	return env, func() { _ = os.RemoveAll(root) }, os.Chmod(root, 0o755) // mosquitto gives up root, and reads its configuration then
 }
 
 // within runs use with a system that runs in a folder of its own.
-func within(ctx context.Context, w *world, s system, use func(*world, *running) error) error {
-	inner := *w
+func within(ctx context.Context, env *environment, s system, use func(*environment, *deployment) error) error {
+	inner := *env
 	var err error
-	if inner.dir, err = os.MkdirTemp(w.dir, "system-"); err != nil {
+	if inner.dir, err = os.MkdirTemp(env.dir, "system-"); err != nil {
 		return err
 	}
-	r, err := s.start(ctx, &inner)
+	d, err := s.start(ctx, &inner)
 	if err == nil {
-		err = use(&inner, r)
+		err = use(&inner, d)
 	}
-	r.stop()
-	w.ports = inner.ports
+	d.stop()
+	env.ports = inner.ports
 	return errors.Join(err, os.RemoveAll(inner.dir))
 }
 
@@ -179,21 +179,21 @@ const (
 	benchKeys   = 10_000
 )
 
-func (o *compareOptions) measure(ctx context.Context, w *world, s system, round int, measured *comparison) error {
-	return within(ctx, w, s, func(w *world, r *running) error {
+func (o *compareOptions) measure(ctx context.Context, env *environment, s system, round int, measured *comparison) error {
+	return within(ctx, env, s, func(env *environment, d *deployment) error {
 		base := loadOptions{ValueSize: valueSize, Keys: benchKeys, Connections: connections, Warmup: o.warmup, Duration: o.duration}
-		if r.raft == "" {
+		if d.raft == "" {
 			filling := base
 			filling.Fill, filling.Outstanding = true, 256
-			if _, err := r.measure(ctx, w, filling); err != nil {
+			if _, err := d.measure(ctx, env, filling); err != nil {
 				return fmt.Errorf("fill: %w", err)
 			}
 		}
 		for _, outstanding := range o.outstanding {
-			for _, l := range s.lines {
+			for _, l := range s.workloads {
 				options := base
 				options.GETs, options.Outstanding = l.gets, outstanding
-				m, err := r.measure(ctx, w, options)
+				m, err := d.measure(ctx, env, options)
 				if err != nil {
 					return fmt.Errorf("%s at %d: %w", l.name, outstanding, err)
 				}
@@ -217,11 +217,11 @@ type comparison struct {
 	points map[pointKey]*point
 }
 
-func (c *comparison) add(system, line string, outstanding int, m *measurement) {
-	key := pointKey{system, line, outstanding}
+func (c *comparison) add(system, workload string, outstanding int, m *measurement) {
+	key := pointKey{system, workload, outstanding}
 	p := c.points[key]
 	if p == nil {
-		p = &point{System: system, Line: line, Outstanding: outstanding, Processor: map[string][]float64{}}
+		p = &point{System: system, Workload: workload, Outstanding: outstanding, Processor: map[string][]float64{}}
 		c.points[key] = p
 		c.Points = append(c.Points, p)
 	}

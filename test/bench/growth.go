@@ -50,7 +50,7 @@ type grown struct {
 }
 
 func (g *growth) run(ctx context.Context) error {
-	w, clean, err := g.world()
+	env, clean, err := g.environment()
 	if err != nil {
 		return err
 	}
@@ -66,11 +66,11 @@ func (g *growth) run(ctx context.Context) error {
 		return nil
 	}
 	axes := []growthAxis{
-		{"keys", func() error { return g.allKeys(ctx, w, note) }},
-		{"members", each(ctx, w, note, g.members, 1, 3, 5)},
-		{"watchers", each(ctx, w, note, g.watchers, 0, 1_000, 10_000)},
-		{"clients", each(ctx, w, note, g.clients, 10, 100, 1_000, 5_000)},
-		{busyClients, each(ctx, w, note, g.busyClients, 10, 100, 1_000, 5_000)},
+		{"keys", func() error { return g.allKeys(ctx, env, note) }},
+		{"members", each(ctx, env, note, g.members, 1, 3, 5)},
+		{"watchers", each(ctx, env, note, g.watchers, 0, 1_000, 10_000)},
+		{"clients", each(ctx, env, note, g.clients, 10, 100, 1_000, 5_000)},
+		{busyClients, each(ctx, env, note, g.busyClients, 10, 100, 1_000, 5_000)},
 	}
 	for _, name := range g.only {
 		if !slices.ContainsFunc(axes, func(axis growthAxis) bool { return axis.name == name }) {
@@ -95,10 +95,10 @@ type growthAxis struct {
 }
 
 // each returns a function that measures one size after the other, until one fails.
-func each(ctx context.Context, w *world, note func(*grown, error) error, measure func(context.Context, *world, int) (*grown, error), sizes ...int) func() error {
+func each(ctx context.Context, env *environment, note func(*grown, error) error, measure func(context.Context, *environment, int) (*grown, error), sizes ...int) func() error {
 	return func() error {
 		for _, size := range sizes {
-			if err := note(measure(ctx, w, size)); err != nil {
+			if err := note(measure(ctx, env, size)); err != nil {
 				return fmt.Errorf("%d: %w", size, err)
 			}
 		}
@@ -107,9 +107,9 @@ func each(ctx context.Context, w *world, note func(*grown, error) error, measure
 }
 
 // allKeys measures numbers of keys with small and with large values.
-func (g *growth) allKeys(ctx context.Context, w *world, note func(*grown, error) error) error {
+func (g *growth) allKeys(ctx context.Context, env *environment, note func(*grown, error) error) error {
 	for keys := 10_000; keys <= g.largest; {
-		if err := note(g.keys(ctx, w, keys, valueSize)); err != nil {
+		if err := note(g.keys(ctx, env, keys, valueSize)); err != nil {
 			return fmt.Errorf("%d keys: %w", keys, err)
 		}
 		switch {
@@ -123,7 +123,7 @@ func (g *growth) allKeys(ctx context.Context, w *world, note func(*grown, error)
 		if keys > g.largest/5 {
 			continue // two gigabytes take their time
 		}
-		if err := note(g.keys(ctx, w, keys, 10<<10)); err != nil {
+		if err := note(g.keys(ctx, env, keys, 10<<10)); err != nil {
 			return fmt.Errorf("%d keys of 10 KiB: %w", keys, err)
 		}
 	}
@@ -147,31 +147,31 @@ func (m *grown) take(x *measurement) {
 }
 
 // keys measures one node with a number of keys: half of the requests read, half write.
-func (g *growth) keys(ctx context.Context, w *world, keys, size int) (*grown, error) {
+func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*grown, error) {
 	m := &grown{What: "keys", Size: keys, Detail: fmt.Sprintf("values of %d bytes", size)}
-	return m, within(ctx, w, plain(1), func(w *world, r *running) error {
+	return m, within(ctx, env, plain(1), func(env *environment, d *deployment) error {
 		options := g.load(keys, size)
 		filling := options
 		filling.Fill, filling.Outstanding = true, 256
 		began := time.Now()
-		if _, err := r.measure(ctx, w, filling); err != nil {
+		if _, err := d.measure(ctx, env, filling); err != nil {
 			return fmt.Errorf("fill: %w", err)
 		}
 		m.Filled = float64(keys) / time.Since(began).Seconds()
-		measured, err := r.measure(ctx, w, options)
+		measured, err := d.measure(ctx, env, options)
 		if err != nil {
 			return err
 		}
 		m.take(measured)
-		if err := g.whileSaving(ctx, w, r, options, m); err != nil {
+		if err := g.whileSaving(ctx, env, d, options, m); err != nil {
 			return err
 		}
-		return g.restart(ctx, r, m, keys*(20+size))
+		return g.restart(ctx, d, m, keys*(20+size))
 	})
 }
 
 // whileSaving measures while snapshots are taken.
-func (g *growth) whileSaving(ctx context.Context, w *world, r *running, options loadOptions, m *grown) error {
+func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment, options loadOptions, m *grown) error {
 	saving, stop := context.WithCancel(ctx)
 	defer stop()
 	taken := make(chan error, 1)
@@ -179,7 +179,7 @@ func (g *growth) whileSaving(ctx context.Context, w *world, r *running, options 
 	go func() {
 		for saving.Err() == nil {
 			began := time.Now()
-			if _, err := post(saving, "http://"+r.admin[0]+"/v1/snapshot/take", nil); err != nil && saving.Err() == nil {
+			if _, err := post(saving, "http://"+d.admin[0]+"/v1/snapshot/take", nil); err != nil && saving.Err() == nil {
 				taken <- err
 				return
 			}
@@ -187,7 +187,7 @@ func (g *growth) whileSaving(ctx context.Context, w *world, r *running, options 
 		}
 		taken <- nil
 	}()
-	measured, err := r.measure(ctx, w, options)
+	measured, err := d.measure(ctx, env, options)
 	stop()
 	if err = errors.Join(err, <-taken); err != nil {
 		return fmt.Errorf("while a snapshot is taken: %w", err)
@@ -197,16 +197,16 @@ func (g *growth) whileSaving(ctx context.Context, w *world, r *running, options 
 }
 
 // restart measures how long a killed node takes, and what it needs of memory then.
-func (g *growth) restart(ctx context.Context, r *running, m *grown, bytes int) error {
-	old := r.processes[len(r.processes)-1]
+func (g *growth) restart(ctx context.Context, d *deployment, m *grown, bytes int) error {
+	old := d.processes[len(d.processes)-1]
 	old.kill()
 	began := time.Now()
 	again, err := startProcess(old.command.Dir, old.name, old.command.Path, old.command.Args[1:]...)
 	if err != nil {
 		return err
 	}
-	r.processes[len(r.processes)-1] = again
-	if err := until(ctx, "it is ready again", 5*time.Minute, func() bool { return answers("http://" + r.health[0] + "/readyz") }); err != nil {
+	d.processes[len(d.processes)-1] = again
+	if err := until(ctx, "it is ready again", 5*time.Minute, func() bool { return answers("http://" + d.health[0] + "/readyz") }); err != nil {
 		return err
 	}
 	m.Restart = time.Since(began).Seconds()
@@ -216,38 +216,38 @@ func (g *growth) restart(ctx context.Context, r *running, m *grown, bytes int) e
 }
 
 // sets measures writes on a number of members, by a load that change makes of growth's own.
-func (g *growth) sets(ctx context.Context, w *world, m *grown, nodes int, change func(*loadOptions)) (*grown, error) {
-	return m, within(ctx, w, plain(nodes), func(w *world, r *running) error {
+func (g *growth) sets(ctx context.Context, env *environment, m *grown, nodes int, change func(*loadOptions)) (*grown, error) {
+	return m, within(ctx, env, plain(nodes), func(env *environment, d *deployment) error {
 		options := g.load(benchKeys, valueSize)
 		options.GETs = 0
 		change(&options)
-		measured, err := r.measure(ctx, w, options)
+		measured, err := d.measure(ctx, env, options)
 		if err == nil {
 			m.take(measured)
-			m.Memory = float64(r.processes[1].memory()) / (1 << 20)
+			m.Memory = float64(d.processes[1].memory()) / (1 << 20)
 		}
 		return err
 	})
 }
 
 // members measures a number of members.
-func (g *growth) members(ctx context.Context, w *world, members int) (*grown, error) {
-	return g.sets(ctx, w, &grown{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
+func (g *growth) members(ctx context.Context, env *environment, members int) (*grown, error) {
+	return g.sets(ctx, env, &grown{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
 }
 
 // watchers measures writes of keys of which a number are watched.
-func (g *growth) watchers(ctx context.Context, w *world, watchers int) (*grown, error) {
-	return g.sets(ctx, w, &grown{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
+func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*grown, error) {
+	return g.sets(ctx, env, &grown{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
 }
 
 // clients measures a number of clients, each with its own connection. The requests under way are spread over all of them at random.
-func (g *growth) clients(ctx context.Context, w *world, clients int) (*grown, error) {
-	return g.sets(ctx, w, &grown{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.settle() })
+func (g *growth) clients(ctx context.Context, env *environment, clients int) (*grown, error) {
+	return g.sets(ctx, env, &grown{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.settle() })
 }
 
 // busyClients measures a number of clients, each with its own connection and a request under way.
-func (g *growth) busyClients(ctx context.Context, w *world, clients int) (*grown, error) {
-	return g.sets(ctx, w, &grown{What: busyClients, Size: clients, Detail: "SET, one of each under way"}, 3, func(o *loadOptions) {
+func (g *growth) busyClients(ctx context.Context, env *environment, clients int) (*grown, error) {
+	return g.sets(ctx, env, &grown{What: busyClients, Size: clients, Detail: "SET, one of each under way"}, 3, func(o *loadOptions) {
 		o.Outstanding, o.Connections = clients, clients
 		o.settle()
 	})

@@ -18,7 +18,7 @@ func newProcessor() *cobra.Command {
 	const members, outstanding = 3, 256
 	echo := fmt.Sprintf("echo, %d subscribers", members)
 	o := compareOptions{nodes: members, outstanding: []int{outstanding}, systems: func(nodes int) []system {
-		only := []line{sets()}
+		only := []workload{sets()}
 		return []system{echoSystem(echo, nodes, only), holdfastSystem("Holdfast", nodes, only)}
 	}}
 	command := &cobra.Command{
@@ -43,7 +43,7 @@ func newProcessor() *cobra.Command {
 
 // processorRatio returns the median over the rounds of the processor time of one system's members for a request, divided by that of all processes of another
 // but the broker in the same round.
-func (c *comparison) processorRatio(system, by, line string, outstanding int) float64 {
-	members, all := c.points[pointKey{system, line, outstanding}].members(), c.points[pointKey{by, line, outstanding}].processorWithout("broker")
+func (c *comparison) processorRatio(system, by, workload string, outstanding int) float64 {
+	members, all := c.points[pointKey{system, workload, outstanding}].members(), c.points[pointKey{by, workload, outstanding}].processorWithout("broker")
 	return median(quotients(members, all))
 }

@@ -20,23 +20,23 @@ import (
 
 // system is a system under test, or one to compare with.
 type system struct {
-	name  string
-	lines []line
-	start func(ctx context.Context, w *world) (*running, error)
+	name      string
+	workloads []workload
+	start     func(ctx context.Context, env *environment) (*deployment, error)
 }
 
-// line is one workload on a system: a line in the plot, and a column in the table.
-type line struct {
+// workload is a mix of requests: a series in the plot, and a column in the table.
+type workload struct {
 	name string
 	gets int // of 100 requests
 }
 
-func sets() line  { return line{"SET", 0} }
-func reads() line { return line{"GET", 100} }
-func mixed() line { return line{"80:20", 80} }
+func sets() workload  { return workload{"SET", 0} }
+func reads() workload { return workload{"GET", 100} }
+func mixed() workload { return workload{"80:20", 80} }
 
-// world is where systems run.
-type world struct {
+// environment is where systems run.
+type environment struct {
 	dir      string // for this system in this round, on the disk that is measured
 	self     string // this program
 	holdfast string // the binary under test
@@ -44,8 +44,8 @@ type world struct {
 	ports    ports
 }
 
-// running is a started system.
-type running struct {
+// deployment is a started system.
+type deployment struct {
 	kind      string   // of the load: see newLoadRole
 	addresses []string // that the load connects to
 	broker    string   // address of the MQTT broker for the nodes
@@ -56,32 +56,32 @@ type running struct {
 	admin     []string // addresses of the nodes' admin API
 }
 
-func (r *running) stop() {
-	for _, p := range r.processes {
+func (d *deployment) stop() {
+	for _, p := range d.processes {
 		p.kill()
 	}
 }
 
-func (r *running) add(w *world, name, program string, arguments ...string) error {
-	p, err := startProcess(w.dir, name, program, arguments...)
+func (d *deployment) add(env *environment, name, program string, arguments ...string) error {
+	p, err := startProcess(env.dir, name, program, arguments...)
 	if err == nil {
-		r.processes = append(r.processes, p)
+		d.processes = append(d.processes, p)
 	}
 	return err
 }
 
 // settled waits for a condition. It fails after a minute, or if a process has ended.
-func (r *running) settled(ctx context.Context, what string, condition func() bool) error {
-	err := until(ctx, what, time.Minute, func() bool { return condition() || r.ended() != nil })
-	if p := r.ended(); p != nil {
+func (d *deployment) settled(ctx context.Context, what string, condition func() bool) error {
+	err := until(ctx, what, time.Minute, func() bool { return condition() || d.ended() != nil })
+	if p := d.ended(); p != nil {
 		text, _ := os.ReadFile(p.log) // what there is
 		return fmt.Errorf("%s ended early: %s", p.name, lastLines(string(text), 5))
 	}
 	return err
 }
 
-func (r *running) ended() *process {
-	for _, p := range r.processes {
+func (d *deployment) ended() *process {
+	for _, p := range d.processes {
 		select {
 		case <-p.exited:
 			return p
@@ -97,29 +97,29 @@ func lastLines(text string, count int) string {
 }
 
 // mosquitto starts the broker with the settings for throughput that docs/brokers/mosquitto.md gives. One listener is plain, one has TLS.
-func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
+func (d *deployment) mosquitto(ctx context.Context, env *environment, links links) error {
 	program, err := find("mosquitto")
 	if err != nil {
 		return err
 	}
 	const traversable = 0o755 // mosquitto gives up root before it reads its certificate
-	if err := os.Chmod(w.dir, traversable); err != nil {
+	if err := os.Chmod(env.dir, traversable); err != nil {
 		return err
 	}
-	certificates, err := testcert.NewIssuer(w.dir)
+	certificates, err := testcert.NewIssuer(env.dir)
 	if err != nil {
 		return err
 	}
 	if err := certificates.Issue("broker", "127.0.0.1"); err != nil {
 		return err
 	}
-	r.authority = certificates.File("ca.crt")
-	plain, secure := w.ports.take(), w.ports.take()
+	d.authority = certificates.File("ca.crt")
+	plain, secure := env.ports.take(), env.ports.take()
 	listener := func(address string) string {
 		host, number, _ := strings.Cut(address, ":")
 		return fmt.Sprintf("listener %s %s\n", number, host)
 	}
-	config := filepath.Join(w.dir, "mosquitto.conf")
+	config := filepath.Join(env.dir, "mosquitto.conf")
 	text := "allow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 20000\nmax_queued_messages 0\n" + listener(plain) +
 		listener(secure) + fmt.Sprintf("certfile %s\nkeyfile %s\n", certificates.File("broker.crt"), certificates.File("broker.key"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -131,52 +131,52 @@ func (r *running) mosquitto(ctx context.Context, w *world, links links) error {
 		}
 		return "mqtt://" + plain
 	}
-	r.addresses, r.broker = []string{address(links.clientsTLS)}, address(links.nodesTLS)
-	if err := r.add(w, "broker", program, "-c", config); err != nil {
+	d.addresses, d.broker = []string{address(links.clientsTLS)}, address(links.nodesTLS)
+	if err := d.add(env, "broker", program, "-c", config); err != nil {
 		return err
 	}
-	return r.settled(ctx, "mosquitto listens", func() bool { return listens(plain) && listens(secure) })
+	return d.settled(ctx, "mosquitto listens", func() bool { return listens(plain) && listens(secure) })
 }
 
 // links says which connections to the broker use TLS.
 type links struct{ nodesTLS, clientsTLS bool }
 
 // holdfastSystem is Holdfast with a number of nodes, and with settings beyond its defaults.
-func holdfastSystem(name string, nodes int, lines []line, settings ...string) system {
-	return linkedSystem(name, nodes, lines, links{}, settings...)
+func holdfastSystem(name string, nodes int, workloads []workload, settings ...string) system {
+	return linkedSystem(name, nodes, workloads, links{}, settings...)
 }
 
 // linkedSystem is holdfastSystem with a choice of TLS.
-func linkedSystem(name string, nodes int, lines []line, links links, settings ...string) system {
-	return system{name: name, lines: lines, start: func(ctx context.Context, w *world) (*running, error) {
-		r := &running{kind: "holdfast"}
-		if err := r.mosquitto(ctx, w, links); err != nil {
-			return r, err
+func linkedSystem(name string, nodes int, workloads []workload, links links, settings ...string) system {
+	return system{name: name, workloads: workloads, start: func(ctx context.Context, env *environment) (*deployment, error) {
+		d := &deployment{kind: "holdfast"}
+		if err := d.mosquitto(ctx, env, links); err != nil {
+			return d, err
 		}
 		settings := slices.Clone(settings)
 		if links.nodesTLS {
-			settings = append(settings, "--broker.tls.caFile", r.authority)
+			settings = append(settings, "--broker.tls.caFile", d.authority)
 		}
-		return r, r.holdfast(ctx, w, nodes, settings)
+		return d, d.holdfast(ctx, env, nodes, settings)
 	}}
 }
 
 // holdfast starts nodes, and waits until each is ready: then there is a leader.
-func (r *running) holdfast(ctx context.Context, w *world, nodes int, settings []string) error {
+func (d *deployment) holdfast(ctx context.Context, env *environment, nodes int, settings []string) error {
 	peers := make([]string, nodes)
 	addresses := make([]string, nodes)
 	for i := range peers {
-		addresses[i] = w.ports.take()
+		addresses[i] = env.ports.take()
 		peers[i] = fmt.Sprintf("n%d=%s", i+1, addresses[i])
 	}
 	for i := range peers {
-		r.health, r.admin = append(r.health, w.ports.take()), append(r.admin, w.ports.take())
-		if err := r.node(w, i, addresses[i], peers, settings); err != nil {
+		d.health, d.admin = append(d.health, env.ports.take()), append(d.admin, env.ports.take())
+		if err := d.node(env, i, addresses[i], peers, settings); err != nil {
 			return err
 		}
 	}
-	return r.settled(ctx, "the nodes are ready", func() bool {
-		for _, health := range r.health {
+	return d.settled(ctx, "the nodes are ready", func() bool {
+		for _, health := range d.health {
 			if !answers("http://" + health + "/readyz") {
 				return false
 			}
@@ -185,16 +185,16 @@ func (r *running) holdfast(ctx context.Context, w *world, nodes int, settings []
 	})
 }
 
-func (r *running) node(w *world, i int, address string, peers, settings []string) error {
+func (d *deployment) node(env *environment, i int, address string, peers, settings []string) error {
 	id := fmt.Sprintf("n%d", i+1)
 	arguments := append([]string{
-		"server", "--node.id", id, "--node.dataDir", filepath.Join(w.dir, id), "--node.minFreeDisk", "0", "--log.level", "warn",
-		"--broker.addresses", r.broker, "--health.listen", r.health[i], "--admin.listen", r.admin[i], "--admin.pprof",
+		"server", "--node.id", id, "--node.dataDir", filepath.Join(env.dir, id), "--node.minFreeDisk", "0", "--log.level", "warn",
+		"--broker.addresses", d.broker, "--health.listen", d.health[i], "--admin.listen", d.admin[i], "--admin.pprof",
 	}, settings...)
 	if len(peers) > 1 {
 		arguments = append(arguments, "--cluster.listen", address, "--cluster.advertise", address, "--cluster.peers", strings.Join(peers, ","), "--cluster.tls.insecure")
 	}
-	return r.add(w, id, w.holdfast, arguments...)
+	return d.add(env, id, env.holdfast, arguments...)
 }
 
 func answers(url string) bool {
@@ -207,21 +207,21 @@ func answers(url string) bool {
 }
 
 // echoSystem measures the broker alone: as many processes subscribe as a cluster has nodes, and one of them answers each request.
-func echoSystem(name string, subscribers int, lines []line) system {
-	return system{name: name, lines: lines, start: func(ctx context.Context, w *world) (*running, error) {
-		r := &running{kind: "echo"}
-		if err := r.mosquitto(ctx, w, links{}); err != nil {
-			return r, err
+func echoSystem(name string, subscribers int, workloads []workload) system {
+	return system{name: name, workloads: workloads, start: func(ctx context.Context, env *environment) (*deployment, error) {
+		d := &deployment{kind: "echo"}
+		if err := d.mosquitto(ctx, env, links{}); err != nil {
+			return d, err
 		}
-		address := strings.TrimPrefix(r.broker, "mqtt://")
+		address := strings.TrimPrefix(d.broker, "mqtt://")
 		for i := range subscribers {
 			name := fmt.Sprintf("echo%d", i+1)
-			if err := r.add(w, name, w.self, "role", "echo", "--broker", address, "--id", name, fmt.Sprintf("--answer=%v", i == 0)); err != nil {
-				return r, err
+			if err := d.add(env, name, env.self, "role", "echo", "--broker", address, "--id", name, fmt.Sprintf("--answer=%v", i == 0)); err != nil {
+				return d, err
 			}
 		}
-		return r, r.settled(ctx, "the responders are ready", func() bool {
-			for _, p := range r.processes[1:] {
+		return d, d.settled(ctx, "the responders are ready", func() bool {
+			for _, p := range d.processes[1:] {
 				if text, err := os.ReadFile(p.log); err != nil || !bytes.Contains(text, []byte("ready")) {
 					return false
 				}
@@ -232,16 +232,16 @@ func echoSystem(name string, subscribers int, lines []line) system {
 }
 
 // members starts a peer's processes, each with an address for clients and one for the others.
-func (r *running) members(w *world, role string, arguments func(name, listen, peer string, peers []string) []string) error {
+func (d *deployment) members(env *environment, role string, arguments func(name, listen, peer string, peers []string) []string) error {
 	var listen, peers []string
-	for range w.nodes {
-		listen, peers = append(listen, w.ports.take()), append(peers, w.ports.take())
+	for range env.nodes {
+		listen, peers = append(listen, env.ports.take()), append(peers, env.ports.take())
 	}
-	r.addresses = listen
-	for i := range w.nodes {
+	d.addresses = listen
+	for i := range env.nodes {
 		name := fmt.Sprintf("n%d", i+1)
 		more := arguments(name, listen[i], peers[i], peers)
-		if err := r.add(w, name, w.self, append([]string{"role", role, "--name", name, "--dir", filepath.Join(w.dir, name)}, more...)...); err != nil {
+		if err := d.add(env, name, env.self, append([]string{"role", role, "--name", name, "--dir", filepath.Join(env.dir, name)}, more...)...); err != nil {
 			return err
 		}
 	}
@@ -249,9 +249,9 @@ func (r *running) members(w *world, role string, arguments func(name, listen, pe
 }
 
 func etcdSystem() system {
-	return system{name: "etcd", lines: []line{sets(), reads()}, start: func(ctx context.Context, w *world) (*running, error) {
-		r := &running{kind: "etcd"}
-		err := r.members(w, "etcd", func(_, listen, peer string, peers []string) []string {
+	return system{name: "etcd", workloads: []workload{sets(), reads()}, start: func(ctx context.Context, env *environment) (*deployment, error) {
+		d := &deployment{kind: "etcd"}
+		err := d.members(env, "etcd", func(_, listen, peer string, peers []string) []string {
 			cluster := make([]string, len(peers))
 			for i, address := range peers {
 				cluster[i] = fmt.Sprintf("n%d=http://%s", i+1, address)
@@ -259,10 +259,10 @@ func etcdSystem() system {
 			return []string{"--listen", listen, "--peer", peer, "--cluster", strings.Join(cluster, ",")}
 		})
 		if err != nil {
-			return r, err
+			return d, err
 		}
-		return r, r.settled(ctx, "etcd is ready", func() bool {
-			for _, address := range r.addresses {
+		return d, d.settled(ctx, "etcd is ready", func() bool {
+			for _, address := range d.addresses {
 				if !answers("http://" + address + "/health") {
 					return false
 				}
@@ -273,18 +273,18 @@ func etcdSystem() system {
 }
 
 func natsSystem() system {
-	return system{name: "NATS KV", lines: []line{sets(), reads()}, start: func(ctx context.Context, w *world) (*running, error) {
-		r := &running{kind: "nats"}
-		err := r.members(w, "nats", func(_, listen, peer string, peers []string) []string {
+	return system{name: "NATS KV", workloads: []workload{sets(), reads()}, start: func(ctx context.Context, env *environment) (*deployment, error) {
+		d := &deployment{kind: "nats"}
+		err := d.members(env, "nats", func(_, listen, peer string, peers []string) []string {
 			return []string{"--listen", listen, "--peer", peer, "--routes", strings.Join(peers, ",")}
 		})
 		if err != nil {
-			return r, err
+			return d, err
 		}
-		return r, r.settled(ctx, "NATS is ready", func() bool {
+		return d, d.settled(ctx, "NATS is ready", func() bool {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			s, err := openNATS(ctx, r.addresses, 1)
+			s, err := openNATS(ctx, d.addresses, 1)
 			if err != nil {
 				return false
 			}
@@ -295,18 +295,18 @@ func natsSystem() system {
 }
 
 func raftSystem() system {
-	return system{name: "bare raft", lines: []line{sets()}, start: func(ctx context.Context, w *world) (*running, error) {
-		r := &running{kind: "raft"}
-		err := r.members(w, "raft", func(_, listen, peer string, peers []string) []string {
+	return system{name: "bare raft", workloads: []workload{sets()}, start: func(ctx context.Context, env *environment) (*deployment, error) {
+		d := &deployment{kind: "raft"}
+		err := d.members(env, "raft", func(_, listen, peer string, peers []string) []string {
 			return []string{"--listen", listen, "--peer", peer, "--peers", strings.Join(peers, ",")}
 		})
 		if err != nil {
-			return r, err
+			return d, err
 		}
-		return r, r.settled(ctx, "raft has a leader", func() bool {
-			for _, address := range r.addresses {
+		return d, d.settled(ctx, "raft has a leader", func() bool {
+			for _, address := range d.addresses {
 				if answers("http://" + address) {
-					r.raft = "http://" + address
+					d.raft = "http://" + address
 					return true
 				}
 			}
@@ -316,19 +316,19 @@ func raftSystem() system {
 }
 
 // measure puts load on a running system.
-func (r *running) measure(ctx context.Context, w *world, o loadOptions) (*measurement, error) {
+func (d *deployment) measure(ctx context.Context, env *environment, o loadOptions) (*measurement, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
-	before := r.cpu()
+	before := d.cpu()
 	var output []byte
 	loader := &bytes.Buffer{}
 	var loading time.Duration
-	if r.raft != "" {
-		output, err = post(ctx, r.raft, text)
+	if d.raft != "" {
+		output, err = post(ctx, d.raft, text)
 	} else {
-		command := exec.CommandContext(ctx, w.self, "role", "load", "--system", r.kind, "--addresses", strings.Join(r.addresses, ","), "--authority", r.authority, "--options", string(text))
+		command := exec.CommandContext(ctx, env.self, "role", "load", "--system", d.kind, "--addresses", strings.Join(d.addresses, ","), "--authority", d.authority, "--options", string(text))
 		command.Stderr = loader
 		output, err = command.Output()
 		if command.ProcessState != nil {
@@ -342,7 +342,7 @@ func (r *running) measure(ctx context.Context, w *world, o loadOptions) (*measur
 	if o.Fill {
 		return m, nil
 	}
-	for name, after := range r.cpu() {
+	for name, after := range d.cpu() {
 		m.cpu[name] = after - before[name]
 	}
 	m.took = o.Warmup + o.Duration
@@ -367,9 +367,9 @@ func (m *measurement) perRequest(used time.Duration) float64 {
 	return float64(used.Microseconds()) / (m.result.Rate * m.took.Seconds())
 }
 
-func (r *running) cpu() map[string]time.Duration {
+func (d *deployment) cpu() map[string]time.Duration {
 	used := make(map[string]time.Duration)
-	for _, p := range r.processes {
+	for _, p := range d.processes {
 		used[p.name] = p.cpu()
 	}
 	return used

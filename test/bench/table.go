@@ -55,7 +55,7 @@ func (c *comparison) outstanding() (all []int) {
 // series returns the names of the lines, in order.
 func (c *comparison) series() (all [][2]string) {
 	for _, p := range c.Points {
-		if name := [2]string{p.System, p.Line}; !slices.Contains(all, name) {
+		if name := [2]string{p.System, p.Workload}; !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
@@ -89,8 +89,8 @@ func (c *comparison) figures(b *strings.Builder, title, format string, value fun
 
 // ratio is a comparison that a goal is set for. It is that of the medians.
 type ratio struct {
-	title, system, line, base, baseLine string
-	value                               func(*point) float64
+	title, system, workload, base, baseWorkload string
+	value                                       func(*point) float64
 }
 
 func (c *comparison) ratios(b *strings.Builder) {
@@ -114,7 +114,7 @@ func (c *comparison) ratios(b *strings.Builder) {
 	} {
 		fmt.Fprintf(b, "| %s |", r.title)
 		for _, n := range c.outstanding() {
-			p, base := c.points[pointKey{r.system, r.line, n}], c.points[pointKey{r.base, r.baseLine, n}]
+			p, base := c.points[pointKey{r.system, r.workload, n}], c.points[pointKey{r.base, r.baseWorkload, n}]
 			if p == nil || base == nil || r.value(base) == 0 {
 				b.WriteString(" – |")
 				continue

@@ -12,7 +12,7 @@ func newTLS() *cobra.Command {
 	const withoutTLS = "Holdfast"
 	var least float64
 	o := compareOptions{systems: func(nodes int) []system {
-		only := []line{sets()}
+		only := []workload{sets()}
 		return append([]system{holdfastSystem(withoutTLS, nodes, only)}, secureSystems(nodes, only)...)
 	}}
 	command := &cobra.Command{
@@ -44,17 +44,17 @@ func newTLS() *cobra.Command {
 }
 
 // secureSystems are the product with TLS between broker and nodes, and with TLS for the load as well.
-func secureSystems(nodes int, lines []line) []system {
+func secureSystems(nodes int, workloads []workload) []system {
 	return []system{
-		linkedSystem("Holdfast, nodes by TLS", nodes, lines, links{nodesTLS: true}),
-		linkedSystem("Holdfast, all by TLS", nodes, lines, links{nodesTLS: true, clientsTLS: true}),
+		linkedSystem("Holdfast, nodes by TLS", nodes, workloads, links{nodesTLS: true}),
+		linkedSystem("Holdfast, all by TLS", nodes, workloads, links{nodesTLS: true, clientsTLS: true}),
 	}
 }
 
 // ratio returns the median over the rounds of one system's rate divided by that of another in the same round.
-func (c *comparison) ratio(system, by, line string, outstanding int) float64 {
-	rates := c.points[pointKey{system, line, outstanding}].Rates
-	others := c.points[pointKey{by, line, outstanding}].Rates
+func (c *comparison) ratio(system, by, workload string, outstanding int) float64 {
+	rates := c.points[pointKey{system, workload, outstanding}].Rates
+	others := c.points[pointKey{by, workload, outstanding}].Rates
 	ratios := make([]float64, len(rates))
 	for i := range rates {
 		ratios[i] = rates[i] / others[i]

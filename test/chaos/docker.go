@@ -18,8 +18,8 @@ const (
 	waitDelay = 5 * time.Second
 )
 
-// tool runs a program with input as its stdin, and returns its stdout. The error includes its stderr.
-func tool(ctx context.Context, input, name string, arguments ...string) (string, error) {
+// runProgram runs a program with input as its stdin, and returns its stdout. The error includes its stderr.
+func runProgram(ctx context.Context, input, name string, arguments ...string) (string, error) {
 	limit := toolTime
 	if name == "docker-compose" {
 		limit = composeTime
@@ -30,16 +30,16 @@ func tool(ctx context.Context, input, name string, arguments ...string) (string,
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches the harness alone, which ends the faults and removes the containers
 	command.WaitDelay = waitDelay
 	command.Stdin = strings.NewReader(input)
-	var output, complaints bytes.Buffer
-	command.Stdout, command.Stderr = &output, &complaints
+	var output, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &output, &stderr
 	if err := command.Run(); err != nil {
-		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, strings.TrimSpace(complaints.String()))
+		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return output.String(), nil
 }
 
 func docker(ctx context.Context, arguments ...string) (string, error) {
-	return tool(ctx, "", "docker", arguments...)
+	return runProgram(ctx, "", "docker", arguments...)
 }
 
 // container is a container of this run.

@@ -221,7 +221,7 @@ func (m *machine) killNode(ctx context.Context) error {
 	if err != nil || pid == "0" { // it does not run
 		return err
 	}
-	_, err = tool(ctx, "", "pkill", "-KILL", "-P", pid, "-x", "holdfast")
+	_, err = runProgram(ctx, "", "pkill", "-KILL", "-P", pid, "-x", "holdfast")
 	return err
 }
 

@@ -84,7 +84,7 @@ func importBroker(ctx context.Context, root, image string) error {
 			return fmt.Errorf("install Debian's mosquitto, or name another image with BROKER_IMAGE: %w", err)
 		}
 	}
-	linked, err := tool(ctx, "", "ldd", program)
+	linked, err := runProgram(ctx, "", "ldd", program)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func importBroker(ctx context.Context, root, image string) error {
 		}
 	}
 	archive := root + ".tar"
-	if _, err := tool(ctx, "", "tar", "-C", root, "-cf", archive, "."); err != nil {
+	if _, err := runProgram(ctx, "", "tar", "-C", root, "-cf", archive, "."); err != nil {
 		return err
 	}
 	_, err = docker(ctx, "import", "-c", fmt.Sprintf("ENTRYPOINT [%q]", program), archive, image)

@@ -66,12 +66,12 @@ func (m *machine) apply(ctx context.Context) error {
 	m.mu.Lock()
 	m.process = pid
 	m.mu.Unlock()
-	if _, err := tool(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f", "-"); err != nil {
+	if _, err := runProgram(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f", "-"); err != nil {
 		return err
 	}
 	for _, device := range []string{"eth0", "eth1"} {
 		qdisc := func(arguments ...string) error {
-			_, err := tool(ctx, "", "nsenter", append([]string{"-n", "-t", pid, "tc", "qdisc"}, arguments...)...)
+			_, err := runProgram(ctx, "", "nsenter", append([]string{"-n", "-t", pid, "tc", "qdisc"}, arguments...)...)
 			return err
 		}
 		if !m.firewall.slowed {

@@ -208,7 +208,7 @@ func (w *world) now() time.Duration { return time.Since(w.began) }
 
 // composeDo calls docker-compose.
 func (w *world) composeDo(ctx context.Context, arguments ...string) error {
-	_, err := tool(ctx, "", "docker-compose", append([]string{"-p", fmt.Sprintf("chaos-%d", w.seed), "-f", w.compose}, arguments...)...)
+	_, err := runProgram(ctx, "", "docker-compose", append([]string{"-p", fmt.Sprintf("chaos-%d", w.seed), "-f", w.compose}, arguments...)...)
 	return err
 }
 

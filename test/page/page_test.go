@@ -99,13 +99,13 @@ func (d *dev) hold(t *testing.T, arguments ...string) {
 	})
 }
 
-// complaints is what the browser's console says.
-type complaints struct {
+// consoleErrors is what the browser's console says.
+type consoleErrors struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (c *complaints) listen(event any) {
+func (c *consoleErrors) listen(event any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch e := event.(type) {
@@ -174,7 +174,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 	d.hold(t, "watch", "--glob", "a-*/[0-9]")
 	d.hold(t, "lock", "line-4", "--", "sleep", "100")
 	d.hold(t, "bench", "--clients", "2", "--rate", "200", "--duration", "2m")
-	said := &complaints{}
+	said := &consoleErrors{}
 	chromedp.ListenTarget(ctx, said.listen)
 
 	var body, title, chart string
