@@ -53,7 +53,7 @@ type Config struct {
 
 	Proposals propose.Config
 
-	// SnapshotBytes is how much log is written at least before a snapshot is taken. A larger newest snapshot raises that to its own size, or to four times
+	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. A larger newest snapshot raises that to its own size, or to four times
 	// SnapshotBytes.
 	SnapshotBytes int64
 	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.

@@ -46,7 +46,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	if err := follower.raftForTest().Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := follower.snapshots.raftLog.FirstIndex(); err != nil || first+1 < applied {
+	if first, err := follower.env.Stores.Log.FirstIndex(); err != nil || first+1 < applied {
 		t.Fatalf("the follower's log begins at %d: %v", first, err)
 	}
 	ended, end := context.WithCancel(t.Context())
@@ -78,7 +78,7 @@ func TestOlderSnapshotIsNotRestored(t *testing.T) {
 	previous, added := raft.Log{Index: meta.Index, Term: meta.Term}, []*raft.Log{}
 	for index := meta.Index + 1; index <= applied; index++ {
 		entry := &raft.Log{}
-		if err := lead.snapshots.raftLog.GetLog(index, entry); err != nil {
+		if err := lead.env.Stores.Log.GetLog(index, entry); err != nil {
 			t.Fatal(err)
 		}
 		added = append(added, entry)

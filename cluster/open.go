@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -64,7 +63,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	n.broadcaster = &broadcaster{self: n.self, observer: observer, log: n.env.Log}
 	n.verifier = &verifier{self: n.self, execute: n.commands.executeAt}
 	n.snapshots = &Snapshots{
-		self: n.self, raftLog: log, bytes: config.SnapshotBytes, newest: snapshots.NewestBytes, metrics: n.env.Metrics, log: n.env.Log,
+		self: n.self, minBytes: config.SnapshotBytes, newestBytes: snapshots.NewestBytes, metrics: n.env.Metrics, log: n.env.Log,
 		members: n.members, execute: n.commands.execute, random: n.env.Random,
 	}
 	maintenance := &maintenance{self: n.self, commands: n.commands, peers: peers, members: n.members, log: n.env.Log}
@@ -91,13 +90,9 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
 		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Exit: n.env.Exit,
-		BeforeCapture: func() (persisted func()) {
-			bytesAtCapture := log.StoredBytes()
-			return func() { log.Snapshotted(bytesAtCapture) }
-		},
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
-			if log.StoredBytes() >= 2*maxLogFactor*config.SnapshotBytes {
+			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {
 				return // the log is twice as large as when a snapshot is due: without pauses it stops growing sooner
 			}
 			select {
@@ -127,10 +122,6 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 	}
 	transport := raftfix.New(n.env.Transport, log, snapshots.Newest)
 	n.env.Transport = transport
-	snapshotIndex, _ := snapshots.Newest(math.MaxUint64)
-	if err := log.CountFrom(snapshotIndex); err != nil {
-		return nil, nil, fmt.Errorf("open node: %w", err)
-	}
 	log.SetFollowerSnapshot(transport.FollowerSnapshot)
 	if n.self.raft, err = newRaft(raftConfig, n.replica, log, stable, snapshots, transport); err != nil {
 		return nil, nil, fmt.Errorf("open node: %w", err)

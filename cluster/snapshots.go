@@ -11,18 +11,16 @@ import (
 	"github.com/hashicorp/raft"
 
 	"holdfast/cluster/membership"
-	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 )
 
 // Snapshots takes, saves and restores snapshots of the state. It is safe for concurrent use.
 type Snapshots struct {
-	self    *self
-	raftLog *raftlog.CheckedLog
-	bytes   int64        // of log that are written at least before a snapshot is taken
-	newest  func() int64 // the size of the newest snapshot in bytes
-	metrics *Metrics
-	log     *slog.Logger
+	self        *self
+	minBytes    int64        // the least bytes of log entries that are applied before a snapshot is taken
+	newestBytes func() int64 // the size of the newest snapshot
+	metrics     *Metrics
+	log         *slog.Logger
 
 	// What Restore needs: the members stay as they are meanwhile.
 	members *membership.Membership
@@ -30,7 +28,7 @@ type Snapshots struct {
 	random  func() uint64
 }
 
-// watchLogSize takes a snapshot whenever enough log was written since the last one.
+// watchLogSize takes a snapshot whenever enough log was applied since the last one.
 func (s *Snapshots) watchLogSize(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -49,18 +47,18 @@ func (s *Snapshots) watchLogSize(ctx context.Context) {
 	}
 }
 
-// isDue reports whether enough log was written since the last snapshot.
+// isDue reports whether enough log was applied since the last snapshot.
 func (s *Snapshots) isDue() bool {
-	return s.raftLog.StoredBytes() >= logBeforeSnapshot(s.bytes, s.newest())
+	return s.self.replica.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
 }
 
 // maxLogFactor bounds the log that a large state lets gather, in multiples of Config.SnapshotBytes: a start applies all of it.
 const maxLogFactor = 4
 
-// logBeforeSnapshot returns how many bytes of log are written before a snapshot is taken: as many as the newest one has, so that a snapshot costs no more
+// logBeforeSnapshot returns how many bytes of log are applied before a snapshot is taken: as many as the newest one has, so that a snapshot costs no more
 // writes than the log does, within bounds.
-func logBeforeSnapshot(least, newest int64) int64 {
-	return min(max(newest, least), maxLogFactor*least)
+func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
+	return min(max(newestBytes, minBytes), maxLogFactor*minBytes)
 }
 
 // Create writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
@@ -68,8 +66,7 @@ func (s *Snapshots) Create() error {
 	start := time.Now()
 	err := s.self.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		s.raftLog.Snapshotted(s.raftLog.StoredBytes())
-		return nil
+		return nil // nothing was applied since the start
 	}
 	if err != nil {
 		return fmt.Errorf("take snapshot: %w", err)

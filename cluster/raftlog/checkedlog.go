@@ -26,9 +26,6 @@ type CheckedLog struct {
 	cacheBytes int
 	cacheLimit int
 	commands   []uint64 // indexes of commands, ascending; a conflict removes the end, compaction and LastCommand the front
-	stored     int64    // bytes of entry data stored, also before the start, and not in a snapshot as far as Snapshotted tells
-	// nextAtStart is the next of the entries up to lastAtStart that raft reads when it starts. Their bytes count as stored.
-	nextAtStart, lastAtStart uint64
 
 	followerSnapshot func() (index, term uint64)
 }
@@ -101,7 +98,6 @@ func (l *CheckedLog) remember(log *raft.Log) {
 	}
 	l.cache = append(l.cache, log)
 	l.cacheBytes += cachedSize(log)
-	l.stored += int64(len(log.Data))
 	for l.cacheBytes > l.cacheLimit && len(l.cache) > 0 {
 		l.cacheBytes -= cachedSize(l.cache[0])
 		l.cache[0] = nil
@@ -158,7 +154,6 @@ func (l *CheckedLog) lookUp(index uint64, log *raft.Log) error {
 	if err := l.LogStore.GetLog(index, log); err != nil {
 		return err
 	}
-	l.countAtStart(index, len(log.Data))
 	err := verifyLog(log)
 	if err == nil && log.Index != index {
 		err = fmt.Errorf("%w: the raft log has entry %d at the place of %d", fsm.ErrDamaged, log.Index, index)
@@ -202,41 +197,4 @@ func (l *CheckedLog) LastCommand(index, applied uint64) uint64 {
 		return l.commands[next-1]
 	}
 	return 0
-}
-
-// CountFrom makes the entries behind an index, that of the newest snapshot, count as stored when raft reads them at its start. It is called before raft
-// starts. Without it, a node that restarts often would never take a snapshot.
-func (l *CheckedLog) CountFrom(index uint64) error {
-	last, err := l.LastIndex()
-	if err != nil {
-		return fmt.Errorf("read the log: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.nextAtStart, l.lastAtStart = index+1, last
-	return nil
-}
-
-// countAtStart counts an entry that raft reads when it starts: it reads all of them once in their order, and some again.
-func (l *CheckedLog) countAtStart(index uint64, bytes int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if index == l.nextAtStart && index <= l.lastAtStart {
-		l.stored += int64(bytes)
-		l.nextAtStart++
-	}
-}
-
-// StoredBytes returns the bytes of the entries that were stored, or that CountFrom made count, without those that Snapshotted subtracted.
-func (l *CheckedLog) StoredBytes() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stored
-}
-
-// Snapshotted subtracts bytes of entries that are in a snapshot: what StoredBytes returned when the state was captured.
-func (l *CheckedLog) Snapshotted(bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stored = max(0, l.stored-bytes)
 }

@@ -40,25 +40,6 @@ func hasEntries(t *testing.T, log raft.LogStore, last uint64) {
 	}
 }
 
-// What is stored while a snapshot is written is not in it, and counts for the next one.
-func TestBytesStoredDuringASnapshotCount(t *testing.T) {
-	log := NewCheckedLog(raft.NewInmemStore(), Guard{Deadline: time.Minute, Exit: func(err error) { t.Error(err) }}, 1)
-	store := func(index uint64, bytes int) {
-		if err := log.StoreLog(&raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: make([]byte, bytes)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	store(1, 100)
-	captured := log.StoredBytes()
-	store(2, 30)
-	for _, want := range []int64{captured + 30, 30, 0} {
-		if got := log.StoredBytes(); got != want {
-			t.Errorf("%d bytes, want %d", got, want)
-		}
-		log.Snapshotted(captured)
-	}
-}
-
 // A conflict with a new leader cuts the end of the log off, and what is left can be read when the node is started again.
 func TestWALIsCutAndRead(t *testing.T) {
 	dir := t.TempDir()

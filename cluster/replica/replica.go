@@ -25,9 +25,6 @@ type Environment struct {
 	// WallAdvanced is called when the wall clock in the log goes forward, or a snapshot with one is restored: milliseconds since the Unix epoch.
 	// The state is locked.
 	WallAdvanced func(wall int64)
-	// BeforeCapture is called before the state is captured for a raft snapshot. The function that it returns is called when the snapshot was written without
-	// an error.
-	BeforeCapture func() (persisted func())
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
 	// Pause waits for a duration between two writes of a snapshot. It returns early when the node stops.
@@ -47,6 +44,7 @@ type Replica struct {
 	changed chan struct{} // closed and replaced after each entry and each restore
 
 	hashes hashes
+	bytes  byteCount
 	halted atomic.Bool // the state or the disk cannot be trusted any more
 }
 
@@ -82,7 +80,7 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	if r.halted.Load() {
 		return nil, ErrHalted
 	}
-	start := time.Now()
+	start := r.env.Monotonic()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	outcome, err := r.machine.Apply(log.Index, log.Term, log.Data)
@@ -91,6 +89,7 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 		r.env.Exit(fmt.Errorf("%w: %w", ErrHalted, err))
 		return nil, err
 	}
+	r.bytes.applied(len(log.Data))
 	status := r.machine.Status()
 	r.hashes.set(log.Index, status.Hash)
 	if status.Wall > r.wall {
@@ -100,7 +99,7 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	r.env.Applied(outcome)
 	close(r.changed)
 	r.changed = make(chan struct{})
-	r.env.ObserveApply(outcome, time.Since(start))
+	r.env.ObserveApply(outcome, r.env.Monotonic()-start)
 	return outcome, nil
 }
 
@@ -132,8 +131,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	pace := func(w io.Writer) io.Writer {
 		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Pause, began: r.env.Monotonic()}
 	}
-	persisted := r.env.BeforeCapture() // before the state: entries that come between must not be taken for entries of the snapshot
-	return RaftSnapshot(r.Capture(), pace, persisted), nil
+	return RaftSnapshot(r.Capture(), pace, r.bytes.captured()), nil
 }
 
 // Capture returns the state as it is now; writing it comes later. The caller calls Release when that is done.
@@ -142,6 +140,9 @@ func (r *Replica) Capture() *fsm.Snapshot {
 	defer r.mu.Unlock()
 	return r.machine.Snapshot()
 }
+
+// BytesSinceSnapshot returns the bytes of the entries that were applied and are in no written or restored snapshot.
+func (r *Replica) BytesSinceSnapshot() int64 { return r.bytes.sinceSnapshot() }
 
 // Halt makes the replica refuse all further entries, and take no more snapshots.
 func (r *Replica) Halt() { r.halted.Store(true) }
@@ -162,6 +163,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.machine, r.wall = restored, restored.Status().Wall
+	r.bytes.captured()()
 	if r.wall != 0 {
 		r.env.WallAdvanced(r.wall)
 	}
@@ -171,7 +173,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	return nil
 }
 
-// RaftSnapshot returns a captured state as raft writes it, through what pace makes of the file. done is called when it is written.
+// RaftSnapshot adapts a captured state to raft.FSMSnapshot. It is written through the writer that pace returns. done is called when that was without an error.
 func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer, done func()) raft.FSMSnapshot {
 	return &persistedSnapshot{snapshot: snapshot, pace: pace, done: done}
 }
