@@ -5,7 +5,7 @@
 // again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not
 // come in time returns ErrOutcomeUnknown. An error of the store is a *ServerError and means that nothing was done.
 //
-// Locks are taken in this order: Lock.mu, Client.mu, session.mu. The lock of a connection is held alone.
+// Locks are taken in this order: Lock.mu, Client.mu, session.mu. None of them is held during a call of package mqttconn that locks.
 package client
 
 import (
@@ -75,7 +75,7 @@ type Client struct {
 	closed     bool
 }
 
-// Connect connects to the first broker that answers. The context bounds the first attempt only.
+// Connect tries each broker once, until one accepts. The context, or Config.Timeout if it has no deadline, bounds Connect, and not later reconnects.
 func Connect(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{
 		config: config, pending: make(map[string]*call), watchers: newWatchers(),
@@ -184,7 +184,9 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			err := s.wait(ctx)
 			c.setSession(nil, err)
 			s.close()
-			c.config.Log.Warn("connection lost", "error", err)
+			if ctx.Err() == nil {
+				c.config.Log.Warn("connection lost", "error", err)
+			}
 			if time.Since(s.began) > steady { // a session that ends sooner counts as an attempt that failed
 				delay = firstDelay
 			}

@@ -16,8 +16,8 @@ import (
 	"holdfast/fsm"
 )
 
-// lastLogged is what memberWatch logged last, so that only changes are logged.
-type lastLogged struct {
+// lastSeen is what memberWatch saw last, so that it logs and counts only changes.
+type lastSeen struct {
 	clockIsOff bool
 	servers    []raft.Server
 	leader     raft.ServerID
@@ -30,7 +30,7 @@ type memberWatch struct {
 	maxClockOffset time.Duration // how far the wall clock may be off the other members' without a warning
 	election       time.Duration // election timeout
 	exit           func(error)   // ends the process
-	leaderChanged  func()        // is called for each other leader than before
+	leaderChanged  func()        // is called when another member leads than before
 	log            *slog.Logger
 
 	peers   *peer.Statuses
@@ -44,12 +44,12 @@ func (w *memberWatch) run(ctx context.Context) {
 	const catchUpInterval = peer.PollInterval / 4
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var logged lastLogged
+	var last lastSeen
 	isolated := 0
 	for {
 		w.poll(ctx)
-		w.logClock(&logged)
-		w.logMembers(&logged)
+		w.logClock(&last)
+		w.logMembers(&last)
 		w.peers.CompareWithLeader(w.self.leader(), w.self.applied())
 		if w.behind() {
 			timer.Reset(catchUpInterval)
@@ -72,10 +72,10 @@ func (w *memberWatch) run(ctx context.Context) {
 // poll asks the other members for their status, and logs who does not answer any more, or answers again.
 func (w *memberWatch) poll(ctx context.Context) {
 	answered := w.peers.Poll(ctx, peer.PollInterval)
-	last, first := w.recordAnswers(answered)
+	earlier, first := w.recordAnswers(answered)
 	for _, server := range w.self.others() {
 		_, now := answered[server.ID]
-		_, before := last[server.ID]
+		_, before := earlier[server.ID]
 		switch {
 		case ctx.Err() != nil:
 		case before && !now:
@@ -90,7 +90,7 @@ func (w *memberWatch) poll(ctx context.Context) {
 // It is false on a leader that accepts commands.
 func (w *memberWatch) behind() bool { return w.peers.IsBehind() && !w.serving() }
 
-// recordAnswers notes what members answered to a poll, and returns what they answered to the last one. first says that there was none.
+// recordAnswers keeps what members answered to a poll, and returns what they answered to the last one. first says that there was none.
 func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (before map[raft.ServerID]peer.Answer, first bool) {
 	before, first = w.peers.Keep(answered)
 	w.clock.update(answered, w.self.servers(), w.self.ID)
@@ -101,7 +101,8 @@ func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (bef
 func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {
-		if w.recordAnswers(w.peers.Poll(ctx, w.election)); w.clock.now() != 0 {
+		// The answers are not kept: run compares those of its own polls.
+		if w.clock.update(w.peers.Poll(ctx, w.election), w.self.servers(), w.self.ID); w.clock.now() != 0 {
 			break
 		}
 		select {
@@ -123,28 +124,28 @@ func (w *memberWatch) clockOffset() (time.Duration, error) {
 }
 
 // logClock logs once that the clock is off, and once that it is right again.
-func (w *memberWatch) logClock(logged *lastLogged) {
+func (w *memberWatch) logClock(last *lastSeen) {
 	offset, err := w.clockOffset()
 	switch off := err != nil; {
-	case off && !logged.clockIsOff:
+	case off && !last.clockIsOff:
 		w.log.Warn("wall clock offset above limit", "offset", offset, "limit", w.maxClockOffset)
-	case !off && logged.clockIsOff:
+	case !off && last.clockIsOff:
 		w.log.Info("wall clock offset back within limit", "offset", offset)
 	}
-	logged.clockIsOff = err != nil
+	last.clockIsOff = err != nil
 }
 
-// logMembers logs what changed among the members that this one knows, and counts their leaders.
-func (w *memberWatch) logMembers(logged *lastLogged) {
-	if leader := w.self.leader(); leader != "" && leader != logged.leader {
-		logged.leader = leader
+// logMembers logs the members when they have changed, and calls leaderChanged when another one leads.
+func (w *memberWatch) logMembers(last *lastSeen) {
+	if leader := w.self.leader(); leader != "" && leader != last.leader {
+		last.leader = leader
 		w.leaderChanged()
 	}
 	servers := w.self.servers()
-	if slices.Equal(servers, logged.servers) {
+	if slices.Equal(servers, last.servers) {
 		return
 	}
-	logged.servers = slices.Clone(servers)
+	last.servers = slices.Clone(servers)
 	w.log.Info("the members are now", "servers", servers)
 }
 
@@ -162,8 +163,8 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 	w.callAnyMember(ctx, peer.MethodJoin, request)
 }
 
-// callAnyMember sends a request to all other members and returns the first successful response, or nil after
-// peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods
+// callAnyMember sends a request to all other members and returns the first successful response, or nil if all calls fail,
+// at the latest after peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods
 // only).
 func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
@@ -198,12 +199,12 @@ func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, req
 // before it asks whether it was removed.
 const maxIsolatedPolls = 3
 
-// countIsolatedPolls counts these polls.
-func (w *memberWatch) countIsolatedPolls(rounds int) int {
+// countIsolatedPolls returns count+1 if this node has no leader or is missing from its own configuration, otherwise 0.
+func (w *memberWatch) countIsolatedPolls(count int) int {
 	servers := w.self.servers()
 	_, member := peer.Find(servers, w.self.ID)
 	if len(servers) > 0 && !member || w.self.leader() == "" {
-		return rounds + 1
+		return count + 1
 	}
 	return 0
 }

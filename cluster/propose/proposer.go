@@ -17,7 +17,7 @@ import (
 // proposal is a command on its way into the log.
 type proposal struct {
 	command fsm.Command
-	tag     any           // the caller's; returned by Applied or Failed, exactly once
+	tag     any           // the caller's: Applied returns it, or Failed is called with it, exactly once
 	queued  time.Duration // relative to Leadership.StartMonotonic
 }
 
@@ -44,7 +44,7 @@ type inFlightEntry struct {
 	number  uint64
 	tags    []any
 	future  raft.ApplyFuture
-	applied bool // guarded by proposer.mu
+	applied bool // guarded by Proposer.mu
 }
 
 // Config bounds a Proposer. All fields are positive.
@@ -57,8 +57,8 @@ type Config struct {
 	// MinPipelined is the least number of queued commands for which another entry is proposed while one is in flight. A transaction counts as one
 	// command. 1 never waits.
 	MinPipelined int
-	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: if it is a copy, its outcome may
-	// be forgotten already.
+	// ProposalAge bounds how long a write with an id waits to be proposed. A write that waited longer is refused: it may be a copy of a
+	// request whose outcome is forgotten by then, and would take effect twice.
 	ProposalAge time.Duration
 }
 
@@ -68,7 +68,7 @@ type Environment struct {
 	Submit func(data []byte) raft.ApplyFuture
 	// Status returns the status of this member's state machine.
 	Status func() fsm.Status
-	// Failed returns the tag of a command that gets no result from this leadership. unknown says that the outcome counts as unknown: the
+	// Failed is called with the tag of a command that gets no result from this leadership. unknown says that the outcome counts as unknown: the
 	// command may have an effect, or must not be proposed again because its batch could not be encoded. Otherwise it has no effect and will
 	// have none.
 	Failed func(tag any, unknown bool)

@@ -42,9 +42,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "A replicated, highly available key-value state store for MQTT 5 systems",
-		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, TXN, KEYNOTIFY, SCAN over MQTT 5 request/response) as a Raft\n" +
-			"cluster\n" +
-			"behind an MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
+		Long: "Holdfast serves the state store protocol (SET, GET, DEL, VDEL, TXN, KEYNOTIFY, SCAN over MQTT 5 request/response)\n" +
+			"as a Raft cluster behind an MQTT 5 broker.\n\nStart with `holdfast dev`: the whole product in one process.",
 		Example:       "  holdfast dev\n  holdfast set greeting hello",
 		Version:       version,
 		SilenceErrors: true,
@@ -66,7 +65,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// positional makes the errors of a check of arguments usage errors.
+// positional returns a check of arguments whose errors are usage errors.
 func positional(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, arguments []string) error {
 		if err := check(command, arguments); err != nil {

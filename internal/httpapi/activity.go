@@ -144,7 +144,7 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *admin) overviewOf(prefix string) *Overview {
-	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAsKnown()}
+	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAs(a.Mirrors.Status())}
 	room := overviewBytes
 	// fits reports whether there is room for a key, and leaves watchers out where there are many.
 	fits := func(key *Key) bool {

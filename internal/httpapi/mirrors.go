@@ -11,11 +11,12 @@ import (
 // Mirrors are the mirrors in force, and what the leader does for them.
 type Mirrors struct {
 	Mirrors []Mirror `json:"mirrors"`
-	// InSync says that the broker has acknowledged what the last comparison found, and all but the changes of the last second.
+	// InSync says that the broker retains all that it should, as far as the node knows: no comparison is incomplete, no topic is refused or unretained, and
+	// every change that is older than a second is acknowledged.
 	InSync    bool `json:"inSync"`
 	Connected bool `json:"connected"`
 	Comparing bool `json:"comparing"` // the retained messages are being compared with the state, or will be
-	Keys      int  `json:"keys"`      // with a mirror, at the last comparison
+	Keys      int  `json:"keys"`      // that a mirror covers, at the last comparison
 	Unshown   int  `json:"unshown"`   // of keys: those that are not shown, because they make no valid topic
 	Missing   int  `json:"missing"`   // retained messages that the broker lacked, since the last resync
 	Stale     int  `json:"stale"`     // retained messages that were not as in the state, or of no key, since then
@@ -23,7 +24,7 @@ type Mirrors struct {
 	Dropped   bool `json:"dropped"`   // the broker dropped some of its retained messages at the last comparison, because its queue was full
 	// Unretained are topics that the broker has acknowledged, and does not retain.
 	Unretained int    `json:"unretained"`
-	LagTopics  int    `json:"lagTopics"` // that are not known to be as in the state
+	LagTopics  int    `json:"lagTopics"` // whose retained message is not known to be as in the state
 	Refused    int    `json:"refused"`   // topics that the broker refuses, or ends the connection on
 	Lag        int64  `json:"lag"`       // milliseconds since the oldest change that the broker has not acknowledged, or since all was last known to be compared
 	Fault      string `json:"fault"`     // why there is no connection, or no comparison
@@ -46,17 +47,17 @@ func (a *admin) mirrors(w http.ResponseWriter, r *http.Request) error {
 	if err := a.Node.Confirm(r.Context()); err != nil {
 		return err
 	}
-	if !a.Mirrors.Status().Leading {
+	status := a.Mirrors.Status()
+	if !status.Leading {
 		return peer.ErrNotLeader
 	}
-	return writeJSON(w, a.mirrorsAsKnown())
+	return writeJSON(w, a.mirrorsAs(status))
 }
 
-// mirrorsAsKnown returns the mirrors as this node knows them. Only the leader knows more than the settings.
-func (a *admin) mirrorsAsKnown() Mirrors {
+// mirrorsAs returns the mirrors with the status of this node's publisher. Only the leader knows more than the settings.
+func (a *admin) mirrorsAs(s mirror.Status) Mirrors {
 	var settings fsm.Settings
 	a.Node.View(func(m *fsm.Machine) { settings, _ = m.Settings() })
-	s := a.Mirrors.Status()
 	answer := Mirrors{
 		Mirrors: []Mirror{}, InSync: len(settings.Mirrors) == 0 || s.InSync,
 		Connected: s.Connected, Comparing: s.Comparing, Keys: s.Keys, Unshown: s.Unshown, Missing: s.Missing, Stale: s.Stale, Blind: s.Blind, Dropped: s.Dropped,

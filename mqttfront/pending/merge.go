@@ -59,8 +59,8 @@ func (p *Buffer) Merge(byNode map[string][]*Request, open func(*Request) bool) (
 	return added, full
 }
 
-// findContradictions adds clients to a set: those with open requests that this node received in one order and the other node in another order. A node's
-// list says the same again at each sweep: a request counts only when this node contradicts its place for the first time since BeginMerging.
+// findContradictions adds to clients the keys of clients whose open requests this node and another one received in different orders. A node sends the same
+// list at each sweep. So it contradicts the position of a request once since BeginMerging, and not at each sweep.
 func (p *Buffer) findContradictions(node string, list []*Request, open func(*Request) bool, clients map[string]bool) {
 	last := make(map[string]uint64) // by client: the highest sequence here among the requests of the list so far
 	for _, r := range list {

@@ -33,7 +33,7 @@ var errNoRoot = errors.New("debootstrap could not make the folder of a release")
 // required reports whether everything has to run: what cannot be had is a failure then.
 func required() bool { return os.Getenv("CI") == "true" }
 
-// root returns the folder with a suite, which is made when it is not there: 2 minutes for both suites. It is used again by later runs.
+// root returns the folder with a suite, which is made in about a minute when it is not there. Later runs use it again.
 func root(ctx context.Context, s suite) (string, error) {
 	if s == thisMachine {
 		return "", nil

@@ -13,16 +13,17 @@ type page struct {
 	keys []string
 }
 
-// scans returns the pages of each scan up to the first that was not answered, in their order.
+// scans returns the answered pages of each scan, in their order. The first page that was not answered ends a scan.
 func (j *judge) scans() (scans [][]page) {
-	type name struct {
+	type scanID struct {
 		client string
 		number int
 	}
-	all := make(map[name][]page)
+	all := make(map[scanID][]page)
 	for _, o := range j.history.Ops {
 		if o.Verb == Scan {
-			all[name{o.Client, o.ScanNumber}] = append(all[name{o.Client, o.ScanNumber}], page{op: o})
+			id := scanID{o.Client, o.ScanNumber}
+			all[id] = append(all[id], page{op: o})
 		}
 	}
 	for _, pages := range all {
@@ -44,8 +45,8 @@ func (j *judge) scans() (scans [][]page) {
 }
 
 // checkScans: all pages together have the keys in the order of their bytes, none twice, and none that cannot have been there. Each page has all keys
-// of its range that were there while it was read; the range begins after the page before and ends with its last key, or with the last page nowhere.
-// A scan that came to its end has all keys that were there throughout.
+// of its range that were there while it was read; the range begins after the last key of the page before and ends with the page's own last key. The
+// range of the last page has no end. A scan that came to its end has all keys that were there throughout.
 func (j *judge) checkScans() {
 	keys := make(map[string][]*Op)
 	for key, ops := range j.history.byKey() {

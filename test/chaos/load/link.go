@@ -92,7 +92,7 @@ func (l *link) carry(c *connection) {
 		case <-c.gone:
 			ended = true
 		case p := <-l.out:
-			// Whether the broker has it is not known before its PUBACK: a client that is told counts it as arrived.
+			// Only the PUBACK shows that the broker has it.
 			ended = c.publish(workload.InvokeTopic, p.Payload, p.Properties, func() { p.Reached([]string{"broker"}) }) != nil
 		}
 	}
@@ -151,7 +151,7 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	if !ok || connack.ReasonCode != 0 {
 		return false, fmt.Errorf("%s is refused: %v", id, answer.Content)
 	}
-	window := 20
+	window := 20 // far below the 65,535 that MQTT allows: what is under way when a broker fails is sent again
 	if connack.Properties != nil && connack.Properties.ReceiveMaximum != nil {
 		window = int(*connack.Properties.ReceiveMaximum)
 	}
@@ -180,6 +180,10 @@ func (c *connection) end() {
 func (c *connection) write(p *packets.ControlPacket) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	// A broker that takes nothing for so long would end the connection itself.
+	if err := c.conn.SetWriteDeadline(time.Now().Add(2 * keepAlive)); err != nil {
+		return err
+	}
 	_, err := p.WriteTo(c.conn)
 	return err
 }
