@@ -39,7 +39,7 @@ type broker struct {
 	retained map[string]*message
 	saved    map[string]*message // what a broker without persistence has of these after its next start
 	stores   int                 // of retained messages since they were saved
-	port     *port
+	stack    *stack
 	work     sync.WaitGroup
 }
 
@@ -114,8 +114,8 @@ func newBroker(n *network, options brokerOptions) *broker {
 func (b *broker) start() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.port = b.network.port("broker")
-	listener, err := b.port.listen(b.address)
+	b.stack = b.network.newStack("broker")
+	listener, err := b.stack.listen(b.address)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (b *broker) start() error {
 func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
-	b.port.die(false)
+	b.stack.die(false)
 	for _, s := range b.sessions {
 		if s.attached != nil {
 			b.detachLocked(s.attached)

@@ -48,7 +48,7 @@ func (c *client) publish(p *workload.Publication) {
 func (c *client) stayConnected() {
 	const pause = 200 * time.Millisecond
 	for again := false; !c.sim.load.Ended(); {
-		if opened := c.wantsUp.wait(); opened != nil {
+		if opened := c.wantsUp.whenOpen(); opened != nil {
 			select {
 			case <-opened:
 			case <-c.sim.load.Done():
@@ -126,7 +126,7 @@ func (c *client) receive(a *attachment) {
 
 // reach is the way to the broker, or back. It lasts for as long as the broker is silent.
 func (c *client) reach() {
-	for opened := c.sim.network.host("broker").wait(); opened != nil && !c.sim.load.Ended(); opened = c.sim.network.host("broker").wait() {
+	for opened := c.sim.network.host("broker").running.whenOpen(); opened != nil && !c.sim.load.Ended(); opened = c.sim.network.host("broker").running.whenOpen() {
 		select {
 		case <-opened:
 		case <-c.sim.load.Done():

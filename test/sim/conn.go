@@ -12,7 +12,7 @@ import (
 
 // conn is one end of a connection. It implements net.Conn. Writing never blocks: what the other side does not read is kept.
 type conn struct {
-	port    *port
+	stack   *stack
 	peer    *conn
 	in, out *stream
 	read    *deadline
@@ -99,7 +99,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	if first && bytes.Contains(p, []byte(`"kind":"raft"`)) {
 		c.become(classRaft)
 	}
-	at := time.Now().Add(c.port.network.travel(c.outgoing()))
+	at := time.Now().Add(c.stack.network.drawLatency(c.outgoing()))
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	if c.out.broken != nil || c.out.ended != nil {
@@ -192,9 +192,9 @@ func (c *conn) take(p []byte) (int, waiting, error) {
 
 // blocked returns a channel that is closed when the gate that holds data back opens, or nil if all are open.
 func (c *conn) blocked() <-chan struct{} {
-	n, from := c.port.network, c.peer.outgoing()
-	for _, g := range []*gate{&n.link(from).gate, n.host(from.from), n.host(from.to)} {
-		if opened := g.wait(); opened != nil {
+	n, from := c.stack.network, c.peer.outgoing()
+	for _, g := range []*gate{&n.link(from).gate, &n.host(from.from).running, &n.host(from.to).running} {
+		if opened := g.whenOpen(); opened != nil {
 			return opened
 		}
 	}
@@ -209,7 +209,7 @@ func (c *conn) abort(err error) {
 	}
 	c.mu.Unlock()
 	c.in.breakOff(err)
-	c.port.forget(c)
+	c.stack.untrack(c)
 }
 
 // Close implements net.Conn.
@@ -220,13 +220,13 @@ func (c *conn) Close() error {
 	}
 	c.mu.Unlock()
 	c.in.breakOff(net.ErrClosed)
-	c.port.mu.Lock()
-	dead := c.port.dead
-	c.port.mu.Unlock()
+	c.stack.mu.Lock()
+	dead := c.stack.dead
+	c.stack.mu.Unlock()
 	if !dead { // a machine without power sends no FIN
 		c.out.end(io.EOF)
 	}
-	c.port.forget(c)
+	c.stack.untrack(c)
 	return nil
 }
 

@@ -191,8 +191,8 @@ func (m *mount) write(change func(*disk)) error {
 	m.mu.Lock()
 	m.writing = append(m.writing, w)
 	m.mu.Unlock()
-	for opened := d.hanging.wait(); opened != nil && !waited(m, opened); {
-		opened = d.hanging.wait()
+	for opened := d.hanging.whenOpen(); opened != nil && !waited(m, opened); {
+		opened = d.hanging.whenOpen()
 	}
 	if latency > 0 {
 		timer := time.NewTimer(latency)

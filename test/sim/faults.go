@@ -118,7 +118,7 @@ func (s *simulation) injectProcessFault(f *fault, victims []*host) bool {
 func (s *simulation) pause(f *fault, victims []*host) {
 	for _, h := range victims {
 		schedule.Stop(h.group, f.lasts)
-		s.network.host(h.name).close()
+		s.network.host(h.name).running.close()
 		h.disk.locked(func(d *disk) { d.trouble = time.Now() })
 		h.disk.hanging.close()
 	}
@@ -126,7 +126,7 @@ func (s *simulation) pause(f *fault, victims []*host) {
 	for _, h := range victims {
 		h.disk.locked(func(d *disk) { d.trouble = time.Now() }) // with another pause it may have been too long
 		h.disk.hanging.open()
-		s.network.host(h.name).open()
+		s.network.host(h.name).running.open()
 	}
 }
 
@@ -324,9 +324,9 @@ func (s *simulation) cut(links []link, lasts time.Duration) {
 func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 	switch f.kind {
 	case brokerSilent:
-		s.network.host("broker").close()
+		s.network.host("broker").running.close()
 		s.sleep(f.lasts)
-		s.network.host("broker").open()
+		s.network.host("broker").running.open()
 	case takeIngest, takePublishing:
 		id := ingestSession(victim)
 		if s.tunables.front.IngestAtLeader {

@@ -44,6 +44,7 @@ type host struct {
 	damaged bool // by a fault: the node may refuse to go on
 	removed bool // by a fault: the node may find itself removed
 	starts  int
+	dark    bool // without power
 	asleep  bool // a fault has stopped the node for long
 	stamped bool // the node knows its clients by what the broker says, not by their own word
 }
@@ -55,7 +56,7 @@ func (h *host) wall() int64 { return time.Now().UnixMilli() + h.offset.Load() }
 // process is one run of a node.
 type process struct {
 	host   *host
-	port   *port
+	stack  *stack
 	mount  *mount
 	log    *slog.Logger
 	front  *mqttfront.Front
@@ -106,10 +107,14 @@ func (h *host) start() {
 		return
 	}
 	h.starts++
+	if h.dark {
+		h.dark = false
+		h.sim.network.host(h.name).power.open()
+	}
 	h.sim.network.reset(func(c *conn) bool { return c.outgoing().to == h.name }) // what the last process left behind
 	ctx, stop := context.WithCancelCause(context.Background())
 	p := &process{
-		host: h, port: h.sim.network.port(h.name), log: h.sim.trace.logTo(h.name), registry: prometheus.NewRegistry(), number: h.starts,
+		host: h, stack: h.sim.network.newStack(h.name), log: h.sim.trace.logTo(h.name), registry: prometheus.NewRegistry(), number: h.starts,
 		stop: stop, gone: make(chan struct{}), closed: make(chan struct{}),
 	}
 	p.mount = newMount(h.disk, p.exit)
@@ -135,11 +140,24 @@ func (h *host) kill(silently bool) {
 	h.process = nil
 	h.mu.Unlock()
 	if p != nil {
+		if silently {
+			h.losePower()
+		}
 		p.die(silently)
 		if silently {
 			h.disk.losePower()
 		}
 		<-p.gone
+	}
+}
+
+// losePower makes the host answer no dial until it starts again.
+func (h *host) losePower() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.dark {
+		h.dark = true
+		h.sim.network.host(h.name).power.close()
 	}
 }
 
@@ -159,7 +177,7 @@ func (h *host) letGo() {
 // die cuts the process off from the world, and lets it come to its end.
 func (p *process) die(silently bool) {
 	p.host.sim.deliveries.end(p.host.name, p.host.sim.trace.now())
-	p.port.die(silently)
+	p.stack.die(silently)
 	p.mount.die()
 	p.stop(errKilled)
 }
@@ -269,7 +287,7 @@ func (p *process) run(ctx context.Context) error {
 	h, t := p.host, p.host.sim.tunables
 	id := h.identity()
 	network, err := transport.Listen(transport.Config{
-		Cluster: clusterName, ID: id, Listen: h.address(), Advertise: h.address(), Network: p.port,
+		Cluster: clusterName, ID: id, Listen: h.address(), Advertise: h.address(), Network: p.stack,
 		Timeout: 3 * time.Second, Patience: t.timing.Heartbeat, Log: p.log,
 	})
 	if err != nil {
@@ -323,7 +341,7 @@ func (p *process) close(ctx context.Context, node *cluster.Node) error {
 
 func (p *process) dialBroker(ctx context.Context, address string) (net.Conn, error) {
 	p.host.dialsBroker()
-	return p.port.DialBroker(ctx, address)
+	return p.stack.DialBroker(ctx, address)
 }
 
 func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {

@@ -2,11 +2,12 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"holdfast/internal/ordered"
@@ -52,8 +53,8 @@ func (g *gate) open() {
 	}
 }
 
-// wait returns a channel that is closed when the gate opens. It is nil while the gate is open.
-func (g *gate) wait() <-chan struct{} {
+// whenOpen returns a channel that is closed when the gate opens. It is nil while the gate is open.
+func (g *gate) whenOpen() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed == 0 {
@@ -69,6 +70,12 @@ type linkState struct {
 	delay time.Duration // mean extra latency of each write
 }
 
+// hostState is the effect of faults on a host.
+type hostState struct {
+	running gate // closed while its processes are stopped: nothing comes in, and nothing goes out
+	power   gate // closed while it has no power: a dial gets no answer. What the host sent before still arrives.
+}
+
 // network connects hosts by reliable ordered streams, like TCP. Data on one connection may overtake data on another. A link that is cut delivers nothing until
 // the cut ends or the connection is reset.
 type network struct {
@@ -77,21 +84,21 @@ type network struct {
 	mu        schedule.Mutex
 	random    *rand.Rand
 	links     map[link]*linkState
-	hosts     map[string]*gate // closed while a host is paused
+	hosts     map[string]*hostState
 	listeners map[string]*listener
 	conns     ordered.Set[*conn]
 }
 
 func newNetwork(random *rand.Rand, latency time.Duration) *network {
 	return &network{
-		latency: latency, random: random, links: make(map[link]*linkState), hosts: make(map[string]*gate),
+		latency: latency, random: random, links: make(map[link]*linkState), hosts: make(map[string]*hostState),
 		listeners: make(map[string]*listener),
 	}
 }
 
 func (n *network) link(l link) *linkState { return getOrCreate(&n.mu, n.links, l) }
 
-func (n *network) host(name string) *gate { return getOrCreate(&n.mu, n.hosts, name) }
+func (n *network) host(name string) *hostState { return getOrCreate(&n.mu, n.hosts, name) }
 
 // getOrCreate returns the value under a key of a map, and creates it if it is missing.
 func getOrCreate[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V {
@@ -105,8 +112,8 @@ func getOrCreate[K comparable, V any](mu *schedule.Mutex, of map[K]*V, key K) *V
 	return value
 }
 
-// travel returns the latency of one write on a link.
-func (n *network) travel(l link) time.Duration {
+// drawLatency returns the latency of one write on a link.
+func (n *network) drawLatency(l link) time.Duration {
 	state := n.link(l)
 	state.mu.Lock()
 	delay := state.delay
@@ -145,58 +152,58 @@ func (n *network) reset(chosen func(*conn) bool) {
 }
 
 var (
-	errReset   = fmt.Errorf("connection reset: %w", net.ErrClosed)
-	errRefused = errors.New("connection refused")
+	errReset   = os.NewSyscallError("read", syscall.ECONNRESET)
+	errRefused = os.NewSyscallError("connect", syscall.ECONNREFUSED)
 )
 
-// port is a process's access to the network. When the process dies, its listeners and connections end.
-type port struct {
+// stack is a process's network stack. When the process dies, its listeners and connections end.
+type stack struct {
 	network *network
 	host    string
 
-	mu     schedule.Mutex
-	dead   bool
-	conns  ordered.Set[*conn]
-	closes []*listener
+	mu        schedule.Mutex
+	dead      bool
+	conns     ordered.Set[*conn]
+	listeners []*listener
 }
 
-func (n *network) port(host string) *port {
-	return &port{network: n, host: host}
+func (n *network) newStack(host string) *stack {
+	return &stack{network: n, host: host}
 }
 
 // Listen implements transport.Network.
-func (p *port) Listen(address string) (net.Listener, error) { return p.listen(address) }
+func (s *stack) Listen(address string) (net.Listener, error) { return s.listen(address) }
 
-func (p *port) listen(address string) (*listener, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.network.mu.Lock()
-	defer p.network.mu.Unlock()
-	if p.dead || p.network.listeners[address] != nil {
+func (s *stack) listen(address string) (*listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.network.mu.Lock()
+	defer s.network.mu.Unlock()
+	if s.dead || s.network.listeners[address] != nil {
 		return nil, fmt.Errorf("listen on %s: address in use", address)
 	}
-	l := &listener{port: p, address: address, next: make(chan *conn, 256), done: make(chan struct{})}
-	p.network.listeners[address] = l
-	p.closes = append(p.closes, l)
+	l := &listener{stack: s, address: address, next: make(chan *conn, 256), done: make(chan struct{})}
+	s.network.listeners[address] = l
+	s.listeners = append(s.listeners, l)
 	return l, nil
 }
 
 // Dial implements transport.Network: to another member.
-func (p *port) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return p.dial(ctx, address, classCall) // becomes classRaft at the first write if it is raft's
+func (s *stack) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return s.dial(ctx, address, classCall) // becomes classRaft at the first write if it is raft's
 }
 
 // DialBroker is for mqttconn.Dialer.Network.
-func (p *port) DialBroker(ctx context.Context, address string) (net.Conn, error) {
-	return p.dial(ctx, address, classBroker)
+func (s *stack) DialBroker(ctx context.Context, address string) (net.Conn, error) {
+	return s.dial(ctx, address, classBroker)
 }
 
-func (p *port) dial(ctx context.Context, address string, c class) (net.Conn, error) {
-	n := p.network
-	there, back := link{p.host, hostOf(address), c}, link{hostOf(address), p.host, c}
+func (s *stack) dial(ctx context.Context, address string, c class) (net.Conn, error) {
+	n := s.network
+	there, back := link{s.host, hostOf(address), c}, link{hostOf(address), s.host, c}
 	for _, l := range []link{there, back} {
-		for _, g := range []*gate{&n.link(l).gate, n.host(p.host), n.host(hostOf(address))} {
-			for opened := g.wait(); opened != nil; opened = g.wait() {
+		for _, g := range []*gate{&n.link(l).gate, &n.host(s.host).running, &n.host(hostOf(address)).running, &n.host(hostOf(address)).power} {
+			for opened := g.whenOpen(); opened != nil; opened = g.whenOpen() {
 				select {
 				case <-opened:
 				case <-ctx.Done():
@@ -205,7 +212,7 @@ func (p *port) dial(ctx context.Context, address string, c class) (net.Conn, err
 			}
 		}
 		select {
-		case <-time.After(n.travel(l)):
+		case <-time.After(n.drawLatency(l)):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
 		}
@@ -216,7 +223,7 @@ func (p *port) dial(ctx context.Context, address string, c class) (net.Conn, err
 	if l == nil {
 		return nil, fmt.Errorf("dial %s: %w", address, errRefused)
 	}
-	near, far := n.pair(p, l.port, there, back)
+	near, far := n.pair(s, l.stack, there, back)
 	if near == nil {
 		return nil, fmt.Errorf("dial %s: %w", address, errRefused)
 	}
@@ -239,16 +246,16 @@ func hostOf(address string) string {
 }
 
 // pair makes the two ends of a connection. It returns nil if one of the processes is dead.
-func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
-	near = &conn{port: from, link: there, out: newStream(), read: newDeadline(), dialled: true}
-	far = &conn{port: to, link: back, out: newStream(), read: newDeadline()}
+func (n *network) pair(from, to *stack, there, back link) (near, far *conn) {
+	near = &conn{stack: from, link: there, out: newStream(), read: newDeadline(), dialled: true}
+	far = &conn{stack: to, link: back, out: newStream(), read: newDeadline()}
 	near.peer, far.peer = far, near
 	near.in, far.in = far.out, near.out
-	if !from.keep(near) {
+	if !from.track(near) {
 		return nil, nil
 	}
-	if !to.keep(far) {
-		from.forget(near)
+	if !to.track(far) {
+		from.untrack(near)
 		return nil, nil
 	}
 	n.mu.Lock()
@@ -258,34 +265,34 @@ func (n *network) pair(from, to *port, there, back link) (near, far *conn) {
 	return near, far
 }
 
-// keep adds a connection. It returns false if the process is dead.
-func (p *port) keep(c *conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dead {
+// track adds a connection. It returns false if the process is dead.
+func (s *stack) track(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
 		return false
 	}
-	p.conns.Add(c)
+	s.conns.Add(c)
 	return true
 }
 
-func (p *port) forget(c *conn) {
-	p.mu.Lock()
-	p.conns.Delete(c)
-	p.mu.Unlock()
-	p.network.mu.Lock()
-	p.network.conns.Delete(c)
-	p.network.mu.Unlock()
+func (s *stack) untrack(c *conn) {
+	s.mu.Lock()
+	s.conns.Delete(c)
+	s.mu.Unlock()
+	s.network.mu.Lock()
+	s.network.conns.Delete(c)
+	s.network.mu.Unlock()
 }
 
 // die ends all listeners and connections of the process. Unless silently is set, the other ends get a reset, as when a kernel cleans up after a process. With
-// silently, as at a loss of power, they get nothing. A new connection to the host is refused in both cases, although one without power would not answer at all.
-func (p *port) die(silently bool) {
-	p.mu.Lock()
-	p.dead = true
-	conns, listeners := p.conns, p.closes
-	p.conns = ordered.Set[*conn]{}
-	p.mu.Unlock()
+// silently, as at a loss of power, they get nothing.
+func (s *stack) die(silently bool) {
+	s.mu.Lock()
+	s.dead = true
+	conns, listeners := s.conns, s.listeners
+	s.conns = ordered.Set[*conn]{}
+	s.mu.Unlock()
 	for _, l := range listeners {
 		_ = l.Close()
 	}
@@ -299,7 +306,7 @@ func (p *port) die(silently bool) {
 
 // listener is a port that is listened on.
 type listener struct {
-	port    *port
+	stack   *stack
 	address string
 	next    chan *conn
 	done    chan struct{}
@@ -320,9 +327,9 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.done)
-		l.port.network.mu.Lock()
-		defer l.port.network.mu.Unlock()
-		delete(l.port.network.listeners, l.address)
+		l.stack.network.mu.Lock()
+		defer l.stack.network.mu.Unlock()
+		delete(l.stack.network.listeners, l.address)
 	})
 	return nil
 }
