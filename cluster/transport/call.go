@@ -116,8 +116,8 @@ type connection struct {
 	mu           sync.Mutex
 	lastID       uint64 // of a call
 	waiting      map[uint64]chan answer
-	lastReceived time.Time // when the last frame arrived
-	silentSince  time.Time // when the first call was sent that was given up since the last frame arrived
+	lastReceived time.Time // when the last bytes arrived: a large answer takes long on a slow link
+	silentSince  time.Time // when the first call was sent that was given up since the last bytes arrived
 	endErr       error     // why it ended
 }
 
@@ -245,8 +245,8 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	}
 }
 
-// errSilent says that no frame arrived on a connection for too long.
-var errSilent = errors.New("no frame arrived from the member in time")
+// errSilent says that nothing arrived on a connection for too long.
+var errSilent = errors.New("nothing arrived from the member in time")
 
 // minWriteTime is the least time that a write of a frame has, even if the call's deadline is sooner: a frame that is written in part ends the connection for all
 // calls.
@@ -286,7 +286,7 @@ func (c *connection) send(ctx context.Context, method peer.Method, request []byt
 // minPatience is the lower bound of Config.Patience.
 const minPatience = 900 * time.Millisecond
 
-// forget removes a call whose context has ended. It reports whether to close the connection: no frame has arrived since silentSince, which is more than patience
+// forget removes a call whose context has ended. It reports whether to close the connection: nothing has arrived since silentSince, which is more than patience
 // ago.
 func (c *connection) forget(number uint64, sentAt time.Time, patience time.Duration) bool {
 	c.mu.Lock()
@@ -299,14 +299,13 @@ func (c *connection) forget(number uint64, sentAt time.Time, patience time.Durat
 }
 
 func (c *connection) read() error {
-	reader := bufio.NewReaderSize(c.conn, 16<<10)
+	reader := bufio.NewReaderSize(received{c}, 16<<10)
 	for {
 		code, number, body, err := readFrame(reader, maxFrame)
 		if err != nil {
 			return err
 		}
 		c.mu.Lock()
-		c.lastReceived = time.Now()
 		answers := c.waiting[number]
 		delete(c.waiting, number)
 		c.mu.Unlock()
@@ -318,6 +317,20 @@ func (c *connection) read() error {
 			answers <- answer{body: body}
 		}
 	}
+}
+
+// received reads from the connection and notes when bytes arrive.
+type received struct{ *connection }
+
+// Read implements io.Reader.
+func (r received) Read(p []byte) (int, error) {
+	n, err := r.conn.Read(p)
+	if n > 0 {
+		r.mu.Lock()
+		r.lastReceived = time.Now()
+		r.mu.Unlock()
+	}
+	return n, err
 }
 
 // end closes the connection and fails the calls that wait.

@@ -75,6 +75,7 @@ type Transport struct {
 	closing sync.Once
 
 	admitting chan struct{} // one for each connection whose handshake is under way
+	stallTime time.Duration // see requests
 	accepted  conns[*tracked]
 	outbound  conns[*outbound] // of raft
 }
@@ -96,7 +97,7 @@ func Listen(config Config) (*Transport, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{
 		config: config, listener: listener, ctx: ctx, stop: stop,
-		admitting: make(chan struct{}, maxAdmitting), raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
+		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime, raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
 	}
 	t.dialer.config = &t.config
 	patience := max(config.Patience, minPatience)
@@ -191,7 +192,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	tune(accepted, theirs.Kind)
 	switch theirs.Kind {
 	case kindRaft:
-		t.raft.push(conn)
+		t.raft.push(&requests{Conn: conn, stall: t.stallTime})
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:

@@ -1,0 +1,41 @@
+package transport
+
+import (
+	"net"
+	"time"
+)
+
+// stallTime is how long raft waits for the next bytes of a request that has begun to arrive. Raft votes for nobody while it receives a snapshot, so a leader
+// that hangs while it sends one must not hold up the election of the next.
+const stallTime = 10 * time.Second
+
+// requests is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It may wait for a request
+// without end, and for the rest of one no longer than stall. One goroutine reads and writes.
+type requests struct {
+	net.Conn
+	stall   time.Duration
+	begun   bool // bytes of a request have arrived
+	limited bool // a read deadline is set
+}
+
+// Read implements net.Conn.
+func (c *requests) Read(p []byte) (int, error) {
+	if c.begun || c.limited {
+		var deadline time.Time
+		if c.limited = c.begun; c.limited {
+			deadline = time.Now().Add(c.stall)
+		}
+		if err := c.SetReadDeadline(deadline); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.Conn.Read(p)
+	c.begun = c.begun || n > 0
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *requests) Write(p []byte) (int, error) {
+	c.begun = false
+	return c.Conn.Write(p)
+}
