@@ -6,19 +6,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Log versions. Each constant is the lowest version in force at which the log may have a command or a field, or at which a rule applies.
-const (
-	VersionPinNonVoter  = 2 // KindPinNonVoter, KindAllowPromotion
-	VersionRestore      = 2 // KindStage, KindRestore
-	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
-	VersionProlong      = 4 // a further copy of a request prolongs the lifetime of its outcome; Rejection.Silent
-	VersionIfVersion    = 5 // IfVersion
-	VersionScan         = 5 // the secret of continuation tokens; before, a SCAN is answered as an unknown command
-	VersionPatternWatch = 6 // Command.Pattern
-	VersionTxn          = 7 // KindTxn, Command.Operations, Command.MaxReply, CodeReplies
-	VersionMirrors      = 8 // Settings.Mirrors
-)
-
 // maxPinned bounds the pinned non-voters. It is far above the size of any cluster.
 const maxPinned = 64
 

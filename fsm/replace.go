@@ -39,7 +39,8 @@ func (m *Machine) stage(command *Command) Result {
 }
 
 // replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given
-// twice, every token that was given stays older than the next, and no time goes back. Settings stay those in force; watches and
+// twice, every token that was given stays older than the next, and no time goes back. A snapshot of another store keeps what is
+// left of its times to live; since one of this store was taken, time has passed. Settings stay those in force; watches and
 // remembered outcomes of both stay, as far as the bounds of patterns allow: clients that are there go on, and a copy of a request takes effect once all the same.
 // Nobody is notified.
 func (m *Machine) replace(command *Command) Result {
@@ -51,6 +52,9 @@ func (m *Machine) replace(command *Command) Result {
 	restored := New()
 	if err := readSnapshot(bytes.NewReader(data), restored.readFrame); err != nil {
 		return Result{Code: CodeError, Error: ErrorSyntax}
+	}
+	if m.logVersion >= VersionForeignTTL && restored.scanSecret != 0 && restored.scanSecret != m.scanSecret {
+		restored.translate(m.now)
 	}
 	m.postpone(max(0, restored.now-m.now))
 	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
@@ -77,6 +81,18 @@ func (m *Machine) replace(command *Command) Result {
 	}
 	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
+}
+
+// translate makes the state of another store's snapshot one whose cluster time is later: no time has passed between the two. Each store's cluster time counts
+// from its own beginning.
+func (m *Machine) translate(now int64) {
+	shift := now - m.now
+	if shift <= 0 {
+		return // replace moves the clock of the present state forward instead
+	}
+	m.postpone(shift)
+	m.values.postpone(shift)
+	m.now = now
 }
 
 // postpone moves what is counted from the present by as much as cluster time is about to leap: the leap is no time that has

@@ -104,6 +104,48 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 	}
 }
 
+// Each store's cluster time counts from its own beginning: in an older store a key of another one's backup keeps what was left of its time to live, and a
+// remembered outcome and a watch stay. In a backup of the same store they have aged.
+func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
+	for name, test := range map[string]struct {
+		version uint32
+		term    uint64 // decides the secret, by which a store is known
+		kept    bool
+	}{
+		"another store": {VersionForeignTTL, 10, true},
+		"this store":    {VersionForeignTTL, 0, false},
+		"an older log":  {VersionForeignTTL - 1, 10, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			young := newLeaderOf(t, test.version)
+			id := young.newID()
+			lock := young.set("lock", "me", func(c *Command) { c.TTL, c.ID = 60_000, id })
+			young.do(lock)
+			young.do(Command{Kind: KindKeyNotify, Principal: client("watcher"), Key: []byte("lock")})
+			young.pass(10_000)
+			backup := young.snapshot()
+
+			old := &testLeader{t: t, m: New(), wall: young.wall, version: test.version, term: test.term}
+			old.start()
+			old.configure(func(s *Settings) { s.WatchTTL = 120_000 })
+			old.pass(864_000_000)
+			old.stageAll(backup, 7, MaxStage)
+			if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
+				t.Fatalf("%+v", r)
+			}
+			old.pass(49_000)
+			kept := func() bool { return old.get("lock").Code == CodeValue }
+			_, _, remembered := old.m.Remembered(id)
+			if watched := len(old.m.ListWatches("lock", "watcher", WatchInfo{}, 1)) == 1; kept() != test.kept || remembered != test.kept || watched != test.kept {
+				t.Errorf("the key is there: %v, its outcome: %v, its watch: %v", kept(), remembered, watched)
+			}
+			if old.pass(2_000); kept() {
+				t.Error("the key outlives its time")
+			}
+		})
+	}
+}
+
 // What is not whole, or not the same, replaces nothing.
 func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	l := newLeader(t)

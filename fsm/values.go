@@ -178,6 +178,14 @@ func (v *values) capture() (byKey *btree.BTreeG[*record], release func()) {
 	return v.byKey.Copy(), func() { captures.Add(-1) }
 }
 
+// postpone moves all deadlines by as much, which keeps their order. No snapshot may hold the records.
+func (v *values) postpone(shift int64) {
+	v.byDeadline.Scan(func(r *record) bool {
+		r.deadline += shift
+		return true
+	})
+}
+
 // due returns the record with the earliest deadline, and reports whether it has expired.
 func (v *values) due(now int64) (*record, bool) {
 	r, ok := v.byDeadline.Min()

@@ -2,9 +2,23 @@ package fsm
 
 import "fmt"
 
+// Log versions. Each constant is the lowest version in force at which the log may have a command or a field, or at which a rule applies.
+const (
+	VersionPinNonVoter  = 2 // KindPinNonVoter, KindAllowPromotion
+	VersionRestore      = 2 // KindStage, KindRestore
+	VersionClientShares = 3 // Limits.WatchesPerClient, Limits.DedupPerClient
+	VersionProlong      = 4 // a further copy of a request prolongs the lifetime of its outcome; Rejection.Silent
+	VersionIfVersion    = 5 // IfVersion
+	VersionScan         = 5 // the secret of continuation tokens; before, a SCAN is answered as an unknown command
+	VersionPatternWatch = 6 // Command.Pattern
+	VersionTxn          = 7 // KindTxn, Command.Operations, Command.MaxReply, CodeReplies
+	VersionMirrors      = 8 // Settings.Mirrors
+	VersionForeignTTL   = 9 // a restored snapshot of another store keeps what is left of its times to live
+)
+
 // Version is what this build can apply. It grows with every new kind of command or field of the log format. The members tell
 // each other theirs, and a leader proposes nothing that the oldest of them does not know.
-const Version = VersionMirrors
+const Version = VersionForeignTTL
 
 // version reads the version that is in force, or comes into force. A newer one than this build's has rules that this build does not know: an
 // older binary that is put back stops, as at a kind that it does not know.
