@@ -119,6 +119,22 @@ func (c *controlPlane) life(t *testing.T) {
 		t.Error("another revision has to bring a new certificate of the same authority")
 	}
 
+	// The job that takes members away is content with a cluster that does not run, unless this upgrade takes some away.
+	content := func() bool {
+		hooks, err := c.helm(t, "get", "hooks", "store", "-n", "plant")
+		if err != nil || !strings.Contains(hooks, "keep-peers") {
+			t.Fatal(err, hooks)
+		}
+		return strings.Contains(hooks, "--if-any")
+	}
+	if !content() {
+		t.Error("an upgrade that takes no member away needs a cluster that runs")
+	}
+	c.do(t, "upgrade", "store", chart, "-n", "plant", "--no-hooks", "--set", "demoBroker.enabled=true", "--set", "replicas=3", "--set", "tls.selfSigned.revision=2")
+	if content() {
+		t.Error("an upgrade that takes members away is content with a cluster that does not run")
+	}
+
 	if _, err := c.kubectl(t, "-n", "plant", "delete", "secret", "store-holdfast-ca"); err != nil {
 		t.Fatal(err)
 	}
