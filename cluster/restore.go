@@ -13,19 +13,23 @@ import (
 // errStageDiscarded says that a new leader discarded the staged parts.
 var errStageDiscarded = errors.New("the leader changed meanwhile")
 
-// withoutSentinels drops what an error wraps: if the outcome of one part is unknown, that of the whole restore is not.
+// withoutSentinels returns an error with the same text that wraps nothing: if the outcome of one staged part is unknown, the whole restore is still not done.
 func withoutSentinels(err error) error { return errors.New(err.Error()) }
 
 // maxRestore bounds a snapshot that is restored: it is in memory for a while, on every member.
 const maxRestore = 4 << 30
 
 // Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every
-// replica does it at the same index, or none. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and
+// replica does it at the same index, or none. One restore at a time is admitted; a second one returns ErrNotDone. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and
 // cluster time does not go back. A damaged snapshot is refused, and so is one that the version of the log in force cannot hold.
 //
 // Only the leader can do it; any other node returns ErrNotDone once the snapshot has passed its checks. Nothing was changed if the error wraps
 // ErrRefused, ErrNotDone or ErrNotLeader. After any other error the outcome is unknown.
 func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
+	if !s.restoring.TryLock() {
+		return fmt.Errorf("%w: another restore is under way", peer.ErrNotDone)
+	}
+	defer s.restoring.Unlock()
 	data, err := io.ReadAll(io.LimitReader(snapshot, maxRestore+1))
 	if err != nil {
 		return fmt.Errorf("%w: read the snapshot: %w", peer.ErrRefused, err)
@@ -49,9 +53,10 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	replaced := false
 	defer func() {
 		if !replaced { // so that no member keeps what was staged
-			forgetting, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
+			discarding, cancel := context.WithTimeout(context.WithoutCancel(ctx), peer.PollInterval)
 			defer cancel()
-			_, _ = s.execute(forgetting, fsm.Command{Kind: fsm.KindStage, Nonce: nonce}) // a change of leader does it as well
+			// An empty part at offset 0 replaces what was staged. A change of leader discards it, too.
+			_, _ = s.execute(discarding, fsm.Command{Kind: fsm.KindStage, Nonce: nonce})
 		}
 	}()
 	for offset := 0; offset < len(data); offset += fsm.MaxStage {

@@ -381,6 +381,25 @@ func TestRestoreIsTheSameOnEveryMember(t *testing.T) {
 	}
 }
 
+// One snapshot at a time is in memory: a second restore is refused before it is read.
+func TestOneRestoreAtATime(t *testing.T) {
+	n := leader(t, startCluster(t, 1)...)
+	snapshot, upload := io.Pipe()
+	first := make(chan error, 1)
+	go func() { first <- n.Snapshots().Restore(t.Context(), snapshot) }()
+	_, _ = upload.Write([]byte("begun")) // returns when the first one reads
+	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("a second one: %v", err)
+	}
+	_ = upload.Close()
+	if err := <-first; !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("the first one: %v", err)
+	}
+	if err := n.Snapshots().Restore(t.Context(), &bytes.Buffer{}); !errors.Is(err, peer.ErrRefused) {
+		t.Errorf("after the first one: %v", err)
+	}
+}
+
 // † A leader whose clock is set while it asks the others stamps nothing of it.
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)

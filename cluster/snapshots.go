@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -21,6 +22,8 @@ type Snapshots struct {
 	newestBytes func() int64 // the size of the newest snapshot
 	metrics     *Metrics
 	log         *slog.Logger
+
+	restoring sync.Mutex // held by Restore: one snapshot at a time is in memory
 
 	// What Restore needs: the members stay as they are meanwhile.
 	members *membership.Membership

@@ -114,11 +114,15 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 	if prefix > after.Key {
 		first = &watch{watchID: watchID{key: prefix}}
 	}
-	m.watches.byKey.Ascend(first, func(w *watch) bool {
+	tree := m.watches.byKey
+	if clientID != "" { // no other client's watches are visited
+		tree, first.clientID = m.watches.byClient, clientID
+	}
+	tree.Ascend(first, func(w *watch) bool {
 		switch {
-		case !strings.HasPrefix(w.key, prefix):
+		case clientID != "" && w.clientID != clientID, !strings.HasPrefix(w.key, prefix):
 			return false
-		case clientID != "" && w.clientID != clientID, w.watchID == after.id():
+		case w.watchID == after.id():
 			return true
 		}
 		found = append(found, WatchInfo{Key: w.key, Pattern: w.isPattern, ClientID: w.clientID, Dialect: w.dialect, Age: m.now - w.renewed})

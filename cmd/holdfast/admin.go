@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -54,8 +56,8 @@ func (a *administration) addYes(command *cobra.Command) {
 	command.Flags().BoolVar(&a.yes, "yes", false, "really do it")
 }
 
-// confirmed returns a usage error that says what would happen, unless that is wanted.
-func (a *administration) confirmed(what string) error {
+// requireYes returns a usage error that says what the command does, unless --yes was given.
+func (a *administration) requireYes(what string) error {
 	if a.yes {
 		return nil
 	}
@@ -72,9 +74,14 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.address, "/")+path, body)
+	var connected atomic.Bool // the request may have been sent
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	request, err := http.NewRequestWithContext(traced, method, strings.TrimSuffix(a.address, "/")+path, body)
 	if err != nil {
 		return &usageError{fmt.Errorf("--admin: %w", err)}
+	}
+	if scheme := request.URL.Scheme; scheme != "http" && scheme != "https" {
+		return usagef("--admin is %q: must begin with http:// or https://", a.address)
 	}
 	transport, err := a.tls.HTTP()
 	if err != nil {
@@ -83,8 +90,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		var dial *net.OpError
-		if method != http.MethodGet && path != exportPath && !(errors.As(err, &dial) && dial.Op == "dial") {
+		if method != http.MethodGet && path != exportPath && connected.Load() {
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
 		}
 		return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -96,7 +102,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	return use(response.Body)
 }
 
-// errUnavailable says that a request that changes nothing may be made again: no node answered, or none that leads.
+// errUnavailable says that nothing was changed, because no node answered, or none that leads. The request may be made again.
 var errUnavailable = errors.New("no answer")
 
 // unavailableError is an errUnavailable with the text of the node that answered.
@@ -183,7 +189,8 @@ func printRows(out io.Writer, rows [][]any) error {
 	return table.Flush()
 }
 
-// newAdmin makes a command that talks to the admin API.
+// newAdmin returns a command that talks to the admin API. One that takes a FILE transfers a snapshot: its default timeout is an hour, and not a minute. A
+// dangerous one has --yes.
 func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
 	a := administration{timeout: time.Minute}
 	if strings.HasSuffix(use, " FILE") { // a snapshot takes as long as it takes
@@ -191,7 +198,7 @@ func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run fu
 	}
 	command := &cobra.Command{Use: use, Short: short, Example: "  " + example, Args: positional(arguments)}
 	a.add(command)
-	if len(dangerous) > 0 {
+	if slices.Contains(dangerous, true) {
 		a.addYes(command)
 	}
 	command.RunE = func(command *cobra.Command, arguments []string) error { return run(&a, command, arguments) }

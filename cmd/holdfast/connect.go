@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -122,8 +123,8 @@ func readSecret(file string) ([]byte, error) {
 	return data, nil
 }
 
-// followSecret returns a function that reads the secret anew each time, so that it may be changed. A file may be changed in steps:
-// while it cannot be read, the secret is what it was before.
+// followSecret returns a function that reads the file at each call, so that the secret can be rotated. It returns the previous secret while the file cannot
+// be read or is empty, as it may be while it is replaced.
 func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 	var mu sync.Mutex
 	last, err := readSecret(file)
@@ -131,10 +132,13 @@ func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		now, err := readSecret(file)
-		if err == nil && (len(now) > 0 || len(last) == 0) {
+		if err == nil && len(now) == 0 && len(last) > 0 {
+			err = errors.New("the file is empty")
+		}
+		if err == nil {
 			last = now
 		} else {
-			log.Warn("cannot read the secret: the previous value stays in use", "file", file, "error", err)
+			log.Warn("cannot use the secret in the file: the previous one stays in use", "file", file, "error", err)
 		}
 		return last
 	}, err

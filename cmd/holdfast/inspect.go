@@ -201,7 +201,7 @@ func newWatchesDrop() *cobra.Command {
 			case key != "" && pattern != "":
 				return usagef("--key and --pattern cannot be combined")
 			}
-			if err := a.confirmed("ends watches, and does not tell their clients"); err != nil {
+			if err := a.requireYes("ends watches, and does not tell their clients"); err != nil {
 				return err
 			}
 			var dropped httpapi.Dropped

@@ -177,7 +177,7 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // a failure to write to standard error cannot be reported
 		}
 	}
-	if err := a.confirmed(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
+	if err := a.requireYes(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
 		return false, err
 	}
 	// The one that answers goes last.

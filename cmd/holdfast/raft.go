@@ -151,7 +151,7 @@ func addMember(voter bool) func(*administration, *cobra.Command, []string) error
 }
 
 func demote(a *administration, command *cobra.Command, arguments []string) error {
-	if err := a.confirmed("removes the vote of " + arguments[0] + ", which may reduce the number of members that may fail"); err != nil {
+	if err := a.requireYes("removes the vote of " + arguments[0] + ", which may reduce the number of members that may fail"); err != nil {
 		return err
 	}
 	if err := a.do(command.Context(), http.MethodPost, "/v1/members/"+url.PathEscape(arguments[0])+"/demote", nil); err != nil {
@@ -161,7 +161,7 @@ func demote(a *administration, command *cobra.Command, arguments []string) error
 }
 
 func removePeer(a *administration, command *cobra.Command, arguments []string) error {
-	if err := a.confirmed("removes " + arguments[0] + " for good: its data folder has to be emptied before it can join again"); err != nil {
+	if err := a.requireYes("removes " + arguments[0] + " for good: its data folder has to be emptied before it can join again"); err != nil {
 		return err
 	}
 	if err := a.do(command.Context(), http.MethodDelete, "/v1/members/"+url.PathEscape(arguments[0]), nil); err != nil {
@@ -255,7 +255,7 @@ It takes the settings of the server: its file, environment and flags.`,
 		if err != nil {
 			return err
 		}
-		if err := a.confirmed(fmt.Sprintf("makes %s the only member, commits its uncommitted entries, and loses the entries that only other members have; "+
+		if err := a.requireYes(fmt.Sprintf("makes %s the only member, commits its uncommitted entries, and loses the entries that only other members have; "+
 			"the last entry of its log has the term %d and the index %d: recover the node whose last entry has the highest term, and of those the one with the highest index",
 			s.Node.ID, term, index)); err != nil {
 			return err

@@ -176,7 +176,7 @@ func saveTo(name string, write func(io.Writer) error) error {
 func restoreSnapshot(a *administration, command *cobra.Command, arguments []string) error {
 	name := arguments[0]
 	if name == "-" { // the cluster itself refuses what is damaged, and changes nothing
-		if err := a.confirmed("replaces all keys of the cluster by those of the standard input"); err != nil {
+		if err := a.requireYes("replaces all keys of the cluster by those of the standard input"); err != nil {
 			return err
 		}
 		if err := a.put(command.Context(), command.InOrStdin()); err != nil {
@@ -188,7 +188,7 @@ func restoreSnapshot(a *administration, command *cobra.Command, arguments []stri
 	if err != nil {
 		return err
 	}
-	if err := a.confirmed(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, name)); err != nil {
+	if err := a.requireYes(fmt.Sprintf("replaces all keys of the cluster by the %d of %s", summary.Keys, name)); err != nil {
 		return err
 	}
 	file, err := os.Open(name)

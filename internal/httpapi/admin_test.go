@@ -56,6 +56,7 @@ type api struct {
 	url  string
 
 	mirrors *fakeMirrors
+	nodes   map[raft.ServerID]*cluster.Node // of all members
 }
 
 // startAPIs starts three members with their admin APIs, and waits for a leader.
@@ -68,6 +69,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 		servers = append(servers, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)})
 	}
 	var list []*api
+	nodes := make(map[raft.ServerID]*cluster.Node)
 	for _, server := range servers {
 		config := cluster.DefaultConfig()
 		config.ID, config.Address, config.Members = server.ID, server.Address, servers
@@ -100,7 +102,8 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 			_ = forwarded.Close(ctx)
 			_ = node.Close(ctx)
 		})
-		list = append(list, &api{t, node, outside.URL, mirrors})
+		nodes[server.ID] = node
+		list = append(list, &api{t, node, outside.URL, mirrors, nodes})
 	}
 	for deadline := time.Now().Add(20 * time.Second); leader == nil; <-time.After(5 * time.Millisecond) {
 		for i, a := range list {
@@ -294,6 +297,21 @@ func TestSnapshotsByWayOfAnyNode(t *testing.T) {
 	var status Status
 	if code := follower.call(http.MethodPost, "/v1/snapshot/take", nil, &status); code != 200 || status.Node != peer.NodeName(follower.node.ID()) {
 		t.Errorf("%d %+v", code, status)
+	}
+}
+
+// A leader without its majority may not know of a watch: it does not answer that there was none to end.
+func TestWatchesAreEndedByAConfirmedLeader(t *testing.T) {
+	leader, _ := startAPIs(t)
+	ended, end := context.WithCancel(t.Context())
+	end() // Close waits for nothing
+	for _, node := range leader.nodes {
+		if node != leader.node {
+			_ = node.Close(ended)
+		}
+	}
+	if code := leader.call(http.MethodDelete, "/v1/watches?client=c", nil, nil); code == 200 {
+		t.Errorf("answers %d", code)
 	}
 }
 

@@ -41,7 +41,7 @@ type Key struct {
 	Version  string   `json:"version"`
 	Token    string   `json:"token,omitempty"` // the fencing token
 	TTL      *int64   `json:"ttl"`             // milliseconds of cluster time; null when the key does not expire
-	Watchers []string `json:"watchers"`        // client ids; those that watch by patterns only in GET /v1/key
+	Watchers []string `json:"watchers"`        // client ids; only GET /v1/key includes those whose patterns match
 	Value    *Bytes   `json:"value,omitempty"` // of GET /v1/key, and of locks in GET /v1/overview
 }
 
@@ -62,7 +62,7 @@ func toKey(info *fsm.KeyInfo) Key {
 // Keys is a page of keys.
 type Keys struct {
 	Keys []Key `json:"keys"`
-	// Next is the query parameter "after" of the next page, in Base64. It is empty if this page is not full.
+	// Next is the last key of this page, in Base64: its text is the query parameter "after" of the next page. It is empty if this page is not full.
 	Next string `json:"next"`
 }
 
@@ -144,7 +144,7 @@ func (a *admin) key(w http.ResponseWriter, r *http.Request) error {
 // Watch is what the API shows of a watch.
 type Watch struct {
 	Key     Bytes  `json:"key"`     // or the pattern
-	Pattern bool   `json:"pattern"` // it is of all keys that match
+	Pattern bool   `json:"pattern"` // the watch is on all keys that match Key
 	Client  string `json:"client"`
 	Dialect string `json:"dialect"` // documented or sdk
 	Age     int64  `json:"age"`     // milliseconds since it was last renewed
@@ -161,7 +161,7 @@ func toWatch(info *fsm.WatchInfo) Watch {
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
-	// Next, in Base64, NextPattern and NextClient are the after, afterPattern and afterClient of the next page; empty at the end.
+	// Next (its text), NextPattern and NextClient are the query parameters after, afterPattern and afterClient of the next page. They are empty at the end.
 	Next        string `json:"next"`
 	NextPattern bool   `json:"nextPattern"`
 	NextClient  string `json:"nextClient"`
@@ -196,9 +196,9 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-// afterWatches returns the error of a request that has ended some watches before: its outcome is unknown, whatever became of the last command. It does not
-// wrap that command's error, by which the request would count as not done, or be tried again from the beginning.
-func afterWatches(ended int, err error) error {
+// partialError returns the error of a request of which a command failed. If it has ended watches before, its outcome is unknown, whatever the error of that
+// command says. It does not wrap that error: the request would count as not done, or be tried again from the beginning.
+func partialError(ended int, err error) error {
 	if ended == 0 {
 		return err
 	}
@@ -213,6 +213,9 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	if (client == "" && key == "" && pattern == "") || (key != "" && pattern != "") {
 		return badRequest{errors.New("client, key or pattern is required, and not both key and pattern")}
 	}
+	if err := a.Node.Confirm(r.Context()); err != nil { // a leader of the past may not know the watches
+		return err
+	}
 	text := key + pattern // one of them is empty
 	var dropped Dropped
 	for after := (fsm.WatchInfo{}); ; {
@@ -223,7 +226,7 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 				continue
 			}
 			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
-				return afterWatches(dropped.Dropped, err)
+				return partialError(dropped.Dropped, err)
 			}
 			dropped.Dropped++
 		}

@@ -13,10 +13,10 @@ func TestErrorAfterSomeWatchesIsOfUnknownOutcome(t *testing.T) {
 	for _, kind := range []error{peer.ErrNotDone, peer.ErrNotLeader, peer.ErrOutcomeUnknown} {
 		t.Run(kind.Error(), func(t *testing.T) {
 			cause := fmt.Errorf("execute: %w", kind)
-			if err := afterWatches(0, cause); err != cause {
+			if err := partialError(0, cause); err != cause {
 				t.Errorf("without an ended watch: %v", err)
 			}
-			err := afterWatches(7, cause)
+			err := partialError(7, cause)
 			if !errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, peer.ErrNotDone) || errors.Is(err, peer.ErrNotLeader) {
 				t.Errorf("after seven: %v", err)
 			}

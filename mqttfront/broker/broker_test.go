@@ -125,6 +125,41 @@ func TestFeedKeepsTheLatest(t *testing.T) {
 	})
 }
 
+// lineCounter counts the lines of a log.
+type lineCounter struct{ lines atomic.Int64 }
+
+func (c *lineCounter) Write(line []byte) (int, error) {
+	c.lines.Add(1)
+	return len(line), nil
+}
+
+// A failure is logged once, and again after the feed has worked.
+func TestFeedLogsEachOutageOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		driver := fakeDriver{watch: func(ctx context.Context, _ func(Disconnect)) error {
+			if attempts++; attempts == 4 {
+				time.Sleep(2 * healthyWatch) // in virtual time
+			}
+			return errors.New("connection refused")
+		}}
+		var logged lineCounter
+		f := NewFeed(driver, func(context.Context) { time.Sleep(time.Second) }, func() {}, slog.New(slog.NewTextHandler(&logged, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.Run(ctx)
+		for want, after := range []time.Duration{10 * time.Second, 3 * healthyWatch} {
+			time.Sleep(after)
+			synctest.Wait()
+			if got := logged.lines.Load(); got != int64(want+1) {
+				t.Errorf("%d lines, want %d", got, want+1)
+			}
+		}
+		cancel()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+	})
+}
+
 // A feed that fails says so until it has worked for a while.
 func TestFeedReportsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

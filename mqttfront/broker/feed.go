@@ -30,18 +30,25 @@ func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *sl
 	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
 }
 
+// healthyWatch is how long a watch lasts that worked: its end is a new failure. An attempt to connect takes less.
+const healthyWatch = time.Minute
+
 // Run watches disconnects until the context ends.
 func (f *Feed) Run(ctx context.Context) {
 	logged := ""
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := f.driver.WatchDisconnects(ctx, f.add)
 		if err != nil && ctx.Err() == nil {
 			f.mu.Lock()
 			f.err, f.failedAt = err, time.Now()
 			f.mu.Unlock()
-			if text := err.Error(); text != logged { // once for all attempts that fail alike
+			if time.Since(began) > healthyWatch {
+				logged = ""
+			}
+			if text := err.Error(); text != logged { // once for consecutive attempts that fail with the same text
 				logged = text
-				f.log.Warn("client-disconnect feed unavailable: watches of clients that disconnect do not end now", "error", err)
+				f.log.Warn("client-disconnect feed unavailable: watches of disconnected clients stay until it is back, they expire, or the broker reports no subscriber; check the broker's address and credentials", "error", err)
 			}
 		}
 		f.pause(ctx)
@@ -51,11 +58,11 @@ func (f *Feed) Run(ctx context.Context) {
 // Disconnects returns the channel of the disconnects. One goroutine at a time may receive from it.
 func (f *Feed) Disconnects() <-chan Disconnect { return f.disconnects }
 
-// Err returns why the last attempt to watch failed. It returns nil if none failed, or if none failed within the time since: then the feed works.
-func (f *Feed) Err(since time.Duration) error {
+// Err returns the error of the last failed attempt to watch, if it failed within a time. Otherwise it returns nil: the feed works.
+func (f *Feed) Err(within time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.err == nil || time.Since(f.failedAt) > since {
+	if f.err == nil || time.Since(f.failedAt) > within {
 		return nil
 	}
 	return fmt.Errorf("client-disconnect feed unavailable: %w", f.err)

@@ -140,8 +140,8 @@ func (b *Broker) TrustedIdentity() bool { return true }
 
 // WatchDisconnects implements broker.Driver. Nobody who was connected before the broker started is connected now.
 func (b *Broker) WatchDisconnects(ctx context.Context, gone func(broker.Disconnect)) error {
-	gone(broker.Disconnect{Everyone: true, Time: b.base})
 	b.mu.Lock()
+	gone(broker.Disconnect{Everyone: true, Time: b.base}) // under the lock, so that the next disconnect is reported after it
 	b.observers.Add(&gone)
 	b.mu.Unlock()
 	<-ctx.Done()

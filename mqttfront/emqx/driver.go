@@ -1,5 +1,5 @@
-// Package emqx is what is known of EMQX 5 beyond the MQTT standard: who goes away, from its system topics, and how to send somebody away, by
-// its REST API.
+// Package emqx is the driver for EMQX 5. It learns of client disconnects from EMQX's system topics, and disconnects and subscribes clients through its REST
+// API.
 package emqx
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // API says how to reach EMQX's REST API.
 type API struct {
-	// URL is where it listens, as http://emqx:18083; empty means that no client is disconnected.
+	// URL is the API's base URL, such as http://emqx:18083. If it is empty, Kick and SubscribeNotifications return broker.ErrUnsupported.
 	URL string
 	// Key returns an API key and its secret with a colon between them, as EMQX takes them; it is asked for each call.
 	Key func() []byte
@@ -52,23 +52,26 @@ type subscription struct {
 	QoS   byte   `json:"qos"`
 }
 
-// SubscribeNotifications implements broker.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and where none of these is
-// below the filter's topics POST /api/v5/clients/{clientid}/subscribe. EMQX makes the subscription after it has answered, without asking its
+// SubscribeNotifications implements broker.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and then POST
+// /api/v5/clients/{clientid}/subscribe, unless the client already subscribes to the filter, or to its prefix with "#". EMQX makes the subscription after it has answered, without asking its
 // access control, and keeps it as long as the client's session.
-func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (made bool, err error) {
+func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool, err error) {
 	var present []subscription
 	found, err := d.call(ctx, http.MethodGet, clientID, "/subscriptions", nil, &present)
 	if err != nil || !found { // a client that has disconnected needs none
 		return false, err
 	}
 	topics := strings.TrimSuffix(filter, "+")
-	for _, s := range present { // one for a single key is not enough
+	for _, s := range present { // a subscription to one key does not cover the filter
 		if s.Topic == topics+"#" || s.Topic == filter {
 			return false, nil
 		}
 	}
 	return d.call(ctx, http.MethodPost, clientID, "/subscribe", subscription{Topic: filter, QoS: 1}, nil)
 }
+
+// unknownClient is the code with which EMQX says that no such client is connected. Another 404 means that the URL is not that of its API.
+const unknownClient = `"CLIENTID_NOT_FOUND"`
 
 // call calls the API about one client. It reports whether EMQX knows the client.
 func (d *Driver) call(ctx context.Context, method, clientID, path string, body, into any) (found bool, err error) {
@@ -102,11 +105,12 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 	}
 	defer func() { _ = response.Body.Close() }() // it was read as far as it is of interest
 	switch {
-	case response.StatusCode == http.StatusNotFound:
-		return false, nil
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNoContent:
 		const most = 512
 		text, _ := io.ReadAll(io.LimitReader(response.Body, most)) // as much as there is
+		if response.StatusCode == http.StatusNotFound && bytes.Contains(text, []byte(unknownClient)) {
+			return false, nil
+		}
 		return false, fmt.Errorf("the broker's API answers %s: %s", response.Status, bytes.TrimSpace(text))
 	case into == nil:
 		return true, nil

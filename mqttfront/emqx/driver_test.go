@@ -124,7 +124,7 @@ func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	path, ok := strings.CutPrefix(r.URL.Path, "/api/v5/clients/")
 	if !ok {
-		http.Error(w, `{"code":"NOT_FOUND"}`, http.StatusMethodNotAllowed)
+		http.Error(w, `{"code":"NOT_FOUND","message":"Request Path Not Found"}`, http.StatusNotFound)
 		return
 	}
 	what := ""
@@ -302,7 +302,8 @@ func TestSessionTakeoverIsNoDisconnect(t *testing.T) {
 	}
 }
 
-// A client is disconnected by the REST API; one that has gone already is no error, and a key that EMQX does not know is.
+// A client is disconnected by the REST API; one that has gone already is no error. A key that EMQX does not know is one, and so is
+// a URL that is not that of its API.
 func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 	s := startStandIn(t)
 	client := s.connect(t, "line/1 press")
@@ -320,6 +321,11 @@ func TestDisconnectOfAClientThatIsGoneIsNoError(t *testing.T) {
 	}
 	if err := newDriver(s, "key:wrong").Kick(t.Context(), broker.Publisher{ClientID: "x"}); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("a wrong secret: %v", err)
+	}
+	elsewhere := newDriver(s, apiKey+":"+apiSecret)
+	elsewhere.api.URL += "/api/v5" // as if the path belonged to it
+	if err := elsewhere.Kick(t.Context(), broker.Publisher{ClientID: "nobody"}); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("a wrong URL: %v", err)
 	}
 	if err := New(presence.Config{Wall: func() int64 { return 0 }}, API{}).Kick(t.Context(), broker.Publisher{}); !errors.Is(err, broker.ErrUnsupported) {
 		t.Errorf("without an API: %v", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,7 @@ import (
 
 // Edit replaces a text that occurs exactly once in a file.
 type Edit struct {
-	File string // relative to the root that Write gets
+	File string // relative to the root that Overlay.Edit gets, with slashes
 	Old  string
 	New  string
 }
@@ -65,7 +66,7 @@ func (o *Overlay) Write(folder string) (string, error) {
 	}
 	replace := make(map[string]string, len(o.contents))
 	for path, content := range o.contents {
-		name := filepath.Join(folder, strings.ReplaceAll(strings.Trim(filepath.ToSlash(path), "/"), "/", "_"))
+		name := filepath.Join(folder, url.PathEscape(filepath.ToSlash(path)))
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			return "", fmt.Errorf("write an overlay: %w", err)
 		}
