@@ -67,7 +67,7 @@ func (m *maintenance) transferIfBrokerDown(ctx context.Context) {
 	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {
 		server, member := peer.Find(m.self.servers(), id)
 		if member && server.Suffrage == raft.Voter && description.BrokerUp && description.LastIndex >= lastIndex &&
-			!m.members.TransferFailed(m.self.raft.CurrentTerm(), id) {
+			!m.members.TransferBlocked(m.self.raft.CurrentTerm(), id) {
 			best, lastIndex = server, description.LastIndex
 		}
 	}

@@ -65,16 +65,16 @@ func (m *Machine) scan(command *Command, result *Result) {
 		return
 	}
 	page := &KeyPage{sealer: newSealer(m.scanSecret)}
-	after := ""
+	cursor := ""
 	if command.Value != nil {
 		var valid bool
-		if after, valid = page.sealer.open(string(command.Value)); !valid {
+		if cursor, valid = page.sealer.open(string(command.Value)); !valid {
 			result.fail(ErrorInvalidToken)
 			return
 		}
 	}
 	if !pattern.MatchesNothing() {
-		m.fillPage(page, pattern, after, m.readFilterOf(&command.Principal))
+		m.fillPage(page, pattern, cursor, m.readFilterOf(&command.Principal))
 	}
 	result.Code, result.Page = CodeKeys, page
 }
@@ -99,9 +99,9 @@ func (m *Machine) readFilterOf(principal *policy.Principal) readFilter {
 }
 
 // fillPage adds keys to a page until there are no more, or a bound is reached.
-func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, filter readFilter) {
+func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, cursor string, filter readFilter) {
 	bytes := 0
-	next := m.walkPage(pattern, after, func(r *record) (steps int, more bool) {
+	next := m.walkPage(pattern, cursor, func(r *record) (steps int, more bool) {
 		key := r.key()
 		steps = filter.stepsPerByte * (len(key) + 1)
 		if !filter.mayRead(key) {
@@ -120,22 +120,23 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, after string, f
 	page.detach(bytes)
 }
 
-// walkPage calls take, in byte order, for each key after the key after that matches the pattern and has not expired, until a bound is reached. A nil pattern
-// matches all keys. take returns the comparisons that it made, and more: false if it did not take the key, which ends the walk. next is the last key that was
-// passed, after which the next page begins; it is empty if there are no more keys. An expired key that is not removed yet counts as a visit.
-func (m *Machine) walkPage(pattern *glob.Pattern, after string, take func(*record) (steps int, more bool)) (next string) {
+// walkPage calls take, in byte order, for each live key that matches the pattern and is greater than the cursor, until a bound is reached. A nil pattern
+// matches all keys. take returns how many comparisons it made. If its second result is false, it did not take the key, and the walk ends. next is the last
+// key that was visited and not refused by take: the cursor of the next page. It is empty if there are no more keys. An expired key that is not removed yet
+// counts as a visit.
+func (m *Machine) walkPage(pattern *glob.Pattern, cursor string, take func(*record) (steps int, more bool)) (next string) {
 	prefix := ""
 	if pattern != nil {
 		prefix = pattern.Prefix()
 	}
-	visits, steps, last := 0, 0, after
-	first := max(prefix, after)
+	visits, steps, last := 0, 0, cursor
+	first := max(prefix, cursor)
 	m.values.byKey.Ascend(&record{data: first, keySize: uint32(len(first))}, func(r *record) bool {
 		key := r.key()
 		switch {
 		case !strings.HasPrefix(key, prefix):
 			return false
-		case key == after: // it is in an earlier page; an empty after equals no key
+		case key == cursor: // it is in an earlier page; an empty cursor equals no key
 			return true
 		case visits == maxPageVisits, steps >= maxPageSteps:
 			next = last

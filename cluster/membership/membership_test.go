@@ -199,7 +199,7 @@ func TestFailedTransferIsNotTriedAgainAtOnce(t *testing.T) {
 		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) || len(asked) != 1 {
 			t.Errorf("at once: %v, %v asked", err, asked)
 		}
-		time.Sleep(settling)
+		time.Sleep(transferRetryDelay)
 		refresh(9)
 		if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) || len(asked) != 1 {
 			t.Errorf("while the member has less: %v, %v asked", err, asked)

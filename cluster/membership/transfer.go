@@ -15,7 +15,7 @@ import (
 )
 
 // TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
-// lead, or that is the only voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
+// lead, if to is this node, or if to is empty and there is no other voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil
@@ -72,7 +72,7 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 			return raft.Server{}, err
 		case target.Suffrage != raft.Voter:
 			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", peer.ErrRefused, to)
-		case m.TransferFailed(term, target.ID):
+		case m.TransferBlocked(term, target.ID):
 			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", peer.ErrNotDone, to)
 		}
 		return target, nil
@@ -80,7 +80,7 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 	var best raft.Server
 	var furthest uint64
 	for _, server := range servers {
-		if server.Suffrage != raft.Voter || server.ID == m.env.Self.ID || m.TransferFailed(term, server.ID) {
+		if server.Suffrage != raft.Voter || server.ID == m.env.Self.ID || m.TransferBlocked(term, server.ID) {
 			continue
 		}
 		if description, _ := m.env.Statuses.Of(server.ID); best.ID == "" || description.LastIndex > furthest {
@@ -94,9 +94,9 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 }
 
 // transfers remembers the failed transfers of the current term. Raft v1.7.3 must not be asked for the same member again while the member does not
-// keep up. The first attempt may have left a value in a channel of size one, and the second waits for room. If the leadership ends just then, no
-// goroutine reads the channel. Raft would take the transfer to be in progress for good, and refuse every proposal when this node leads again. A
-// member that has all that the leader had at the failure shows that raft's replication goroutine reads the channel.
+// keep up. The first attempt may have left a value in the member's triggerDeferErrorCh, which has room for one, and the second blocks in its send. If
+// the leadership ends just then, raft's replication goroutine reads the channel no more. Raft would take the transfer to be in progress for good, and
+// refuse every proposal when this node leads again. A member that has all that the leader had at the failure shows that the goroutine reads the channel.
 type transfers struct {
 	mu   sync.Mutex
 	term uint64
@@ -108,8 +108,8 @@ type failedTransfer struct {
 	last uint64 // index of the last entry in the log then
 }
 
-// settling is how long after a failed transfer no other one to the same member is tried.
-const settling = time.Second
+// transferRetryDelay is the least time between a failed transfer and the next one to the same member.
+const transferRetryDelay = time.Second
 
 func (m *Membership) recordFailed(term uint64, to raft.ServerID) {
 	t := &m.transfers
@@ -124,18 +124,19 @@ func (m *Membership) recordFailed(term uint64, to raft.ServerID) {
 	t.to[to] = failedTransfer{time.Now(), m.env.Raft.LastIndex()}
 }
 
-// TransferFailed reports whether a member is not to be asked to lead now.
-func (m *Membership) TransferFailed(term uint64, to raft.ServerID) bool {
+// TransferBlocked reports whether leadership must not be transferred to a member now. A transfer to it failed in this term, less than transferRetryDelay
+// ago, or its log is still shorter than the leader's was then.
+func (m *Membership) TransferBlocked(term uint64, to raft.ServerID) bool {
 	description, _ := m.env.Statuses.Of(to)
 	t := &m.transfers
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	failed, ok := t.to[to]
-	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < settling)
+	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < transferRetryDelay)
 }
 
-// Transfer is TransferIfLeading with an error if there is nothing to transfer: ErrNotLeader on a node that does not lead, and one that wraps
-// ErrRefused if there is no other voter.
+// Transfer is TransferIfLeading, but returns ErrNotLeader on a node that does not lead, and an error that wraps ErrRefused if there is no other voter. A
+// transfer to this node itself succeeds.
 func (m *Membership) Transfer(ctx context.Context, to string) error {
 	switch {
 	case m.env.Raft.State() != raft.Leader:

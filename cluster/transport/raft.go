@@ -14,7 +14,7 @@ import (
 
 // streamLayer is what raft's transport dials and listens with.
 type streamLayer struct {
-	*streams
+	*admittedListener
 	advertise string
 	dial      func(ctx context.Context, id raft.ServerID, address string) (net.Conn, error)
 	outbound  *conns[*outbound]

@@ -54,7 +54,7 @@ func TestSnapshotThatStallsIsGivenUp(t *testing.T) {
 	}()
 	server := to.server()
 	entries := func() error {
-		return sender.AppendEntries(server.ID, server.Address, &raft.AppendEntriesRequest{Term: 1, Leader: []byte("n1")}, &raft.AppendEntriesResponse{})
+		return sender.AppendEntries(server.ID, server.Address, &raft.AppendEntriesRequest{Term: 1}, &raft.AppendEntriesResponse{})
 	}
 	for range 2 {
 		if err := entries(); err != nil {

@@ -65,8 +65,8 @@ type Transport struct {
 	dialer   dialer
 	listener net.Listener
 	handler  atomic.Pointer[handlerBox]
-	raft     *streams // accepted connections of raft
-	http     *streams // accepted connections of forwarded HTTP
+	raft     *admittedListener // accepted connections of raft
+	http     *admittedListener // accepted connections of forwarded HTTP
 	calls    callClients
 
 	stop    context.CancelFunc
@@ -97,7 +97,7 @@ func Listen(config Config) (*Transport, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{
 		config: config, listener: listener, ctx: ctx, stop: stop,
-		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime, raft: newStreams(listener.Addr()), http: newStreams(listener.Addr()),
+		admitting: make(chan struct{}, maxAdmitting), stallTime: stallTime, raft: newAdmittedListener(listener.Addr()), http: newAdmittedListener(listener.Addr()),
 	}
 	t.dialer.config = &t.config
 	patience := max(config.Patience, minPatience)
@@ -242,7 +242,7 @@ func (t *Transport) Raft() raft.Transport {
 		timeoutScale = 8 << 20          // of a snapshot that much has as long
 	)
 	layer := streamLayer{
-		streams: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,
+		admittedListener: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,
 		dial: func(ctx context.Context, id raft.ServerID, address string) (net.Conn, error) {
 			conn, _, err := t.dialer.dial(ctx, kindRaft, id, address)
 			return conn, err

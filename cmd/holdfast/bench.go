@@ -63,7 +63,7 @@ omission). That finds what clients feel at that load.`,
 	flags.IntVar(&o.valueSize, "value-size", 100, "size of a value in `bytes`")
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
 	flags.BoolVar(&o.fill, "fill", false, "write each key once before measuring")
-	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop; a store that is too slow takes longer than --duration (default: a closed loop)")
+	flags.Float64Var(&o.rate, "rate", 0, "requests that are due per second, in an open loop; all of them are sent, so a store that is too slow takes longer than --duration (default: a closed loop)")
 	flags.DurationVar(&o.warmup, "warmup", 0, "how long to put on load before measuring")
 	flags.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
 	flags.StringVar(&o.histogram, "histogram", "", "`file` for the latencies as a percentile distribution of HdrHistogram (.hgrm)")
@@ -215,13 +215,13 @@ func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if delayed(r.P50) {
-		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with delayed acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
+	if isDelayedAck(r.P50) {
+		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with isDelayedAck acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
 	}
 	return err
 }
 
-// delayed reports whether a time in microseconds is that of a delayed acknowledgement.
-func delayed(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
+// isDelayedAck reports whether a time in microseconds is that of a isDelayedAck acknowledgement.
+func isDelayedAck(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
 
 func ms(microseconds int64) float64 { return float64(microseconds) / 1000 }

@@ -26,7 +26,8 @@ const MaxSize = 1024
 // MaxWatchedKey is the size in bytes of the longest key to which watches of patterns apply. It bounds the cost of matching a key with many patterns.
 const MaxWatchedKey = 4096
 
-// Pattern is a compiled pattern. It is immutable. It takes about four times as many bytes as its text, unless it has classes.
+// Pattern is a compiled pattern. It is immutable. Literals and stars take about four times as many bytes as their
+// text. Each character of a segment with a '?' or a class takes 32 bytes, and a class 8 for each of its ranges.
 type Pattern struct {
 	// segments are the parts between the stars. A key begins with the first and ends with the last. A pattern without a star has one segment, which matches
 	// the whole key.
@@ -34,8 +35,8 @@ type Pattern struct {
 	text     string    // the literal segments, one after the other
 	elements []element // of the other segments, likewise
 	prefix   string
-	// middleCost is how many comparisons a byte of a key takes beyond a search for literals: the greatest cost of a segment between two stars that is not
-	// literal, 0 if there is none. endsCost is that of the first and the last segment together, which are compared at one position only.
+	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none: Match makes at most as many comparisons at each byte of
+	// a key. endsCost is the sum of the costs of the first and the last segment, each of which is compared at one position only.
 	middleCost, endsCost int
 	matchesNothing       bool // the pattern is not valid UTF-8
 }
@@ -292,7 +293,8 @@ func (p *Pattern) Weight() int {
 	return max(1, perComparison*p.middleCost, p.endsCost/endsPerUnit)
 }
 
-// Memory returns what counts as the memory of the compiled pattern, in bytes, beyond its text: its elements. All members count the same, whatever their build
+// Memory returns what counts as the memory of the compiled pattern, in bytes, beyond its text: its elements, without the ranges of
+// classes. All members count the same, whatever their build
 // needs.
 func (p *Pattern) Memory() int {
 	const elementBytes = 64

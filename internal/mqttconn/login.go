@@ -28,8 +28,8 @@ func (l *Login) PasswordNow() []byte {
 	return l.Password()
 }
 
-// Publisher connects under a client id, with a clean start, only to publish. When the broker at an address does not serve, the next attempt goes to the
-// dialer's next address.
+// Publisher connects under a client id, with a clean start, only to publish. If the MQTT handshake fails, the next attempt begins with
+// the dialer's next address. After a failed dial it need not: Dial has tried all addresses.
 func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, error) {
 	publisher, err := l.TryPublisher(ctx, clientID)
 	if errors.Is(err, errHandshake) {
@@ -41,7 +41,7 @@ func (l *Login) Publisher(ctx context.Context, clientID string) (*Publisher, err
 // errHandshake says that there was a connection, and no session on it.
 var errHandshake = errors.New("connect")
 
-// TryPublisher is Publisher for an attempt that says nothing of the address.
+// TryPublisher is Publisher, but keeps the dialer's address when the handshake fails: for an attempt whose failure does not show that the broker is down.
 func (l *Login) TryPublisher(ctx context.Context, clientID string) (*Publisher, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()

@@ -59,7 +59,7 @@ type Broker struct {
 const (
 	connectTimeout = 10 * time.Second // for a CONNECT packet
 	writeTimeout   = 5 * time.Second  // for a client that does not read
-	// resumeTimeout is the same while a session is resumed, when everybody waits.
+	// resumeTimeout replaces writeTimeout while a session is resumed: all clients that publish wait for it.
 	resumeTimeout = 250 * time.Millisecond
 	// maxPacketSize is announced to clients. mochi allocates what a header claims before anybody has logged in.
 	maxPacketSize = 20 << 20

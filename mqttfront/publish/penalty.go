@@ -15,12 +15,12 @@ const (
 	maxPenalties = 1024
 )
 
-// penalties remembers whose replies made the broker end a publishing connection: they get none for a while, because each costs all other
-// clients of the connection a reconnect. All methods are safe for concurrent use.
+// penalties holds the clients whose replies made the broker end a publishing connection. Such a client gets no replies for penaltyTime: each may cost
+// all clients of the connection a reconnect. All methods are safe for concurrent use.
 type penalties struct {
 	trusted func() bool // reports whether the broker vouches for client ids
 
-	some  atomic.Bool // a penalty has begun, ever
+	ever  atomic.Bool // add was called
 	mu    sync.Mutex
 	until map[string]time.Time // by penalty key
 }
@@ -36,7 +36,7 @@ func (p *penalties) key(r *wire.Request) string {
 
 // has reports whether the client of a request gets no replies now.
 func (p *penalties) has(r *wire.Request, now time.Time) bool {
-	if !p.some.Load() {
+	if !p.ever.Load() {
 		return false
 	}
 	p.mu.Lock()
@@ -46,7 +46,7 @@ func (p *penalties) has(r *wire.Request, now time.Time) bool {
 
 // add begins the penalty of a request's client, if there is room.
 func (p *penalties) add(r *wire.Request, now time.Time) {
-	p.some.Store(true)
+	p.ever.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.until == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// growth measures one thing that grows.
+// growth holds the options of the command growth.
 type growth struct {
 	compareOptions
 	largest int // keys
@@ -32,8 +32,8 @@ func newGrowth() *cobra.Command {
 	return command
 }
 
-// grown is what was measured of one size.
-type grown struct {
+// growthPoint is what was measured at one size.
+type growthPoint struct {
 	What        string  `json:"what"`
 	Size        int     `json:"size"`
 	Detail      string  `json:"detail"`
@@ -55,8 +55,8 @@ func (g *growth) run(ctx context.Context) error {
 		return err
 	}
 	defer clean()
-	var all []*grown
-	note := func(m *grown, err error) error {
+	var all []*growthPoint
+	note := func(m *growthPoint, err error) error {
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ type growthAxis struct {
 }
 
 // each returns a function that measures one size after the other, until one fails.
-func each(ctx context.Context, env *environment, note func(*grown, error) error, measure func(context.Context, *environment, int) (*grown, error), sizes ...int) func() error {
+func each(ctx context.Context, env *environment, note func(*growthPoint, error) error, measure func(context.Context, *environment, int) (*growthPoint, error), sizes ...int) func() error {
 	return func() error {
 		for _, size := range sizes {
 			if err := note(measure(ctx, env, size)); err != nil {
@@ -107,8 +107,12 @@ func each(ctx context.Context, env *environment, note func(*grown, error) error,
 }
 
 // allKeys measures numbers of keys with small and with large values.
-func (g *growth) allKeys(ctx context.Context, env *environment, note func(*grown, error) error) error {
-	for keys := 10_000; keys <= g.largest; {
+func (g *growth) allKeys(ctx context.Context, env *environment, note func(*growthPoint, error) error) error {
+	const smallest = 10_000
+	if g.largest < smallest {
+		return fmt.Errorf("--keys is %d: must be at least %d", g.largest, smallest)
+	}
+	for keys := smallest; keys <= g.largest; {
 		if err := note(g.keys(ctx, env, keys, valueSize)); err != nil {
 			return fmt.Errorf("%d keys: %w", keys, err)
 		}
@@ -142,13 +146,13 @@ func (g *growth) load(keys, size int) loadOptions {
 	return loadOptions{ValueSize: size, Keys: keys, Connections: connections, Outstanding: growthOutstanding, GETs: 50, Warmup: g.warmup, Duration: g.duration}
 }
 
-func (m *grown) take(x *measurement) {
+func (m *growthPoint) take(x *measurement) {
 	m.Rate, m.P50, m.P99, m.P999 = x.result.Rate, float64(x.result.P50)/1000, float64(x.result.P99)/1000, float64(x.result.P999)/1000
 }
 
 // keys measures one node with a number of keys: half of the requests read, half write.
-func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*grown, error) {
-	m := &grown{What: "keys", Size: keys, Detail: fmt.Sprintf("values of %d bytes", size)}
+func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*growthPoint, error) {
+	m := &growthPoint{What: "keys", Size: keys, Detail: fmt.Sprintf("values of %d bytes", size)}
 	return m, within(ctx, env, plain(1), func(env *environment, d *deployment) error {
 		options := g.load(keys, size)
 		filling := options
@@ -171,7 +175,7 @@ func (g *growth) keys(ctx context.Context, env *environment, keys, size int) (*g
 }
 
 // whileSaving measures while snapshots are taken.
-func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment, options loadOptions, m *grown) error {
+func (g *growth) whileSaving(ctx context.Context, env *environment, d *deployment, options loadOptions, m *growthPoint) error {
 	saving, stop := context.WithCancel(ctx)
 	defer stop()
 	taken := make(chan error, 1)
@@ -179,7 +183,11 @@ func (g *growth) whileSaving(ctx context.Context, env *environment, d *deploymen
 	go func() {
 		for saving.Err() == nil {
 			began := time.Now()
-			if _, err := post(saving, "http://"+d.admin[0]+"/v1/snapshot/take", nil); err != nil && saving.Err() == nil {
+			_, err := post(saving, "http://"+d.admin[0]+"/v1/snapshot/take", nil)
+			if saving.Err() != nil {
+				break // it was interrupted
+			}
+			if err != nil {
 				taken <- err
 				return
 			}
@@ -197,7 +205,7 @@ func (g *growth) whileSaving(ctx context.Context, env *environment, d *deploymen
 }
 
 // restart measures how long a killed node takes, and what it needs of memory then.
-func (g *growth) restart(ctx context.Context, d *deployment, m *grown, bytes int) error {
+func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, bytes int) error {
 	old := d.processes[len(d.processes)-1]
 	old.kill()
 	began := time.Now()
@@ -206,7 +214,7 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *grown, bytes int
 		return err
 	}
 	d.processes[len(d.processes)-1] = again
-	if err := until(ctx, "it is ready again", 5*time.Minute, func() bool { return answers("http://" + d.health[0] + "/readyz") }); err != nil {
+	if err := d.settled(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers("http://" + d.health[0] + "/readyz") }); err != nil {
 		return err
 	}
 	m.Restart = time.Since(began).Seconds()
@@ -215,8 +223,8 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *grown, bytes int
 	return nil
 }
 
-// sets measures writes on a number of members, by a load that change makes of growth's own.
-func (g *growth) sets(ctx context.Context, env *environment, m *grown, nodes int, change func(*loadOptions)) (*grown, error) {
+// sets measures SETs on a cluster of a number of nodes. change adjusts the options of the load.
+func (g *growth) sets(ctx context.Context, env *environment, m *growthPoint, nodes int, change func(*loadOptions)) (*growthPoint, error) {
 	return m, within(ctx, env, plain(nodes), func(env *environment, d *deployment) error {
 		options := g.load(benchKeys, valueSize)
 		options.GETs = 0
@@ -231,35 +239,35 @@ func (g *growth) sets(ctx context.Context, env *environment, m *grown, nodes int
 }
 
 // members measures a number of members.
-func (g *growth) members(ctx context.Context, env *environment, members int) (*grown, error) {
-	return g.sets(ctx, env, &grown{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
+func (g *growth) members(ctx context.Context, env *environment, members int) (*growthPoint, error) {
+	return g.sets(ctx, env, &growthPoint{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
 }
 
 // watchers measures writes of keys of which a number are watched.
-func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*grown, error) {
-	return g.sets(ctx, env, &grown{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
+func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*growthPoint, error) {
+	return g.sets(ctx, env, &growthPoint{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
 }
 
 // clients measures a number of clients, each with its own connection. The requests under way are spread over all of them at random.
-func (g *growth) clients(ctx context.Context, env *environment, clients int) (*grown, error) {
-	return g.sets(ctx, env, &grown{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.settle() })
+func (g *growth) clients(ctx context.Context, env *environment, clients int) (*growthPoint, error) {
+	return g.sets(ctx, env, &growthPoint{What: "clients", Size: clients, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Spread, o.Connections = true, clients; o.extendWarmup() })
 }
 
 // busyClients measures a number of clients, each with its own connection and a request under way.
-func (g *growth) busyClients(ctx context.Context, env *environment, clients int) (*grown, error) {
-	return g.sets(ctx, env, &grown{What: busyClients, Size: clients, Detail: "SET, one of each under way"}, 3, func(o *loadOptions) {
+func (g *growth) busyClients(ctx context.Context, env *environment, clients int) (*growthPoint, error) {
+	return g.sets(ctx, env, &growthPoint{What: busyClients, Size: clients, Detail: "SET, one of each under way"}, 3, func(o *loadOptions) {
 		o.Outstanding, o.Connections = clients, clients
-		o.settle()
+		o.extendWarmup()
 	})
 }
 
-// settle warms up for as long as many new connections cost something.
-func (o *loadOptions) settle() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
+// extendWarmup adds what many new connections cost.
+func (o *loadOptions) extendWarmup() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
 
 // busyClients is what grows where each client has a request under way.
 const busyClients = "busy clients"
 
-func (g *growth) write(all []*grown) error {
+func (g *growth) write(all []*growthPoint) error {
 	data, err := json.MarshalIndent(all, "", " ")
 	if err != nil {
 		return err
@@ -296,7 +304,7 @@ func (g *growth) write(all []*grown) error {
 }
 
 // saveChart draws what grows into a file of its name, if it was measured.
-func (g *growth) saveChart(all []*grown, what string) error {
+func (g *growth) saveChart(all []*growthPoint, what string) error {
 	return saveUnlessEmpty(growthChart(all, what), filepath.Join(g.output, what+".svg"))
 }
 
@@ -307,8 +315,8 @@ func saveUnlessEmpty(c *chart, file string) error {
 	return c.save(file)
 }
 
-// growthChart draws throughput and latency against the number of one thing. None of it is drawn at 1, because the axis is logarithmic.
-func growthChart(all []*grown, what string) *chart {
+// growthChart draws throughput and latency against the number of one thing. Size 0 is drawn at 1, because the axis is logarithmic.
+func growthChart(all []*growthPoint, what string) *chart {
 	rate, p99 := series{name: "requests/s"}, series{name: "p99, milliseconds"}
 	for _, m := range all {
 		if m.What == what {

@@ -44,6 +44,9 @@ type environment struct {
 	ports    ports
 }
 
+// startTime bounds how long a system takes until it serves.
+const startTime = time.Minute
+
 // deployment is a started system.
 type deployment struct {
 	kind      string   // of the load: see newLoadRole
@@ -70,9 +73,9 @@ func (d *deployment) add(env *environment, name, program string, arguments ...st
 	return err
 }
 
-// settled waits for a condition. It fails after a minute, or if a process has ended.
-func (d *deployment) settled(ctx context.Context, what string, condition func() bool) error {
-	err := until(ctx, what, time.Minute, func() bool { return condition() || d.ended() != nil })
+// settled waits for a condition. It fails at the limit, or if a process has ended.
+func (d *deployment) settled(ctx context.Context, what string, limit time.Duration, condition func() bool) error {
+	err := until(ctx, what, limit, func() bool { return condition() || d.ended() != nil })
 	if p := d.ended(); p != nil {
 		text, _ := os.ReadFile(p.log) // what there is
 		return fmt.Errorf("%s ended early: %s", p.name, lastLines(string(text), 5))
@@ -135,7 +138,7 @@ func (d *deployment) mosquitto(ctx context.Context, env *environment, links link
 	if err := d.add(env, "broker", program, "-c", config); err != nil {
 		return err
 	}
-	return d.settled(ctx, "mosquitto listens", func() bool { return listens(plain) && listens(secure) })
+	return d.settled(ctx, "mosquitto listens", startTime, func() bool { return listens(plain) && listens(secure) })
 }
 
 // links says which connections to the broker use TLS.
@@ -175,7 +178,7 @@ func (d *deployment) holdfast(ctx context.Context, env *environment, nodes int, 
 			return err
 		}
 	}
-	return d.settled(ctx, "the nodes are ready", func() bool {
+	return d.settled(ctx, "the nodes are ready", startTime, func() bool {
 		for _, health := range d.health {
 			if !answers("http://" + health + "/readyz") {
 				return false
@@ -220,7 +223,7 @@ func echoSystem(name string, subscribers int, workloads []workload) system {
 				return d, err
 			}
 		}
-		return d, d.settled(ctx, "the responders are ready", func() bool {
+		return d, d.settled(ctx, "the responders are ready", startTime, func() bool {
 			for _, p := range d.processes[1:] {
 				if text, err := os.ReadFile(p.log); err != nil || !bytes.Contains(text, []byte("ready")) {
 					return false
@@ -261,7 +264,7 @@ func etcdSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "etcd is ready", func() bool {
+		return d, d.settled(ctx, "etcd is ready", startTime, func() bool {
 			for _, address := range d.addresses {
 				if !answers("http://" + address + "/health") {
 					return false
@@ -281,7 +284,7 @@ func natsSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "NATS is ready", func() bool {
+		return d, d.settled(ctx, "NATS is ready", startTime, func() bool {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			s, err := openNATS(ctx, d.addresses, 1)
@@ -303,7 +306,7 @@ func raftSystem() system {
 		if err != nil {
 			return d, err
 		}
-		return d, d.settled(ctx, "raft has a leader", func() bool {
+		return d, d.settled(ctx, "raft has a leader", startTime, func() bool {
 			for _, address := range d.addresses {
 				if answers("http://" + address) {
 					d.raft = "http://" + address
@@ -337,6 +340,9 @@ func (d *deployment) measure(ctx context.Context, env *environment, o loadOption
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load: %w: %s", err, lastLines(loader.String(), 3))
+	}
+	if p := d.ended(); p != nil {
+		return nil, fmt.Errorf("load: %s has ended", p.name)
 	}
 	m := &measurement{cpu: map[string]time.Duration{"load": loading}}
 	if o.Fill {

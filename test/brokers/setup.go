@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// followMosquittoPage runs the lines of docs/brokers/mosquitto.md, as they are, in a clean Debian, and then a client and a node's user with what
-// they have set up.
+// followMosquittoPage runs the commands of docs/brokers/mosquitto.md in a clean Debian, with this machine as the broker's address. Then it tests what they
+// set up with a client and a node's user.
 func followMosquittoPage(ctx context.Context, t *tools) error {
 	page, err := os.ReadFile(filepath.Join(t.repository, "docs/brokers/mosquitto.md"))
 	if err != nil {
@@ -29,7 +29,7 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 		}
 	}
 	if end < 0 {
-		return errors.New("the page has another form")
+		return errors.New("docs/brokers/mosquitto.md has no line with \"createClient press\" below \"## Set it up\"")
 	}
 	settings, err := nodeSettings(lines[end:])
 	if err != nil {
@@ -70,14 +70,17 @@ func followMosquittoPage(ctx context.Context, t *tools) error {
 	if failure := os.WriteFile(filepath.Join(t.output, "setup.log"), text, 0o644); failure != nil {
 		return failure
 	}
-	if err != nil || !strings.Contains(string(text), "followed") {
+	if err == nil && !strings.Contains(string(text), "followed") {
+		err = errors.New("the script ended before its last line")
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %s", err, last(string(text), 12))
 	}
 	return nil
 }
 
 // setupPrelude is what the page takes for granted: a clone of the repository, certificates, passwords, and systemd, for which a broker in the
-// background stands. It needs the folder.
+// background stands. %s is the folder.
 const setupPrelude = `set -eu
 export ADMIN_PASSWORD=admin-secret NODES_PASSWORD=nodes-secret PRESS_PASSWORD=press-secret DEBIAN_FRONTEND=noninteractive
 systemctl() { install -d -o mosquitto /run/mosquitto; mosquitto -c /etc/mosquitto/mosquitto.conf & for i in $(seq 50); do sleep 0.1; (exec 3<>/dev/tcp/127.0.0.1/8883) 2>/dev/null && return; done; return 1; }

@@ -17,31 +17,31 @@ import (
 
 // Result is what came of one seed.
 type Result struct {
-	Seed       uint64
-	Schedule   uint64
-	Settings   string // of the schedule
-	Summary    schedule.Summary
-	Nodes      int
-	Virtual    time.Duration // from the beginning to the end
-	Real       time.Duration
-	Operations int64          // that were answered
-	Kinds      map[string]int // operations begun, by kind
-	Faults     map[string]int // that had an effect, by kind
-	Plan       []string       // all faults, also those that were left out
-	Clients    []string       // that worked
-	Again      string         // the command that repeats the run
-	Recovered  time.Duration  // until service was back after the last fault
-	Ordered    bool           // the order of each client was checked
-	// Complete says that notifications were checked for completeness; Expected is how many had to come, Repeated how many
+	Seed         uint64
+	Schedule     uint64
+	Settings     string // of the schedule
+	Summary      schedule.Summary
+	Nodes        int
+	Virtual      time.Duration // from the beginning to the end
+	Real         time.Duration
+	Operations   int64          // that were answered
+	Kinds        map[string]int // operations begun, by kind
+	Faults       map[string]int // that had an effect, by kind
+	Plan         []string       // all faults, also those that were left out
+	Clients      []string       // that worked
+	Again        string         // the command that repeats the run
+	RecoveryTime time.Duration  // until service was back after the last fault
+	OrderChecked bool           // the order of each client was checked
+	// CompletenessChecked is of notifications; Expected is how many had to come, Repeated how many
 	// came again.
-	Complete   bool
-	Expected   int
-	Repeated   int
-	Scans      int // checked, of Pages pages
-	Pages      int
-	Sums       int // of all accounts of a bank, checked
-	Undecided  int // keys that could not be checked in time
-	Violations []history.Violation
+	CompletenessChecked bool
+	Expected            int
+	Repeated            int
+	Scans               int // checked, of Pages pages
+	Pages               int
+	Sums                int // of all accounts of a bank, checked
+	Undecided           int // keys that could not be checked in time
+	Violations          []history.Violation
 }
 
 func (s *simulation) result(lasted, took time.Duration) *Result {
@@ -58,12 +58,12 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	}
 	return &Result{
 		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
-		Recovered: s.recovered, Ordered: s.findings.Ordered, Complete: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
+		RecoveryTime: s.recovered, OrderChecked: s.findings.Ordered, CompletenessChecked: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }
 
-// Again returns the command that repeats a run. It logs more, which changes nothing.
+// Again returns the command that repeats a run of the product, without mutants. The repeated run logs more, which changes nothing else.
 func (c *Config) Again() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "make sim FIRST=%d SCHEDULE=%d DURATION=%v", c.Seed, c.Schedule, c.Duration)
@@ -114,10 +114,10 @@ func (s *simulation) write(folder string) error {
 	return s.findings.WritePicture(filepath.Join(folder, "linearizability.html"))
 }
 
-// keep writes what is needed to understand a run, or removes what was written before it.
-func (s *simulation) keep(reported, wanted bool, folder string) error {
+// keep writes what is needed to understand a run, or removes what was written before the run began. It does nothing unless reports are enabled.
+func (s *simulation) keep(enabled, wanted bool, folder string) error {
 	switch {
-	case !reported:
+	case !enabled:
 		return nil
 	case wanted:
 		return s.write(folder)

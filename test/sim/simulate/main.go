@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&without, "without", "", "what is left out: numbers of faults and ids of clients, with commas")
 	flag.IntVar(&o.workers, "workers", runtime.NumCPU(), "how many runs at a time")
 	flag.StringVar(&o.report, "report", "report/sim", "folder for what is needed to understand a failure")
-	flag.DurationVar(&o.patience, "patience", 2*time.Minute, "how long one run may take, in real time")
+	flag.DurationVar(&o.patience, "patience", 10*time.Minute, "how long one run may take, in real time; it has a low priority on a machine that is busy")
 	flag.StringVar(&o.mutants, "mutants", "", "show that the simulation catches mutants: all, or their names with commas; with shrink, the mutant that is run")
 	flag.StringVar(&o.mode, "mode", "run", "run; replay: each run twice, to compare all switches between goroutines; shrink: make the first run that fails smaller")
 	flag.BoolVar(&o.known, "pairs", false, "also run the pairs of pairs.txt: those of all failures that were ever found")

@@ -51,10 +51,10 @@ func (t *total) add(r *sim.Result, known map[pair]finding) {
 		t.faults[kind] += count
 		t.allFaults += count
 	}
-	if r.Ordered {
+	if r.OrderChecked {
 		t.ordered++
 	}
-	if r.Complete {
+	if r.CompletenessChecked {
 		t.complete++
 	}
 	t.expected += r.Expected
@@ -65,7 +65,7 @@ func (t *total) add(r *sim.Result, known map[pair]finding) {
 	t.undecided += r.Undecided
 	t.stops += r.Summary.Stops
 	t.delays += r.Summary.Delays
-	t.recovered = max(t.recovered, r.Recovered)
+	t.recovered = max(t.recovered, r.RecoveryTime)
 	found := known[pair{r.Seed, r.Schedule}]
 	switch {
 	case found.open && len(r.Violations) == 0:
