@@ -12,8 +12,8 @@ import (
 // ErrLockLost says that a lock was not renewed in time: somebody else may hold it now.
 var ErrLockLost = errors.New("the lock was lost")
 
-// Lock is a lock that this client holds, as far as it knows. A process that was paused may not notice that its lock expired. Pass
-// Fence(lock.Token()) to each write that the lock protects: the store then refuses one that arrives after another client has acquired the lock.
+// Lock is a lock that this client holds, as far as it knows. A process that was paused may not notice that its lock expired. Pass Fence(lock.Token()) to each
+// write that the lock protects: the store then refuses one that arrives after another client has acquired the lock.
 type Lock struct {
 	client *Client
 	name   string
@@ -80,8 +80,8 @@ type acquisition struct {
 	known  error // ErrOutcomeUnknown if an attempt may have acquired the lock, ErrNotApplied if another client has it, nil if no attempt was executed
 }
 
-// attempt tries to acquire the lock, for no longer than a command may take. After ErrNotApplied no earlier attempt holds the lock: the store
-// executes the requests of a client in the order in which they were sent.
+// attempt tries to acquire the lock, for no longer than a command may take. After ErrNotApplied no earlier attempt holds the lock: the store executes the
+// requests of a client in the order in which they were sent.
 func (a *acquisition) attempt(ctx context.Context) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.client.config.Timeout)
 	defer cancel()
@@ -148,8 +148,8 @@ func shouldRetry(ctx context.Context, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
 
-// untilFree returns nil when a lock may be free: it was deleted, changes may have been missed, or ttl, at least a
-// second, has passed. That is the waiter's own; the holder's may differ.
+// untilFree returns nil when a lock may be free: it was deleted, changes may have been missed, or ttl, at least a second, has passed. That is the waiter's
+// own; the holder's may differ.
 func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	timer := time.NewTimer(max(ttl, time.Second))
 	defer timer.Stop()

@@ -53,8 +53,8 @@ type Config struct {
 
 	Proposals propose.Config
 
-	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. A larger newest snapshot raises that to its own size, or to four times
-	// SnapshotBytes.
+	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. A larger newest snapshot raises that to its own size, or to
+	// four times SnapshotBytes.
 	SnapshotBytes int64
 	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
 	TrailingEntries uint64

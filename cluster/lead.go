@@ -88,8 +88,7 @@ func (l *leaderLoop) run(ctx context.Context) {
 // errLeadershipLost says that this node is no longer the raft leader of the term.
 var errLeadershipLost = errors.New("this node is no longer the raft leader of the term")
 
-// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and that no
-// newer one had been applied by then.
+// lead runs one leadership from its LeaderStart to its end. began says that its LeaderStart was applied, and that no newer one had been applied by then.
 func (l *leaderLoop) lead(ctx context.Context) (began bool, reason error) {
 	nonce := l.env.Random()
 	startEntry := fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart, Nonce: nonce, Version: l.peers.AgreedVersion(fsm.Version, l.self.replica.Status().Version)}}}

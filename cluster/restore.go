@@ -19,12 +19,12 @@ func withoutSentinels(err error) error { return errors.New(err.Error()) }
 // maxRestore bounds a snapshot that is restored: it is in memory for a while, on every member.
 const maxRestore = 4 << 30
 
-// Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every
-// replica does it at the same index, or none. One restore at a time is admitted; a second one returns ErrNotDone. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and
-// cluster time does not go back. A damaged snapshot is refused, and so is one that the version of the log in force cannot hold.
+// Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every replica does it at the same index, or
+// none. Each clock becomes the later one of the snapshot's and the cluster's, so that no version is given twice and cluster time does not go back. A damaged
+// snapshot is refused, and so is one that the version of the log in force cannot hold.
 //
-// Only the leader can do it; any other node returns ErrNotDone once the snapshot has passed its checks. Nothing was changed if the error wraps
-// ErrRefused, ErrNotDone or ErrNotLeader. After any other error the outcome is unknown.
+// Only the leader can do it; any other node returns ErrNotDone once the snapshot has passed its checks. While another restore is under way on this node, it
+// returns ErrNotDone before it reads. Nothing was changed if the error wraps ErrRefused, ErrNotDone or ErrNotLeader. After any other error the outcome is unknown.
 func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 	if !s.restoring.TryLock() {
 		return fmt.Errorf("%w: another restore is under way", peer.ErrNotDone)

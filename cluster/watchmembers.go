@@ -163,9 +163,8 @@ func (w *memberWatch) announceAddress(ctx context.Context) {
 	w.callAnyMember(ctx, peer.MethodJoin, request)
 }
 
-// callAnyMember sends a request to all other members and returns the first successful response, or nil if all calls fail,
-// at the latest after peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods
-// only).
+// callAnyMember sends a request to all other members and returns the first successful response, or nil if all calls fail, at the latest after
+// peer.PollInterval. It leaves out the member's id, so that the member handles the caller as a non-member (Public methods only).
 func (w *memberWatch) callAnyMember(ctx context.Context, method peer.Method, request []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	defer cancel()

@@ -38,11 +38,10 @@ func (m *Machine) stage(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given
-// twice, every token that was given stays older than the next, and no time goes back. A snapshot of another store keeps what is
-// left of its times to live; since one of this store was taken, time has passed. Settings stay those in force; watches and
-// remembered outcomes of both stay, as far as the bounds of patterns allow: clients that are there go on, and a copy of a request takes effect once all the same.
-// Nobody is notified.
+// replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given twice, every token that was given
+// stays older than the next, and no time goes back. A snapshot of another store keeps what is left of its times to live; since one of this store was taken,
+// time has passed. Settings stay those in force; watches and remembered outcomes of both stay, as far as the bounds of patterns allow: clients that are there
+// go on, and a copy of a request takes effect once all the same. Nobody is notified.
 func (m *Machine) replace(command *Command) Result {
 	data := m.staged.data
 	if command.Nonce != m.staged.nonce || command.Offset != uint64(len(data)) {

@@ -121,9 +121,9 @@ func (m *Machine) fillPage(page *KeyPage, pattern *glob.Pattern, cursor string, 
 }
 
 // walkPage calls take, in byte order, for each live key that matches the pattern and is greater than the cursor, until a bound is reached. A nil pattern
-// matches all keys. take returns how many comparisons it made. If its second result is false, it did not take the key, and the walk ends. next is the last
-// key that was visited and not refused by take: the cursor of the next page. It is empty if there are no more keys. An expired key that is not removed yet
-// counts as a visit.
+// matches all keys. take returns how many comparisons it made. If its second result is false, it did not take the key, and the walk ends. next is the last key
+// that was visited and not refused by take: the cursor of the next page. It is empty if there are no more keys. An expired key that is not removed yet counts
+// as a visit.
 func (m *Machine) walkPage(pattern *glob.Pattern, cursor string, take func(*record) (steps int, more bool)) (next string) {
 	prefix := ""
 	if pattern != nil {

@@ -14,8 +14,9 @@ import (
 	"holdfast/fsm"
 )
 
-// TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not
-// lead, if to is this node, or if to is empty and there is no other voter. Cluster time is put into the log before, so that keys expire although leaders change all the time.
+// TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not lead, if to
+// is this node, or if to is empty and there is no other voter. Cluster time is put into the log before, so that keys expire although leaders change all the
+// time.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil

@@ -216,12 +216,12 @@ func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 		return err
 	}
 	if isDelayedAck(r.P50) {
-		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with isDelayedAck acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
+		_, err = fmt.Fprintln(w, "the median is that of Nagle's algorithm with delayed acknowledgements: if the broker is Mosquitto, it needs the line `set_tcp_nodelay true`")
 	}
 	return err
 }
 
-// isDelayedAck reports whether a time in microseconds is that of a isDelayedAck acknowledgement.
+// isDelayedAck reports whether a time in microseconds is that of a delayed acknowledgement.
 func isDelayedAck(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
 
 func ms(microseconds int64) float64 { return float64(microseconds) / 1000 }
