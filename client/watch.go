@@ -91,11 +91,11 @@ func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*W
 		w.abandonLocked(err) // the store may have the watch
 		return nil, err
 	}
-	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY of the same
+	if w.ended { // meanwhile the client was closed, or the store refused another KEYNOTIFY for the same subject
 		return nil, w.err
 	}
 	w.established = true
-	if w.confirmedIn == nil || a.session == c.session {
+	if w.confirmedIn == nil || a.session == c.session { // otherwise a later session may have confirmed the watch already
 		w.confirmedIn = a.session
 	}
 	if a.session != c.session { // the session has ended since the answer, and resume did not count this watcher as established
@@ -221,7 +221,7 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 			if err == nil && a.reply.Kind != resp.ReplyOK {
 				err = unexpected(a)
 			}
-			if c.watchedAgain(watched, missed, a.session, err) {
+			if c.handleKeyNotify(watched, missed, a.session, err) {
 				break
 			}
 			missed = c.establishedWatchers(watched)
@@ -267,8 +267,8 @@ func (c *Client) isWatched(watched subject) bool {
 	return len(c.watchers.bySubject[watched]) > 0
 }
 
-// watchedAgain handles the result of a KEYNOTIFY, which came in a session, and reports whether it is final.
-func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, err error) (final bool) {
+// handleKeyNotify handles the result of a KEYNOTIFY, which came in a session, and reports whether it is final.
+func (c *Client) handleKeyNotify(watched subject, missed []*Watcher, session *session, err error) (final bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var refused *ServerError
@@ -277,12 +277,12 @@ func (c *Client) watchedAgain(watched subject, missed []*Watcher, in *session, e
 		for _, w := range missed {
 			w.gapLocked() // for what changed before the store knew of the watch
 		}
-		if in == c.session {
+		if session == c.session {
 			for _, w := range c.watchers.bySubject[watched] {
-				if w.confirmedIn != nil && w.confirmedIn != in { // also one that is not in missed may have missed changes between the sessions
+				if w.confirmedIn != nil && w.confirmedIn != session { // also one that is not in missed may have missed changes between the sessions
 					w.gapLocked()
 				}
-				w.confirmedIn = in
+				w.confirmedIn = session
 			}
 		}
 		return true

@@ -40,7 +40,7 @@ func (m *maintenance) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if m.self.brokerDownFor() >= brokerDownLimit {
-			m.transferIfBrokerDown(ctx)
+			m.transferToVoterWithBroker(ctx)
 		}
 		m.raiseVersion(ctx)
 		m.members.UpdateOwnAddress(ctx)
@@ -56,12 +56,14 @@ func (m *maintenance) raiseVersion(ctx context.Context) {
 	if agreed := m.peers.AgreedVersion(fsm.Version, m.self.version()); agreed > m.self.version() {
 		if _, err := m.commands.execute(ctx, fsm.Command{Kind: fsm.KindAdvance, Version: agreed}); err == nil {
 			m.log.Info("a newer version of the log is in force: every member knows it", "log_version", agreed)
+		} else {
+			m.log.Debug("a newer version of the log is not in force yet; it is tried again", "log_version", agreed, "error", err)
 		}
 	}
 }
 
-// transferIfBrokerDown transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
-func (m *maintenance) transferIfBrokerDown(ctx context.Context) {
+// transferToVoterWithBroker transfers leadership to a voter whose broker connections are up. If there is none, this member keeps the leadership.
+func (m *maintenance) transferToVoterWithBroker(ctx context.Context) {
 	var best raft.Server
 	var lastIndex uint64
 	for id, description := range m.peers.Poll(ctx, maintenanceInterval) {

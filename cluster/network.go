@@ -142,6 +142,6 @@ func (n *Network) Call(ctx context.Context, member raft.Server, method peer.Meth
 	if node == nil {
 		return nil, fmt.Errorf("%w: %s", peer.ErrUnreachable, id)
 	}
-	// The caller has an id, as members have: no certificate is checked, and a follower does not forward the call to the leader.
+	// Handle takes a caller with a raft id for a member: it checks no certificate, and does not forward the call to the leader.
 	return node.Handle(ctx, peer.Caller{ID: "network", Certified: func(...string) bool { return true }}, method, request)
 }

@@ -43,8 +43,8 @@ func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After Flush the command is proposed at
-// the latest when no entry is in flight. If Propose returns true, the observer gets the tag exactly once, by Applied or by Failed. The command's byte slices
+// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After Flush the command is proposed no
+// later than when no entry is in flight. If Propose returns true, the observer gets the tag exactly once, by Applied or by Failed. The command's byte slices
 // must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
 
@@ -71,8 +71,8 @@ func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ct
 // and keep no reference to the state.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
-// Wall returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks and, if their number is even, of the clock
-// in the log. Each member updates it after each poll that a majority of the voters has answered. It is 0 before the first one.
+// Wall returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks. If their number is even, the clock in
+// the log counts as one more. Each member updates it after each poll that a majority of the voters has answered. It is 0 before the first one.
 func (n *Node) Wall() int64 { return n.clock.now() }
 
 // ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ by more than they may, in either direction.
@@ -85,9 +85,8 @@ func (n *Node) Alone() bool { return n.self.alone() }
 // context ends.
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
-// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. With an age it leaves out requests that were held for
-// less than that, and those with an outcome for which no report is awaited. The pages of a member
-// come in order, from one goroutine per member. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all
+// CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is 0, all are sent. Otherwise two
+// kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited. The pages of a member come in order, from one goroutine per member. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all
 // members (this one and non-voters included) have sent everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)

@@ -93,7 +93,7 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
 			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {
-				return // the log is twice as large as when a snapshot is due: without pauses it stops growing sooner
+				return // the log is twice the largest size at which a snapshot is due: without pauses the snapshot ends sooner
 			}
 			select {
 			case <-ctx.Done():

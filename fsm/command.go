@@ -141,9 +141,9 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 // NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log. Every version knows it.
 func NoOp() Command { return Command{Kind: KindGet} }
 
-// Before returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
+// ForVersion returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
 // it: an unknown option of SET or KEYNOTIFY is a syntax error, other commands have no options, and TXN is an unknown command.
-func (c *Command) Before(version uint32) Command {
+func (c *Command) ForVersion(version uint32) Command {
 	before := *c
 	switch {
 	case c.Condition == IfVersion && version < VersionIfVersion:

@@ -34,7 +34,7 @@ const (
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
 // push it out, a flood by one client would let another client's redelivered write take effect twice.
 //
-// Outcomes lie in chunks, in lists by when they are due. What is in a chunk never changes, so a snapshot needs no copy. A map
+// Outcomes lie in chunks, in groups by when they are due (expiryGroup). What is in a chunk never changes, so a snapshot needs no copy. A map
 // has the place of each outcome. To prolong an outcome is to store it again: its old place is stale.
 //
 // A tenth of limits.dedupEntries is the reserve. Only refusals use it (hasReserve); all other outcomes share the rest (hasRoom).
@@ -48,8 +48,7 @@ type dedup struct {
 	lastRead RequestID                      // the greatest id, while a snapshot is read
 }
 
-// Outcomes are forgotten together that expire within 2^expiryShift ms and share the first expiryBits bits of their ids, so that none of these
-// lists is long.
+// An expiryGroup has the outcomes that expire within the same 2^expiryShift ms and share the first expiryBits bits of their ids. The bits keep groups short.
 const (
 	expiryShift = 10
 	expiryBits  = 6
@@ -90,7 +89,7 @@ func (d *dedup) put(m dedupEntry, replies *keptReplies) {
 	d.store(&m)
 }
 
-// store puts an outcome into the list of those that are due with it.
+// store adds an outcome to its expiryGroup.
 func (d *dedup) store(m *dedupEntry) {
 	key := m.expiryKey()
 	group, ok := d.byExpiry.Get(key)
@@ -126,15 +125,15 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// removeExpired removes the groups of outcomes that have expired at now, the oldest first, and at most maxExpiredPerEntry outcomes. An outcome may outlive
-// its expiry by that.
+// removeExpired removes the groups of outcomes that have expired at now, the oldest first, and at most maxExpiredPerEntry outcomes. Those beyond
+// stay, and are still found, until later entries remove them.
 func (d *dedup) removeExpired(now int64) {
 	for left := maxExpiredPerEntry; left > 0; {
 		key, group, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < group.len()-group.stale && !group.sorted { // which of them go must not depend on their order in the list
+		if left < group.len()-group.stale && !group.sorted { // which of them go must not depend on their order in the group: after a restore it is another one
 			group = d.rebuild(key, group)
 		}
 		for group.len() > 0 {
@@ -154,7 +153,7 @@ func (d *dedup) removeExpired(now int64) {
 	}
 }
 
-// rebuild makes a list anew, in the order of the ids and without stale places.
+// rebuild makes a group anew, in the order of the ids and without stale places.
 func (d *dedup) rebuild(key int64, group *expiryGroup) *expiryGroup {
 	var live []dedupEntry
 	for ; group.len() > 0; group.removeFirst(&d.chunks) {
@@ -238,7 +237,8 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	return d.chunks.at(at), true
 }
 
-// hasRoom reports whether an outcome of the client may be added without touching the reserve.
+// hasRoom reports whether an outcome of the client may be added without touching the reserve, of the table or of the client's share: a
+// tenth of each.
 func (d *dedup) hasRoom(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()

@@ -158,10 +158,10 @@ func TestDueKeyIsNotShown(t *testing.T) {
 func TestSettingsBeforeMirrors(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Mirrors = []Mirror{{Keys: "*", Topic: "all/"}}
-	if older := settings.Before(VersionMirrors - 1); older.Mirrors != nil {
+	if older := settings.ForVersion(VersionMirrors - 1); older.Mirrors != nil {
 		t.Errorf("%+v", older.Mirrors)
 	}
-	if same := settings.Before(VersionMirrors); len(same.Mirrors) != 1 {
+	if same := settings.ForVersion(VersionMirrors); len(same.Mirrors) != 1 {
 		t.Errorf("%+v", same.Mirrors)
 	}
 }

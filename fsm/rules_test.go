@@ -130,33 +130,33 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 // Before its version is in force, an option is what an older member takes it for: a syntax error, or an argument too many.
 func TestCommandBeforeAVersion(t *testing.T) {
 	command := Command{Kind: KindSet, ID: RequestID{1}, Key: []byte("k"), Value: []byte("v"), Lifetime: 7, Condition: IfVersion, ExpectedVersion: hlc.Timestamp{Wall: 1, NodeID: "n"}}
-	before := command.Before(VersionIfVersion - 1)
+	before := command.ForVersion(VersionIfVersion - 1)
 	if want := (Command{Kind: KindInvalid, ID: RequestID{1}, Lifetime: 7, Error: ErrorSyntax}); !reflect.DeepEqual(before, want) {
 		t.Errorf("%+v", before)
 	}
-	if same := command.Before(VersionIfVersion); !reflect.DeepEqual(same, command) {
+	if same := command.ForVersion(VersionIfVersion); !reflect.DeepEqual(same, command) {
 		t.Errorf("%+v", same)
 	}
 	for kind, want := range map[Kind]ErrorCode{KindKeyNotify: ErrorSyntax, KindKeyNotifyStop: ErrorArguments} {
 		watch := Command{Kind: kind, Key: []byte("a*"), Pattern: true}
-		if before := watch.Before(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: want}) {
+		if before := watch.ForVersion(VersionPatternWatch - 1); !reflect.DeepEqual(before, Command{Kind: KindInvalid, Error: want}) {
 			t.Errorf("%+v", before)
 		}
-		if same := watch.Before(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
+		if same := watch.ForVersion(VersionPatternWatch); !reflect.DeepEqual(same, watch) {
 			t.Errorf("%+v", same)
 		}
 	}
 	txn := transaction()
-	if before, want := txn.Before(VersionTxn-1), (Command{
+	if before, want := txn.ForVersion(VersionTxn-1), (Command{
 		Kind: KindInvalid, ID: txn.ID, Principal: txn.Principal, Dialect: SDK, Unidentified: true, Error: ErrorUnknownCommand,
 	}); !reflect.DeepEqual(before, want) {
 		t.Errorf("%+v", before)
 	}
-	if same := txn.Before(VersionTxn); !reflect.DeepEqual(same, txn) {
+	if same := txn.ForVersion(VersionTxn); !reflect.DeepEqual(same, txn) {
 		t.Errorf("%+v", same)
 	}
 	always := Command{Kind: KindSet, Key: []byte("k")}
-	if same := always.Before(1); !reflect.DeepEqual(same, always) {
+	if same := always.ForVersion(1); !reflect.DeepEqual(same, always) {
 		t.Errorf("%+v", same)
 	}
 }
@@ -368,10 +368,10 @@ func TestWatchShareOfAClient(t *testing.T) {
 func TestSettingsBeforeClientShares(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Limits.WatchesPerClient, settings.Limits.DedupPerClient = 1, 2
-	if older := settings.Before(VersionClientShares - 1); older.Limits != DefaultSettings().Limits {
+	if older := settings.ForVersion(VersionClientShares - 1); older.Limits != DefaultSettings().Limits {
 		t.Errorf("%+v", older.Limits)
 	}
-	if same := settings.Before(VersionClientShares); same.Limits != settings.Limits {
+	if same := settings.ForVersion(VersionClientShares); same.Limits != settings.Limits {
 		t.Errorf("%+v", same.Limits)
 	}
 }

@@ -39,12 +39,11 @@ type Limits struct {
 	Watches      int64 // number of watches
 	WatchBytes   int64 // of the keys and client ids of all watches
 	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
-	// WatchesPerClient and DedupPerClient bound the share of one client id; 0 is no share of its own, but half of DedupEntries always. They
-	// are in force from VersionClientShares on.
+	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is no limit. DedupPerClient is at most half of DedupEntries,
+	// and 0 means that half. The log must not hold either before VersionClientShares.
 	WatchesPerClient int64
 	DedupPerClient   int64 // number of remembered outcomes
-	// UnpublishedNotifications and UnpublishedBytes bound what is kept of changes that no client has been told of yet.
-	// Beyond it the oldest are given up.
+	// UnpublishedNotifications and UnpublishedBytes bound the notifications beyond the delivery watermark. When there are more, the oldest are dropped.
 	UnpublishedNotifications int64
 	UnpublishedBytes         int64 // of the notifications that are not known to be published
 }
@@ -112,8 +111,8 @@ func appendSettings(b []byte, s *Settings) []byte {
 	return b
 }
 
-// Before returns the settings as a cluster can apply them in which an older version of the log is in force.
-func (s Settings) Before(version uint32) Settings {
+// ForVersion returns the settings without those that a version of the log does not know.
+func (s Settings) ForVersion(version uint32) Settings {
 	if version < VersionClientShares {
 		s.Limits.WatchesPerClient, s.Limits.DedupPerClient = 0, 0
 	}

@@ -19,7 +19,8 @@ func (m *Membership) pinFirst(ctx context.Context, id raft.ServerID) (undo func(
 	}
 	err = m.setPinned(ctx, id, true)
 	switch {
-	case errors.Is(err, peer.ErrOutcomeUnknown) && m.isVoter(id): // only the pin may still come, and it has no effect on a voter
+	case err != nil && (errors.Is(err, peer.ErrOutcomeUnknown) || errors.Is(err, ctx.Err())) && m.isVoter(id):
+		// The pin may still be applied, and has no effect on a voter. The change is not requested, so it is not done.
 		return nil, fmt.Errorf("pin %s as a non-voter: %w: %v", id, peer.ErrNotDone, err)
 	case err != nil:
 		return nil, err

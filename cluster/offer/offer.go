@@ -25,22 +25,22 @@ func (o *Offer) encode(p part) []byte {
 	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(p), Commands: []fsm.Command{o.command()}})
 }
 
-// part says what an offer replaces of the settings in force; some may be together. Only the leader fills in the rest: its state is the newest. Another
-// member, which may be catching up, would bring back older settings. Members that are older ignore the part and propose the offer as it is.
+// part says what an offer replaces of the settings in force; parts may be combined with |. Only the leader fills in the rest: its state is the newest. Another
+// member, which may be catching up, would bring back older settings. Members with an older build ignore the part and propose the offer as it is.
 type part uint64
 
 const (
 	policyPart   part = 1 << iota // the policy
 	mirrorsPart                   // the mirrors
 	sharesPart                    // the shares of clients, if none are in force
-	settingsPart                  // all other settings
+	settingsPart                  // all settings but the policy and the mirrors; the shares of clients are among them, whatever is in force
 	allParts          = policyPart | mirrorsPart | sharesPart | settingsPart
 	// whole is all settings, and the policy unless the offer keeps it.
 	whole part = 0
 )
 
-// over returns the offer with the settings in force where the parts do not replace them.
-func (o *Offer) over(inForce fsm.Settings, p part) *Offer {
+// mergedWith returns the settings in force with the parts of the offer in their place.
+func (o *Offer) mergedWith(inForce fsm.Settings, p part) *Offer {
 	if p == whole {
 		return o
 	}
@@ -61,7 +61,7 @@ func (o *Offer) over(inForce fsm.Settings, p part) *Offer {
 	return &filled
 }
 
-// leavesShares reports whether over would leave shares of clients in force that are not those of the offer.
+// leavesShares reports whether mergedWith would leave shares of clients in force that are not those of the offer.
 func (o *Offer) leavesShares(inForce *fsm.Limits, p part) bool {
 	wanted := &o.Settings.Limits
 	isSet := inForce.WatchesPerClient != 0 || inForce.DedupPerClient != 0
@@ -69,9 +69,9 @@ func (o *Offer) leavesShares(inForce *fsm.Limits, p part) bool {
 		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
 }
 
-// asOf returns the offer without settings that a version of the log does not know.
-func (o Offer) asOf(version uint32) *Offer {
-	o.Settings = o.Settings.Before(version)
+// forVersion returns the offer without settings that a version of the log does not know.
+func (o Offer) forVersion(version uint32) *Offer {
+	o.Settings = o.Settings.ForVersion(version)
 	return &o
 }
 
@@ -93,7 +93,7 @@ func (o *Offer) fingerprint() (f fingerprint) {
 // offered is what a member remembers of its last offer.
 type offered struct {
 	fingerprint
-	version uint32 // of the log: the latest in force under which the hash of the settings was found to be the one here; 0 is unknown
+	version uint32 // the newest version of the log in force under which the settings had this hash; 0 is unknown
 }
 
 // bytes returns the three hashes, and the version in big-endian order.

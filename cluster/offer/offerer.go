@@ -109,7 +109,7 @@ func (o *Offerer) offer(ctx context.Context) error {
 	}
 	last, remembered := readOffered(data)
 	version := o.env.Version()
-	current := wanted.asOf(version)
+	current := wanted.forVersion(version)
 	next, all := offered{current.fingerprint(), max(last.version, version)}, wanted.fingerprint()
 	if remembered && version < fsm.VersionMirrors {
 		next.mirrors = last.mirrors // mirrors are offered once VersionMirrors is in force
@@ -127,7 +127,7 @@ func (o *Offerer) offer(ctx context.Context) error {
 		return nil
 	case last.fingerprint == next.fingerprint: // only the version is stored
 	default:
-		changed := changedParts(&last, &next.fingerprint, &all, wanted.asOf(fsm.VersionClientShares-1).fingerprint())
+		changed := changedParts(&last, &next.fingerprint, &all, wanted.forVersion(fsm.VersionClientShares-1).fingerprint())
 		switch {
 		case changed == 0: // an older version of the log is in force than at the last offer
 			return nil
@@ -178,7 +178,7 @@ func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
 	err := o.execute(ctx, offer, p)
 	if errors.Is(err, peer.ErrNotLeader) {
 		inForce, _ := o.env.Settings() // an older leader ignores the parts and proposes the whole offer
-		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.over(inForce, p).encode(p))
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.mergedWith(inForce, p).encode(p))
 	}
 	if err != nil {
 		return fmt.Errorf("propose the settings: %w", err)
@@ -196,7 +196,7 @@ func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 		return peer.ErrNotLeader
 	}
 	if inForce, configured := o.env.Settings(); configured && p != whole {
-		offer = offer.over(inForce, p)
+		offer = offer.mergedWith(inForce, p)
 		if same := (&Offer{Settings: inForce}).fingerprint(); (&Offer{Settings: offer.Settings}).fingerprint() == same {
 			return nil
 		}

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// Config says who this member is and how it is reached. All fields but TLS are required.
+// Config says who this member is and how it is reached. All fields but TLS and Network are required.
 type Config struct {
 	Cluster   string
 	ID        raft.ServerID
@@ -29,7 +29,7 @@ type Config struct {
 	Network Network
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
-	// Patience is how long a member may say nothing while a call waits, before its connections are given up; at least 0.9 s.
+	// Patience is how long a member may say nothing while a call waits, before its connections are closed. Less than 0.9 s counts as 0.9 s.
 	Patience time.Duration
 	Log      *slog.Logger
 }
@@ -165,7 +165,8 @@ func (t *Transport) accept() {
 	}
 }
 
-// Abort ends the connections that raft has dialled, and dials no more: so that nobody waits for a member that hangs.
+// Abort closes the connections that raft has dialled and all accepted ones, and allows no new ones of either. Raft's shutdown then does not wait for a
+// member that hangs.
 func (t *Transport) Abort() {
 	t.stop()
 	t.outbound.closeAll()
@@ -197,7 +198,7 @@ func (t *Transport) serve(accepted net.Conn) {
 		t.http.push(conn)
 	case kindCall:
 		caller := peer.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.Names(conn, names...) }}
-		if theirs.To == "" {
+		if theirs.To == "" { // admit did not verify From
 			caller.ID = ""
 		}
 		t.serveCalls(conn, caller)
@@ -235,11 +236,11 @@ func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn,
 // HTTP returns the listener for HTTP that other members forward.
 func (t *Transport) HTTP() net.Listener { return t.http }
 
-// Raft returns the transport for raft, which closes the whole Transport with it. It is called once.
+// Raft returns raft's transport. Closing that closes the whole Transport. It is called once.
 func (t *Transport) Raft() raft.Transport {
 	const (
 		ioTimeout    = 10 * time.Second // of a message of up to some MiB
-		timeoutScale = 8 << 20          // of a snapshot that much has as long
+		timeoutScale = 8 << 20          // bytes of a snapshot; it may take ioTimeout for each
 	)
 	layer := streamLayer{
 		admittedListener: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,

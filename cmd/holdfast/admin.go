@@ -90,7 +90,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		if method != http.MethodGet && path != exportPath && connected.Load() {
+		if method != http.MethodGet && path != httpapi.ExportPath && connected.Load() {
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
 		}
 		return fmt.Errorf("%w: %w", errUnavailable, err)

@@ -29,7 +29,8 @@ the keys' bytes. A key or value that is not valid UTF-8 is in keyBase64 or value
 not valid UTF-8 match none.
 
 Each key is as it was when it was read, while clients go on writing. For a copy of one moment save a snapshot (` + "`holdfast raft snapshot save`" + `).
-FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 keys, with a change of leader in between.`,
+The export is written to a file beside FILE, which is renamed to FILE when it is whole. --timeout bounds an attempt to read a page of up to 1,000
+keys, and how long a page is attempted again, as after the end of a leader.`,
 		Example: "  holdfast keys export keys.ndjson\n  holdfast keys export --pattern 'lines/*' | gzip > lines.ndjson.gz",
 		Args:    positional(cobra.MaximumNArgs(1)),
 	}
@@ -48,9 +49,6 @@ FILE gets its name when it is whole. --timeout bounds each page of up to 1,000 k
 	}
 	return command
 }
-
-// exportPath is a POST that changes nothing: the key after which a page begins may be longer than a header.
-const exportPath = "/v1/keys/export"
 
 // exporting is an export that is under way.
 type exporting struct {
@@ -71,7 +69,12 @@ func (e *exporting) writeFile(ctx context.Context, name string) error {
 	case err == nil && !info.Mode().IsRegular():
 		return e.writeDevice(ctx, name)
 	}
-	partial := name + ".part"
+	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another export to FILE may be under way
+	if err != nil {
+		return err
+	}
+	partial := file.Name()
+	_ = file.Close() // nothing was written
 	err = saveTo(partial, func(file io.Writer) error { return e.write(ctx, file) })
 	if err == nil {
 		err = os.Rename(partial, name)
@@ -148,7 +151,12 @@ func (e *exporting) page(ctx context.Context, after string) (page httpapi.Export
 	}
 	err = e.retry(ctx, func() error {
 		page = httpapi.ExportPage{}
-		return e.request(ctx, http.MethodPost, exportPath, bytes.NewReader(body), func(body io.Reader) error { return decode(body, &page) })
+		return e.request(ctx, http.MethodPost, httpapi.ExportPath, bytes.NewReader(body), func(body io.Reader) error {
+			if err := decode(body, &page); err != nil {
+				return fmt.Errorf("%w: %w", errUnavailable, err) // the node ended meanwhile
+			}
+			return nil
+		})
 	})
 	return page, err
 }

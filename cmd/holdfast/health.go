@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/settings"
 )
 
-// mostHealth bounds what is read of an answer.
-const mostHealth = 64 << 10
+// maxHealthBody bounds what is read of an answer, in bytes.
+const maxHealthBody = 64 << 10
 
 func newHealth() *cobra.Command {
 	var address string
@@ -59,12 +59,13 @@ func askHealth(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return &usageError{fmt.Errorf("--health.listen: %w", err)}
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without a proxy: the node is on this machine
+	response, err := client.Do(request)
 	if err != nil {
 		return &codeError{exitServerError, err.Error()}
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(response.Body, mostHealth))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxHealthBody))
 	if err != nil {
 		return &codeError{exitServerError, err.Error()}
 	}

@@ -156,23 +156,23 @@ func newWatchesList() *cobra.Command {
 }
 
 func (a *administration) listWatches(command *cobra.Command, prefix, client string, limit int) error {
-	const page = 1000
+	const pageSize = 1000
 	list := []httpapi.Watch{}
-	for after := (httpapi.Watches{}); len(list) < limit; {
-		next, err := base64.StdEncoding.DecodeString(after.Next)
+	for page := (httpapi.Watches{}); len(list) < limit; {
+		next, err := base64.StdEncoding.DecodeString(page.Next)
 		if err != nil {
 			return fmt.Errorf("read where the next page begins: %w", err)
 		}
 		query := url.Values{
-			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {after.NextClient},
-			"afterPattern": {strconv.FormatBool(after.NextPattern)}, "limit": {strconv.Itoa(min(limit-len(list), page))},
+			"prefix": {prefix}, "client": {client}, "after": {string(next)}, "afterClient": {page.NextClient},
+			"afterPattern": {strconv.FormatBool(page.NextPattern)}, "limit": {strconv.Itoa(min(limit-len(list), pageSize))},
 		}
-		after = httpapi.Watches{}
-		if err := a.get(command.Context(), "/v1/watches?"+query.Encode(), &after); err != nil {
+		page = httpapi.Watches{}
+		if err := a.get(command.Context(), "/v1/watches?"+query.Encode(), &page); err != nil {
 			return err
 		}
-		list = append(list, after.Watches...)
-		if after.Next == "" {
+		list = append(list, page.Watches...)
+		if page.Next == "" {
 			break
 		}
 	}
@@ -193,7 +193,7 @@ func (a *administration) listWatches(command *cobra.Command, prefix, client stri
 
 func newWatchesDrop() *cobra.Command {
 	var client, key, pattern string
-	command := newAdmin("drop", "End the watches of a client, of a key or a pattern, or of a client on one", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
+	command := newAdmin("drop", "End the watches of a client, of a key or pattern, or of a client on that key or pattern", "holdfast watches drop --client line-7 --yes", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			switch {
 			case client == "" && key == "" && pattern == "":

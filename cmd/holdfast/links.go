@@ -19,9 +19,9 @@ import (
 // links connect a node with the other members, if it may have any.
 type links struct {
 	node.Links
-	assemble node.Assemble
+	assemble node.Assemble // finds the first members, or a cluster to join, for a node without state
 	waiting  func() string // what a node without state waits for
-	http     net.Listener  // of what other members forward
+	http     net.Listener  // accepts the connections of HTTP that other members forward
 	dial     func(context.Context, raft.Server) (net.Conn, error)
 }
 

@@ -71,7 +71,7 @@ func routes() []route {
 		{"GET", "/v1/verify", true, "", (*admin).verify},
 		{"GET", "/v1/keys", true, "prefix after limit", (*admin).keys},
 		{"GET", "/v1/keys/count", true, "prefix", (*admin).countKeys},
-		{"POST", "/v1/keys/export", true, "", (*admin).export},
+		{"POST", ExportPath, true, "", (*admin).export},
 		{"GET", "/v1/key", true, "key", (*admin).key},
 		{"GET", "/v1/overview", true, "prefix", (*admin).overview},
 		{"GET", "/v1/watches", true, "prefix client after afterPattern afterClient limit", (*admin).watches},

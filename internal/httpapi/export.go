@@ -14,6 +14,9 @@ import (
 	"holdfast/internal/glob"
 )
 
+// ExportPath takes a POST that changes nothing: the key after which a page begins may be longer than a URL.
+const ExportPath = "/v1/keys/export"
+
 // ExportedKey is a key with all that a SET needs to make it again. It is a line of an export file, too: fields are added
 // with omitempty only. ValueBase64 is written whenever it was given, also if it has no bytes: a line needs one of the two values.
 type ExportedKey struct {

@@ -2,12 +2,19 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/fsm"
 	"holdfast/hlc"
@@ -53,6 +60,41 @@ func TestExportHasKeysAndValues(t *testing.T) {
 }
 
 // A page may begin after a key that is longer than the headers of a request may be.
+// A request that the leader took and did not answer may be made again if it changes nothing. Otherwise its outcome is unknown.
+func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
+	_, follower := startAPIs(t)
+	hangUp := func(context.Context, raft.Server) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = there.Read(make([]byte, 1))
+			_ = there.Close()
+		}()
+		return here, nil
+	}
+	outside := httptest.NewServer(Admin(AdminConfig{
+		Name: "follower", Node: follower.node, Ready: func() error { return nil }, Notes: func() []string { return nil },
+		Dial: hangUp, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Version: "test", Mirrors: follower.mirrors,
+	}))
+	defer outside.Close()
+	follower.url = outside.URL
+	for _, test := range []struct {
+		method, path string
+		code         int
+		outcome      string
+	}{
+		{http.MethodPost, ExportPath, http.StatusServiceUnavailable, "not done"},
+		{http.MethodGet, "/v1/keys", http.StatusServiceUnavailable, "not done"},
+		{http.MethodDelete, "/v1/watches?client=c", http.StatusGatewayTimeout, "unknown"},
+	} {
+		t.Run(test.method+" "+test.path, func(t *testing.T) {
+			var failure Error
+			if code := follower.call(test.method, test.path, []byte("{}"), &failure); code != test.code || failure.Outcome != test.outcome {
+				t.Errorf("%d %+v", code, failure)
+			}
+		})
+	}
+}
+
 func TestExportGoesOnBehindALongKey(t *testing.T) {
 	leader, follower := startAPIs(t)
 	long := strings.Repeat("\xff", 60<<10)

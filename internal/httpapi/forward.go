@@ -137,7 +137,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 					return
 				}
 			}
-			if errors.Is(err, peer.ErrUnreachable) || r.Method == http.MethodGet {
+			if errors.Is(err, peer.ErrUnreachable) || r.Method == http.MethodGet || r.URL.Path == ExportPath {
 				a.refuse(w)
 				return
 			}

@@ -2,14 +2,16 @@ package settings
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Value is a setting that can be read from text and written as it.
+// Value is a setting that can be read from text and written as text.
 type Value interface {
 	Set(text string) error
 	String() string
@@ -41,12 +43,12 @@ func (s *Settings) Fields() []Field {
 		{Path: "cluster.peers", Value: (*list)(&s.Cluster.Peers), Help: "initial members, id=host:port; none is a cluster of one"},
 		{Path: "cluster.peersFile", Value: (*text)(&s.Cluster.PeersFile), Help: "file with the initial members, read at a first start"},
 		{Path: "cluster.profile", Value: (*text)(&s.Cluster.Profile), Help: "timing: lan, or edge for slow disks and crowded machines"},
-		{Path: "cluster.heartbeat", Value: (*duration)(&s.Cluster.Heartbeat), Help: "a follower that hears nothing for as long stands for election; 0 is the profile's"},
-		{Path: "cluster.election", Value: (*duration)(&s.Cluster.Election), Help: "a candidate that is not elected for as long tries again; 0 is the profile's"},
-		{Path: "cluster.leaderLease", Value: (*duration)(&s.Cluster.LeaderLease), Help: "a leader that reaches no majority for as long steps down; 0 is the profile's"},
-		{Path: "cluster.diskDeadline", Value: (*duration)(&s.Cluster.DiskDeadline), Help: "a write to the disk that takes longer ends the process; 0 is the profile's"},
+		{Path: "cluster.heartbeat", Value: (*duration)(&s.Cluster.Heartbeat), Help: "a follower that hears nothing for this long stands for election; 0 is the profile's"},
+		{Path: "cluster.election", Value: (*duration)(&s.Cluster.Election), Help: "a candidate that is not elected for this long tries again; 0 is the profile's"},
+		{Path: "cluster.leaderLease", Value: (*duration)(&s.Cluster.LeaderLease), Help: "a leader that reaches no majority for this long steps down; 0 is the profile's"},
+		{Path: "cluster.diskDeadline", Value: (*duration)(&s.Cluster.DiskDeadline), Help: "a write to the disk that takes longer than this ends the process; 0 is the profile's"},
 		{Path: "cluster.maxClockOffset", Value: (*duration)(&s.Cluster.MaxClockOffset), Help: "difference to the other members' clocks that is reported"},
-		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: wal, boltdb (two syncs for a write instead of one), or auto (as the log that is there, wal without one)"},
+		{Path: "cluster.logStore", Value: (*text)(&s.Cluster.LogStore), Help: "how the log is kept: wal, boltdb (two syncs for a write instead of one), or auto (the format of the log that exists; wal if there is none)"},
 		{Path: "cluster.ingest", Value: (*text)(&s.Cluster.Ingest), Help: "who receives requests: everywhere (every node) or leader (cheaper; rests on the broker's queue)"},
 	}
 	fields = append(fields, tlsFields("cluster.tls", "members", &s.Cluster.TLS, false)...)
@@ -77,7 +79,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "limits.watches", Value: (*number)(&s.Limits.Watches), Help: "watches of all clients on all keys"},
 		Field{Path: "limits.dedupEntries", Value: (*number)(&s.Limits.DedupEntries), Help: "outcomes that are remembered, so that a copy of a request takes effect once"},
 		Field{Path: "limits.watchesPerClient", Value: (*number)(&s.Limits.WatchesPerClient), Help: "watches of one client; 0 is no limit"},
-		Field{Path: "limits.dedupEntriesPerClient", Value: (*number)(&s.Limits.DedupEntriesPerClient), Help: "outcomes of one client that are remembered, at most half of limits.dedupEntries, which 0 stands for"},
+		Field{Path: "limits.dedupEntriesPerClient", Value: (*number)(&s.Limits.DedupEntriesPerClient), Help: "outcomes of one client that are remembered; at most half of limits.dedupEntries, and 0 means that half"},
 		Field{Path: "limits.requestsPerClient", Value: (*number)(&s.Limits.RequestsPerClient), Help: "requests of one client that are under way at once; more are refused as overload"},
 		Field{Path: "identity.clientIdProperty", Value: (*text)(&s.Identity.ClientIDProperty), Help: "user property in which the broker stamps the publisher's client id"},
 		Field{Path: "identity.usernameProperty", Value: (*text)(&s.Identity.UsernameProperty), Help: "user property in which the broker stamps the publisher's user name"},
@@ -88,7 +90,7 @@ func (s *Settings) Fields() []Field {
 		Field{Path: "mirrors", Value: &s.Mirrors, Help: "keys that the leader publishes as retained messages, as pattern=topic/"},
 		Field{Path: "log.level", Value: (*text)(&s.Log.Level), Help: "debug, info, warn or error"},
 		Field{Path: "log.format", Value: (*text)(&s.Log.Format), Help: "text or json"},
-		Field{Path: "audit.file", Value: (*text)(&s.Audit.File), Help: "file in which it is written down, as JSON lines, who changes which key; empty is none"},
+		Field{Path: "audit.file", Value: (*text)(&s.Audit.File), Help: "audit log: who changed which key, as JSON lines; empty is none"},
 		Field{Path: "audit.maxBytes", Value: &s.Audit.MaxBytes, Help: "size of that file at which the next one is begun"},
 		Field{Path: "audit.files", Value: (*number)(&s.Audit.Files), Help: "how many earlier ones are kept"},
 	)
@@ -170,6 +172,9 @@ func (l *list) Set(value string) error {
 	elements, err := reader.Read()
 	if err != nil {
 		return fmt.Errorf("want elements separated by commas: %w", err)
+	}
+	if _, err := reader.Read(); !errors.Is(err, io.EOF) {
+		return errors.New("want elements separated by commas, on one line")
 	}
 	*l = elements
 	return nil

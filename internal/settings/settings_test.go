@@ -157,6 +157,9 @@ func TestValuesAreShownAsTheyAreParsed(t *testing.T) {
 	if err := elements.Set(`"a,b", c`); err != nil || len(elements) != 2 || elements[0] != "a,b" {
 		t.Errorf("%q, %v", elements, err)
 	}
+	if err := elements.Set("a\nb"); err == nil {
+		t.Errorf("a second line is left out: %q", elements)
+	}
 }
 
 func TestReplicatedSettingsFollowTheConfiguration(t *testing.T) {

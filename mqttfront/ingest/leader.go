@@ -31,15 +31,16 @@ func (s *LeaderSession) Err() error {
 	return nil
 }
 
-// Run keeps the session connected until the context ends. A node connects only when it is confirmed as the leader, whichever node has the session then:
-// that one is wrong to believe that it leads. A node that is not confirmed must not connect, else two nodes would take the session from each other
+// Run keeps the session connected until the context ends. A node connects only after it is confirmed as the leader. It may take the session over from
+// another node, which no longer leads then. A node that is not confirmed must not connect, else two nodes would take the session from each other
 // again and again.
 func (s *LeaderSession) Run(ctx context.Context) {
 	delay := s.config.BackoffMin
 	for {
 		began := time.Now()
 		err := s.confirm(ctx)
-		if err == nil {
+		confirmed := err == nil
+		if confirmed {
 			_, err = s.connect(ctx)
 		}
 		if ctx.Err() != nil {
@@ -52,7 +53,7 @@ func (s *LeaderSession) Run(ctx context.Context) {
 			}
 		}
 		s.env.Log.Warn("the leader's ingest session is not up", "client", s.clientID, "error", err)
-		if !mqttconn.IsTakenOver(err) {
+		if confirmed && !mqttconn.IsTakenOver(err) {
 			s.env.Login.Dialer.Next()
 		}
 		s.env.Pause(ctx, delay)

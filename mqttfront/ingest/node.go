@@ -42,7 +42,7 @@ func (s *NodeSession) Err() error {
 	return nil
 }
 
-// steady is how long a connection has to have been up for the next attempt to be made without delay.
+// steady is how long an attempt that connected must have lasted for the delay to begin at BackoffMin again.
 const steady = time.Second
 
 func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }

@@ -52,17 +52,17 @@ func New(registry prometheus.Registerer) *Metrics {
 		Mirror:      mirror.NewMetrics(registry),
 		requests:    vector("holdfast_requests_total", "Requests answered by this node.", "command", "outcome"),
 		Ignored:     vector("holdfast_requests_ignored_total", "Messages on the invoke topic that are no requests, or too late.", "reason"),
-		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Requests that this node keeps until they are known to be answered."}),
+		Held:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_held_requests", Help: "Pending requests: received by this node, and not known to be answered."}),
 		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
 		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
-		Subscribed:  vector("holdfast_notification_subscriptions_total", "Clients that watch and were looked at whether they subscribe to their notifications: made for them, present, failed, unsupported by the driver's settings, or dropped for lack of room.", "result"),
+		Subscribed:  vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
 		Kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
-		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that the other nodes were not told of: they hold them until they expire."}),
+		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that were left out of a report to the other nodes because it was full: these keep them until the requests expire."}),
 		TakenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
 	m.WithoutSession = prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_publish_without_session_total", Help: "How often a leader published on a new connection before its own session was up, because that took too long or requests waited for room."})
 	m.Ingest = ingest.NewMetrics(registry, m.HeldDropped.WithLabelValues("stale"))
-	m.Disconnects = vector("holdfast_departures_total", "Ends of clients that the broker told of: logged, or no_watches where there was nothing to end; dropped by a node that does not lead, for want of room.", "result")
+	m.Disconnects = vector("holdfast_departures_total", "Client disconnects that the broker reported: logged, no_watches (there was no watch to end), or dropped (by a node that does not lead: its queue was full).", "result")
 	registry.MustRegister(m.Disconnects, m.Refused, m.Subscribed, m.requests, m.Ignored, seconds, m.Held, m.HeldDropped,
 		m.Kicked, m.Unreported, m.TakenUp, m.WithoutSession)
 	for stage, name := range [stages]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {

@@ -276,7 +276,7 @@ func (b *backlog) begin(prefixes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open = true
-	b.beginQuarantinesLocked(prefixes)
+	b.requeueSuspectsLocked(prefixes)
 }
 
 // end empties the backlog when a connection has ended. failed is true if a topic in flight may be the cause.

@@ -39,7 +39,7 @@ type quarantine struct {
 
 	refused   map[topic]struct{}
 	order     []topic // of refused, the next to be tried first
-	untried   int     // how many of order are still to be tried in this round
+	untried   int     // order[:untried] is still to be tried in this round
 	forgotten bool    // there was no room for some
 	retry     time.Duration
 	retryAt   time.Time // when the next round begins
@@ -59,10 +59,25 @@ func (q *quarantine) forget(t topic) bool {
 	if !q.refuses(t) {
 		return false
 	}
-	delete(q.refused, t)
-	q.order = slices.DeleteFunc(q.order, func(other topic) bool { return other == t })
-	q.untried = min(q.untried, len(q.order))
+	q.drop(func(other topic) bool { return other == t })
 	return true
+}
+
+// drop forgets the refused topics for which chosen returns true.
+func (q *quarantine) drop(chosen func(topic) bool) {
+	order, untried := q.order[:0], 0
+	for i, t := range q.order {
+		switch {
+		case chosen(t):
+			delete(q.refused, t)
+			continue
+		case i < q.untried:
+			untried++
+		}
+		order = append(order, t)
+	}
+	clear(q.order[len(order):])
+	q.order, q.untried = order, untried
 }
 
 // quarantineLocked quarantines a mirror, and returns what is known of it.
@@ -196,8 +211,8 @@ func (b *backlog) suspectLocked(now time.Time) {
 	}
 }
 
-// beginQuarantinesLocked queues the suspects, and forgets mirrors that are no more.
-func (b *backlog) beginQuarantinesLocked(prefixes []string) {
+// requeueSuspectsLocked queues the suspects when a connection begins, and forgets the quarantines of mirrors that are no more.
+func (b *backlog) requeueSuspectsLocked(prefixes []string) {
 	for _, prefix := range slices.Sorted(maps.Keys(b.quarantines)) {
 		q := b.quarantines[prefix]
 		if !slices.Contains(prefixes, prefix) {
@@ -213,7 +228,7 @@ func (b *backlog) beginQuarantinesLocked(prefixes []string) {
 }
 
 // dueLocked returns the quarantined mirror whose turn it is to send one topic: of those that have a topic which may be sent now, the one that had no turn for
-// the longest time. since is when the first of their topics could be sent. It returns nil if there is none.
+// the longest time. since is the earliest time at which any of these mirrors could send: next, or another one. It returns nil if there is none.
 func (b *backlog) dueLocked(now time.Time) (next *quarantine, since time.Time) {
 	if len(b.quarantines) == 0 {
 		return nil, since
@@ -270,7 +285,7 @@ func (b *backlog) takeAloneLocked(q *quarantine, now time.Time) (next *entry) {
 				q.untried--
 			}
 		}
-		if next == nil { // that was no round: after a reconnection the comparison may still find some
+		if next == nil { // no refused topic is to be published now. After a reconnection the comparison may still find one.
 			q.retryAt = now.Add(minRetry)
 			return nil
 		}
@@ -279,7 +294,7 @@ func (b *backlog) takeAloneLocked(q *quarantine, now time.Time) (next *entry) {
 	return next
 }
 
-// refusedTopics returns how many topics the broker refuses.
+// refusedCount returns how many topics the broker refuses.
 func (b *backlog) refusedCount() (topics int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -308,14 +323,10 @@ func (b *backlog) dropSynced() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for prefix, q := range b.quarantines {
-		q.order = slices.DeleteFunc(q.order, func(t topic) bool {
+		q.drop(func(t topic) bool {
 			_, known := b.topics[t]
-			if !known {
-				delete(q.refused, t)
-			}
 			return !known
 		})
-		q.untried = min(q.untried, len(q.order))
 		if q.lifted && len(q.order) == 0 {
 			delete(b.quarantines, prefix)
 		}

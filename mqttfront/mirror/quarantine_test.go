@@ -175,6 +175,25 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 	})
 }
 
+// What is forgotten in the middle of a round is not replaced in it by a topic that was tried already.
+func TestForgottenTopicIsNotTriedInItsRound(t *testing.T) {
+	a, b, c := topic{"t/", "a"}, topic{"t/", "b"}, topic{"t/", "c"}
+	for name, test := range map[string]struct {
+		forgotten topic
+		untried   int
+	}{
+		"still to be tried": {a, 1},
+		"tried":             {c, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := &quarantine{refused: map[topic]struct{}{a: {}, b: {}, c: {}}, order: []topic{a, b, c}, untried: 2}
+			if !q.forget(test.forgotten) || q.forget(test.forgotten) || len(q.order) != 2 || len(q.refused) != 2 || q.untried != test.untried {
+				t.Errorf("%+v", q)
+			}
+		})
+	}
+}
+
 // A quarantined mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
 func TestQuarantinedMirrorDelaysOthersByOneTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Clients is what a leader does about clients by the broker's driver: it ends the watches of clients that disconnected, disconnects clients that
+// Clients is what a leader does to MQTT clients through the broker's driver. It ends the watches of clients that disconnected, disconnects clients that
 // misbehave, and subscribes clients to their notifications. All methods are safe for concurrent use.
 type Clients struct {
 	mayWatch   func(clientID string) bool // see Dispatcher.mayWatch
@@ -45,8 +45,9 @@ func (c *Clients) Kick(r *wire.Request) {
 	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }
 
-// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. The command, if there is one, is proposed
-// when no subscription was made. When the driver fails, the next notification without a subscriber tries again. The filter has a single-level wildcard
+// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. If the client has a subscription already, or the broker
+// has no way to subscribe it, otherwise is proposed, unless it is nil. If the driver fails, or its queue is full, nothing is proposed: the next
+// notification without a subscriber tries again. The filter has a single-level wildcard
 // for the key, as the protocol's Rust library subscribes.
 func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
 	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}

@@ -23,8 +23,8 @@ func (t *tracker) markIfKnown(r *pending.Request) (found uint64) {
 	return found
 }
 
-// recheckPendingLocked marks duplicates among all requests that a node holds. It does so if the state may know outcomes that the node did not look up: of
-// requests that it took in while it led, or after it installed a snapshot. The node must not lead.
+// recheckPendingLocked marks duplicates among all requests that a node holds. It does so only after the node led, or installed a snapshot: then the state
+// may have outcomes of held requests that the node did not look up. The node must not lead.
 func (t *tracker) recheckPendingLocked(m *fsm.Machine) {
 	if !t.unchecked {
 		return

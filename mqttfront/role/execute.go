@@ -144,7 +144,7 @@ const replyFields = 256
 // loggedLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.
 // For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
 func (l *Leader) loggedLocked(r *pending.Request) fsm.Command {
-	command := r.Command.Before(l.known.version)
+	command := r.Command.ForVersion(l.known.version)
 	l.stripOversizeLocked(&command)
 	if command.Kind != fsm.KindTxn {
 		return command

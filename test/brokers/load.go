@@ -25,6 +25,7 @@ type pressure struct {
 	failed       []error
 	longest      time.Duration // a request took, since mark
 	acknowledged [loadClients]int
+	finished     [loadClients]int // requests of each client, also those that failed
 }
 
 func connect(ctx context.Context, i *instance, id string) (*client.Client, error) {
@@ -68,6 +69,7 @@ func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
 		case ctx.Err() == nil:
 			l.failed = append(l.failed, err)
 		}
+		l.finished[number]++
 		l.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -88,7 +90,7 @@ func (l *pressure) during(what string, do func() error) (gap time.Duration, fail
 	if err := do(); err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := l.progress(400); err != nil {
+	if err := errors.Join(l.progress(400), l.everyClient()); err != nil {
 		return 0, 0, fmt.Errorf("after %s: %w", what, err)
 	}
 	l.mu.Lock()
@@ -105,6 +107,23 @@ func (l *pressure) progress(more int) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.answered >= goal
+	})
+}
+
+// everyClient waits until each client has finished a request that it began after the call, so that none that was lost is left out.
+func (l *pressure) everyClient() error {
+	l.mu.Lock()
+	before := l.finished
+	l.mu.Unlock()
+	return until("every client has finished a request", time.Minute, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for number := range before {
+			if l.finished[number] < before[number]+2 { // the first may have begun before
+				return false
+			}
+		}
+		return true
 	})
 }
 

@@ -27,8 +27,8 @@ var packages = map[suite][]string{
 	debianTesting: {"mosquitto", "mosquitto-clients", "mosquitto-dev", "libmosquitto-dev", "rabbitmq-server", "ejabberd", "gcc", "libc6-dev", "make"},
 }
 
-// errNoRoot is wrapped by errors about a folder that could not be made: with CI=true that is a failure, else its brokers are left out.
-var errNoRoot = errors.New("debootstrap could not make the folder of a release")
+// errNoRelease is wrapped by errors about a folder that could not be made: with CI=true that is a failure, else its brokers are left out.
+var errNoRelease = errors.New("debootstrap could not make the folder of a release")
 
 // required reports whether everything has to run: what cannot be had is a failure then.
 func required() bool { return os.Getenv("CI") == "true" }
@@ -49,7 +49,7 @@ func root(ctx context.Context, s suite) (string, error) {
 	}
 	fmt.Printf("preparing %s in %s\n", s, folder)
 	if err := makeRoot(ctx, s, folder); err != nil {
-		return "", fmt.Errorf("%w: %w", errNoRoot, err)
+		return "", fmt.Errorf("%w: %w", errNoRelease, err)
 	}
 	return folder, os.WriteFile(filepath.Join(folder, ".complete"), nil, 0o644)
 }

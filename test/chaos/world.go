@@ -53,8 +53,8 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   sync.Mutex // while a machine loses what it has
-	clocks     sync.Mutex // while some are wrong
+	damaging   sync.Mutex // held while a fault destroys data of a machine
+	clocks     sync.Mutex // held while some are wrong
 	brokerDown sync.Mutex
 
 	mu  sync.Mutex
@@ -71,16 +71,16 @@ type machine struct {
 	folder   string
 	firewall *firewall
 
-	life sync.Mutex // while it is looked at whether it runs, and started
+	life sync.Mutex // held while the harness checks whether the machine runs, and starts it
 	body sync.Mutex // of faults of the machine, its node or its disk: one at a time
 	net  sync.Mutex // of faults of its network
 
 	mu      sync.Mutex
-	process string // the first, as the host sees it
+	process string // process id, on the host, of the container's first process
 	down    int    // how many faults keep it from running
 	damaged bool
 	removed bool
-	excused time.Time // until when it may end by itself
+	excused time.Time // until then, an end of the node by itself is no failure
 	trouble record.Trouble
 	leads   bool
 	term    uint64
@@ -122,7 +122,7 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	return w, err
 }
 
-// freeNetworks returns the first three numbers of two networks in 198.18.0.0/15 that no other run uses.
+// freeNetworks returns the first three numbers of two /24 networks in 198.18.0.0/16 that no other run uses.
 func freeNetworks(ctx context.Context) (members, clients string, err error) {
 	list, err := docker(ctx, "network", "ls", "-q")
 	if err != nil {
@@ -154,7 +154,7 @@ func (w *world) prepare(project, members, clients string) error {
 	}
 	config := string(flow) + "listener 1883 0.0.0.0\nallow_anonymous true\nlog_dest stderr\n" +
 		"user root\npersistence true\npersistence_location /broker/data/\nautosave_interval 5\n"
-	if w.tiny { // the last word counts
+	if w.tiny { // Mosquitto uses the last value of an option
 		config += "max_inflight_messages 20\nmax_queued_messages 100\n"
 	}
 	if err := os.WriteFile(filepath.Join(w.folder, "broker/mosquitto.conf"), []byte(config), 0o644); err != nil {
@@ -195,7 +195,7 @@ func (w *world) say(format string, arguments ...any) {
 	fmt.Fprintf(w.log, "%s %9.3f %s\n", time.Now().UTC().Format("15:04:05.000"), at.Seconds(), fmt.Sprintf(format, arguments...))
 }
 
-// fail notes that something that the harness itself looks at is not as it has to be.
+// fail records the failure of a check that the harness itself makes.
 func (w *world) fail(format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
 	w.say("FAILURE: %s", text)
@@ -217,7 +217,7 @@ func (w *world) up(ctx context.Context) error {
 	if err := w.composeDo(ctx, "up", "-d"); err != nil {
 		return err
 	}
-	for given := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		state, err := w.askLoad(ctx, http.MethodGet, "/state", nil, time.Second)
 		if err == nil {
 			var load record.Load
@@ -227,7 +227,7 @@ func (w *world) up(ctx context.Context) error {
 			w.began = time.Now().Add(-time.Duration(load.Now))
 			break
 		}
-		if time.Now().After(given) || ctx.Err() != nil {
+		if time.Now().After(deadline) || ctx.Err() != nil {
 			return fmt.Errorf("the load does not start: %w", err)
 		}
 	}
@@ -241,8 +241,8 @@ func (w *world) up(ctx context.Context) error {
 	return err
 }
 
-// awaitVersion waits until the newest version of the log that all nodes know is in force on each: before that, newer commands are refused, which no check
-// explains.
+// awaitVersion waits until the newest version of the log that all nodes know is in force on each. Before that, nodes refuse newer commands, and the checks would
+// report that.
 func (w *world) awaitVersion(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		known, inForce := w.versions(ctx)
@@ -282,7 +282,7 @@ func (w *world) versions(ctx context.Context) (known uint32, inForce []uint32) {
 	return known, inForce
 }
 
-// down takes everything down.
+// downAll removes all containers and networks of the run.
 func (w *world) downAll(ctx context.Context) error {
 	return w.composeDo(ctx, "down", "-v", "--timeout", "1")
 }

@@ -319,7 +319,7 @@ func TestRepetitionFromBeforeANewSession(t *testing.T) {
 			at := time.Duration(0)
 			for _, n := range test.order {
 				if at += time.Second; n == 9 { // long enough after the new session
-					at += unsettled
+					at += resubscribeTime
 					continue
 				}
 				h.AddNote("a", Notification{At: at, Key: string(rune('a' + n)), Value: "v", Version: version(n)})

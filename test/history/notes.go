@@ -17,7 +17,7 @@ type change struct {
 
 func (n *Notification) change() change { return change{n.Key, n.Version, n.Deleted} }
 
-// before reports the order of two changes of one key: a deletion has the version of what it deletes.
+// before reports whether the change was made before another one of the same key. A deletion has the version of the value that it deletes.
 func (c change) before(other change) bool {
 	if order := c.Version.Compare(other.Version); order != 0 {
 		return order < 0
@@ -25,7 +25,8 @@ func (c change) before(other change) bool {
 	return !c.Deleted && other.Deleted
 }
 
-// surelyBefore reports whether the change was surely made before another one, of any key: versions grow, and a deletion is later than its version.
+// surelyBefore reports whether the change was certainly made before another one, of any key. Versions grow. A deletion has an older version, so it is never
+// certainly before anything.
 func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version.Before(other.Version) }
 
 // checkNotes: notifications come in order, complete, and again only from some point on.
@@ -50,12 +51,12 @@ func (j *judge) checkNotes() {
 	}
 }
 
-// unsettled is how long after a client's new session what comes is not taken for a repetition: it may miss some until it has subscribed again,
-// and what it had before may come again together with what it had missed.
-const unsettled = 5 * time.Second
+// resubscribeTime is how long after the start of a new session a client may still miss notifications: it has to subscribe again. Meanwhile earlier ones may
+// be repeated together with missed ones, so nothing is checked as a repetition.
+const resubscribeTime = 5 * time.Second
 
-// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. Where notifications were
-// given up, a leader may repeat one that the last one had left out.
+// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. If notifications may have been
+// dropped (complete is false), a leader may publish one that the leader before it dropped.
 func (j *judge) checkSuffixes(client string, notes []Notification, complete bool) {
 	var seen []change // as they came first
 	position := make(map[change]int)
@@ -64,7 +65,7 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 	var newest hlc.Timestamp // of all that was set
 	for i := range notes {
 		c := notes[i].change()
-		if i > 0 && j.history.gapBetween(client, notes[i-1].At-unsettled, notes[i].At) { // it may have missed some
+		if i > 0 && j.history.gapBetween(client, notes[i-1].At-resubscribeTime, notes[i].At) { // it may have missed some
 			seen, position, next = nil, make(map[change]int), 0
 		}
 		at, repeated := position[c]
@@ -87,7 +88,7 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 			j.violation("notifications", "%s: %+v at %v is new, in the middle of a repetition", client, c, notes[i].At)
 			return
 		}
-		// Where notifications were given up, what comes again may have been left out before. It then has to lead up to what came before it.
+		// If notifications may have been dropped, this one may have been dropped before. Later ones then have to reach what the client had already.
 		again := func(reached func(change) bool) bool {
 			return !complete && slices.ContainsFunc(notes[i+1:], func(n Notification) bool { return reached(n.change()) })
 		}
@@ -114,7 +115,7 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 // which it got it.
 const notificationAge = 70 * time.Second
 
-// checkWatched: a client is only notified of what it watched before, and had not ended a while ago. watching are its own KEYNOTIFY and STOP.
+// checkWatched: a notification is of a key that the client watches, or watched until less than notificationAge ago. watching are its own KEYNOTIFY and STOP.
 func (j *judge) checkWatched(client string, notes []Notification, watching []*Op) {
 	for i := range notes {
 		n := &notes[i]
@@ -133,8 +134,8 @@ func (j *judge) checkWatched(client string, notes []Notification, watching []*Op
 // coverage is a time in which a client surely watches a key.
 type coverage struct{ from, to time.Duration }
 
-// settling is how long a notification may be on its way after its change was acknowledged.
-const settling = 15 * time.Second
+// maxDeliveryDelay is how long after the acknowledgement of a change its notification may still be under way.
+const maxDeliveryDelay = 15 * time.Second
 
 // covered returns when a client surely watched a key, by itself or by a pattern. watching are the client's KEYNOTIFY and STOP.
 func (j *judge) covered(client, key string, watching []*Op) (covered []coverage) {
@@ -153,7 +154,7 @@ func (j *judge) covered(client, key string, watching []*Op) (covered []coverage)
 		}
 		for _, g := range j.history.Gaps {
 			if g.Client == client && g.At >= o.Call {
-				c.to = min(c.to, g.At-settling)
+				c.to = min(c.to, g.At-maxDeliveryDelay)
 			}
 		}
 		if c.to > c.from {

@@ -98,7 +98,7 @@ func TestExportAndImportKeepEachKey(t *testing.T) {
 	if data, err := os.ReadFile(file); err != nil || len(withoutVersions(string(data))) != len(want) {
 		t.Errorf("%v: %s", err, data)
 	}
-	if left, err := filepath.Glob(file + ".part"); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(file + ".*"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	other := startExport(t)

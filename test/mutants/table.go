@@ -50,7 +50,7 @@ func stateMachine() []Mutant {
 			"\treturn term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1\n", "\treturn true\n"),
 		one("scan_skips", "a continuation token skips the key that did not fit", "scan", "fsm/scan.go",
 			"cost; !more {\n\t\t\t\tnext = last\n", "cost; !more {\n\t\t\t\tnext = key\n"),
-		one("pattern_first_prefix", "a change is held against the patterns with its longest prefix only", "notifications", "fsm/patterns.go",
+		one("pattern_first_prefix", "a change is matched against the patterns with its longest prefix only", "notifications", "fsm/patterns.go",
 			"\t\tgroup := x.groups[key[:prefix.size]]\n", "\t\tif len(found) > 0 {\n\t\t\tbreak\n\t\t}\n\t\tgroup := x.groups[key[:prefix.size]]\n"),
 		one("pattern_left_out", "a snapshot leaves out watches of patterns", "notifications", "fsm/snapshot.go",
 			"\ts.watches.Scan(func(w *watch) bool {\n", "\ts.watches.Scan(func(w *watch) bool {\n\t\tif w.isPattern {\n\t\t\treturn true\n\t\t}\n"),

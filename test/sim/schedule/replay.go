@@ -12,7 +12,7 @@ import (
 // Replays reports whether runs can be repeated.
 const Replays = true
 
-// Start begins a run. It is called in the bubble's first goroutine. Of the switches as many are recorded as the record has room for.
+// Start begins a run. It is called in the bubble's first goroutine. It records switches until the record is full.
 func Start(s Settings, record []Switch) {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(-1)
@@ -36,14 +36,14 @@ func Enter(group int) { simEnter(uint32(group)) }
 // Stop stops a group for a virtual time.
 func Stop(group int, d time.Duration) { simStop(uint32(group), int64(d)) }
 
-// StopAfter stops a group for a virtual time when its goroutines have passed some synchronisation points, at least one. Another call
-// takes the place of one that waits.
+// StopAfter stops a group for a virtual time when its goroutines have passed some synchronisation points, at least one. A later call
+// replaces one whose points are not passed yet.
 func StopAfter(group int, points uint64, d time.Duration) {
 	simStopAfter(uint32(group), max(points, 1), int64(d))
 }
 
-// DelayAfter lets one goroutine of a group sleep: that which passes the last of some synchronisation points, at least one. Another call takes
-// the place of one that waits.
+// DelayAfter counts the synchronisation points that the goroutines of a group pass, and lets the goroutine sleep that passes the last one. points is at least
+// 1. A later call replaces one whose points are not passed yet.
 func DelayAfter(group int, points uint64, d time.Duration) {
 	simDelayAfter(uint32(group), max(points, 1), int64(d))
 }
