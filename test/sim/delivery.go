@@ -17,17 +17,29 @@ import (
 // how far the delivery watermark was.
 type deliveries struct {
 	mu      schedule.Mutex
-	applied map[string]fsm.RequestID    // by the value that was set
-	entries map[fsm.RequestID][]indexAt // with each request, executed or refused, in their order
-	replied map[string]time.Duration    // when the broker had the first reply, by correlation data
-	marks   []indexAt                   // ascending
-	ended   []ending                    // of processes
+	applied map[string]fsm.RequestID           // by the value that was set
+	entries map[fsm.RequestID][]entryOfRequest // of each request, in the order of the log
+	replied map[string]time.Duration           // when the broker had the first reply, by correlation data
+	marks   []indexAt                          // ascending
+	ended   []ending                           // of processes
 }
 
 // indexAt is an index of the log, and when it was reached.
 type indexAt struct {
 	at    time.Duration
 	index uint64
+}
+
+// entryOfRequest is an entry that executed or refused a request.
+type entryOfRequest struct {
+	indexAt
+	refused bool // for lack of room, and not as a repetition of an earlier outcome
+}
+
+// mayBeUnanswered reports whether the entry is a refusal that was applied so long after a request was sent that a leader may not answer it:
+// an earlier copy may have had an effect that the dedup table has forgotten.
+func (e entryOfRequest) mayBeUnanswered(sent, proposalAge time.Duration) bool {
+	return e.refused && e.at-sent > proposalAge
 }
 
 type ending struct {
@@ -53,29 +65,29 @@ func (o observer) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	o.Front.Applied(outcome, tags)
 }
 
-func (d *deliveries) apply(outcome *fsm.EntryOutcome, now time.Duration) {
+func (d *deliveries) apply(entry *fsm.EntryOutcome, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if outcome.Skipped {
+	if entry.Skipped {
 		return
 	}
-	if len(d.marks) == 0 || d.marks[len(d.marks)-1].index < outcome.Published {
-		d.marks = append(d.marks, indexAt{now, outcome.Published})
+	if len(d.marks) == 0 || d.marks[len(d.marks)-1].index < entry.Published {
+		d.marks = append(d.marks, indexAt{now, entry.Published})
 	}
-	for i := range outcome.Commands {
-		if outcome.Results[i].Code == fsm.CodeNoReply {
+	for i := range entry.Commands {
+		if entry.Results[i].Code == fsm.CodeNoReply {
 			continue
 		}
-		d.executedOrRefused(&outcome.Commands[i], indexAt{now, outcome.Index})
+		d.executedOrRefused(&entry.Commands[i], &entry.Results[i], indexAt{now, entry.Index})
 	}
 }
 
 // executedOrRefused notes that a request has an outcome at an entry. A leader whose dedup table would forget the outcome too soon has
 // the request refused once more, and answers after that entry.
-func (d *deliveries) executedOrRefused(c *fsm.Command, entry indexAt) {
-	d.addEntry(c.ID, entry)
-	for i := range c.Rejected {
-		d.addEntry(c.Rejected[i].ID, entry)
+func (d *deliveries) executedOrRefused(c *fsm.Command, result *fsm.Result, entry indexAt) {
+	d.addEntry(c.ID, entryOfRequest{indexAt: entry})
+	for i := range c.Rejected { // one at most: see fsm.Command.Refusal
+		d.addEntry(c.Rejected[i].ID, entryOfRequest{indexAt: entry, refused: result.Error == fsm.ErrorOverloaded && !result.Repeat})
 	}
 	d.setBy(c.ID, c)
 	for i := range c.Operations {
@@ -84,21 +96,21 @@ func (d *deliveries) executedOrRefused(c *fsm.Command, entry indexAt) {
 }
 
 // addEntry notes an entry with a request. Each replica applies it.
-func (d *deliveries) addEntry(id fsm.RequestID, entry indexAt) {
+func (d *deliveries) addEntry(id fsm.RequestID, entry entryOfRequest) {
 	entries := d.entries[id]
 	if len(entries) == 0 || entries[len(entries)-1].index < entry.index {
 		d.entries[id] = append(entries, entry)
 	}
 }
 
-// lastEntry returns the index of the last entry with a request that was applied until a moment, or 0.
-func (d *deliveries) lastEntry(id fsm.RequestID, until time.Duration) (index uint64) {
+// lastEntry returns the last entry with a request that was applied until a moment; the index is 0 if there is none.
+func (d *deliveries) lastEntry(id fsm.RequestID, until time.Duration) (last entryOfRequest) {
 	for _, entry := range d.entries[id] {
 		if entry.at <= until {
-			index = entry.index
+			last = entry
 		}
 	}
-	return index
+	return last
 }
 
 // setBy notes which request a SET belongs to, by its value.
@@ -189,26 +201,26 @@ func (s *simulation) checkDelivered() {
 		}
 		id, applied := d.applied[o.Value]
 		from, to := o.Call, o.Call+time.Duration(s.tunables.expiry)*time.Second
-		index := d.lastEntry(id, to-late)
-		at, passed := d.passed(index)
+		last := d.lastEntry(id, to-late)
+		at, passed := d.passed(last.index)
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
+		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
 			continue
 		}
 		sessions := nodeSessions(o.Copies[0].Receivers)
-		if len(sessions) < len(s.hosts) {
+		if len(sessions) < len(s.hosts) || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
 			continue
 		}
 		if d.endedHosts(from, to) > 1 || s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to)) {
 			continue
 		}
-		s.violation("unanswered", "%s took effect at %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, index, at.Seconds())
+		s.violation("unanswered", "%s has an outcome at entry %d, and the delivery watermark passed it after %.6f s, but nobody answered", o, last.index, at.Seconds())
 	}
 }
 
 // newDeliveries returns an empty record.
 func newDeliveries() deliveries {
 	return deliveries{
-		applied: make(map[string]fsm.RequestID), entries: make(map[fsm.RequestID][]indexAt), replied: make(map[string]time.Duration),
+		applied: make(map[string]fsm.RequestID), entries: make(map[fsm.RequestID][]entryOfRequest), replied: make(map[string]time.Duration),
 	}
 }

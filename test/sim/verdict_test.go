@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/fsm"
 	"holdfast/test/history"
 
 	"github.com/hashicorp/raft"
@@ -93,6 +94,32 @@ func TestUnansweredNeedsOthersThatWereAnswered(t *testing.T) {
 			}
 			if d.served(ops[:2], same, publishers, time.Second, 6*time.Second) {
 				t.Error("two are enough")
+			}
+		})
+	}
+}
+
+// A refusal that waited in the log for longer than ProposalAge is not answered. What took effect is, and so is a repeated refusal.
+func TestRefusalThatWaitedMayBeUnanswered(t *testing.T) {
+	const sent, proposalAge = time.Second, time.Second / 2
+	refusal, repeated := fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded}, fsm.Result{Code: fsm.CodeError, Error: fsm.ErrorOverloaded, Repeat: true}
+	write := fsm.Command{Kind: fsm.KindSet, ID: fsm.RequestID{1}}
+	for name, test := range map[string]struct {
+		command fsm.Command
+		result  fsm.Result
+		applied time.Duration
+		want    bool
+	}{
+		"a refusal that waited": {write.Refusal(false), refusal, 2 * time.Second, true},
+		"a refusal in time":     {write.Refusal(false), refusal, sent + proposalAge, false},
+		"a repeated refusal":    {write.Refusal(false), repeated, 2 * time.Second, false},
+		"an effect":             {write, fsm.Result{Code: fsm.CodeOK}, 2 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeliveries()
+			d.apply(&fsm.EntryOutcome{Index: 7, Commands: []fsm.Command{test.command}, Results: []fsm.Result{test.result}}, test.applied)
+			if got := d.lastEntry(write.ID, time.Minute); got.index != 7 || got.mayBeUnanswered(sent, proposalAge) != test.want {
+				t.Errorf("%+v", got)
 			}
 		})
 	}
