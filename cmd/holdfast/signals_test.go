@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// hangs makes the test binary a process that does not end when it is told to stop.
+const hangs = "HOLDFAST_TEST_HANGS"
+
+func TestSecondInterruptEndsTheProcess(t *testing.T) {
+	if os.Getenv(hangs) != "" {
+		ctx, stop := untilStopped(t.Context())
+		defer stop()
+		fmt.Println("running")
+		<-ctx.Done()
+		fmt.Println("stopping")
+		select {}
+	}
+	for name, first := range map[string]syscall.Signal{"Ctrl-C": syscall.SIGINT, "SIGTERM": syscall.SIGTERM} {
+		t.Run(name, func(t *testing.T) {
+			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestSecondInterruptEndsTheProcess$")
+			command.Env = append(os.Environ(), hangs+"=1")
+			output, err := command.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := command.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(output)
+			send := func(sent syscall.Signal) {
+				if err := command.Process.Signal(sent); err != nil && !errors.Is(err, os.ErrProcessDone) {
+					t.Error(err)
+				}
+			}
+			for _, want := range []string{"running", "stopping"} {
+				if !lines.Scan() || lines.Text() != want {
+					t.Fatalf("it says %q, want %q", lines.Text(), want)
+				}
+				if want == "running" {
+					send(first)
+				}
+			}
+			ended := make(chan struct{})
+			go func() {
+				_ = command.Wait() // how it ended is in ProcessState
+				close(ended)
+			}()
+			again := time.Tick(10 * time.Millisecond)
+			for running := true; running; {
+				select {
+				case <-again: // the first one may come before the process is ready for it
+					send(syscall.SIGINT)
+				case <-ended:
+					running = false
+				}
+			}
+			if status := command.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {
+				t.Errorf("ended by %v", command.ProcessState)
+			}
+		})
+	}
+}
