@@ -33,7 +33,7 @@ type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
 	open     []net.Conn
-	closed   bool
+	refusing bool        // new connections
 	attempts []time.Time // of clients to connect
 	work     sync.WaitGroup
 }
@@ -63,7 +63,7 @@ func (p *proxy) accept() {
 		far, err := net.Dial("tcp", strings.TrimPrefix(broker, "mqtt://"))
 		p.mu.Lock()
 		p.attempts = append(p.attempts, time.Now())
-		if err != nil || p.closed {
+		if err != nil || p.refusing {
 			_ = near.Close()
 			p.mu.Unlock()
 			continue
@@ -88,11 +88,11 @@ func (p *proxy) accept() {
 	}
 }
 
-// cut ends all connections, and refuses new ones if down says so.
-func (p *proxy) cut(down bool) {
+// cut ends all connections. refuse says whether new ones are refused from now on.
+func (p *proxy) cut(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = down
+	p.refusing = refuse
 	for _, c := range p.open {
 		_ = c.Close()
 	}

@@ -70,7 +70,7 @@ func contents(f *client.Follower) string {
 	return strings.Join(all, " ")
 }
 
-// unique returns a prefix of keys that no other run of a test has: the store outlives a run.
+// unique returns a prefix of keys that no other test has, nor the same one with -count: all share one store.
 func unique(name string) string { return fmt.Sprintf("%s-%d/", name, time.Now().UnixNano()) }
 
 func set(t *testing.T, c *client.Client, key, value string) {
@@ -100,14 +100,14 @@ func TestFollowerOutlivesItsConnection(t *testing.T) {
 	set(t, other, prefix+"another", "1")
 	eventually(t, "both changes arrive", func() bool { return strings.HasSuffix(seen.all(), fmt.Sprintf("%[1]skept=2 %[1]sanother=1", prefix)) })
 	for range 3 {
-		p.cut(true)
+		p.cut(true) // and refuse new connections
 		eventually(t, "it knows that it may lack changes", func() bool { return !f.Synced() })
 		set(t, other, prefix+"new", fmt.Sprint(time.Now()))
 		if _, err := other.Del(ctx, prefix+"gone"); err != nil && !errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
 		}
 		p.mu.Lock()
-		p.closed = false
+		p.refusing = false
 		p.mu.Unlock()
 		eventually(t, "it is up to date again", f.Synced)
 		value, _, err := other.Get(ctx, prefix+"new")
@@ -142,7 +142,8 @@ func TestSyncedFollowerHasItsClientsWrites(t *testing.T) {
 	}
 }
 
-// A slow receiver loses changes, but never the last one of a key, and the copy does not wait for it. A copy that is slow itself reads again.
+// A slow receiver loses changes, but never the last one of a key, and the copy does not wait for it. A Follower that falls
+// behind its own watch gets a gap, and reads all keys again.
 func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 	c, ctx, prefix := connect(t, func(config *client.Config) { config.WatchBuffer = 1 }), t.Context(), unique("slow")
 	set(t, c, prefix+"k", "first")
@@ -168,7 +169,8 @@ func TestSlowReceiverGetsTheLastChange(t *testing.T) {
 	eventually(t, "it knows that it is complete", f.Synced)
 }
 
-// What changes without a notification is found by the next pass. A watch that an operator ended is made again by then.
+// What changes without a notification is found by the next pass. A watch that an operator ended is made again by the
+// next renewal.
 func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	c := connect(t, func(config *client.Config) {
 		config.FollowRefresh, config.WatchRenewal = 200*time.Millisecond, 100*time.Millisecond
@@ -184,7 +186,7 @@ func TestFollowerFindsWhatNobodyNotified(t *testing.T) {
 	eventually(t, "the store has the watch again", func() bool { return watches(c.ID()) })
 }
 
-// Close ends the watch in the store, also when its context has ended.
+// Close with a context that has ended returns an error, and the watch ends in the store a little later.
 func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	c, prefix := connect(t), unique("closed")
 	f, err := c.Follow(t.Context(), prefix+"*")
@@ -199,7 +201,7 @@ func TestFollowerThatIsClosedLeavesNoWatch(t *testing.T) {
 	eventually(t, "the store has no watch of the client", func() bool { return !watches(c.ID()) })
 }
 
-// Keys that no watch of a pattern is of are not in the copy.
+// Keys that are too long for watches of patterns are not in the copy.
 func TestFollowerLeavesOutLongKeys(t *testing.T) {
 	c, prefix := connect(t), unique("long")
 	set(t, c, prefix+strings.Repeat("k", 4096), "v")

@@ -9,22 +9,23 @@ import "slices"
 // reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version in the notifications that came since the last pass after a gap began. Versions grow across all keys, and a value is
-	// deleted after it was set. So a notification of a SET that is not newer is a repetition, or was lost in a gap before.
+	// newest is the highest version that was notified since it was last reset: by a pass that begins after a gap, a deletion without a notification, or a
+	// read of an older version. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a notification of a SET that is
+	// not newer is a repetition, or one that was lost in a gap and is repeated now.
 	newest Version
 	pass   *passState // nil if none is under way
 }
 
 // passState is what is known of keys since a pass began.
 type passState struct {
-	seen    map[string]struct{} // keys that were notified or read
-	deleted map[string]Version  // the highest version of each key that was deleted
+	seen    map[string]struct{} // keys that a notified SET or a read has put into the copy, or confirmed there
+	deleted map[string]Version  // by key: the highest version whose deletion was notified
 }
 
 func newFollowed() followed { return followed{items: make(map[string]Item)} }
 
 // beginPass begins a pass. Everything that was notified before is in the copy. After a gap the client may be connected to another cluster, whose versions
-// begin anew: so newest does not count any more, and a notification of a SET that is repeated is followed by that of its deletion.
+// begin anew, so newest is reset. A repeated SET may then come back for a moment: the repeated notification of its deletion follows.
 func (f *followed) beginPass(afterGap bool) {
 	if afterGap {
 		f.newest = Version{}
@@ -88,7 +89,7 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 	_, seen := f.pass.seen[key]
 	switch {
 	case absent:
-		if seen || !known { // a notification tells when what it set is deleted
+		if seen || !known { // of what was seen, a notification of the deletion will come
 			return false
 		}
 		f.deleteUnseen(key)

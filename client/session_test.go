@@ -7,7 +7,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// A broker may accept smaller packets than the one to which the request was sent before. Then the request may have been executed.
+// The next broker may accept smaller packets than the last one. If the request was sent to that one, its outcome is unknown; else it was not executed.
 func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 	for name, test := range map[string]struct {
 		again bool
@@ -29,7 +29,7 @@ func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
 	for name, again := range map[string]bool{"sent for the first time": false, "sent before": true} {
 		t.Run(name, func(t *testing.T) {
 			waiting := &call{done: make(chan answer, 1)}
-			s := &session{ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}}
+			s := &session{ids: make(chan uint16, 1), flight: []flight{{}, {waiting, again}}} // by packet id: 0 is none
 			if !s.acknowledged(1, 0x87) {
 				t.Fatal("the packet id is not known")
 			}

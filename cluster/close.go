@@ -13,15 +13,15 @@ func (n *Node) Close(ctx context.Context) error {
 		if ctx.Err() != nil {
 			n.env.Log.Debug("stopping without a leadership transfer: the context has ended")
 		} else if err := n.members.TransferIfLeading(ctx, ""); err != nil {
-			n.env.Log.Warn("the leadership transfer failed: stopping without it", "error", err)
+			n.env.Log.Warn("the leadership transfer did not complete: stopping all the same", "error", err)
 		}
 		l.stop()
-		l.wait() // before raft's shutdown: after it raft leaves the futures in its queue unanswered
-		shutdown := n.self.raft.Shutdown()
+		l.wait() // must come before Shutdown: raft then answers no future of its queue any more, and the goroutines would wait for ever
+		shutdownFuture := n.self.raft.Shutdown()
 		if aborter, ok := n.env.Transport.(interface{ Abort() }); ok {
-			aborter.Abort() // raft's shutdown waits for its calls, and a call to a hung member does not return
+			aborter.Abort() // shutdownFuture waits for raft's own calls, and a call to a hung member does not return
 		}
-		l.closeErr = errors.Join(shutdown.Error(), n.env.close())
+		l.closeErr = errors.Join(shutdownFuture.Error(), n.env.close())
 	})
 	return l.closeErr
 }

@@ -6,7 +6,7 @@
 //
 // Three clocks appear in an entry, and they must not be mixed up:
 //
-//   - cluster time (Machine.Now) decides expiry, deduplication and the lifetime of watches. It is the value at the LeaderStart
+//   - cluster time (Status.Now) decides expiry, deduplication and the lifetime of watches. It is the value at the LeaderStart
 //     of the serving leader plus the leader's monotonic time since it applied that. It never goes back, never reads a wall
 //     clock, and stands still while there is no leader: no lock is lost early because a clock jumped or an election took long.
 //   - the cluster clock (wall) follows the world. It serves the versions and the checks of skew, and only ever grows.

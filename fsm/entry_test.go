@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/policy"
 )
 
-// fullEntry returns an entry in which every field of every message has a value of its own.
+// fullEntry returns an entry in which every field of every message is set. The numbers of one message differ.
 func fullEntry(t testing.TB) *Entry {
 	rules, err := policy.Compile([]policy.Rule{{
 		ClientIDs: []string{"a", ""}, Usernames: []string{"u"}, Attributes: [][]policy.Attribute{{{Name: "n", Value: "v"}}},
@@ -144,7 +144,7 @@ func TestDecodeEntryRefuses(t *testing.T) {
 		{"no kind", appendMessage(nil, 7, func(b []byte) []byte { return appendUint(b, 11, 1) }), ErrDamaged},
 		{"a wrong wire type", appendBytes(nil, 1, "x"), ErrDamaged},
 		{"a short id", appendMessage(nil, 7, func(b []byte) []byte { return appendBytes(appendUint(b, 1, 2), 2, "short") }), ErrDamaged},
-		{"an open message", protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40), ErrDamaged},
+		{"a message that is longer than the entry", protowire.AppendVarint(protowire.AppendTag(nil, 7, protowire.BytesType), 1<<40), ErrDamaged},
 		{"an operation of another kind", operationOf(appendUint(nil, 1, uint64(KindScan))), ErrDamaged},
 		{"an operation without a kind", operationOf(nil), ErrDamaged},
 		{"an operation with operations", operationOf(appendElement(appendUint(nil, 1, uint64(KindSet)), 33, appendUint(nil, 1, uint64(KindSet)))), ErrDamaged},
@@ -168,7 +168,7 @@ func operationOf(operation []byte) []byte {
 	return appendMessage(nil, 7, func(b []byte) []byte { return appendElement(appendUint(b, 1, uint64(KindTxn)), 33, operation) })
 }
 
-// FuzzDecodeEntry puts a valid checksum under the bytes, which random bytes would never have.
+// FuzzDecodeEntry appends a valid checksum to the bytes: random ones would hardly ever have one.
 func FuzzDecodeEntry(f *testing.F) {
 	for _, entry := range []*Entry{{}, fullEntry(f), {Term: 1, Number: 1, Commands: []Command{{Kind: KindGet, Key: []byte("k")}}}} {
 		data := AppendEntry(nil, entry)
@@ -197,7 +197,7 @@ func BenchmarkApply(b *testing.B) {
 	var data [][]byte
 	for n := range 64 {
 		for i := range commands {
-			commands[i] = l.set(string(rune('a'+i%26))+"-key-of-20-bytes....", string(make([]byte, 100)), id(RequestID{byte(n), byte(i), 1}))
+			commands[i] = l.set(string(rune('a'+i%26))+"-key-of-20-bytes...", string(make([]byte, 100)), id(RequestID{byte(n), byte(i), 1}))
 		}
 		data = append(data, AppendEntry(nil, &Entry{Term: 1, Number: uint64(n + 1), Wall: l.wall, Commands: commands}))
 	}

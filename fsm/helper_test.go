@@ -152,8 +152,8 @@ func watching(clientID, key string) Command {
 	return Command{Kind: KindKeyNotify, Principal: client(clientID), Key: []byte(key)}
 }
 
-// watchingAll is watching, of all keys that match a pattern.
-func watchingAll(clientID, pattern string) Command {
+// watchingPattern is watching, of all keys that match a pattern.
+func watchingPattern(clientID, pattern string) Command {
 	command := watching(clientID, pattern)
 	command.Pattern = true
 	return command

@@ -9,16 +9,16 @@ import (
 	"holdfast/hlc"
 )
 
-// Machine is the state of the store. Apply and Restore need it for themselves; Read, Snapshot and the other methods may run
-// beside each other but not beside those two. The caller sees to it.
+// Machine is the state of the store. It has no lock: the caller sees to it that Apply and Restore run alone, and that no two calls of
+// Snapshot run at once. The methods that read, and one Snapshot, may run beside each other.
 type Machine struct {
 	index      uint64 // of the last entry applied
 	leader     leadership
 	now        int64 // cluster time, milliseconds
 	wall       int64 // cluster clock, milliseconds since the Unix epoch
 	clock      hlc.Clock
-	published  uint64
-	logVersion uint32
+	published  uint64 // delivery watermark: the entries up to this index are published
+	logVersion uint32 // in force
 	hash       uint64
 
 	settings   Settings
@@ -28,7 +28,8 @@ type Machine struct {
 	staged staged
 	pinned []string // raft ids, ascending; never changed in place
 
-	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before.
+	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before. A KindRestore
+	// replaces it by that of the restored snapshot, if that has one.
 	scanSecret uint64
 
 	values      values
@@ -39,11 +40,11 @@ type Machine struct {
 	scratch []byte
 }
 
-// leadership is what entries are held against.
+// leadership identifies the current leadership: isNext and timeOf compare each entry with it.
 type leadership struct {
 	term   uint64 // raft term of the LeaderStart
 	number uint64 // of the last entry since
-	start  int64  // cluster time at the LeaderStart
+	start  int64  // cluster time at elapsed time 0: that of the LeaderStart, raised by raiseClocks
 	nonce  uint64
 }
 
@@ -97,7 +98,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (*EntryOutcome, error) 
 
 // lead begins a leadership. It adds nothing to cluster time.
 func (m *Machine) lead(term uint64, command *Command) {
-	m.staged = staged{} // a restore has to begin again
+	m.staged = staged{} // a restore through the log (KindStage, KindRestore) has to begin again
 	m.leader = leadership{term: term, start: m.now, nonce: command.Nonce}
 	m.raiseVersion(command.Version)
 	m.mixIntoStateHash('L', term, command.Nonce)
@@ -112,20 +113,21 @@ func (m *Machine) raiseVersion(version uint32) {
 	}
 }
 
-// isNext reports whether an entry is the next of the leader that serves: neither one that a leader slipped in before its LeaderStart,
-// nor one behind an entry that was lost.
+// isNext reports whether an entry is the next of the current leadership. It rejects entries of other terms, entries from before the
+// LeaderStart, and entries after a gap in the numbers.
 func (m *Machine) isNext(term uint64, entry *Entry) bool {
 	return term == m.leader.term && entry.Term == term && entry.Number == m.leader.number+1
 }
 
-// timeOf returns the cluster time of an entry: what it was at the LeaderStart, and the leader's monotonic time since. It never goes
+// timeOf returns the cluster time of an entry: leader.start plus the leader's monotonic time since its LeaderStart. It never goes
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
 
-// The bounds of what one entry expires. What is due and still there is absent for every command all the same.
+// The bounds of the keys that one entry expires, and of the watches; maxExpiredPerEntry is that of the outcomes. A due key that is left reads as
+// absent, but counts against the quota. A due watch that is left still gets notifications.
 const (
 	maxExpired    = 10_000
-	maxExpiryCost = 20_000_000 // bytes that are compared with watched patterns and the policy: some tens of milliseconds
+	maxExpiryCost = 20_000_000 // bytes that are compared with the patterns of watches and mirrors, and with the policy: some tens of milliseconds
 )
 
 // advance moves cluster time and ends what is due by it.
@@ -151,7 +153,8 @@ func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	}
 }
 
-// expire removes a key that is due, and emits the event for its watchers. The cost is emitEvent's.
+// expire removes a key that is due, and emits the event for its watchers. position is that of the command, -1 before all of them. The cost is
+// emitEvent's.
 func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost int) {
 	m.values.delete(due)
 	m.mixIntoStateHash('X', uint64(due.wall), uint64(due.counter))
@@ -159,7 +162,7 @@ func (m *Machine) expire(position int, due *record, outcome *EntryOutcome) (cost
 }
 
 // emitEvent records the change of a key for its mirror and for the clients that watch it. The cost is that of watches.receivers and of the mirrors.
-func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record, deleted bool) (cost int) {
+func (m *Machine) emitEvent(outcome *EntryOutcome, position int, changed *record, deleted bool) (cost int) {
 	if topic, ok := m.mirrors.of(changed.key()); ok {
 		outcome.Mirrored = append(outcome.Mirrored, MirroredKey{topic, changed.key()})
 	}
@@ -169,7 +172,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record,
 		return cost
 	}
 	event := Event{
-		Index: m.index, Command: command, Key: changed.key(), Deleted: deleted,
+		Index: m.index, Command: position, Key: changed.key(), Deleted: deleted,
 		Version: changed.version().Timestamp(hlc.StoreNodeID), At: m.now, Receivers: receivers,
 	}
 	if !deleted {
@@ -185,7 +188,7 @@ func (m *Machine) emitEvent(outcome *EntryOutcome, command int, changed *record,
 	return cost
 }
 
-// publishedUpTo takes up the leader's word that everything up to the index is published.
+// publishedUpTo raises the delivery watermark to what an entry says.
 func (m *Machine) publishedUpTo(index uint64) {
 	if index > m.published {
 		m.published = index
@@ -238,17 +241,17 @@ type Status struct {
 	Number        uint64 // of the last entry since the LeaderStart
 	LeaderStart   int64  // cluster time at elapsed time 0
 	Now           int64  // cluster time, in milliseconds
-	Wall          int64  // milliseconds since the Unix epoch
+	Wall          int64  // cluster clock, in milliseconds since the Unix epoch
 	Clock         hlc.Clock
 	Published     uint64 // delivery watermark: an index of the log
-	Version       uint32 // what every member can apply
+	Version       uint32 // of the log, in force: every member can apply at least this
 	Hash          uint64
 	Keys          int
 	Bytes         int64 // of keys and values
 	Watches       int
 	Remembered    int   // outcomes in the dedup table
 	ReplyBytes    int64 // of the replies of transactions in the dedup table
-	Unpublished   int   // notifications
+	Unpublished   int   // notifications, one for each receiver of an event
 	Configured    bool
 	NextDeadline  int64 // cluster time at which the next key expires, if HasDeadline
 	HasDeadline   bool
@@ -261,7 +264,7 @@ func (m *Machine) Status() Status {
 		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
 		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
-		Unpublished: m.unpublished.receivers, Configured: m.configured,
+		Unpublished: m.unpublished.notifications, Configured: m.configured,
 	}
 	if next, ok := m.values.byDeadline.Min(); ok {
 		status.NextDeadline, status.HasDeadline = next.deadline, true

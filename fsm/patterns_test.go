@@ -35,15 +35,15 @@ func (l *testLeader) wantNotified(name string, outcome *EntryOutcome, want ...st
 
 func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	l.want("watch", l.do(watchingAll("a", "line/*/temp")), CodeOK, NoError)
-	l.want("another client", l.do(watchingAll("b", "*")), CodeOK, NoError)
+	l.want("watch", l.do(watchingPattern("a", "line/*/temp")), CodeOK, NoError)
+	l.want("another client", l.do(watchingPattern("b", "*")), CodeOK, NoError)
 	l.wantNotified("changes", l.apply(
 		l.set("line/1/temp", "20"), l.set("line/1/speed", "7"), l.set("line/2/temp", "21", ttl(100)), del("line/1/temp"), l.set("\xff", "no text"),
 	), "a: line/1/temp SET 20", "b: line/1/temp SET 20", "b: line/1/speed SET 7", "a: line/2/temp SET 21", "b: line/2/temp SET 21",
 		"a: line/1/temp DEL", "b: line/1/temp DEL")
 	l.wantNotified("expiry", l.pass(101), "a: line/2/temp DEL", "b: line/2/temp DEL")
 
-	stop := watchingAll("b", "*")
+	stop := watchingPattern("b", "*")
 	stop.Kind = KindKeyNotifyStop
 	key := stop
 	key.Pattern = false
@@ -55,9 +55,9 @@ func TestPatternWatchNotifiesOfEachMatchingKey(t *testing.T) {
 
 func TestClientIsNotifiedOnceOfAChange(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	latest := watchingAll("a", "k*")
+	latest := watchingPattern("a", "k*")
 	latest.Dialect = SDK
-	l.apply(watchingAll("a", "*"), watching("a", "key"), watching("b", "key"), watching("b", "*"))
+	l.apply(watchingPattern("a", "*"), watching("a", "key"), watching("b", "key"), watching("b", "*"))
 	l.do(latest)
 	outcome := l.apply(l.set("key", "1"), l.set("*", "2"))
 	l.wantNotified("a key that several patterns match", outcome, "a: key SET 1", "b: key SET 1", "a: * SET 2", "b: * SET 2")
@@ -66,7 +66,7 @@ func TestClientIsNotifiedOnceOfAChange(t *testing.T) {
 	}
 }
 
-func TestPatternWatchIsRefused(t *testing.T) {
+func TestPatternWatchIsRefusedOrMatchesNothing(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	for name, test := range map[string]struct {
 		client, pattern string
@@ -76,7 +76,7 @@ func TestPatternWatchIsRefused(t *testing.T) {
 		"nothing":               {"a", "", ErrorSyntax},
 		"a long pattern":        {"a", strings.Repeat("x", glob.MaxSize+1), ErrorQuota},
 		"no client":             {"", "*", ErrorNotAuthorized},
-		"a long client id":      {strings.Repeat("c", 32_800), "*", NoError}, // of no key: the topic has no room for one
+		"a long client id":      {strings.Repeat("c", 32_800), "*", NoError}, // never notified: its topic has no room for a key
 		"the longest pattern":   {"a", strings.Repeat("x", glob.MaxSize), NoError},
 		"not UTF-8, as in SCAN": {"a", "\xff*", NoError},
 	} {
@@ -86,38 +86,38 @@ func TestPatternWatchIsRefused(t *testing.T) {
 			if test.want != NoError {
 				code = CodeError
 			}
-			l.want(name, l.do(watchingAll(test.client, test.pattern)), code, test.want)
+			l.want(name, l.do(watchingPattern(test.client, test.pattern)), code, test.want)
 		})
 	}
 	l.wantNotified("none of them can be notified", l.apply(l.set("k", "v")))
 }
 
-// The bounds count what a change may cost: a '?' between two stars counts as several patterns.
+// The bounds count what a change may cost: each '?' between two stars weighs as much as 8 patterns of stars and literals.
 func TestPatternWatchesAreBounded(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	fill := func(client string, count int) {
 		var commands []Command
 		for i := range count {
-			commands = append(commands, watchingAll(client, fmt.Sprintf("%d/*", i)))
+			commands = append(commands, watchingPattern(client, fmt.Sprintf("%d/*", i)))
 		}
 		l.apply(commands...)
 	}
-	fill("a", maxPatternWeightPerClient-16)
-	l.want("a heavy one", l.do(watchingAll("a", "*???*")), CodeError, ErrorQuota)
-	l.want("as heavy as there is room", l.do(watchingAll("a", "*??*")), CodeOK, NoError)
-	l.want("one more", l.do(watchingAll("a", "x")), CodeError, ErrorQuota)
-	l.want("a renewal is not one more", l.do(watchingAll("a", "0/*")), CodeOK, NoError)
-	l.want("a key is none", l.do(watching("a", "x")), CodeOK, NoError)
+	fill("a", maxPatternWeightPerClient-16) // leaves room for two '?'
+	l.want("a heavy one", l.do(watchingPattern("a", "*???*")), CodeError, ErrorQuota)
+	l.want("as heavy as there is room", l.do(watchingPattern("a", "*??*")), CodeOK, NoError)
+	l.want("one more", l.do(watchingPattern("a", "x")), CodeError, ErrorQuota)
+	l.want("a renewal is not one more", l.do(watchingPattern("a", "0/*")), CodeOK, NoError)
+	l.want("a watch of a key does not count", l.do(watching("a", "x")), CodeOK, NoError)
 	for i := range maxPatternWeight/maxPatternWeightPerClient - 1 {
 		fill(fmt.Sprint("b", i), maxPatternWeightPerClient)
 	}
-	l.want("one more of another client", l.do(watchingAll("c", "x")), CodeError, ErrorQuota)
-	stop := watchingAll("a", "0/*")
+	l.want("one more of another client", l.do(watchingPattern("c", "x")), CodeError, ErrorQuota)
+	stop := watchingPattern("a", "0/*")
 	stop.Kind = KindKeyNotifyStop
 	l.want("STOP", l.do(stop), CodeOK, NoError)
-	l.want("in its place", l.do(watchingAll("c", "x")), CodeOK, NoError)
+	l.want("in its place", l.do(watchingPattern("c", "x")), CodeOK, NoError)
 	l.configure(func(s *Settings) { s.Limits.WatchBytes = l.m.watches.bytes })
-	renewal := watchingAll("c", "x")
+	renewal := watchingPattern("c", "x")
 	renewal.Principal.Username = "u"
 	l.want("a renewal by a longer principal", l.do(renewal), CodeError, ErrorQuota)
 }
@@ -128,7 +128,7 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 		l := newLeaderOf(t, Version)
 		var commands []Command
 		for i := range maxPatternWeightPerClient {
-			commands = append(commands, watchingAll(client, fmt.Sprintf("%s-%d/*", client, i)))
+			commands = append(commands, watchingPattern(client, fmt.Sprintf("%s-%d/*", client, i)))
 		}
 		l.apply(commands...)
 		return l
@@ -140,16 +140,16 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 		l.want("restore", l.do(Command{Kind: KindRestore, Nonce: uint64(i + 1), Offset: uint64(len(data))}), CodeOK, NoError)
 	}
 	if x := &l.m.watches.patterns; x.weight != maxPatternWeight || x.perClient["a"] != maxPatternWeightPerClient {
-		t.Errorf("weight %d, of its own client %d", x.weight, x.perClient["a"])
+		t.Errorf("weight %d, of the client that was there before %d", x.weight, x.perClient["a"])
 	}
 }
 
-// A character beside literals takes memory, which counts.
+// With a '?' each character of a pattern takes memory of its own, which counts.
 func TestMemoryOfPatternsIsBounded(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	l.configure(func(s *Settings) { s.Limits.WatchBytes = 32 << 10 })
-	l.want("a literal", l.do(watchingAll("a", strings.Repeat("k", 1000))), CodeOK, NoError)
-	l.want("the same with a wildcard", l.do(watchingAll("b", "?"+strings.Repeat("k", 999))), CodeError, ErrorQuota)
+	l.want("a literal", l.do(watchingPattern("a", strings.Repeat("k", 1000))), CodeOK, NoError)
+	l.want("the same with a wildcard", l.do(watchingPattern("b", "?"+strings.Repeat("k", 999))), CodeError, ErrorQuota)
 }
 
 // A pattern by itself needs no right. Whether its client may read a key is decided when the key changes, by the policy of that moment.
@@ -169,10 +169,10 @@ func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
 		return l.apply(l.set("open/1", "1", from("writer")), l.set("secret/1", "1", from("writer")))
 	}
 	allow("open/*")
-	byName, byAttribute := watchingAll("n", "*"), watchingAll("p", "*")
+	byName, byAttribute := watchingPattern("n", "*"), watchingPattern("p", "*")
 	byName.Principal.Username = "reader"
 	byAttribute.Principal.Attributes = []policy.Attribute{{Name: "site", Value: "a"}}
-	l.apply(byName, byAttribute, watchingAll("stranger", "*"))
+	l.apply(byName, byAttribute, watchingPattern("stranger", "*"))
 	open := []string{"n: open/1 SET 1", "p: open/1 SET 1"}
 	l.wantNotified("what the policy allows", change(), open...)
 
@@ -192,7 +192,7 @@ func TestPatternWatchShowsOnlyWhatItsClientMayRead(t *testing.T) {
 
 func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	watch := watchingAll("a", "*")
+	watch := watchingPattern("a", "*")
 	watch.BrokerTime = 10
 	l.do(watch)
 	if !l.m.Watches("a") {
@@ -205,13 +205,14 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	}
 }
 
-// A notification without a subscriber ends the watches of its client that the key belongs to, if they are older than the change.
+// A notification without a subscriber ends the watches of its client that the key belongs to, if they were made or renewed at least watchGrace before
+// the change.
 func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	l.apply(watchingAll("a", "k*"), watchingAll("a", "other"), watching("a", "key"), watchingAll("b", "*"))
+	l.apply(watchingPattern("a", "k*"), watchingPattern("a", "other"), watching("a", "key"), watchingPattern("b", "*"))
 	l.pass(watchGrace + 1)
 	event := l.apply(l.set("key", "1")).Events[0]
-	l.do(watchingAll("a", "*"))
+	l.do(watchingPattern("a", "*"))
 	l.do(Command{Kind: KindWatchEnd, Principal: client("a"), Key: []byte("key"), NotificationIndex: event.Index, ChangedAt: event.At})
 	var left []string
 	for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
@@ -225,7 +226,7 @@ func TestNotificationWithoutSubscriberEndsPatternWatches(t *testing.T) {
 // An operator ends one watch, and none of the patterns that its key matches.
 func TestOperatorEndsOneWatch(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	l.apply(watchingAll("a", "k*"), watching("a", "k*"), watching("a", "key"))
+	l.apply(watchingPattern("a", "k*"), watching("a", "k*"), watching("a", "key"))
 	for _, one := range []struct {
 		ended WatchInfo
 		left  string
@@ -244,10 +245,10 @@ func TestOperatorEndsOneWatch(t *testing.T) {
 	}
 }
 
-// Operators see the clients that a change would notify with a key, and watches page by page. A key and a pattern may have the same text.
+// With a key, operators see the clients that a change of it would notify. They see watches page by page. A key and a pattern may have the same text.
 func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	l := newLeaderOf(t, Version)
-	l.apply(l.set("*", "v"), watching("a", "*"), watchingAll("a", "*"), watchingAll("b", "*"), watching("c", "*"), watching("a", "x"))
+	l.apply(l.set("*", "v"), watching("a", "*"), watchingPattern("a", "*"), watchingPattern("b", "*"), watching("c", "*"), watching("a", "x"))
 	info, _ := l.m.FindKey("*")
 	if got := fmt.Sprint(info.Watchers); got != "[{a 0} {b 0} {c 0}]" {
 		t.Errorf("watchers %s", got)
@@ -271,10 +272,11 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 	}
 }
 
-// What one entry expires is bounded by what it compares with patterns. All keys that are due are absent, and the others expire with the next entries.
+// What one entry expires is bounded by what it compares with patterns. Keys that are due read as absent at once; those beyond the bound
+// are removed with the next entries.
 func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 	for name, patterns := range map[string][]string{
-		"many patterns":  nil, // 10,000
+		"many patterns":  nil, // light ones, as many as there may be
 		"heavy patterns": {"*" + strings.Repeat("?", maxPatternWeightPerClient/8-1) + "b*"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,7 +290,7 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 				}
 				var commands []Command
 				for _, pattern := range own {
-					commands = append(commands, watchingAll(fmt.Sprint(i), pattern))
+					commands = append(commands, watchingPattern(fmt.Sprint(i), pattern))
 				}
 				l.apply(commands...)
 			}
@@ -301,7 +303,7 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 			}
 			l.apply(commands...)
 			l.wantNotified("the first to expire", l.pass(200), "w: "+key(0)+" DEL")
-			const cost = maxPatternWeight * 300
+			const cost = maxPatternWeight * 300 // the size of a key, and one
 			if left, want := l.m.Status().Keys, keys-(maxExpiryCost+cost-1)/cost; left != want {
 				t.Errorf("%d keys are left, want %d", left, want)
 			}
@@ -318,7 +320,7 @@ func TestExpiryOfWatchedKeysIsBounded(t *testing.T) {
 	}
 }
 
-// The index finds what a look at all watches finds, and looks at no pattern that has another prefix.
+// The index finds what a look at all watches finds. It looks only at patterns whose literal prefix the key begins with.
 func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 	text := func(letters string) *rapid.Generator[string] {
 		return rapid.StringOfN(rapid.SampledFrom([]rune(letters)), 1, 5, -1)
@@ -332,7 +334,7 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 				x.delete(old)
 				delete(all, pattern)
 			}
-			if rapid.IntRange(0, 3).Draw(t, "delete") > 0 {
+			if rapid.IntRange(0, 3).Draw(t, "0 deletes only") > 0 {
 				compiled, err := glob.Compile(pattern)
 				if err != nil {
 					t.Fatal(err)
@@ -342,16 +344,16 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 			}
 			key := text("ab/").Draw(t, "key")
 			var got, want []string
-			weight, atMost := 0, 0
+			weight, wantCost := 0, 0
 			sizes := map[int]bool{}
 			for _, w := range all {
 				weight += w.pattern.Weight()
 				if size := len(w.pattern.Prefix()); size <= len(key) && !sizes[size] {
 					sizes[size] = true
-					atMost += 1 + size
+					wantCost += 1 + size
 				}
 				if strings.HasPrefix(key, w.pattern.Prefix()) {
-					atMost += w.pattern.Weight() * (len(key) + 1)
+					wantCost += w.pattern.Weight() * (len(key) + 1)
 				}
 				if w.pattern.Match(key) {
 					want = append(want, w.key)
@@ -363,20 +365,20 @@ func TestPatternIndexAgreesWithALookAtAll(t *testing.T) {
 			}
 			slices.Sort(got)
 			slices.Sort(want)
-			if !slices.Equal(got, want) || cost != atMost || x.count != len(all) || x.weight != weight || x.perClient["c"] != weight {
-				t.Fatalf("%q: found %q, want %q; the cost is %d, want %d; %d watches, weight %d and %v, want %d", key, got, want, cost, atMost, x.count, x.weight, x.perClient, weight)
+			if !slices.Equal(got, want) || cost != wantCost || x.count != len(all) || x.weight != weight || x.perClient["c"] != weight {
+				t.Fatalf("%q: found %q, want %q; the cost is %d, want %d; %d watches, weight %d and %v, want %d", key, got, want, cost, wantCost, x.count, x.weight, x.perClient, weight)
 			}
 		}
 	})
 }
 
-// A SET costs by the patterns that share its prefix: 10,000 watches of other prefixes make it hardly slower.
+// A SET costs by the patterns whose literal prefix its key begins with: 10,000 others make it hardly slower.
 func BenchmarkSetBesidePatternWatches(b *testing.B) {
 	for _, patterns := range []int{0, 10, 10_000} {
 		b.Run(fmt.Sprint(patterns, " patterns"), func(b *testing.B) {
 			l := newLeaderOf(b, Version)
 			for i := range patterns {
-				l.do(watchingAll(fmt.Sprint("c", i%100), fmt.Sprintf("site-%d/*/state", i)))
+				l.do(watchingPattern(fmt.Sprint("c", i%100), fmt.Sprintf("site-%d/*/state", i)))
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

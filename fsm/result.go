@@ -5,7 +5,7 @@ import "holdfast/hlc"
 // ErrorCode is an error that a client is told. The numbers are part of the log and snapshot formats: only ever added.
 type ErrorCode uint8
 
-// The errors, with the texts that clients read. 0 is no error.
+// The errors. Text returns what clients read. 0 is no error.
 const (
 	NoError ErrorCode = iota
 	ErrorSyntax
@@ -25,7 +25,7 @@ const (
 	ErrorMissingCorrelationData
 	ErrorReplyTooLarge
 	ErrorInvalidToken // never in the log
-	errorCodes
+	errorCodes        // the number of codes; not one of them
 )
 
 // Text returns the error as the protocol spells it, without "-ERR ".
@@ -75,7 +75,7 @@ type Code uint8
 
 // The codes of results.
 const (
-	CodeNone       Code = 0 // commands of the cluster itself: no client waits for a reply
+	CodeNone       Code = 0 // no reply: most commands of the cluster itself. While a command is executed: not decided yet
 	CodeOK         Code = 1
 	CodeNotApplied Code = 2 // the condition was not met
 	CodeDeleted    Code = 3
@@ -94,8 +94,8 @@ type Result struct {
 	Error   ErrorCode // with CodeError
 	Dialect Dialect   // in which to answer
 	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
-	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. It is not remembered.
-	// Operation is which operation of a transaction, from 0 on, decided an error or that a condition is not met. It is not remembered.
+	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. 0 in a Repeat
+	// Operation is the index, from 0 on, of the operation of a transaction that was refused, or whose condition was not met. 0 in a Repeat.
 	Operation uint8
 	Value     string   // with CodeValue
 	Page      *KeyPage // with CodeKeys
@@ -117,8 +117,8 @@ type Event struct {
 	Key       string
 	Value     string
 	Deleted   bool
-	Version   hlc.Timestamp
-	At        int64 // cluster time of the change
+	Version   hlc.Timestamp // of the new value, or of the one that was removed
+	At        int64         // cluster time of the change
 	Receivers []Receiver
 }
 
@@ -133,13 +133,14 @@ type EntryOutcome struct {
 	Index, Term, Number uint64
 	// Skipped says that the entry was not of the serving leader, or not the next of it: it had no effect at all.
 	Skipped bool
-	// Results has one element per command, in their order.
+	// Results has one element per command, in their order; nil if Skipped.
 	Results []Result
-	// Events come in the order in which they happened. Events of a command precede its result.
+	// Events come in the order in which they happened. The caller delivers the events of a command before its result.
 	Events []Event
-	// Mirrored are the keys with a mirror that the entry changed. Those that a Configure or a Restore changes are not among them.
+	// Mirrored are the changes of keys with a mirror, one element each: a key may repeat. A Configure and a KindRestore add none, although they may change
+	// what all mirrors show.
 	Mirrored []MirroredKey
-	// Published is the delivery watermark after the entry.
+	// Published is the delivery watermark after the entry; 0 for a LeaderStart, and if Skipped.
 	Published uint64
 	// Commands are those of the entry.
 	Commands []Command

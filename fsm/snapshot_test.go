@@ -45,9 +45,9 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 	)
 	l.apply(l.set("plain", "changed", id(l.newID())), del("plain"), vdel("none", "x", id(l.newID())))
 	if version >= VersionPatternWatch {
-		all := watchingAll("line-1", "p*")
+		all := watchingPattern("line-1", "p*")
 		all.Principal.Username, all.Principal.Attributes = "u", []policy.Attribute{{Name: "site", Value: "a"}}
-		l.apply(all, watchingAll("c", "plain"), l.set("p", "changed"))
+		l.apply(all, watchingPattern("c", "plain"), l.set("p", "changed"))
 	}
 	if version >= VersionTxn {
 		read := Command{Kind: KindGet, Key: []byte("p")}

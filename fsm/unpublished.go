@@ -1,16 +1,16 @@
 package fsm
 
-// unpublished holds the events above the delivery watermark, the oldest first. Elements of the slice are never modified in place, so a copy of
-// its header is a consistent copy of the list.
+// unpublished holds the events above the delivery watermark that bound has not dropped, the oldest first. Elements of the slice are never modified
+// in place, so a copy of its header is a consistent copy of the list.
 type unpublished struct {
-	events    []Event
-	receivers int
-	bytes     int64
+	events        []Event
+	notifications int // one for each receiver of an event
+	bytes         int64
 }
 
 func (u *unpublished) add(event Event) {
 	u.events = append(u.events, event)
-	u.receivers += len(event.Receivers)
+	u.notifications += len(event.Receivers)
 	u.bytes += event.size()
 }
 
@@ -31,23 +31,23 @@ func (u *unpublished) release(index uint64) {
 
 // bound drops the oldest events until the list is within the limits, and returns the number of dropped notifications.
 func (u *unpublished) bound(limits *Limits) int {
-	before := u.receivers
-	for len(u.events) > 0 && (int64(u.receivers) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {
+	before := u.notifications
+	for len(u.events) > 0 && (int64(u.notifications) > limits.UnpublishedNotifications || u.bytes > limits.UnpublishedBytes) {
 		u.removeFirst()
 	}
-	return before - u.receivers
+	return before - u.notifications
 }
 
 func (u *unpublished) removeFirst() {
-	u.receivers -= len(u.events[0].Receivers)
+	u.notifications -= len(u.events[0].Receivers)
 	u.bytes -= u.events[0].size()
 	u.events = u.events[1:]
 	if len(u.events) == 0 {
-		u.events = nil // let go of the array
+		u.events = nil // release the array
 	}
 }
 
-// Unpublished returns the changes beyond the delivery watermark. They must not be changed.
+// Unpublished returns the events above the delivery watermark that were not dropped. They must not be changed.
 func (m *Machine) Unpublished() []Event {
 	return m.unpublished.events[:len(m.unpublished.events):len(m.unpublished.events)]
 }

@@ -69,7 +69,7 @@ func verbs() []verb {
 		}, set},
 		{"SET beside 10,000 patterns", 17, func(l *testLeader) {
 			for n := range 10_000 {
-				l.do(watchingAll(fmt.Sprint("c", n%100), fmt.Sprintf("site-%d/*/state", n)))
+				l.do(watchingPattern(fmt.Sprint("c", n%100), fmt.Sprintf("site-%d/*/state", n)))
 			}
 		}, set},
 		{"SCAN, a page of 1,000 keys", 34, full, func(l *testLeader, _ int) { l.m.Read(scanOf("*", nil)) }},

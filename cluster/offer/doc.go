@@ -1,3 +1,4 @@
-// Package offer brings the settings of one member into force in the whole cluster: the settings are replicated, and the last
-// change on any member wins. A member remembers what it offered last, so that no restart brings back older settings.
+// Package offer replicates the settings that all members share. When those of a member change, it offers the changed parts to the
+// cluster, and the latest offer is in force everywhere. A member remembers what it offered last: a restart with the same settings offers
+// nothing, so it brings back no older ones.
 package offer

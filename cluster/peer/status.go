@@ -24,8 +24,8 @@ type Status struct {
 	LastTerm  uint64             `json:"lastTerm"`  // of the last entry
 	Commit    uint64             `json:"commitIndex"`
 	Applied   uint64             `json:"appliedIndex"`
-	Contact   time.Duration      `json:"lastContact"` // since raft's LastContact; 0 on the leader, negative for never
-	Version   uint32             `json:"version"`     // what it can apply
+	Contact   time.Duration      `json:"lastContact"` // since the last contact with the leader (raft's LastContact); 0 on the leader, negative for never
+	Version   uint32             `json:"version"`     // the newest log version that its build can apply
 	BrokerUp  bool               `json:"brokerUp"`
 	DiskLow   bool               `json:"diskLow"`
 	Wall      int64              `json:"wall"` // its clock, milliseconds since the Unix epoch
@@ -47,7 +47,7 @@ func AskStatus(ctx context.Context, client Client, member raft.Server) (Status, 
 var errAnswer = errors.New("an answer that cannot be read")
 
 // EncodeTerm returns the response to MethodTerm: raft's current term, and the member's wall clock in milliseconds since the Unix epoch. The caller must
-// read the term after the request arrived. AskTerm ignores the wall clock.
+// read the term after the request arrived. Nothing reads the wall clock any more; it stays for builds that do.
 func EncodeTerm(term uint64, wall int64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, term), uint64(wall))
 }

@@ -1,4 +1,4 @@
-// Package propose turns commands into log entries.
+// Package propose batches a leader's commands into log entries, submits these to raft, and reports what became of the commands.
 //
-// Lock: Proposer.mu is the last in the order of locks.
+// Proposer.mu is last in the lock order of package cluster: no other lock is taken while it is held.
 package propose

@@ -11,7 +11,7 @@ const keptItems = 4096
 
 func (f *fifo[T]) len() int { return len(f.items) - f.head }
 
-// at returns the item that has i others before it.
+// at returns a pointer to the item that has i others before it, valid until the next push or drop.
 func (f *fifo[T]) at(i int) *T { return &f.items[f.head+i] }
 
 func (f *fifo[T]) push(item T) {
@@ -23,7 +23,7 @@ func (f *fifo[T]) push(item T) {
 	f.items = append(f.items, item)
 }
 
-// drop removes the first items.
+// drop removes the first count items.
 func (f *fifo[T]) drop(count int) {
 	clear(f.items[f.head : f.head+count])
 	if f.head += count; f.head < len(f.items) {

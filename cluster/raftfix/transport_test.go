@@ -6,20 +6,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A heartbeat that reached raft beside its main goroutine, while that counted votes, made two leaders of one term.
+// If a heartbeat raised the term outside of raft's main goroutine while that counts votes, there could be two leaders of one term.
 func TestHeartbeatsNeverRaiseTheTerm(t *testing.T) {
 	for name, test := range map[string]struct {
 		state  raft.RaftState
 		term   uint64
 		passes bool
 	}{
-		"follower in its term":       {raft.Follower, 7, true},
-		"follower in a later term":   {raft.Follower, 8, true}, // raft rejects it
-		"follower in an older term":  {raft.Follower, 6, false},
-		"candidate in an older term": {raft.Candidate, 6, false},
-		"candidate in its term":      {raft.Candidate, 7, false},
-		"leader in an older term":    {raft.Leader, 6, false},
-		"before raft is there":       {raft.Shutdown, 0, false},
+		"follower in the heartbeat's term":  {raft.Follower, 7, true},
+		"follower in a later term":          {raft.Follower, 8, true}, // raft rejects it
+		"follower in an older term":         {raft.Follower, 6, false},
+		"candidate in an older term":        {raft.Candidate, 6, false},
+		"candidate in the heartbeat's term": {raft.Candidate, 7, false},
+		"leader in an older term":           {raft.Leader, 6, false},
+		"before raft is there":              {raft.Shutdown, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := make(chan raft.RPCResponse, 1)

@@ -19,9 +19,9 @@ type pendingRead struct {
 type Environment struct {
 	// CommitIndex returns raft's commit index.
 	CommitIndex func() uint64
-	// Confirm returns nil if this node was still the leader, in the term of the leadership, at some moment after the call.
+	// Confirm returns nil if this node was still the leader, in the term of the leadership, at some moment after the call began.
 	Confirm func(ctx context.Context) error
-	// LastCommand returns the index of the last command up to commit, or a value of at most applied if there is none after applied. No-ops and configurations
+	// LastCommand returns the index of the last command up to commit. If there is no command after applied, it may return any index up to applied. No-ops and configurations
 	// do not change the applied index, so a read waits for the last command and not for commit.
 	LastCommand func(commit, applied uint64) uint64
 	// State returns the state's status, and a channel that is closed when it changes.
@@ -32,15 +32,16 @@ type Environment struct {
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed is called with the tag of a read that gets no answer.
 	Failed func(tag any)
-	// OneByOne releases the lock of the state after each read, and pauses for as long as the read took, so that entries can be applied. Otherwise the state is
+	// OneByOne releases the lock of the state after each read, and pauses for as long as the read took, the wait for the lock included, so that entries can be applied. Otherwise the state is
 	// locked once for all reads of a round.
 	OneByOne bool
-	// ObserveReadIndex is called once in a round. took is the time to confirm the leadership and to apply entries up to the read index.
+	// ObserveReadIndex is called once in each round that reaches its read index. took is the time to confirm the leadership and to apply entries up to the read index.
 	ObserveReadIndex func(took time.Duration)
 }
 
 // Reader answers reads by read index. A round takes the commit index, confirms the leadership, waits until that index is applied, and reads. One round serves all
-// reads that are queued when it begins. A Reader belongs to one leadership. All methods are safe for concurrent use.
+// reads that are queued when it begins. A Reader belongs to one leadership. Run is called once. Add and Flush are safe for concurrent
+// use.
 type Reader struct {
 	env Environment
 
@@ -53,7 +54,7 @@ type Reader struct {
 // New returns a Reader for one leadership. Run answers the reads.
 func New(env Environment) *Reader { return &Reader{env: env, wake: make(chan struct{}, 1)} }
 
-// Add queues a read. It returns false after Run has ended.
+// Add queues a read, which is answered after the next Flush. It returns false after Run has ended.
 func (r *Reader) Add(command *fsm.Command, tag any) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +112,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	return err
 }
 
-// awaitReadIndex returns when the state has every entry that was committed before the call. The commit index is current, as §6.4 demands: an entry of this term,
+// awaitReadIndex returns when the state has every command that was committed before the call. The commit index is current, as §6.4 demands: an entry of this term,
 // its LeaderStart, was committed before this Reader was made.
 func (r *Reader) awaitReadIndex(ctx context.Context) error {
 	start := time.Now()

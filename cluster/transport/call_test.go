@@ -1,9 +1,11 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -43,6 +45,55 @@ func TestSendIsBoundedByItsContext(t *testing.T) {
 			t.Errorf("waited for %v, %v", time.Since(began), err)
 		}
 	})
+}
+
+// A connection on which calls time out is closed only if nothing arrives: a large answer on a slow link is a sign of life.
+func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
+	const patience, step = time.Second, 500 * time.Millisecond
+	for name, test := range map[string]struct{ arrives, silent bool }{
+		"a large answer arrives in pieces": {arrives: true, silent: false},
+		"nothing arrives":                  {arrives: false, silent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				here, there := net.Pipe()
+				silent := false
+				client := &callClient{env: &callEnvironment{
+					dial: func(raft.ServerID, string) (net.Conn, error) { return here, nil }, start: func(work func()) { go work() },
+					patience: patience, onSilent: func(raft.ServerAddress) { silent = true },
+				}}
+				defer there.Close()
+				go func() { _, _ = io.Copy(io.Discard, there) }()
+				large := make(chan error, 1)
+				go func() {
+					_, err := client.call(t.Context(), peer.MethodPeerStatus, nil)
+					large <- err
+				}()
+				time.Sleep(step) // of the bubble: the next calls are sent later than the connection was opened
+				var answer bytes.Buffer
+				_ = writeFrame(&answer, codeAnswer, 1, make([]byte, 100))
+				for answer.Len() > 0 {
+					ctx, cancel := context.WithTimeout(t.Context(), step)
+					if _, err := client.call(ctx, peer.MethodTerm, nil); !errors.Is(err, context.DeadlineExceeded) && !silent {
+						t.Errorf("a call that is not answered: %v", err)
+					}
+					cancel()
+					piece := answer.Next(10)
+					if test.arrives {
+						_, _ = there.Write(piece)
+					}
+				}
+				if silent != test.silent {
+					t.Errorf("silent: %t", silent)
+				}
+				synctest.Wait()
+				client.close() // fails the call that has no answer
+				if err := <-large; (err != nil) != test.silent {
+					t.Errorf("the large answer: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // What joining nodes name as their addresses is forgotten again. A member that is down keeps its delay, and one that is connected its connection.

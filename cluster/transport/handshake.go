@@ -169,7 +169,7 @@ func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	switch {
 	case standing == peer.Stranger || standing == peer.Possible && theirs.Kind == kindHTTP:
 		return refuseMember
-	case standing == peer.Known && a.config.TLS.Names(conn, name, peer.HostOf(address)), a.config.TLS.Names(conn, name):
+	case standing == peer.Known && a.config.TLS.PeerHasName(conn, name, peer.HostOf(address)), a.config.TLS.PeerHasName(conn, name):
 		return ""
 	default:
 		return refuseCertificate

@@ -21,7 +21,7 @@ func (l *admittedListener) push(conn net.Conn) {
 	select {
 	case l.next <- conn:
 	case <-l.done:
-		_ = conn.Close() // nobody was served on it
+		_ = conn.Close() // no request was served on it
 	}
 }
 

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// stallTime is how long raft waits for the next bytes of a request that has begun to arrive. Raft votes for nobody while it receives a snapshot, so a leader
-// that hangs while it sends one must not hold up the election of the next.
+// stallTime is how long raft waits for the next bytes of a request that has begun to arrive. A member does not vote while it receives a snapshot. So a leader
+// that hangs while it sends one would hold up the election of its successor.
 const stallTime = 10 * time.Second
 
-// requests is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It may wait for a request
-// without end, and for the rest of one no longer than stall. One goroutine reads and writes.
+// requests is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It waits for the beginning
+// of a request without a limit, and for each further piece of it no longer than stall. One goroutine reads and writes.
 type requests struct {
 	net.Conn
 	stall   time.Duration

@@ -177,7 +177,7 @@ func (t *Transport) Abort() {
 func (t *Transport) serve(accepted net.Conn) {
 	conn := &tracked{Conn: t.config.TLS.Server(accepted), closed: t.accepted.remove}
 	if t.accepted.add(conn) != nil {
-		_ = conn.Close() // nobody was served on it
+		_ = conn.Close() // no request was served on it
 		<-t.admitting
 		return
 	}
@@ -186,7 +186,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	<-t.admitting
 	if err != nil {
 		t.config.Log.Debug("a member's connection was not admitted", "remote", accepted.RemoteAddr(), "error", err)
-		_ = conn.Close() // nobody was served on it
+		_ = conn.Close() // no request was served on it
 		return
 	}
 	_ = conn.SetDeadline(time.Time{}) // an error shows at the next use
@@ -197,7 +197,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:
-		caller := peer.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.Names(conn, names...) }}
+		caller := peer.Caller{ID: theirs.From, Certified: func(names ...string) bool { return t.config.TLS.PeerHasName(conn, names...) }}
 		if theirs.To == "" { // admit did not verify From
 			caller.ID = ""
 		}

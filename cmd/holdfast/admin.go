@@ -64,7 +64,7 @@ func (a *administration) requireYes(what string) error {
 	return usagef("this %s; say --yes if you want it", what)
 }
 
-// request calls the admin API and hands the body of the answer to use.
+// request calls the admin API and passes the body of the answer to use. --timeout bounds all of it, use included.
 func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
 	if a.output != "text" && a.output != "json" {
 		return usagef("--output is %q: must be text or json", a.output)
@@ -92,6 +92,9 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	if err != nil {
 		if method != http.MethodGet && path != httpapi.ExportPath && connected.Load() {
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
+		}
+		if method != http.MethodGet { // nothing was sent: a timeout must not say that the outcome is unknown
+			return fmt.Errorf("%w: %v", errUnavailable, err)
 		}
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -165,7 +168,7 @@ func (a *administration) done(out io.Writer, format string, arguments ...any) er
 	return err
 }
 
-// printTable prints rows under a heading.
+// printTable prints rows in columns. heading has the titles of the columns, separated by ", ".
 func printTable(out io.Writer, heading string, rows [][]any) error {
 	head := []any{}
 	for cell := range strings.SplitSeq(heading, ", ") {
@@ -189,8 +192,8 @@ func printRows(out io.Writer, rows [][]any) error {
 	return table.Flush()
 }
 
-// newAdmin returns a command that talks to the admin API. One that takes a FILE transfers a snapshot: its default timeout is an hour, and not a minute. A
-// dangerous one has --yes.
+// newAdmin returns a command that talks to the admin API. Its default --timeout is a minute, or an hour if use ends in " FILE": such a command transfers a
+// snapshot. A dangerous command has the flag --yes.
 func newAdmin(use, short, example string, arguments cobra.PositionalArgs, run func(*administration, *cobra.Command, []string) error, dangerous ...bool) *cobra.Command {
 	a := administration{timeout: time.Minute}
 	if strings.HasSuffix(use, " FILE") { // a snapshot takes as long as it takes

@@ -35,7 +35,7 @@ type benchOptions struct {
 	histogram   string
 	quiet       bool
 
-	gets, sets int // of the ratio
+	gets, sets int // the parts of ratio, set by validate
 }
 
 func newBench() *cobra.Command {
@@ -221,7 +221,7 @@ func (o *benchOptions) report(w io.Writer, r *load.Result) error {
 	return err
 }
 
-// isDelayedAck reports whether a time in microseconds is that of a delayed acknowledgement.
+// isDelayedAck reports whether a time is about the 40 ms by which Linux delays a TCP acknowledgement.
 func isDelayedAck(microseconds int64) bool { return microseconds >= 38_000 && microseconds <= 48_000 }
 
 func ms(microseconds int64) float64 { return float64(microseconds) / 1000 }

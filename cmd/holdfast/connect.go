@@ -123,8 +123,9 @@ func readSecret(file string) ([]byte, error) {
 	return data, nil
 }
 
-// followSecret returns a function that reads the file at each call, so that the secret can be rotated. It returns the previous secret while the file cannot
-// be read or is empty, as it may be while it is replaced.
+// followSecret returns a function that reads the secret from the file at each call, so that it can be rotated. While the file cannot be read or is empty, as
+// it may be during a replacement, the function logs a warning and returns the previous secret. It is safe for concurrent use. The error is that of a first
+// read.
 func followSecret(file string, log *slog.Logger) (func() []byte, error) {
 	var mu sync.Mutex
 	last, err := readSecret(file)

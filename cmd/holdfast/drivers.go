@@ -18,7 +18,7 @@ import (
 	"holdfast/mqttfront/presence"
 )
 
-// newDriver returns what is known of the broker beyond the MQTT standard. It gets connections of its own.
+// newDriver returns the driver for the configured broker. The driver opens its own connections.
 func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.Dialer, log *slog.Logger) (broker.Driver, error) {
 	config := presence.Config{
 		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,

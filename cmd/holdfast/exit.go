@@ -13,7 +13,7 @@ import (
 // Exit codes that scripts can rely on.
 const (
 	exitDone        = 0
-	exitNotApplied  = 1 // not found, or the condition was not met
+	exitNotApplied  = 1 // not found, the condition was not met, or a check failed
 	exitUsage       = 2
 	exitServerError = 3
 	exitUnknown     = 4 // timeout: the outcome is unknown

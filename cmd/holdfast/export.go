@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,7 +43,10 @@ keys, and how long a page is attempted again, as after the end of a leader.`,
 		if len(arguments) == 0 || arguments[0] == "-" {
 			return e.write(command.Context(), command.OutOrStdout())
 		}
-		return e.writeFile(command.Context(), arguments[0])
+		ctx := command.Context()
+		export := func(to io.Writer) error { return e.write(ctx, to) }
+		file := output{whole: func(partial string) error { return saveTo(partial, export) }, stream: export}
+		return file.write(ctx, arguments[0])
 	}
 	return command
 }
@@ -55,47 +56,6 @@ type exporting struct {
 	*administration
 	progress *progress
 	pattern  *string // nil is all keys
-}
-
-// writeFile exports to a file. It writes beside the file first, so that a file that has the name is whole. A pipe or a device is written to as it is.
-func (e *exporting) writeFile(ctx context.Context, name string) error {
-	if target, err := filepath.EvalSymlinks(name); err == nil {
-		name = target
-	}
-	info, err := os.Stat(name)
-	switch {
-	case err == nil && info.IsDir():
-		return usagef("%s is a folder", name)
-	case err == nil && !info.Mode().IsRegular():
-		return e.writeDevice(ctx, name)
-	}
-	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another export to FILE may be under way
-	if err != nil {
-		return err
-	}
-	partial := file.Name()
-	_ = file.Close() // nothing was written
-	err = saveTo(partial, func(file io.Writer) error { return e.write(ctx, file) })
-	if err == nil {
-		err = os.Rename(partial, name)
-	}
-	if err != nil {
-		_ = os.Remove(partial) // the earlier error is returned
-		return err
-	}
-	return syncFolder(filepath.Dir(name))
-}
-
-func (e *exporting) writeDevice(ctx context.Context, name string) error {
-	file, err := openFile(ctx, name, os.O_WRONLY)
-	if err != nil {
-		return err
-	}
-	err = e.write(ctx, file)
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }
 
 func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
@@ -134,7 +94,7 @@ func (e *exporting) write(ctx context.Context, to io.Writer) (err error) {
 	}
 }
 
-// count returns how many keys there are, and 0 if that is not known to be the number of keys that match.
+// count returns the number of keys. It returns 0 if there is a pattern: how many keys match is not known.
 func (e *exporting) count(ctx context.Context) (int, error) {
 	if e.pattern != nil {
 		return 0, nil
@@ -153,7 +113,7 @@ func (e *exporting) page(ctx context.Context, after string) (page httpapi.Export
 		page = httpapi.ExportPage{}
 		return e.request(ctx, http.MethodPost, httpapi.ExportPath, bytes.NewReader(body), func(body io.Reader) error {
 			if err := decode(body, &page); err != nil {
-				return fmt.Errorf("%w: %w", errUnavailable, err) // the node ended meanwhile
+				return fmt.Errorf("%w: %w", errUnavailable, err) // the answer is incomplete, as when the node stops
 			}
 			return nil
 		})
@@ -161,7 +121,7 @@ func (e *exporting) page(ctx context.Context, after string) (page httpapi.Export
 	return page, err
 }
 
-// retry asks again for up to --timeout while no node answers that leads, as after the end of a leader.
+// retry calls ask again for up to --timeout while no leader answers, as after a leader has failed.
 func (e *exporting) retry(ctx context.Context, ask func() error) error {
 	for deadline := time.Now().Add(e.timeout); ; {
 		err := ask()

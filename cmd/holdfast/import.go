@@ -56,8 +56,8 @@ type importing struct {
 
 	mu      sync.Mutex
 	room    *sync.Cond
-	pending map[int]bool // the lines that are read and not done
-	bytes   int          // of these
+	pending map[int]bool // numbers of the lines that are read and not stored
+	bytes   int          // total size of the lines that are read and whose attempt has not ended
 	next    int          // the next line to be read
 	counts  importCounts
 	err     error // the first; no further line is read
@@ -86,6 +86,9 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	in, size := command.InOrStdin(), int64(0)
 	if len(arguments) > 0 && arguments[0] != "-" {
 		file, err := openFile(command.Context(), arguments[0], os.O_RDONLY)
+		if command.Context().Err() != nil {
+			return err
+		}
 		if err != nil {
 			return &usageError{err}
 		}
@@ -165,7 +168,7 @@ func (i *importing) store(ctx context.Context, store *client.Client, in io.Reade
 	return last
 }
 
-// admit waits until there is room for a line, and reports whether the import goes on.
+// admit waits until there is room for a line and adds it to pending. It returns false, and adds nothing, once there is an error.
 func (i *importing) admit(line importLine) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -188,7 +191,7 @@ func (i *importing) reading(number int) {
 	i.next = number
 }
 
-// done notes the end of a line. If it was not stored, stop ends the reading.
+// done records the result of storing a line. After an error the line stays pending, no further line is begun, and stop ends the reading.
 func (i *importing) done(line importLine, err error, stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -205,7 +208,7 @@ func (i *importing) done(line importLine, err error, stop func()) {
 	stop()
 }
 
-// fail notes an error that is not of a stored line, if it is the first. The lines before it are still stored.
+// fail records an error of the reading, if it is the first. The lines that were read before it are still stored.
 func (i *importing) fail(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -231,10 +234,10 @@ func (i *importing) resume() int {
 	return max(first, i.from)
 }
 
-// overloadPatience is for how long a line is tried again that the store refuses as overload. --timeout bounds each try.
+// overloadPatience is how long a line is tried again while the store answers ErrOverloaded. --timeout bounds each attempt.
 const overloadPatience = time.Minute
 
-// storeLine stores the key of a line, or compares it with the one in the store.
+// storeLine stores the key of a line, or with --dry-run compares it with the one in the store.
 func (i *importing) storeLine(ctx context.Context, store *client.Client, line *importLine) error {
 	options, err := i.options(&line.key)
 	if err != nil {

@@ -84,7 +84,8 @@ func orDash(text string) string {
 	return text
 }
 
-// quote returns bytes as text that is safe on a terminal: as they are if they are printable and without spaces, else as a quoted Go string.
+// quote returns bytes as text that is safe on a terminal. Bytes that are empty, or have a space, a quotation mark, a backslash or anything that does not
+// print, become a quoted Go string.
 func quote(b *httpapi.Bytes) string {
 	data, err := base64.StdEncoding.DecodeString(b.Base64)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"os"
 )
 
-// interruptible calls a function that cannot be interrupted, such as a read. When the context ends it returns the cause, and leaves the call behind.
+// interruptible calls a function that cannot be interrupted, such as a read. When the context ends, interruptible returns its cause at once, while the call
+// goes on in its own goroutine. Its result is then dropped.
 func interruptible[T any](ctx context.Context, call func() (T, error)) (result T, err error) {
 	type outcome struct {
 		result T
@@ -25,7 +26,8 @@ func interruptible[T any](ctx context.Context, call func() (T, error)) (result T
 	}
 }
 
-// interruptibleWriter is a writer whose writes end with the context. Nothing may be written after that.
+// interruptibleWriter is a writer whose Write returns when the context ends. Such a write may still be going on and use the buffer: after an error from
+// Write, do not write again and do not change the buffer.
 type interruptibleWriter struct {
 	ctx context.Context
 	to  io.Writer

@@ -33,8 +33,8 @@ func (r *keyResult) setValue(value []byte) {
 	r.ValueBase64 = value
 }
 
-// finish prints the result of a command on a key. text is what is printed without -o json; "not found" and "not applied" are
-// results, too, with an exit code of their own.
+// finish prints the result of a command on a key, and returns the error that determines the exit code. text is printed after a
+// success without -o json. With -o json, "not found" and "not applied" are printed as results.
 func (c *connection) finish(out io.Writer, r keyResult, version client.Version, text string, err error) error {
 	var notApplied *client.NotAppliedError
 	switch {
@@ -59,7 +59,7 @@ func (c *connection) finish(out io.Writer, r keyResult, version client.Version, 
 	return err
 }
 
-// printResult prints a result as JSON. err is why the command had no effect, or nil: the exit code tells it, too.
+// printResult prints a result as JSON. If err is not nil, the command was not applied: the exit code is exitNotApplied.
 func printResult(out io.Writer, result any, err error) error {
 	if printErr := printJSON(out, result); printErr != nil {
 		return printErr
@@ -118,7 +118,8 @@ func (v *ifVersion) add(flags *pflag.FlagSet) {
 	flags.StringVar(&v.text, "if-version", "", "only if the key exists with exactly this `version`")
 }
 
-// options returns the option, if the flag is given. An empty version, as of a variable that is not set, is an error: the command would be unconditional.
+// options returns the option, if the flag is given. An empty version, as from an unset shell variable, is an error: ignoring it would make the command
+// unconditional.
 func (v *ifVersion) options(flags *pflag.FlagSet) ([]client.Option, error) {
 	if !flags.Changed("if-version") {
 		return nil, nil
@@ -261,6 +262,10 @@ func newDel() *cobra.Command {
 			return store.Del(ctx, arguments[0], append(options, condition...)...)
 		})
 	v.add(command.Flags())
+	command.PreRunE = func(command *cobra.Command, _ []string) error { // before it connects
+		_, err := v.options(command.Flags())
+		return err
+	}
 	return command
 }
 

@@ -16,8 +16,8 @@ type readText struct {
 	err  error
 }
 
-// readLines returns the lines with their numbers, from 1 on. If the context ends, its cause comes in place of a line: a read cannot be interrupted, so
-// it is left behind.
+// readLines returns the lines with their numbers, from 1 on. An error comes in place of a line. If the context ends, that error is its cause. A read cannot be
+// interrupted: one that is under way then goes on in its own goroutine.
 func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
 	return func(yield func(int, readText) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -51,7 +51,7 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
 	}
 }
 
-// readLine returns the next line without its end, and io.EOF behind the last one.
+// readLine returns the next line without its end, and io.EOF after the last one. A line of more than maxImportLine bytes is an error.
 func readLine(lines *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')

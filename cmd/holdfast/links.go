@@ -16,13 +16,13 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// links connect a node with the other members, if it may have any.
+// links are how a node and the other members reach each other. The links of a node that does not listen for members are within its process.
 type links struct {
 	node.Links
-	assemble node.Assemble // finds the first members, or a cluster to join, for a node without state
-	waiting  func() string // what a node without state waits for
-	http     net.Listener  // accepts the connections of HTTP that other members forward
-	dial     func(context.Context, raft.Server) (net.Conn, error)
+	assemble node.Assemble                                        // finds the first members, or a cluster to join, for a node without state
+	waiting  func() string                                        // what a node without state waits for
+	http     net.Listener                                         // accepts the HTTP requests that other members forward
+	dialHTTP func(context.Context, raft.Server) (net.Conn, error) // connects to a member's http
 }
 
 // newLinks makes the links of a node: through the network when it listens for others, else within the process.
@@ -40,14 +40,14 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 		if secure, err = tlsconfig.NewMutual(files, log); err != nil {
 			return nil, &usageError{fmt.Errorf("cluster.tls: %w", err)}
 		}
-		if !secure.HasName(s.Node.ID) {
+		if !secure.OwnHasName(s.Node.ID) {
 			return nil, usagef("cluster.tls.certFile is %q: the certificate must have %s, the id of the node, as a name: other members verify it before they know the address", s.Cluster.TLS.CertFile, s.Node.ID)
 		}
 	}
-	const dialTimeout = 3 * time.Second
+	const connectTimeout = 3 * time.Second
 	network, err := transport.Listen(transport.Config{
 		Cluster: s.Cluster.Name, ID: id, Listen: s.Cluster.Listen, Advertise: s.AdvertisedAddress(), TLS: secure,
-		Timeout: dialTimeout, Patience: timing.Heartbeat, Log: log,
+		Timeout: connectTimeout, Patience: timing.Heartbeat, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 			network.Serve(newcomer)
 			return newcomer.Assemble(ctx, network)
 		},
-		http: network.HTTP(), dial: network.DialHTTP,
+		http: network.HTTP(), dialHTTP: network.DialHTTP,
 	}, nil
 }
 
@@ -93,6 +93,6 @@ func inProcess(network *cluster.Network, id raft.ServerID, timing cluster.Timing
 		Links: node.Links{
 			Address: raft.ServerAddress(id), Raft: network.Transport(id, timing), Peers: network, Attach: network.Attach,
 		},
-		assemble: assemble, waiting: func() string { return "" }, http: network.HTTP(id), dial: network.DialHTTP,
+		assemble: assemble, waiting: func() string { return "" }, http: network.HTTP(id), dialHTTP: network.DialHTTP,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 	"time"
 
@@ -107,7 +108,9 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
 	child := exec.Command(arguments[0], arguments[1:]...)
 	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
-	child.SysProcAttr = ownGroup(command.InOrStdin())
+	attributes, giveBack := ownGroup(command.InOrStdin())
+	defer giveBack()
+	child.SysProcAttr = attributes
 	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
@@ -125,16 +128,25 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	}
 }
 
-// ownGroup puts the command into its own process group, so that terminate can signal all its processes. On a terminal the group
-// becomes the foreground group: the command can read input, and receives Ctrl-C instead of holdfast.
-func ownGroup(stdin io.Reader) *syscall.SysProcAttr {
-	attributes := &syscall.SysProcAttr{Setpgid: true}
-	if file, ok := stdin.(*os.File); ok {
-		if _, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); err == nil {
-			attributes.Foreground, attributes.Ctty = true, int(file.Fd())
-		}
+// ownGroup puts the command into its own process group, so that terminate can signal all its processes. If this process is in the foreground group of a
+// terminal, the command's group takes its place: the command can read input, and receives Ctrl-C instead of holdfast. giveBack makes this process's group the
+// foreground group again, for what comes next in a script.
+func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func()) {
+	attributes = &syscall.SysProcAttr{Setpgid: true}
+	file, ok := stdin.(*os.File)
+	if !ok {
+		return attributes, func() {}
 	}
-	return attributes
+	terminal, group := int(file.Fd()), unix.Getpgrp()
+	if foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil || foreground != group {
+		return attributes, func() {}
+	}
+	attributes.Foreground, attributes.Ctty = true, terminal
+	return attributes, func() {
+		signal.Ignore(syscall.SIGTTOU) // which a background group gets for this call
+		defer signal.Reset(syscall.SIGTTOU)
+		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, group) // without a terminal there is nothing to give back
+	}
 }
 
 // terminate ends the command and all processes of its group.

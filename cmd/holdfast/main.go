@@ -69,7 +69,7 @@ func positional(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// usageError is a mistake in the command line.
+// usageError is a mistake in what the user gave: the command line, a setting, or a file that one of them names. Its exit code is exitUsage.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }

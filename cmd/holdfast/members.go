@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/httpapi"
 )
 
-// stepDown hands the leadership over before the node stops. The first member by name gets it: where nodes are restarted from the
-// last to the first, as a StatefulSet does, the leader is then the last to go, and clients see two changes of leader at most.
+// stepDown transfers the leadership before the node stops. The target is the first voter by name that can lead. A StatefulSet restarts
+// its nodes from the last to the first. The new leader is then restarted last, so that clients see at most two changes of leader.
 func stepDown(a *administration, command *cobra.Command, _ []string) error {
 	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
 	defer cancel()
@@ -41,18 +41,18 @@ func stepDown(a *administration, command *cobra.Command, _ []string) error {
 	case successor == "":
 		return &codeError{exitNotApplied, "no other voter is healthy: " + status.Node + " goes on leading"}
 	}
-	// Should another have begun to lead meanwhile, it is that one which hands over: a change of leader more, and no harm.
+	// If another node leads by now, that node transfers the leadership: one more change of leader, and no harm.
 	if err := a.do(ctx, http.MethodPost, "/v1/leader", httpapi.TransferLeader{To: successor}); err != nil {
 		return err
 	}
 	return a.done(command.OutOrStdout(), "%s has handed over to %s", status.Node, successor)
 }
 
-// acquaintance is how long a leader that has just begun may take to know how the others are.
+// acquaintance is how long successor waits for other voters to become able to lead. A new leader does not know their health yet.
 const acquaintance = 3 * time.Second
 
-// successor returns the first member by name that can lead, or nothing, and whether there is no other voter. It waits for those that
-// cannot lead yet.
+// successor returns the first other voter by name that can lead, or "" if none can. alone is true if there is no other voter. It waits up
+// to acquaintance until all other voters can lead.
 func (a *administration) successor(ctx context.Context, leader string) (first string, alone bool, err error) {
 	for deadline := time.Now().Add(acquaintance); ; {
 		var health cluster.Health
@@ -69,7 +69,8 @@ func (a *administration) successor(ctx context.Context, leader string) (first st
 	}
 }
 
-// successors returns the first member by name that can lead, how many can, and how many other voters there are.
+// successors returns the first voter by name that can lead, how many can, and how many voters there are, each without the leader. A voter
+// can lead if it is healthy and connected to its broker.
 func successors(health *cluster.Health, leader string) (first string, able, voters int) {
 	for _, m := range health.Members {
 		if m.Member == leader || m.State != "voter" {
@@ -180,7 +181,7 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 	if err := a.requireYes(fmt.Sprintf("removes %d members for good: their data folders have to be emptied before they can join again", len(surplus))); err != nil {
 		return false, err
 	}
-	// The one that answers goes last.
+	// The node that answers this command is removed last.
 	gone := surplus[max(0, slices.IndexFunc(surplus, func(m membership.Member) bool { return string(m.ID) != asked.ID }))]
 	if err := a.do(ctx, http.MethodDelete, "/v1/members/"+url.PathEscape(string(gone.ID)), nil); err != nil {
 		return false, fmt.Errorf("remove %s: %w", gone.Node, err)
@@ -189,12 +190,17 @@ func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]st
 	return len(surplus) > 1, nil
 }
 
-// somebodyListens reports whether anybody listens at the admin address. It takes a while to be sure of the contrary: a process may just be
-// started again. A host that does not answer at all is an error: nothing is known then.
+// somebodyListens reports whether anybody listens at the admin address. It tries for a quarter of --timeout, because a process may just be
+// restarting. It then returns false if the connection is refused or the host name does not exist. Otherwise, as when the host does not
+// answer at all, it returns an error: nothing is known.
 func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	address, err := url.Parse(a.address)
 	if err != nil {
 		return false, &usageError{fmt.Errorf("--admin: %w", err)}
+	}
+	port := address.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[address.Scheme]
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout/4)
 	defer cancel()
@@ -202,7 +208,7 @@ func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	var last error
 	for {
 		began := time.Now()
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(address.Hostname(), port))
 		if err == nil {
 			return true, conn.Close()
 		}
@@ -221,7 +227,7 @@ func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
 	return false, fmt.Errorf("%s: %w", a.address, last)
 }
 
-// pause waits, or until the context ends, whose error it returns then.
+// pause waits for d. If the context ends first, pause returns its error.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

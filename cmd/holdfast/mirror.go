@@ -110,7 +110,7 @@ func (a *administration) resyncMirrors(ctx context.Context) (m httpapi.Mirrors, 
 		}
 		select {
 		case <-ctx.Done():
-			return m, &unavailableError{fmt.Sprintf("not in line within %v: %s", a.timeout, mirrorState(&m))}
+			return m, fmt.Errorf("not in line within %v: %s", a.timeout, mirrorState(&m))
 		case <-ticker.C:
 		}
 	}

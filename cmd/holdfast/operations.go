@@ -114,7 +114,7 @@ func readOperation(words []string, fenced []client.Option) (operation, error) {
 	return read, err
 }
 
-// valueOrFile returns the value that a word stands for: the content of a file after @.
+// valueOrFile returns the value that a word stands for: for @NAME the content of the file, for @@TEXT the text @TEXT, otherwise the word.
 func valueOrFile(word string) ([]byte, error) {
 	name, isFile := strings.CutPrefix(word, "@")
 	if !isFile || strings.HasPrefix(name, "@") {

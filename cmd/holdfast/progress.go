@@ -12,7 +12,7 @@ import (
 // progress shows how far a command is on a terminal, and nothing elsewhere. It is safe for concurrent use.
 type progress struct {
 	out   io.Writer // nil shows nothing
-	what  string    // is counted
+	what  string    // what is counted, such as "keys"
 	began time.Time
 
 	mu    sync.Mutex
@@ -20,7 +20,7 @@ type progress struct {
 	wide  int // the longest line so far
 }
 
-// newProgress returns a progress that counts things. The file is where it is shown if that is a terminal.
+// newProgress returns a progress that is shown on file, if that is a terminal. what names the things that it counts.
 func newProgress(file io.Writer, what string) *progress {
 	p := &progress{what: what, began: time.Now()}
 	if f, ok := file.(*os.File); ok {
@@ -31,7 +31,8 @@ func newProgress(file io.Writer, what string) *progress {
 	return p
 }
 
-// show shows how many are done, and a bar if the share is known: between 0 and 1, negative if not. It does so twice a second at most.
+// show shows how many are done, and a bar for share, which is from 0 to 1. A negative share is unknown and has no bar. Calls within 500 ms of the last line
+// are ignored.
 func (p *progress) show(done int64, share float64) {
 	const interval = 500 * time.Millisecond
 	p.mu.Lock()

@@ -209,7 +209,7 @@ func (a *administration) printVerification(out io.Writer, v *cluster.Verificatio
 	return printTable(out, "Node, Index, State Hash", rows)
 }
 
-// stoppedNode returns the settings of a node whose data folder is to be worked on.
+// stoppedNode returns the settings of a node whose data folder has a log. It does not check that the node is stopped: opening the log does.
 func (a *administration) stoppedNode(command *cobra.Command, flags *settingFlags, file string) (settings.Settings, error) {
 	s, err := flags.load(command, file)
 	switch {

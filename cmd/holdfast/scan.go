@@ -69,7 +69,7 @@ func (c *connection) printKey(out io.Writer, key string) error {
 	return err
 }
 
-// printable returns a text as it is, or as a Go string if it has characters that do not print.
+// printable returns a text as it is, or as a quoted Go string if it has a quotation mark, a backslash, or characters that do not print.
 func printable(text string) string {
 	if quoted := strconv.Quote(text); quoted[1:len(quoted)-1] != text {
 		return quoted

@@ -126,7 +126,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return errors.Join(err, closeLinks(connected))
 	}
-	notifySystemd(log, started) // not only when the node is ready: others wait for it to listen before they are
+	notifySystemd(log, started) // not when the node is ready: that can take other members, which first need this one to listen
 	running, err := node.Start(command.Context(), config, identity, connected.assemble)
 	if err == nil {
 		starting.done(running)
@@ -151,8 +151,8 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	return errors.Join(err, running.Close(ctx))
 }
 
-// closeServers stops HTTP servers, at the same time. A long answer of one must not take the time from the hand-over of the
-// leadership.
+// closeServers stops all HTTP servers at the same time. It does not wait for long answers: the leadership transfer needs the
+// time.
 func closeServers(servers []*httpapi.Server) error {
 	const patience = 100 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -170,7 +170,7 @@ func closeServers(servers []*httpapi.Server) error {
 	return errors.Join(faults...)
 }
 
-// startup is what the health port tells of while the node is being put together.
+// startup answers the health port, from before the node is started until it stops. Its methods are safe for concurrent use.
 type startup struct {
 	running atomic.Pointer[node.Node]
 	waiting func() string
@@ -182,7 +182,10 @@ func (s *startup) ready() error {
 	if running := s.running.Load(); running != nil {
 		return running.Ready()
 	}
-	return fmt.Errorf("cluster: waiting for the other members: %s", s.waiting())
+	if waiting := s.waiting(); waiting != "" {
+		return fmt.Errorf("cluster: waiting for the other members: %s", waiting)
+	}
+	return errors.New("cluster: this node has not started yet")
 }
 
 func (s *startup) notes() []string {
@@ -200,7 +203,7 @@ func closeLinks(l *links) error {
 	return closer.Close()
 }
 
-// serverConfig turns settings into the configuration of a node.
+// serverConfig returns the configuration of a node, without Exit and Links. It reads the certificates, the secrets and the policy.
 func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	front := mqttfront.DefaultConfig()
 	for _, text := range s.Broker.Addresses {
@@ -214,7 +217,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if _, err := files.Client(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("broker.tls: %w", err)}
 	}
-	// These are read again where they are used: here so that a check finds what is wrong, and a node does not start in part.
+	// These files are read again where they are used. Reading them here lets `config check` find errors, and keeps a node from starting in part.
 	for _, one := range []struct {
 		path string
 		tls  *settings.TLS
@@ -266,7 +269,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	}, nil
 }
 
-// timingOf returns the profile's times, and single ones that are set.
+// timingOf returns the times of the profile. A time that has its own setting overrides the profile's.
 func timingOf(c *settings.Cluster) cluster.Timing {
 	timing := cluster.LAN()
 	if c.Profile == "edge" {
@@ -301,10 +304,11 @@ func listenHealth(s *settings.Settings, starting *startup, metrics prometheus.Ga
 	return []*httpapi.Server{server}, nil
 }
 
-// listenAdmin starts the admin API, for operators and for the other members.
+// listenAdmin starts the admin API for the other members and, if admin.listen is set, for operators. It returns the servers that it started
+// also after an error: the caller closes them.
 func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log *slog.Logger) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dial, Pprof: s.Admin.Pprof, Log: log,
+		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
 		Metrics: running.Registry(), Version: version, Mirrors: running.Front.Mirror(),
 	})
 	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler, log)}

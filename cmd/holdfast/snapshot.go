@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -64,10 +63,7 @@ const (
 func (a *administration) saveSnapshot(command *cobra.Command, target string, keep int) error {
 	ctx := command.Context()
 	if target == "-" {
-		return a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
-			_, err := fsm.Inspect(io.TeeReader(body, command.OutOrStdout()))
-			return err
-		})
+		return a.streamSnapshot(ctx, command.OutOrStdout())
 	}
 	info, err := os.Stat(target)
 	folder := err == nil && info.IsDir()
@@ -78,16 +74,16 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if folder {
 		file = filepath.Join(target, savedPrefix+time.Now().UTC().Format(savedTime)+savedSuffix)
 	}
-	if keep > 0 { // before, too: after a lower number was chosen, or an interrupted command, a volume that is full would stay so
+	if keep > 0 { // also before: otherwise a full volume stays full after --keep was lowered or a command was interrupted
 		if err := removeOld(target, keep); err != nil {
 			return err
 		}
 	}
 	summary, err := a.saveFile(ctx, file)
-	if err != nil {
+	if err != nil || summary == (snapshotSummary{}) {
 		return err
 	}
-	if keep > 0 { // only now there is one more
+	if keep > 0 { // the new snapshot counts, too
 		if err := removeOld(target, keep); err != nil {
 			return err
 		}
@@ -95,34 +91,36 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	return a.printSummary(command.OutOrStdout(), file, summary)
 }
 
-// saveFile saves a snapshot beside its place first: what has the name is whole.
+// saveFile writes the snapshot to a file, and checks it before it gets its name. The summary of a pipe or a device is empty.
 func (a *administration) saveFile(ctx context.Context, file string) (summary snapshotSummary, err error) {
-	partial := file + ".part"
-	defer func() {
-		if err != nil {
-			_ = os.Remove(partial) // there may be none
-		}
-	}()
-	err = a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
-		return saveTo(partial, func(file io.Writer) error {
-			_, err := io.Copy(file, body)
+	saved := output{
+		whole: func(partial string) error {
+			err := a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
+				return saveTo(partial, func(file io.Writer) error {
+					_, err := io.Copy(file, body)
+					return err
+				})
+			})
+			if err == nil {
+				summary, err = inspect(partial) // what does not restore is no backup
+			}
 			return err
-		})
-	})
-	if err != nil {
-		return summary, err
+		},
+		stream: func(to io.Writer) error { return a.streamSnapshot(ctx, to) },
 	}
-	if summary, err = inspect(partial); err != nil { // what does not restore is no backup
-		return summary, err
-	}
-	if err := os.Rename(partial, file); err != nil {
-		return summary, err
-	}
-	return summary, syncFolder(filepath.Dir(file))
+	return summary, saved.write(ctx, file)
 }
 
-// removeOld removes all but the newest snapshots of a folder that have a time for their name, and what interrupted commands have left
-// of older ones.
+// streamSnapshot writes the snapshot as it comes, and checks it on the way.
+func (a *administration) streamSnapshot(ctx context.Context, to io.Writer) error {
+	return a.request(ctx, http.MethodGet, "/v1/snapshot", nil, func(body io.Reader) error {
+		_, err := fsm.Inspect(io.TeeReader(body, interruptibleWriter{ctx, to}))
+		return err
+	})
+}
+
+// removeOld removes all but the keep newest snapshots of a folder, and partial files older than a day, which interrupted commands have
+// left. It removes only files whose name has the time, as saveSnapshot gives it.
 func removeOld(folder string, keep int) error {
 	entries, err := os.ReadDir(folder) // sorted by name, which is by time
 	if err != nil {
@@ -130,14 +128,14 @@ func removeOld(folder string, keep int) error {
 	}
 	var saved, old []string
 	for _, entry := range entries {
-		name, partial := strings.CutSuffix(entry.Name(), ".part")
-		middle, isSaved := strings.CutSuffix(strings.TrimPrefix(name, savedPrefix), savedSuffix)
-		written, err := time.Parse(savedTime, middle)
+		name, isSaved := strings.CutPrefix(entry.Name(), savedPrefix)
+		name, rest, ends := strings.Cut(name, savedSuffix)
+		written, err := time.Parse(savedTime, name)
 		switch {
-		case !isSaved || err != nil || !strings.HasPrefix(name, savedPrefix):
-		case !partial:
+		case !isSaved || !ends || err != nil:
+		case rest == "":
 			saved = append(saved, entry.Name())
-		case time.Since(written) > 24*time.Hour: // nobody is writing it any more
+		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // nobody is writing it any more
 			old = append(old, entry.Name())
 		}
 	}
@@ -147,30 +145,6 @@ func removeOld(folder string, keep int) error {
 		}
 	}
 	return nil
-}
-
-func syncFolder(name string) error {
-	folder, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
-}
-
-// saveTo makes a file, or empties it, and writes and syncs its content.
-func saveTo(name string, write func(io.Writer) error) error {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	err = write(file)
-	if err == nil {
-		err = file.Sync()
-	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }
 
 func restoreSnapshot(a *administration, command *cobra.Command, arguments []string) error {
@@ -234,9 +208,9 @@ type snapshotSummary struct {
 	Index   uint64 `json:"index"`
 	Hash    string `json:"hash"`
 	Keys    int    `json:"keys"`
-	Bytes   int64  `json:"bytes"`
+	Bytes   int64  `json:"bytes"` // of keys and values
 	Watches int    `json:"watches"`
-	Size    int64  `json:"size"`
+	Size    int64  `json:"size"` // of the file in bytes
 }
 
 func inspect(name string) (summary snapshotSummary, err error) {

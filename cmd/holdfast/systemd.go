@@ -12,7 +12,7 @@ const (
 	stopping = daemon.SdNotifyStopping
 )
 
-// notifySystemd tells systemd a state, where it has started this process as a service that does.
+// notifySystemd reports a state to systemd. It does nothing if systemd has not started this process with Type=notify.
 func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("systemd is not told", "state", state, "error", err)

@@ -35,8 +35,8 @@ type Pattern struct {
 	text     string    // the literal segments, one after the other
 	elements []element // of the other segments, likewise
 	prefix   string
-	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none: Match makes at most as many comparisons at each byte of
-	// a key. endsCost is the sum of the costs of the first and the last segment, each of which is compared at one position only.
+	// middleCost is the greatest cost of a non-literal segment between two stars, 0 if there is none. Match makes at most so many comparisons at each byte of
+	// a key. endsCost is the sum of the costs of the first and the last segment. Each of these is compared at one position only.
 	middleCost, endsCost int
 	matchesNothing       bool // the pattern is not valid UTF-8
 }

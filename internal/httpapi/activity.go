@@ -16,7 +16,7 @@ type Activity struct {
 	Ready           string      `json:"ready"` // "ok", or what is wrong
 	Notes           []string    `json:"notes"`
 	Term            uint64      `json:"term"`
-	ClockOffset     int64       `json:"clockOffset"` // milliseconds ahead of the cluster's time
+	ClockOffset     int64       `json:"clockOffset"` // milliseconds by which this node's wall clock is ahead of the cluster clock
 	BrokerConnected bool        `json:"brokerConnected"`
 	BrokerLosses    uint64      `json:"brokerLosses"`  // sessions with the broker that were lost
 	LeaderChanges   uint64      `json:"leaderChanges"` // that this node has heard of
@@ -93,7 +93,7 @@ func (a *Activity) add(name string, metric *dto.Metric) {
 		a.BrokerLosses = uint64(metric.GetCounter().GetValue())
 	case "holdfast_leader_changes_total":
 		a.LeaderChanges = uint64(metric.GetCounter().GetValue())
-	case "holdfast_requests_total": // a series for each outcome
+	case "holdfast_requests_total": // a series for each outcome; those of a command follow each other
 		count := uint64(metric.GetCounter().GetValue())
 		if last := len(a.Requests) - 1; last >= 0 && a.Requests[last].Name == label {
 			a.Requests[last].Count += count
@@ -115,24 +115,24 @@ func histogram(name string, from *dto.Histogram) Histogram {
 	return h
 }
 
-// Overview is what the leader knows of keys and watches, as far as one can look at it.
+// Overview is what the leader knows of keys and watches, as much as fits into one answer.
 type Overview struct {
 	Keys []Key `json:"keys"`
-	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder: the next to go first.
+	// Locks are keys that expire and hold a short value, as a lock holds the name of its holder. They are ordered by deadline, the earliest first.
 	Locks   []Key   `json:"locks"`
 	Watches []Watch `json:"watches"`
-	More    bool    `json:"more"`    // there are others
-	Mirrors Mirrors `json:"mirrors"` // and whether the broker has what they show
+	More    bool    `json:"more"`    // there may be keys, locks or watches that are left out
+	Mirrors Mirrors `json:"mirrors"` // and whether the broker retains what they should show
 }
 
 const (
 	overviewSize = 200 // keys, locks, and watches
-	// overviewBytes bounds the names in it, about, and overviewWatchers those who are named with a key.
+	// overviewBytes bounds, roughly, the bytes of keys and client ids. overviewWatchers bounds the watchers that are listed with a key.
 	overviewBytes    = 256 << 10
 	overviewWatchers = 10
 	// expiringSize is how many of the keys that expire are looked through.
 	expiringSize = 10_000
-	// holderSize is how long, in bytes, the name of a lock's holder may be to be shown.
+	// holderSize is the size in bytes of the longest value that is shown as a lock's holder.
 	holderSize = 256
 )
 
@@ -146,8 +146,8 @@ func (a *admin) overview(w http.ResponseWriter, r *http.Request) error {
 func (a *admin) overviewOf(prefix string) *Overview {
 	answer := &Overview{Keys: []Key{}, Locks: []Key{}, Watches: []Watch{}, Mirrors: a.mirrorsAs(a.Mirrors.Status())}
 	room := overviewBytes
-	// fits reports whether there is room for a key, and leaves watchers out where there are many.
-	fits := func(key *Key) bool {
+	// takeRoom leaves watchers of a key out where there are many, takes the room that the key needs, and reports whether there was enough.
+	takeRoom := func(key *Key) bool {
 		if len(key.Watchers) > overviewWatchers {
 			key.Watchers = append(key.Watchers[:overviewWatchers:overviewWatchers], "…")
 		}
@@ -160,7 +160,7 @@ func (a *admin) overviewOf(prefix string) *Overview {
 	a.Node.View(func(m *fsm.Machine) {
 		keys := m.ListKeys(prefix, "", overviewSize)
 		for i := range keys {
-			if key := toKey(&keys[i]); fits(&key) {
+			if key := toKey(&keys[i]); takeRoom(&key) {
 				answer.Keys = append(answer.Keys, key)
 			}
 		}
@@ -170,7 +170,7 @@ func (a *admin) overviewOf(prefix string) *Overview {
 				value := toBytes(expiring[i].Value)
 				lock := toKey(&expiring[i])
 				lock.Value = &value
-				if fits(&lock) {
+				if takeRoom(&lock) {
 					answer.Locks = append(answer.Locks, lock)
 				}
 			}

@@ -196,8 +196,8 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-// partialError returns the error of a request of which a command failed. If it has ended watches before, its outcome is unknown, whatever the error of that
-// command says. It does not wrap that error: the request would count as not done, or be tried again from the beginning.
+// partialError returns the error of a request one of whose commands failed. If earlier commands have ended watches, the outcome of the request is unknown,
+// whatever the failed command's error says. partialError does not wrap that error then: it could say that nothing was done, or that a retry is safe.
 func partialError(ended int, err error) error {
 	if ended == 0 {
 		return err
@@ -205,8 +205,8 @@ func partialError(ended int, err error) error {
 	return fmt.Errorf("%w: %d watches were ended before: %v", peer.ErrOutcomeUnknown, ended, err)
 }
 
-// dropWatches ends the watches of a client, or of a key or a pattern, or of a client and one of these. One of client, key and pattern is required, and not
-// both key and pattern.
+// dropWatches ends the watches of a client, of a key or pattern, or of a client for a key or pattern. client, key or pattern is required; key and pattern
+// exclude each other.
 func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	client, key, pattern := query.Get("client"), query.Get("key"), query.Get("pattern")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// coalescer is a network connection that lets incoming bytes gather before it reads them. Brokers write each message by itself, and a
-// wake-up of another process costs more than all work on one message. The delay adapts to the traffic, within bounds, so that one read
+// coalescer is a network connection that lets incoming bytes gather before it reads them. Brokers write each message by itself, and to
+// wake this process for each costs more than all work on one message. The delay adapts to the traffic, within bounds, so that one read
 // finds about gatherBytes.
 //
 // It is the lowest layer: TLS stands on top of it. tls.Conn returns one record for each Read, so a delay above TLS would be paid for each
@@ -22,27 +22,29 @@ type coalescer struct {
 	// more. It may call wait. It is set before the first read that it applies to; it is nil during the TLS handshake.
 	beforeRead func()
 
-	socket  syscall.RawConn // nil where there is none
-	delay   time.Duration   // the coalescing delay
-	timer   *time.Timer     // of the wait
-	waited  bool            // wait delayed the current read; adapt resets it
-	level   int             // the latest low-water mark of the socket, in bytes
-	setMark func(fd uintptr)
-	more    bool // the last read filled its buffer, so the socket probably holds more
+	socket  syscall.RawConn  // nil where there is none
+	delay   time.Duration    // the coalescing delay
+	timer   *time.Timer      // of the wait
+	waited  bool             // wait delayed the current read; adapt resets it
+	level   int              // the latest low-water mark of the socket, in bytes
+	setMark func(fd uintptr) // sets the socket's mark to level; made once, so that setLowWater does not allocate
+	more    bool             // the last read filled its buffer, so the socket probably holds more
 
 	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and what writePieces counts
 }
 
 const (
 	minCoalescingDelay = 250 * time.Microsecond
-	maxCoalescingDelay = time.Second // the upper limit; callers pass a smaller one to each wait
+	// maxCoalescingDelay is the upper limit of coalescer.delay. Callers of wait allow less: light traffic drives the delay beyond that, and several full
+	// reads drive it back.
+	maxCoalescingDelay = time.Second
 	// gatherBytes is about forty requests with small values.
 	gatherBytes = 16 << 10
 )
 
 func newCoalescer(conn net.Conn) *coalescer {
 	c := &coalescer{Conn: conn, delay: minCoalescingDelay}
-	c.setMark = func(fd uintptr) { setLowWater(fd, c.level) }
+	c.setMark = func(fd uintptr) { setSocketLowWater(fd, c.level) }
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		c.socket, _ = tcp.SyscallConn() // without it the delay is only a sleep
 	}
@@ -51,12 +53,12 @@ func newCoalescer(conn net.Conn) *coalescer {
 
 // underTLS returns a TLS client connection over the coalescer.
 func (c *coalescer) underTLS(config *tls.Config) *tls.Conn {
-	c.reader = bufio.NewReaderSize(coalescedReads{c}, readBuffer)
+	c.reader = bufio.NewReaderSize(socketReader{c}, readBuffer)
 	return tls.Client(c, config)
 }
 
-// coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets one, unless it is
-// TLS: then nothing is coalesced.
+// coalescerOf returns the coalescer below a connection and the connection to use. A connection that no Dialer made gets one. If it
+// is TLS, that one only counts signs of life.
 func coalescerOf(conn net.Conn) (*coalescer, net.Conn) {
 	switch known := conn.(type) {
 	case *coalescer:
@@ -76,14 +78,14 @@ func (c *coalescer) Read(p []byte) (int, error) {
 	if c.reader != nil {
 		return c.reader.Read(p)
 	}
-	return coalescedReads{c}.Read(p)
+	return socketReader{c}.Read(p)
 }
 
-// coalescedReads reads from the network.
-type coalescedReads struct{ *coalescer }
+// socketReader reads from the socket, after beforeRead.
+type socketReader struct{ *coalescer }
 
 // Read implements io.Reader.
-func (r coalescedReads) Read(p []byte) (int, error) {
+func (r socketReader) Read(p []byte) (int, error) {
 	if r.beforeRead != nil {
 		r.beforeRead()
 	}
@@ -98,12 +100,13 @@ func (r coalescedReads) Read(p []byte) (int, error) {
 const (
 	// writePiece is how many bytes one call writes to the network at most.
 	writePiece = 64 << 10
-	// writeWaited is how long it takes at least to write a piece that waits for room in the socket's buffer.
-	writeWaited = time.Millisecond
+	// minBlockedWrite is how long a write takes at least that waits for room in the socket's buffer.
+	minBlockedWrite = time.Millisecond
 )
 
-// writePieces writes data, long data in pieces, and calls before for each. A piece of long data that waits shows that the peer takes bytes: that is a sign
-// of life, however long a packet takes. Short data shows nothing: the socket's buffer takes it, also when the peer is gone.
+// writePieces writes data to conn, the top of the stack: the TLS connection, or c itself. It writes long data in pieces, and calls before for each. A piece
+// that had to wait for room shows that the peer takes bytes: that is a sign of life, however long a packet takes. Short data shows nothing: the socket's
+// buffer takes it, also when the peer is gone.
 func (c *coalescer) writePieces(conn net.Conn, data []byte, before func()) error {
 	long := len(data) > writePiece
 	for len(data) > 0 {
@@ -114,15 +117,15 @@ func (c *coalescer) writePieces(conn net.Conn, data []byte, before func()) error
 		if _, err := conn.Write(piece); err != nil {
 			return err
 		}
-		if long && time.Since(began) >= writeWaited {
+		if long && time.Since(began) >= minBlockedWrite {
 			c.alive.Add(1)
 		}
 	}
 	return nil
 }
 
-// wait waits for bytes to gather, at most for as long as given, and not longer than until wake has a value. It returns at once when there
-// is more to read already.
+// wait sleeps for the delay, or for most if that is shorter, so that bytes gather. It ends early when it receives from wake; bytes that arrive do not
+// end it. It returns at once when there is more to read already.
 func (c *coalescer) wait(most time.Duration, wake <-chan struct{}) {
 	if c.waited = !c.more; !c.waited {
 		return

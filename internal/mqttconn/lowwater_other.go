@@ -2,5 +2,5 @@
 
 package mqttconn
 
-// setLowWater does nothing: what it is for is known of Linux only.
-func setLowWater(uintptr, int) {}
+// setSocketLowWater does nothing: what it is for is known of Linux only.
+func setSocketLowWater(uintptr, int) {}

@@ -94,7 +94,7 @@ func Members(members []raft.Server) Assemble {
 }
 
 // Start starts a node. A node without state waits for assemble; the context ends that wait. The node owns its links from now
-// on, also when Start fails.
+// on. If Start fails, the caller closes them.
 func Start(ctx context.Context, config Config, identity cluster.Identity, assemble Assemble) (*Node, error) {
 	stores, err := raftlog.OpenStores(config.DataDir, config.LogStore, config.Log)
 	if err != nil {

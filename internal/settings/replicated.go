@@ -18,9 +18,10 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	limits.Watches, limits.DedupEntries = s.Limits.Watches, s.Limits.DedupEntries
 	limits.WatchesPerClient, limits.DedupPerClient = s.Limits.WatchesPerClient, s.Limits.DedupEntriesPerClient
 	if limits.TotalBytes = int64(s.Limits.TotalBytes); s.Limits.TotalBytes == Auto {
-		const grain = 64 << 20 // so that nodes of one kind agree although their memories differ by a little
-		// Each key costs some 75 bytes beyond its own, remembered outcomes come beside, and while a snapshot is taken over there are two
-		// states. What is beyond is refused, which every member does in the same way; memory that runs out ends them all.
+		// Limits above 128 MiB are rounded, so that nodes of one kind agree although their memories differ by a little.
+		const grain = 64 << 20
+		// A key costs about 103 bytes beyond key and value, remembered outcomes come on top, and while a snapshot is restored there are two
+		// states. What is beyond the limit is refused, which every member does in the same way; memory that runs out ends them all.
 		if limits.TotalBytes = memory / 4; limits.TotalBytes > 2*grain {
 			limits.TotalBytes -= limits.TotalBytes % grain
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // Mutual is the TLS 1.3 of connections on which both sides show a certificate. The files are read again when they change, so
-// that renewed certificates are used without a restart; while they do not parse, the old ones stay in use. A nil *Mutual is no
+// that renewed certificates are used without a restart; while they cannot be loaded, the old ones stay in use. A nil *Mutual is no
 // TLS at all. Its methods are safe for concurrent use.
 type Mutual struct {
 	files Files
@@ -23,8 +23,8 @@ type Mutual struct {
 
 	mu      sync.Mutex
 	stamps  [3]stamp
-	said    [3]stamp  // those of which it was said that they cannot be used
-	failed  time.Time // when that was last found
+	warned  [3]stamp  // of the last warning
+	failed  time.Time // when loading last failed
 	current *material
 }
 
@@ -59,6 +59,9 @@ func NewMutual(files Files, log *slog.Logger) (*Mutual, error) {
 }
 
 func (f Files) load() (*material, error) {
+	if _, err := readWhole(f.Certificate); err != nil {
+		return nil, err
+	}
 	certificate, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -79,7 +82,7 @@ func (m *Mutual) look() (stamps [3]stamp) {
 	return stamps
 }
 
-// latest returns what the files hold now, or held when they last parsed.
+// latest returns what the files hold now, or what was last loaded from them.
 func (m *Mutual) latest() *material {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,8 +93,8 @@ func (m *Mutual) latest() *material {
 	loaded, err := m.files.load()
 	if err != nil { // half-written, or not readable yet: it is tried again
 		m.failed = time.Now()
-		if stamps != m.said {
-			m.said = stamps
+		if stamps != m.warned {
+			m.warned = stamps
 			m.log.Warn("the certificates changed and cannot be used: the old ones stay in use", "file", m.files.Certificate, "error", err)
 		}
 		return m.current
@@ -160,17 +163,17 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 				return err
 			}
 			if !hasName(state.PeerCertificates[0], names) {
-				return fmt.Errorf("%w: want one of %q, it has %q", errOtherName, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
-					state.PeerCertificates[0].DNSNames)
+				return fmt.Errorf("%w: want one of %q, it has %q and %v", errOtherName, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" }),
+					state.PeerCertificates[0].DNSNames, state.PeerCertificates[0].IPAddresses)
 			}
 			return nil
 		},
 	}
 }
 
-// Names reports whether the certificate of the other side of a connection has one of the names. Without TLS everybody is who
+// PeerHasName reports whether the certificate of the other side of a connection has one of the names. Without TLS everybody is who
 // he says he is. It makes the handshake, if that was not made yet.
-func (m *Mutual) Names(conn net.Conn, names ...string) bool {
+func (m *Mutual) PeerHasName(conn net.Conn, names ...string) bool {
 	if m == nil {
 		return true
 	}
@@ -185,8 +188,11 @@ func (m *Mutual) Names(conn net.Conn, names ...string) bool {
 	return len(certificates) > 0 && hasName(certificates[0], names)
 }
 
-// HasName reports whether this side's own certificate has one of the names.
-func (m *Mutual) HasName(names ...string) bool {
+// OwnHasName reports whether this side's own certificate has one of the names.
+func (m *Mutual) OwnHasName(names ...string) bool {
+	if m == nil {
+		return true
+	}
 	certificate, err := x509.ParseCertificate(m.latest().certificate.Certificate[0])
 	return err == nil && hasName(certificate, names)
 }
@@ -200,8 +206,8 @@ func hasName(certificate *x509.Certificate, names []string) bool {
 	return false
 }
 
-// HTTP returns a transport for requests to a server whose certificate must have the name that is dialled, or else the given
-// one.
+// HTTP returns a transport for requests to a server whose certificate must have Files.ServerName, or the name that is dialled if that is
+// empty.
 func (f Files) HTTP() (*http.Transport, error) {
 	config, err := f.Client()
 	if err != nil {

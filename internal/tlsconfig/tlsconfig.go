@@ -2,8 +2,10 @@
 package tlsconfig
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -49,13 +51,29 @@ func (f Files) Client() (*tls.Config, error) {
 
 // authorities reads the certificates that vouch for the other side.
 func (f Files) authorities() (*x509.CertPool, error) {
-	pem, err := os.ReadFile(f.CA)
+	data, err := readWhole(f.CA)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, err
 	}
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
+	if !pool.AppendCertsFromPEM(data) {
 		return nil, fmt.Errorf("%w: there is no certificate in %s", ErrInvalid, f.CA)
 	}
 	return pool, nil
+}
+
+// readWhole reads a file of certificates. One that ends within a certificate is being written, and may lack others.
+func readWhole(file string) ([]byte, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	rest := data
+	for block := new(pem.Block); block != nil; {
+		block, rest = pem.Decode(rest)
+	}
+	if bytes.Contains(rest, []byte("-----BEGIN")) {
+		return nil, fmt.Errorf("%w: %s ends within a certificate", ErrInvalid, file)
+	}
+	return data, nil
 }

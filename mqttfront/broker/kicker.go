@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxKicks bounds the publishers that wait to be disconnected; beyond it the next ones are not.
+	// maxKicks is how many publishers may wait to be disconnected. One that finds the queue full stays connected.
 	maxKicks = 64
 	// kickTimeout bounds one call of a Driver's Kick.
 	kickTimeout = time.Second
@@ -22,8 +22,9 @@ type Kicker struct {
 	kicks  chan Publisher
 }
 
-// NewKicker returns a Kicker that is not running yet. It calls count with the result for each publisher: done, unsupported, failed, dropped
-// (the queue was full), or untrusted (the broker does not vouch for the client id).
+// NewKicker returns a Kicker that is not running yet. It calls count with the result for each publisher: done, unsupported, failed
+// (also where the end of Run interrupts it), dropped (the queue was full), or untrusted (there is no client id, or the broker does not vouch for it).
+// Those that wait when Run ends are not counted.
 func NewKicker(driver Driver, count func(result string), log *slog.Logger) *Kicker {
 	return &Kicker{driver: driver, count: count, log: log, kicks: make(chan Publisher, maxKicks)}
 }

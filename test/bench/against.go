@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +71,7 @@ func (c *comparison) against(this, other string) string {
 		fmt.Fprintf(&b, "| %s |", figure.title)
 		for _, n := range c.outstanding() {
 			ratios := quotients(figure.values(c.points[pointKey{this, sets().name, n}]), figure.values(c.points[pointKey{other, sets().name, n}]))
-			fmt.Fprintf(&b, " %.2f (%.2f to %.2f) |", median(ratios), slices.Min(ratios), slices.Max(ratios))
+			b.WriteString(" " + medianAndSpread(ratios) + " |")
 		}
 		b.WriteString("\n")
 	}
@@ -81,10 +80,10 @@ func (c *comparison) against(this, other string) string {
 	return b.String()
 }
 
-// quotients divides the figures of each round.
+// quotients divides the figures of each round that both have: a run that was interrupted has an incomplete one.
 func quotients(a, b []float64) []float64 {
-	all := make([]float64, len(a))
-	for i := range a {
+	all := make([]float64, min(len(a), len(b)))
+	for i := range all {
 		all[i] = a[i] / b[i]
 	}
 	return all

@@ -45,7 +45,7 @@ func newCompare() *cobra.Command {
 	flags.StringArrayVar(&o.only, "only", nil, "`name` of a system to measure, may be repeated (default: all)")
 	flags.IntSliceVar(&o.outstanding, "outstanding", []int{1, 16, 64, 256, 1024}, "requests under way at once")
 	flags.IntVar(&o.nodes, "nodes", 3, "members of each cluster")
-	flags.IntVar(&o.rounds, "rounds", 3, "how often each is measured; medians are reported")
+	flags.IntVar(&o.rounds, "rounds", 3, "how often each is measured; medians are reported, and the spread of ratios")
 	return command
 }
 

@@ -87,18 +87,18 @@ func (c *comparison) figures(b *strings.Builder, title, format string, value fun
 	}
 }
 
-// ratio is a comparison that a goal is set for. It is that of the medians.
+// ratio is a comparison that a goal is set for. It is made round by round.
 type ratio struct {
 	title, system, workload, base, baseWorkload string
-	value                                       func(*point) float64
+	values                                      func(*point) []float64
 }
 
 func (c *comparison) ratios(b *strings.Builder) {
-	rate := func(p *point) float64 { return median(p.Rates) }
-	p50 := func(p *point) float64 { return median(p.P50) }
+	rate := func(p *point) []float64 { return p.Rates }
+	p50 := func(p *point) []float64 { return p.P50 }
 	echoes := fmt.Sprintf("echo, %d subscribers", c.Nodes)
 	lean := "Holdfast, ingest: leader"
-	header(b, "Ratios", c.outstanding())
+	header(b, "Ratios (the lowest and the highest of a round)", c.outstanding())
 	for _, r := range []ratio{
 		{"SET/s, of the echo ceiling", "Holdfast", "SET", echoes, "SET", rate},
 		{"GET/s, of the echo ceiling", "Holdfast", "GET", echoes, "GET", rate},
@@ -109,20 +109,26 @@ func (c *comparison) ratios(b *strings.Builder) {
 		{"SET/s with ingest: leader, of NATS KV", lean, "SET", "NATS KV", "SET", rate},
 		{"SET/s with ingest: leader, of the echo ceiling with one subscriber", lean, "SET", "echo, 1 subscriber", "SET", rate},
 		{"SET p50, of etcd", "Holdfast", "SET", "etcd", "SET", p50},
+		{"processor time of the members for a SET, of etcd", "Holdfast", "SET", "etcd", "SET", (*point).members},
 		{"SET/s with logStore: boltdb, of that with wal", "Holdfast, logStore: boltdb", "SET", "Holdfast", "SET", rate},
 		{"SET/s, of bare raft", "Holdfast", "SET", "bare raft", "SET", rate},
 	} {
 		fmt.Fprintf(b, "| %s |", r.title)
 		for _, n := range c.outstanding() {
 			p, base := c.points[pointKey{r.system, r.workload, n}], c.points[pointKey{r.base, r.baseWorkload, n}]
-			if p == nil || base == nil || r.value(base) == 0 {
+			if p == nil || base == nil {
 				b.WriteString(" – |")
 				continue
 			}
-			fmt.Fprintf(b, " %.2f |", r.value(p)/r.value(base))
+			b.WriteString(" " + medianAndSpread(quotients(r.values(p), r.values(base))) + " |")
 		}
 		b.WriteString("\n")
 	}
+}
+
+// medianAndSpread returns the median, and the lowest and the highest in brackets.
+func medianAndSpread(values []float64) string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(values), slices.Min(values), slices.Max(values))
 }
 
 // members returns the processor time per request of all members together, in microseconds, by round.

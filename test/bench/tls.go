@@ -55,9 +55,5 @@ func secureSystems(nodes int, workloads []workload) []system {
 func (c *comparison) ratio(system, by, workload string, outstanding int) float64 {
 	rates := c.points[pointKey{system, workload, outstanding}].Rates
 	others := c.points[pointKey{by, workload, outstanding}].Rates
-	ratios := make([]float64, len(rates))
-	for i := range rates {
-		ratios[i] = rates[i] / others[i]
-	}
-	return median(ratios)
+	return median(quotients(rates, others))
 }

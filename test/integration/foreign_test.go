@@ -171,3 +171,17 @@ func TestLockCommandRunsAProgramUnderALock(t *testing.T) {
 		t.Errorf("a lock that is lost: code %d", code)
 	}
 }
+
+// On a terminal the command of a lock has the terminal, and what comes after it in a script has it again.
+func TestLockGivesTheTerminalBack(t *testing.T) {
+	target := startBehindMosquitto(t)
+	t.Setenv("HOLDFAST_BROKER", "mqtt://"+target.address)
+	t.Setenv("HOLDFAST", binary)
+	command := exec.CommandContext(t.Context(), "script", "--quiet", "--return", "--command",
+		`sh -c '"$HOLDFAST" lock l -- sh -c "read line && echo locked=\$line" && read line && echo after=$line'`, filepath.Join(t.TempDir(), "typescript"))
+	command.Stdin = strings.NewReader("one\ntwo\n")
+	output, err := command.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "locked=one") || !strings.Contains(string(output), "after=two") {
+		t.Errorf("%v: %q", err, output)
+	}
+}

@@ -139,6 +139,37 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	if _, code := s.operate(t, "raft", "snapshot", "save", filepath.Join(folder, "one.snap"), "--keep", "2"); code != 2 {
 		t.Errorf("--keep with a file: code %d", code)
 	}
+	link, behind := filepath.Join(folder, "link"), filepath.Join(t.TempDir(), "behind")
+	if err := os.Symlink(behind, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(behind, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(folder, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan int, 1)
+	go func() {
+		data, _ := os.ReadFile(pipe)
+		read <- len(data)
+	}()
+	for _, to := range []string{link, pipe} {
+		before, _ := os.Lstat(to)
+		if out, code := s.operate(t, "raft", "snapshot", "save", to); code != 0 {
+			t.Errorf("code %d: %s", code, out)
+		}
+		if after, err := os.Lstat(to); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s was replaced: %v", to, err)
+		}
+	}
+	if n := <-read; n == 0 {
+		t.Error("nothing came through the pipe")
+	}
+	if info, err := os.Stat(behind); err != nil || info.Size() == 0 {
+		t.Errorf("nothing is in the file behind the link: %v", err)
+	}
 
 	snapshot, code := s.operate(t, "raft", "snapshot", "save", "-")
 	if code != 0 {

@@ -19,9 +19,11 @@ import (
 // controlPlane is an API server with its etcd, on loopback: enough for whatever the API itself decides. There is no kubelet, and
 // no controller: nothing that is accepted is ever run.
 type controlPlane struct {
-	binaries, kubeconfig string
+	binaries   string // folder of the programs
+	kubeconfig string
 }
 
+// startControlPlane skips the test if a program is missing.
 func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	folder := t.TempDir()
@@ -35,16 +37,19 @@ func startControlPlane(t *testing.T) *controlPlane {
 	_, _ = rand.Read(secret) // never fails
 	token := hex.EncodeToString(secret)
 	tokens := write(t, folder, "tokens.csv", []byte(token+",admin,admin,system:masters\n"))
-	client, peer, api := freePort(t), freePort(t), freePort(t)
+	ports := freePorts(t, 3)
+	clientPort, peerPort, apiPort := ports[0], ports[1], ports[2]
 	write(t, folder, "kubeconfig", fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: test,
 clusters: [{name: test, cluster: {server: "https://127.0.0.1:%d", certificate-authority: %s/tls/apiserver.crt}}],
-users: [{name: admin, user: {token: %s}}], contexts: [{name: test, context: {cluster: test, user: admin}}]}`, api, folder, token))
-	etcd := fmt.Sprintf("http://127.0.0.1:%d", client)
-	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
-	c.start(t, folder, "etcd", "--data-dir", filepath.Join(folder, "etcd"), "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
+users: [{name: admin, user: {token: %s}}], contexts: [{name: test, context: {cluster: test, user: admin}}]}`, apiPort, folder, token))
+	clientURL := fmt.Sprintf("http://127.0.0.1:%d", clientPort)
+	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peerPort)
+	c.start(t, folder, "etcd", "--data-dir", filepath.Join(folder, "etcd"), "--listen-client-urls", clientURL, "--advertise-client-urls", clientURL,
 		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default="+peerURL, "--unsafe-no-fsync")
-	c.start(t, folder, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", api),
-		"--cert-dir="+filepath.Join(folder, "tls"), "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=198.18.128.0/20", "--authorization-mode=RBAC",
+	c.start(t, folder, "kube-apiserver", "--etcd-servers="+clientURL, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", apiPort),
+		"--cert-dir="+filepath.Join(folder, "tls"), "--endpoint-reconciler-type=none",
+		"--disable-admission-plugins=ServiceAccount", // no controller makes the accounts without which it refuses each pod
+		"--service-cluster-ip-range=198.18.128.0/20", "--authorization-mode=RBAC",
 		"--token-auth-file="+tokens, "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+keyFile, "--service-account-signing-key-file="+keyFile)
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -53,10 +58,10 @@ users: [{name: admin, user: {token: %s}}], contexts: [{name: test, context: {clu
 			return c
 		}
 		if time.Now().After(deadline) {
-			log, _ := os.ReadFile(filepath.Join(folder, "kube-apiserver.log")) // what there is
+			log, _ := os.ReadFile(filepath.Join(folder, "kube-apiserver.log")) // the log only helps to explain
 			t.Fatalf("the API server is not ready: %v\n%s", err, log)
 		}
-		time.Sleep(100 * time.Millisecond) // it cannot be waited for otherwise
+		time.Sleep(100 * time.Millisecond) // whether it is ready can only be asked
 	}
 }
 
@@ -99,12 +104,16 @@ func write(t testing.TB, folder, name string, data []byte) string {
 	return path
 }
 
-func freePort(t testing.TB) int {
+// freePorts returns different ports on which nobody listened a moment ago.
+func freePorts(t testing.TB, count int) (ports []int) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range count {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
+	return ports
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// output is a file that a command writes.
+type output struct {
+	// whole writes the complete content to a file of the given name, which exists and is empty.
+	whole func(partial string) error
+	// stream writes the content to a pipe or a device.
+	stream func(io.Writer) error
+}
+
+// write writes the output under a name. A temporary file in the same folder is renamed to it, so that a file with the name is complete. A
+// symbolic link is followed. A pipe or a device gets the stream: renaming would replace it.
+func (o *output) write(ctx context.Context, name string) error {
+	if target, err := filepath.EvalSymlinks(name); err == nil {
+		name = target
+	}
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return usagef("%s is a folder", name)
+	case err == nil && !info.Mode().IsRegular():
+		return o.writeStream(ctx, name)
+	}
+	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another command may write FILE, too
+	if err != nil {
+		return err
+	}
+	partial := file.Name()
+	_ = file.Close() // nothing was written
+	if err = o.whole(partial); err == nil {
+		err = os.Rename(partial, name)
+	}
+	if err != nil {
+		_ = os.Remove(partial) // the earlier error is returned
+		return err
+	}
+	return syncFolder(filepath.Dir(name))
+}
+
+func (o *output) writeStream(ctx context.Context, name string) error {
+	file, err := openFile(ctx, name, os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	err = o.stream(file)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// saveTo makes a file, or empties it, and writes and syncs its content.
+func saveTo(name string, write func(io.Writer) error) error {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	err = write(file)
+	if err == nil {
+		err = file.Sync()
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func syncFolder(name string) error {
+	folder, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
