@@ -130,8 +130,8 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 	}
 }
 
-// renewLocked gives a request new correlation data, so that the store treats it as new. The store ended the watch with its connection. A copy
-// of the old request would be deduplicated, and would not restore the watch. c.mu must be held.
+// renewLocked gives a KEYNOTIFY new correlation data, so that the store treats it as a new request. The store ended the watch when the old connection
+// ended. A copy of the old request would be deduplicated, and would not restore the watch. c.mu must be held.
 func (c *Client) renewLocked(waiting *call) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails

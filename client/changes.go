@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// changes is what one call of Follower.Changes has still to return. Beside the keys that were there at first, it has those that have changed, each once, and
-// not those that came and went meanwhile: so its size is bounded by the number of keys, however slow the receiver is. It is guarded by Follower.mu.
+// changes is what one call of Follower.Changes has still to return: the keys that the copy had at first, and each key that has changed since, once. A key
+// that was created and deleted before it was returned is left out. So the number of keys bounds the size, however slow the receiver is. It is guarded by
+// Follower.mu.
 type changes struct {
 	first    []string            // keys that were there at first, in their order; the receiver's own
 	waiting  []string            // keys in the order of their first change; some are not queued any more
 	queued   map[string]struct{} // keys that wait
-	reported map[string]Version  // what was returned of each key
+	reported map[string]Version  // by key: the version that was returned last
 	wake     chan struct{}       // has room for one
 }
 
@@ -56,7 +57,7 @@ func (c *changes) add(key string, exists bool) {
 	}
 }
 
-// compact drops keys that are not queued any more from the waiting ones, when they are more than the others.
+// compact drops keys that are not queued any more from waiting, when they are at least half of it.
 func (c *changes) compact() {
 	const least = 1024
 	if len(c.waiting) < least || len(c.waiting) < 2*len(c.queued) {

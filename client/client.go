@@ -2,10 +2,12 @@
 // through an MQTT 5 broker.
 //
 // A Client keeps one connection and reconnects by itself. A command that is under way when the connection is lost is sent
-// again, byte for byte, and takes effect once: the store knows it by its correlation data. A command whose answer does not
-// come in time returns ErrOutcomeUnknown. An error of the store is a *ServerError and means that nothing was done.
+// again, byte for byte, and takes effect once: the store deduplicates it. Only a KEYNOTIFY is sent as a new request, with new
+// correlation data. A command whose answer does not come in time returns ErrOutcomeUnknown, or ErrNotExecuted if it was not
+// sent. An error of the store is a *ServerError and means that nothing was done.
 //
-// Locks are taken in this order: Lock.mu, Client.mu, session.mu. None of them is held during a call of package mqttconn that locks.
+// Locks are taken in this order: Lock.unlocking, Client.mu, session.mu. The mutexes are not held during a call of package mqttconn that locks.
+// Follower.mu is held alone.
 package client
 
 import (
@@ -75,7 +77,7 @@ type Client struct {
 	closed     bool
 }
 
-// Connect tries each broker once, until one accepts. The context, or Config.Timeout if it has no deadline, bounds Connect, and not later reconnects.
+// Connect tries the brokers in turn, until one accepts. The context, or Config.Timeout if it has no deadline, bounds Connect, and not later reconnects.
 func Connect(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{
 		config: config, pending: make(map[string]*call), watchers: newWatchers(),
@@ -94,7 +96,8 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// connectAny tries each broker once, with a fair share of the time.
+// connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials all addresses until one
+// answers. After a failed attempt, the next one begins with another address.
 func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
@@ -164,7 +167,8 @@ func (c *Client) complete() error {
 // ID returns the MQTT client id.
 func (c *Client) ID() string { return c.config.ClientID }
 
-// Close ends the connection. Commands that wait for an answer return ErrClosed, whose outcome is unknown; watchers are closed.
+// Close ends the connection and all watchers. Commands that wait for an answer return an error that is ErrOutcomeUnknown and ErrClosed. Close always
+// returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -218,7 +222,7 @@ const (
 	lastDelay = 500 * time.Millisecond
 	// takenOverDelay follows a session takeover: two clients under one id would end each other's connection all the time.
 	takenOverDelay = 5 * time.Second
-	// steady is how long a session lasts that is no failed attempt.
+	// steady is how long a session must last so that it does not count as a failed attempt.
 	steady = 5 * time.Second
 )
 

@@ -44,8 +44,8 @@ func IfAbsentOrEqual(expected []byte) Option {
 }
 
 // IfVersion makes a Set or a Del take effect only when the key exists with exactly this version (IFVER): compare-and-set that is safe also when a value
-// comes back. The error is a *NotAppliedError otherwise, with the version that is there, or none. The
-// zero version is an ErrNotExecuted.
+// comes back. Otherwise the error is a *NotAppliedError with the version that is there, zero if the key does not exist. The zero version as an argument
+// is an ErrNotExecuted.
 func IfVersion(version Version) Option {
 	return func(o *options) {
 		o.setCondition(nil, "IFVER", version.String())
@@ -56,12 +56,13 @@ func IfVersion(version Version) Option {
 }
 
 // Expire makes the key go away after the time (PX), which is rounded up to milliseconds.
-// A time that is not positive is an error of Set.
+// A time that is not positive is an ErrNotExecuted.
 func Expire(after time.Duration) Option {
 	return func(o *options) { o.ttl, o.expires = after, true }
 }
 
-// Fence sends a fencing token along. A key that has seen a newer one refuses the command. The zero version is an ErrNotExecuted.
+// Fence sends a fencing token along. A Set gives it to the key. From then on the key refuses a write with an older token (ErrFencingTokenLower) or without
+// one (ErrFencingTokenRequired), until it is deleted or expires. The zero version is an ErrNotExecuted.
 func Fence(token Version) Option {
 	return func(o *options) {
 		if o.token = token; token.IsZero() {
@@ -139,7 +140,8 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, Version, error) {
 // Keys returns all keys that match a pattern and that the client may read, in the order of their bytes (SCAN). In the pattern, * is any run of
 // characters, ? one character, [abc] and [a-z] one of these, [!a] any other one. It asks for one page after the other. A key that is there from
 // the first request to the last reply comes once; one that is created or deleted meanwhile may be missing. Keys that are not valid UTF-8 never
-// come. A page that the store refuses as overload is asked for again. An error ends the sequence, with an empty key. The context bounds all of it; without a deadline each page may take Config.Timeout.
+// come. A page that the store refuses because of overload is asked for again. An error ends the sequence, with an empty key. The context bounds the whole
+// sequence. If it has no deadline, each page may take Config.Timeout.
 func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		arguments := [][]byte{[]byte("SCAN"), []byte(pattern)}
@@ -184,14 +186,14 @@ func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 	}
 }
 
-// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none, or a *NotAppliedError when
-// IfVersion is not met.
+// Del deletes a key and returns the version of the value that was deleted. The error is ErrNotFound when there was none. With IfVersion it is a
+// *NotAppliedError when the value has another version, or there is none.
 func (c *Client) Del(ctx context.Context, key string, list ...Option) (Version, error) {
 	return c.remove(ctx, OpDel(key, list...))
 }
 
-// VDel deletes a key if it has the value. The error is a *NotAppliedError when it has another, ErrNotFound when it does not
-// exist.
+// VDel deletes a key if it has the value, and returns the version of the value. The error is a *NotAppliedError when the key
+// has another value, ErrNotFound when it does not exist.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, list ...Option) (Version, error) {
 	return c.remove(ctx, OpVDel(key, value, list...))
 }

@@ -19,7 +19,8 @@ var (
 	ErrClosed = errors.New("the client is closed")
 	// ErrProtocol says that an answer is not what the protocol allows.
 	ErrProtocol = errors.New("the answer is not understood")
-	// ErrRefused says that the broker refused a request, by its access control as a rule.
+	// ErrRefused says that the broker refused a request, usually by its access control. The command was not executed, unless the error is also
+	// ErrOutcomeUnknown.
 	ErrRefused = errors.New("the broker refused the request")
 	// ErrVersion says that the store does not support this protocol version.
 	ErrVersion = errors.New("the store does not support this protocol version")

@@ -27,9 +27,9 @@ type Follower struct {
 	// mu is held alone.
 	mu        sync.RWMutex
 	copy      followed
-	processed int // how many events of the watcher run has taken up
+	processed int // how many events of the watcher were processed by run
 	gaps      int // how many of these were gaps
-	covered   int // how many gaps the last pass covers that has ended; -1 before the first, and after the end
+	covered   int // how many gaps the last completed pass covers; -1 before the first one, and when the copy is no longer kept up to date
 	changes   []*changes
 	err       error
 }
@@ -39,8 +39,8 @@ type Follower struct {
 // extension of Holdfast. A copy has no keys of more than 4096 bytes, because no watch of a pattern is of these.
 //
 // The copy watches first, and then makes a pass: it lists the keys and reads each. It does so again after each gap, as after a lost connection. What was
-// deleted meanwhile is deleted from the copy. Some changes come without a notification: those of a restored backup or of changed rights, and those behind
-// the back of a watch that an operator ended. The pass that begins each Config.FollowRefresh finds them.
+// deleted meanwhile is deleted from the copy. Some changes come without a notification: those of a restored backup or of changed rights, and those after
+// an operator ended the watch. A pass that begins at least every Config.FollowRefresh finds them.
 func (c *Client) Follow(ctx context.Context, pattern string) (*Follower, error) {
 	watcher, err := c.Watch(ctx, pattern, Glob())
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *Follower) Get(key string) (Item, bool) {
 	return item, ok
 }
 
-// All returns all keys of the copy with their values, as they were at one moment, in the order of the bytes of the keys.
+// All returns all keys of the copy with their values, as they are when All is called, in the order of the bytes of the keys.
 func (f *Follower) All() iter.Seq2[string, Item] {
 	f.mu.RLock()
 	items := maps.Clone(f.copy.items)
@@ -87,8 +87,9 @@ func (f *Follower) All() iter.Seq2[string, Item] {
 }
 
 // Changes returns first all keys of the copy, each as an EventSet, and then each change as an EventSet or an EventDeleted. It waits for the next one until
-// the context ends, or the copy is no longer kept up to date. If the receiver is slow, changes of one key are left out, but never the last one; the copy
-// does not wait for it. Values must not be changed. Several may run at the same time, each with all changes.
+// the context ends, or the copy is no longer kept up to date. If the receiver is slow, earlier changes of a key are left out, but never the last one; the
+// copy does not wait for the receiver. The Version of an EventDeleted is that of the key's last EventSet. Values must not be changed. Several calls may
+// run at the same time, each with all changes.
 func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		own := f.addChanges()
@@ -117,9 +118,9 @@ func (f *Follower) Changes(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// Synced reports whether the copy has every change whose notification has arrived, and no gap was left: so a client finds its own earlier writes in it. It is
-// false while the connection is lost, until the keys are read again after a gap, while a notification waits to be taken up, and when the copy is no longer
-// kept up to date.
+// Synced reports whether the copy has every change whose notification has arrived, and no gap is open. If so, it has the client's own earlier writes: the
+// notification of a write arrives before its reply. Synced is false while the connection is lost, until the keys are read again after a gap, while a
+// notification is not processed yet, and when the copy is no longer kept up to date.
 func (f *Follower) Synced() bool {
 	f.mu.RLock()
 	covered, processed := f.covered == f.gaps, f.processed
@@ -176,7 +177,7 @@ func (f *Follower) run(ctx context.Context) {
 		}
 	}()
 	for {
-		if due && current == nil && f.isConfirmed() { // otherwise a gap follows when it is
+		if due && current == nil && f.isConfirmed() { // otherwise an EventGap follows when the watch is confirmed
 			current, due = f.startPass(ctx), false
 		}
 		var results chan reading // nil blocks
@@ -254,7 +255,7 @@ func (f *Follower) read(r reading) {
 	}
 }
 
-// endPass ends a pass, which covers so many gaps.
+// endPass ends a pass. gaps is how many gaps it covers.
 func (f *Follower) endPass(gaps int) {
 	f.client.mu.Lock()
 	all := f.watcher.gaps

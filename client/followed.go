@@ -5,12 +5,12 @@ import "slices"
 // followed is the copy of a Follower. It knows nothing of connections: it is given what notifications and reads say, and says whether that changes it. It is
 // not safe for concurrent use.
 //
-// Notifications come in the order of the changes. Some may come again, and after a gap some never come. While a pass is under way, every key is read once;
-// reads and notifications overtake each other.
+// Notifications come in the order of the changes. Some may come again, and after a gap some never come. A pass reads every key at least once.
+// Reads and notifications overtake each other.
 type followed struct {
 	items map[string]Item
-	// newest is the highest version that was notified since it was last reset: by a pass that begins after a gap, a deletion without a notification, or a
-	// read of an older version. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a notification of a SET that is
+	// newest is the highest version that was notified since the last reset. A pass that begins after a gap, a deletion without a notification, and a read
+	// of an older version reset it. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a notification of a SET that is
 	// not newer is a repetition, or one that was lost in a gap and is repeated now.
 	newest Version
 	pass   *passState // nil if none is under way
@@ -89,7 +89,7 @@ func (f *followed) read(key string, found Item, absent bool) bool {
 	_, seen := f.pass.seen[key]
 	switch {
 	case absent:
-		if seen || !known { // of what was seen, a notification of the deletion will come
+		if seen || !known { // if the key was seen, the notification of its deletion will follow
 			return false
 		}
 		f.deleteUnseen(key)

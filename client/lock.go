@@ -13,7 +13,7 @@ import (
 var ErrLockLost = errors.New("the lock was lost")
 
 // Lock is a lock that this client holds, as far as it knows. A process that was paused may not notice that its lock expired. Pass Fence(lock.Token()) to each
-// write that the lock protects: the store then refuses one that arrives after another client has acquired the lock.
+// write that the lock protects: a key then refuses such a write after a later holder has set the key with its own token.
 type Lock struct {
 	client *Client
 	name   string
@@ -119,8 +119,8 @@ func (a *acquisition) failure(cause error) error {
 	}
 }
 
-// lockError is an error of Lock. By errors.Is it is known and not another one of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, whatever cause is.
-// Everything else of cause is found by errors.Is and errors.As.
+// lockError is an error of Lock. Of ErrNotExecuted, ErrNotApplied and ErrOutcomeUnknown, errors.Is finds only the one in the field known, whatever cause
+// wraps. Everything else of cause is found by errors.Is and errors.As.
 type lockError struct{ known, cause error }
 
 // Error implements error.
@@ -148,8 +148,8 @@ func shouldRetry(ctx context.Context, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || (errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed))))
 }
 
-// untilFree returns nil when a lock may be free: it was deleted, changes may have been missed, or ttl, at least a second, has passed. That is the waiter's
-// own; the holder's may differ.
+// untilFree returns nil when a lock may be free: it was deleted, changes may have been missed, or ttl, at least a second, has passed. ttl is the
+// waiter's; the holder's may differ.
 func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 	timer := time.NewTimer(max(ttl, time.Second))
 	defer timer.Stop()
@@ -171,7 +171,8 @@ func untilFree(ctx context.Context, watcher *Watcher, ttl time.Duration) error {
 }
 
 // TryLock acquires a lock if it is free or has the same holder, and renews it from then on. The error is ErrNotApplied when the lock has another holder. If
-// the answer took longer than ttl, Lost is closed when TryLock returns.
+// the answer took longer than ttl, Lost is closed when TryLock returns. The Lock keeps holder, which must not be changed. A ttl below 1 ms is an
+// ErrNotExecuted.
 func (c *Client) TryLock(ctx context.Context, name string, holder []byte, ttl time.Duration) (*Lock, error) {
 	if ttl < time.Millisecond {
 		return nil, fmt.Errorf("%w: lock %q: the time to live is %v: must be at least 1ms", ErrNotExecuted, name, ttl)
@@ -209,8 +210,7 @@ func (l *Lock) isLost() bool {
 // Token returns the fencing token: the version of the lock when it was acquired.
 func (l *Lock) Token() Version { return l.token }
 
-// Lost is closed when another client may have the lock, and when the client was closed, which ends the renewal. It is not closed any more after Unlock, which
-// ends the renewal, too.
+// Lost returns a channel that is closed when another client may have the lock, and when the client was closed. It is not closed any more after Unlock.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // renew renews the lock until it is stopped or lost. The time to live counts from when the last successful request was sent, not

@@ -32,8 +32,8 @@ const (
 	passRetry = 500 * time.Millisecond
 )
 
-// startPass starts a pass, which ends with its context at the latest. A request that fails is sent again until then. A ServerError ends the pass, but
-// for overload and an invalid continuation, which are tried again, and for keys that are absent or may not be read, which are left out.
+// startPass starts a pass, which ends with its context at the latest. A request that fails is sent again until then. A permanent
+// ServerError ends the pass, with two exceptions: after an invalid continuation token it lists again, and a key that may not be read counts as absent.
 func (c *Client) startPass(ctx context.Context, pattern string, gaps int) *pass {
 	p := &pass{gaps: gaps, results: make(chan reading, passReaders)}
 	ctx, fail := context.WithCancelCause(ctx)

@@ -25,7 +25,7 @@ type session struct {
 	acks      *mqttconn.Acks
 	maxPacket int // that the broker accepts
 	began     time.Time
-	reason    chan error // why it ended; the first word counts
+	reason    chan error // why it ended; only the first error counts
 	ctx       context.Context
 	cancel    context.CancelFunc
 	sending   sync.WaitGroup
@@ -49,6 +49,7 @@ type flight struct {
 }
 
 const (
+	// maxPacket is the size in bytes of the largest packet that is received. A larger one ends the session.
 	maxPacket = 64 << 20
 	// maxWindow bounds the requests that the broker has not acknowledged.
 	maxWindow = 4096
@@ -163,7 +164,7 @@ func (s *session) close() {
 func (s *session) received(m mqttconn.Message) {
 	s.deliver(m.Publish)
 	if m.QoS == 1 {
-		_ = s.acks.Done(s.acks.Arrived(m.PacketID)) // an error means that the connection has ended, as everybody hears
+		_ = s.acks.Done(s.acks.Arrived(m.PacketID)) // an error means that the connection has ended; the reader notices it, too
 	}
 }
 
@@ -206,11 +207,12 @@ func (c *Client) resume(s *session) {
 	}
 }
 
-// remembered bounds for how long a call is sent again. The store deduplicates a request for its message expiry, of which it counts at most
-// 10 min, and 2 min more. A call ends with its message expiry, so only a call with a longer timeout reaches this bound.
+// remembered bounds for how long a call is sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. A
+// call ends with its message expiry, so only one with a longer timeout reaches this bound.
 const remembered = 12 * time.Minute
 
-// renewWatches sends KEYNOTIFY by a session, until it ends, for everything that is watched each WatchRenewal: a store with watch.ttl ends watches that are not renewed.
+// renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session ends: a store with watch.ttl ends watches that are not
+// renewed.
 func (c *Client) renewWatches(s *session) {
 	ticker := time.NewTicker(c.config.WatchRenewal)
 	defer ticker.Stop()
@@ -277,7 +279,7 @@ func (c *Client) toSend(waiting *call) (publish *paho.Publish, again bool) {
 // keptBuffer bounds the buffer that is kept from one request to the next.
 const keptBuffer = 64 << 10
 
-// send publishes a request. again says that it was sent before: then a broker that does not accept it says nothing of its outcome.
+// send publishes a request. again says that it was sent before: then its outcome is unknown if the broker does not accept it.
 func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 	packet := publish.Packet()
 	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {

@@ -116,7 +116,7 @@ func (w *Watcher) Err() error {
 }
 
 // Close ends the watch. If this was the client's last watcher of the key or pattern, it sends STOP to the store. After an error, a goroutine of the client
-// sends STOP again until the store answers, for at most Config.Timeout.
+// sends STOP again until the store accepts it, for at most Config.Timeout.
 func (w *Watcher) Close(ctx context.Context) error {
 	c := w.client
 	c.mu.Lock()
@@ -196,8 +196,8 @@ func (w *Watcher) gapLocked() {
 	}
 }
 
-// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, and after a STOP that may have ended a newer
-// watch. The goroutine sends again until the store accepts or refuses, or the session ends.
+// watchAgainLocked sends KEYNOTIFY from a new goroutine. It is called for a new session, to renew the watch, after a STOP that may have ended a newer
+// watch, and to send STOP. The goroutine sends again until the store accepts or refuses, or the session ends.
 //
 //   - When the store accepts, the watchers in missed get an EventGap. So do those that were established when an attempt failed: the store may have ended
 //     the watch meanwhile.

@@ -23,13 +23,13 @@ type Peer struct {
 	Address raft.ServerAddress
 }
 
-// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open. Waiting, Handle and Standing are safe
-// for concurrent use, also with the one call of Assemble, which alone uses the exported fields that change.
+// Newcomer is a node without state on its way into a cluster. It answers the others until its Node is open. Assemble is called once. Waiting, Handle
+// and Standing are safe for concurrent use, also while Assemble runs. Only Assemble uses Peers, and replaces it after a Reload.
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
 	Peers   []Peer // the initial members; empty is this node alone
-	// Reload returns the initial members anew, if they may change while the cluster has not begun; may be nil.
+	// Reload reads the list of initial members again, which may change before the bootstrap; may be nil.
 	Reload func() ([]Peer, error)
 	Log    interface{ Info(string, ...any) }
 
@@ -44,7 +44,7 @@ func (c *Newcomer) Waiting() string {
 	return ""
 }
 
-// Handle answers another member: that this node has no state.
+// Handle answers MethodPeerStatus with the state joining. For any other method it returns an error that wraps peer.ErrNotLeader.
 func (c *Newcomer) Handle(_ context.Context, _ peer.Caller, method peer.Method, _ []byte) ([]byte, error) {
 	if method != peer.MethodPeerStatus {
 		return nil, fmt.Errorf("%w: this node has not joined yet", peer.ErrNotLeader)

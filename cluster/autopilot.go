@@ -18,8 +18,8 @@ import (
 // stabilization is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
 const stabilization = 2 * time.Second
 
-// autopilotRunner makes non-voters voters when they have caught up: raft-autopilot, with what it needs to know of the members. It runs
-// on the leader. It removes nobody: a member that is away may come back.
+// autopilotRunner runs raft-autopilot on the leader, and tells it the state of the members. Autopilot promotes non-voters that have caught up.
+// It removes nobody: a member that is away may come back.
 type autopilotRunner struct {
 	config autopilot.Config
 	self   *self
@@ -147,7 +147,7 @@ type MemberHealth struct {
 	State       string        `json:"state"` // leader, voter, non-voter or none: raft-autopilot's words
 	Healthy     bool          `json:"healthy"`
 	StableSince time.Time     `json:"stableSince"`
-	LastContact string        `json:"lastContact"` // time since the leader heard of it, as time.Duration prints it
+	LastContact string        `json:"lastContact"` // time since the member last heard from the leader, as time.Duration prints it; negative for never
 	LastIndex   uint64        `json:"lastIndex"`   // of the member's log
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`

@@ -19,7 +19,7 @@ type clusterClock struct {
 	own Clock
 
 	mu        sync.Mutex
-	bases     map[raft.ServerID]int64 // of each other member that ever answered this process
+	bases     map[raft.ServerID]int64 // the last known one of each other member
 	carried   int64                   // of the cluster, as the log has it
 	isCarried bool
 	base      int64 // of the cluster
@@ -48,8 +48,8 @@ func (c *clusterClock) ahead() time.Duration {
 	return c.offset
 }
 
-// update sets the clock from what members answered in the last poll, if a majority of the voters did. self, the leader, always answers. The clock of a
-// member that did not answer this time counts as it was before: otherwise one wrong clock would decide where few members can be asked.
+// update sets the clock from the answers to a poll, if a majority of the voters answered. self is this member, and counts as having answered. For a member
+// that did not answer, its last known clock counts: otherwise one wrong clock would decide when few members answer.
 func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []raft.Server, self raft.ServerID) {
 	own := c.own.Wall() - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()

@@ -46,15 +46,15 @@ type Config struct {
 	ID      raft.ServerID      // of this member, unique for ever: see Identity
 	Address raft.ServerAddress // under which the other members reach this one
 	Timing  Timing
-	Members []raft.Server // of the first cluster, bootstrapped when the node has no state; nil never bootstraps
+	Members []raft.Server // the first configuration, with which a node without state bootstraps the cluster; nil never bootstraps
 
 	// Offer is what this node wants the cluster's settings to be.
 	Offer offer.Offer
 
 	Proposals propose.Config
 
-	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. A larger newest snapshot raises that to its own size, or to
-	// four times SnapshotBytes.
+	// SnapshotBytes is the least bytes of log entries that are applied before a snapshot is taken. If the newest snapshot is larger, its size counts
+	// instead, up to four times SnapshotBytes.
 	SnapshotBytes int64
 	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
 	TrailingEntries uint64
@@ -74,7 +74,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports the first field that makes no sense.
+// Validate reports the first field that makes no sense. It does not check Address, Members, Offer and TrailingEntries.
 func (c *Config) Validate() error {
 	positive := []struct {
 		name  string
@@ -142,8 +142,8 @@ type Environment struct {
 	Random func() uint64
 	// FreeSpace returns the bytes that are free where the stores are, and whether that is too little.
 	FreeSpace func() (free uint64, low bool)
-	// Exit ends the process: the state or the disk cannot be trusted any more. It may return, in a simulation; the node does
-	// nothing more then.
+	// Exit ends the process: this node was removed (ErrRemoved), or its state or its disk cannot be trusted any more. It may return, in a
+	// simulation: if the state or the disk cannot be trusted, the node then applies nothing more.
 	Exit    func(error)
 	Log     *slog.Logger
 	Metrics *Metrics

@@ -11,6 +11,6 @@
 // VerifyLeader accepts answers to questions that were asked before. So each leadership begins with a LeaderStart in the
 // log, every entry carries its term and number, and reads are confirmed by fresh answers of the voters.
 //
-// Locks are taken in this order: that of membership changes (package membership), that of the state (package replica), then
-// any other.
+// Locks are taken in this order: Snapshots.restoring, that of membership changes (package membership), offering and
+// composing (package offer), that of the state (package replica), then any other.
 package cluster

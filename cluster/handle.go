@@ -38,8 +38,8 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	}
 }
 
-// Standing returns what this node knows of a raft id: that of a member, of no member, or possibly of one that this node has not heard of. The address is that of
-// the member, empty for others.
+// Standing returns whether a raft id is a member, as far as this node knows. It is Possible if the id may be a member that this node has not heard of. The
+// address is that of a Known member, empty for others.
 func (n *Node) Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress) {
 	return n.self.standing(id)
 }

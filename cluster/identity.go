@@ -32,8 +32,8 @@ var (
 	ErrNoIdentity = errors.New("the data folder has a log, but no identity.json")
 )
 
-// LoadIdentity reads the identity of a data folder. If the folder has no log, it writes a new one, with random as the incarnation. The error is
-// ErrForeignData if the identity names another node or cluster, and ErrNoIdentity if there is a log without one.
+// LoadIdentity reads the identity of a data folder. If the folder has no log, it writes a new identity, with random as the incarnation. The error is
+// ErrForeignData if the identity names another node or cluster, and ErrNoIdentity if there is a log without an identity.
 func LoadIdentity(dataDir, clusterName, node string, random uint64) (Identity, error) {
 	file := identityFile(dataDir)
 	hasLog := raftlog.HasLog(dataDir)

@@ -37,7 +37,7 @@ func (n *Node) Membership() *membership.Membership { return n.members }
 // Snapshots returns what takes, saves and restores snapshots of the state.
 func (n *Node) Snapshots() *Snapshots { return n.snapshots }
 
-// SetOffer changes the settings that this node asks the cluster for. They are proposed once a leader is known.
+// SetOffer changes the settings that this node asks the cluster for. What changed is proposed once a leader is known and this node has caught up.
 func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 
 // ID returns the raft id of this member.
@@ -64,7 +64,7 @@ func (n *Node) Execute(ctx context.Context, command fsm.Command) (fsm.Result, er
 	return n.commands.execute(ctx, command)
 }
 
-// Confirm returns nil if this node was the leader, in the term of its leadership, at some moment after the call.
+// Confirm returns nil if this node was the leader, in the term of its leadership, at some moment after the call. Otherwise the error wraps ErrNotLeader.
 func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ctx) }
 
 // View runs f with the state read-locked. Other Views and Observer.ReadDone may run at the same time; Observer.Applied and Observer.Restored wait. f must be quick,
@@ -86,8 +86,9 @@ func (n *Node) Alone() bool { return n.self.alone() }
 func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.broadcast(ctx, message) }
 
 // CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is 0, all are sent. Otherwise two
-// kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited. The pages of a member come in order, from one goroutine per member. CollectHeld returns when each member has sent everything or failed, 50 ms after more than half of all
-// members (this one and non-voters included) have sent everything, or when the context ends.
+// kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited. One goroutine per member calls
+// handlePage with the member's pages in order. So handlePage must be safe for concurrent use. CollectHeld returns when each member has sent everything or
+// failed, 50 ms after more than half of all members (this one and non-voters included) have sent everything, or when the context ends.
 func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }

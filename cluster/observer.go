@@ -31,9 +31,9 @@ type Observer interface {
 	// HandleBroadcast is called with what the observer of another member gave to Broadcast.
 	HandleBroadcast(message []byte)
 	// Held returns a page of the requests that the observer holds, from a cursor that begins at 0, and the next cursor, 0 at the
-	// end. With an age it omits those held for a shorter time, and those known to have an outcome that await no report.
+	// end. With an age above 0 it omits requests held for a shorter time, and requests with an outcome for which no report is awaited.
 	Held(cursor uint64, age time.Duration) (page []byte, next uint64)
-	// BrokerDownFor returns for how long a connection to the broker has been down or silent that is needed to serve clients: the longest time if there are
-	// several, 0 if there are none.
+	// BrokerDownFor returns for how long a broker connection that is needed to serve clients has been down or silent: the longest time of several, 0 if none
+	// is.
 	BrokerDownFor() time.Duration
 }

@@ -16,7 +16,7 @@ var errStageDiscarded = errors.New("the leader changed meanwhile")
 // withoutSentinels returns an error with the same text that wraps nothing: if the outcome of one staged part is unknown, the whole restore is still not done.
 func withoutSentinels(err error) error { return errors.New(err.Error()) }
 
-// maxRestore bounds a snapshot that is restored: it is in memory for a while, on every member.
+// maxRestore bounds a snapshot that is restored, in bytes: every member has the whole snapshot in memory for a while.
 const maxRestore = 4 << 30
 
 // Restore replaces the keys of the whole cluster by those of a snapshot. It goes through the log, in parts, so that every replica does it at the same index, or

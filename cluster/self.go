@@ -48,7 +48,7 @@ func (s *self) leader() raft.ServerID {
 	return id
 }
 
-// callLeader calls the leader that this member knows.
+// callLeader calls the leader that this member knows. The error is ErrNotLeader if it knows none or is itself the leader.
 func (s *self) callLeader(ctx context.Context, method peer.Method, request []byte) ([]byte, error) {
 	id := s.leader()
 	leader, known := peer.Find(s.servers(), id)

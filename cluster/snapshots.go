@@ -55,7 +55,7 @@ func (s *Snapshots) isDue() bool {
 	return s.self.replica.BytesSinceSnapshot() >= logBeforeSnapshot(s.minBytes, s.newestBytes())
 }
 
-// maxLogFactor bounds the log that a large state lets gather, in multiples of Config.SnapshotBytes: a start applies all of it.
+// maxLogFactor bounds the log at which a snapshot of a large state is due, in multiples of Config.SnapshotBytes, because a start applies all of it.
 const maxLogFactor = 4
 
 // logBeforeSnapshot returns how many bytes of log are applied before a snapshot is taken: as many as the newest one has, so that a snapshot costs no more
@@ -64,7 +64,7 @@ func logBeforeSnapshot(minBytes, newestBytes int64) int64 {
 	return min(max(newestBytes, minBytes), maxLogFactor*minBytes)
 }
 
-// Create writes a snapshot into the snapshot store and compacts the log up to it. It waits for both.
+// Create writes a snapshot into the snapshot store and compacts the log up to it, but keeps the newest Config.TrailingEntries entries. It waits for both.
 func (s *Snapshots) Create() error {
 	start := time.Now()
 	err := s.self.raft.Snapshot().Error()

@@ -27,7 +27,7 @@ type lastSeen struct {
 // the process of a removed node. run belongs to one goroutine; the other methods are safe for concurrent use.
 type memberWatch struct {
 	self           *self
-	maxClockOffset time.Duration // how far the wall clock may be off the other members' without a warning
+	maxClockOffset time.Duration // how far the wall clock may be off the cluster clock without a warning
 	election       time.Duration // election timeout
 	exit           func(error)   // ends the process
 	leaderChanged  func()        // is called when another member leads than before
@@ -97,7 +97,7 @@ func (w *memberWatch) recordAnswers(answered map[raft.ServerID]peer.Answer) (bef
 	return before, first
 }
 
-// waitForClockQuorum waits until a majority of the voters has said what time it is: before, a leader could not judge any timestamp.
+// waitForClockQuorum waits until a majority of the voters, this node included, has told its wall clock. Before, a leader could not judge any timestamp.
 func (w *memberWatch) waitForClockQuorum(ctx context.Context) error {
 	const retry = 50 * time.Millisecond
 	for w.clock.now() == 0 {

@@ -9,7 +9,7 @@ import (
 // that meets a kind it does not know stops; see ErrUnknown.
 type Kind uint8
 
-// The kinds of commands. The first seven come from clients; the others from the cluster itself.
+// The kinds of commands. KindSet to KindInvalid, KindScan and KindTxn come from clients; the others from the cluster itself.
 const (
 	KindSet            Kind = 1
 	KindDel            Kind = 2
@@ -17,7 +17,7 @@ const (
 	KindKeyNotify      Kind = 4
 	KindKeyNotifyStop  Kind = 5
 	KindGet            Kind = 6
-	KindInvalid        Kind = 7  // a request that is an error, but which one depends on the settings in force
+	KindInvalid        Kind = 7  // a request, or an operation of a TXN, that is an error under all settings: CaseError or Error
 	KindReject         Kind = 8  // the leader refused these requests: as overload, or silently (Rejection.Silent)
 	KindClientGone     Kind = 9  // a client disconnected: its watches end
 	KindWatchEnd       Kind = 10 // a notification found no subscriber: the watch ends
@@ -50,7 +50,7 @@ const (
 	Always          Condition = 0
 	IfAbsent        Condition = 1 // NX
 	IfAbsentOrEqual Condition = 2 // NEX: absent, or equal to Expected
-	IfVersion       Condition = 3 // IFVER, also of a DEL: there, with exactly ExpectedVersion; the log must not hold it before VersionIfVersion
+	IfVersion       Condition = 3 // IFVER, also of a DEL: the key exists and has ExpectedVersion; the log must not hold it before VersionIfVersion
 )
 
 // Dialect is the syntax of replies and notifications that a client expects, where the documented protocol and the client libraries differ.
@@ -71,7 +71,7 @@ type Command struct {
 	Dialect   Dialect // of the request, before the settings decide
 
 	Key       []byte
-	Value     []byte // SET: the new value; VDEL: the value to compare with; SCAN: the continuation token, nil for the first page
+	Value     []byte // SET: the new value; VDEL: the value to compare with; SCAN: the continuation token, nil for the first page; Stage: the part
 	Expected  []byte // SET with IfAbsentOrEqual
 	Condition Condition
 	// ExpectedVersion belongs to IfVersion.
@@ -104,10 +104,10 @@ type Command struct {
 	// Unidentified says that the broker did not vouch for the client id, and the node's settings require that.
 	Unidentified bool
 
-	// BrokerTime orders events of one client by its broker's own reckoning: for a KEYNOTIFY when it was published, for a
-	// ClientGone when the client went. 0 is unknown.
+	// BrokerTime orders the events of one client by its broker's own clock, in the unit of the broker's driver: for a KEYNOTIFY when it was
+	// published, for a ClientGone when the client disconnected. 0 is unknown.
 	BrokerTime int64
-	// Everyone widens a ClientGone to all clients.
+	// Everyone widens a ClientGone to all clients. The client id must then be empty.
 	Everyone bool
 
 	// Rejected lists the requests of a Reject.
@@ -118,7 +118,7 @@ type Command struct {
 	NotificationIndex uint64
 	ChangedAt         int64 // cluster time, in milliseconds
 
-	// Offset belongs to a Stage: where in the snapshot its value is.
+	// Offset is, in bytes, where the value of a Stage is in the snapshot. For a Restore it is the size of the snapshot.
 	Offset uint64
 
 	// Nonce belongs to a LeaderStart, a Stage and a Restore: which attempt this is. Version belongs to a LeaderStart and an Advance: the version of
@@ -141,8 +141,9 @@ func (c *Command) IsRemembered() bool { return !c.ID.IsZero() && !c.Kind.IsRead(
 // NoOp returns a command that changes nothing and whose result nobody reads: it only has a place in the log. Every version knows it.
 func NoOp() Command { return Command{Kind: KindGet} }
 
-// ForVersion returns the command as the log may hold it while an older version is in force. What that version does not know is answered as it answers
-// it: an unknown option of SET or KEYNOTIFY is a syntax error, other commands have no options, and TXN is an unknown command.
+// ForVersion returns the command as the log may hold it while an older version is in force. A command that the version does not know becomes a
+// KindInvalid with the error that the version gives it. An unknown option of SET or KEYNOTIFY is a syntax error. DEL and KEYNOTIFY STOP take no further
+// arguments. TXN is an unknown command.
 func (c *Command) ForVersion(version uint32) Command {
 	before := *c
 	switch {

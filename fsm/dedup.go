@@ -120,7 +120,7 @@ func (d *dedup) isLive(m *dedupEntry, at place) bool {
 	return known && live == at
 }
 
-// expiryKey orders outcomes by when they are due, and those that are due together by their ids.
+// expiryKey orders outcomes by when they are due, and those that are due together by the first expiryBits bits of their ids.
 func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
@@ -133,7 +133,7 @@ func (d *dedup) removeExpired(now int64) {
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < group.len()-group.stale && !group.sorted { // which of them go must not depend on their order in the group: after a restore it is another one
+		if left < group.len()-group.stale && !group.sorted { // the ids decide which of them go: a restore changes the order in the group
 			group = d.rebuild(key, group)
 		}
 		for group.len() > 0 {
@@ -237,8 +237,8 @@ func (d *dedup) find(id RequestID) (dedupEntry, bool) {
 	return d.chunks.at(at), true
 }
 
-// hasRoom reports whether an outcome of the client may be added without touching the reserve, of the table or of the client's share: a
-// tenth of each.
+// hasRoom reports whether an outcome of the client may be added. A tenth of the table, and a tenth of the client's share, are reserved
+// for refusals.
 func (d *dedup) hasRoom(client uint64, limits *Limits) bool {
 	main := limits.DedupEntries - limits.DedupEntries/10
 	share := limits.dedupShare()

@@ -18,7 +18,7 @@ const (
 // of Go's size classes: with eight more it would take 896.
 type chunk [chunkSize]slot
 
-// slot is an outcome in 48 bytes. It does not have the time at which its group is due: the cluster time at which all of its outcomes have expired.
+// slot is an outcome in 48 bytes. The due time is not in it, but in dueChunk: the cluster time at which all outcomes of the group have expired.
 type slot struct {
 	id        RequestID
 	index     uint64

@@ -232,7 +232,7 @@ func readCommand(r *reader, c *Command) {
 	c.inherit()
 }
 
-// readCommandSubject reads one field of those that say who wants what.
+// readCommandSubject reads one of the fields up to 13: who sent the command, and what it is to do.
 func readCommandSubject(r *reader, c *Command) {
 	switch r.field {
 	case 1:

@@ -104,8 +104,8 @@ func overloaded(dialect Dialect) Result {
 	return Result{Code: CodeError, Error: ErrorOverloaded, Dialect: dialect}
 }
 
-// Remembered returns the result that a request with this id got, the index of the entry in which it got it, and whether
-// there is one.
+// Remembered returns the outcome of a request from the dedup table, and whether it is there. The index is that of the entry
+// that decided it, or of the KindRestore that brought it.
 func (m *Machine) Remembered(id RequestID) (Result, uint64, bool) {
 	earlier, ok := m.dedup.find(id)
 	return m.dedup.result(&earlier), earlier.index, ok

@@ -30,7 +30,7 @@ func (m *Machine) Export(pattern *glob.Pattern, after string) (keys []KeyInfo, n
 	return keys, next
 }
 
-// exported returns what there is of a key without a look at the watches.
+// exported returns the KeyInfo of a key without its watchers.
 func (m *Machine) exported(r *record) KeyInfo {
 	info := KeyInfo{Key: r.key(), Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID), Token: r.token, TTL: -1}
 	if r.deadline != noDeadline {

@@ -296,7 +296,7 @@ func appendEvent(b []byte, e *Event) []byte {
 }
 
 func (m *Machine) readEvent(r *reader) {
-	e := Event{Command: -1} // what is not written is 0, and that is the expiry
+	e := Event{Command: -1} // the field has Command+1, and 0 is not written
 	for r.next() {
 		switch r.field {
 		case 1:

@@ -10,10 +10,10 @@ import (
 	"holdfast/internal/topics"
 )
 
-// maxNotificationTopic is how long an MQTT topic name can be.
+// maxNotificationTopic is how long an MQTT topic name can be, in bytes.
 const maxNotificationTopic = 65_535
 
-// fitsTopic reports whether a client can be notified of a key: the topic has both in it.
+// fitsTopic reports whether a client can be notified of a key: the notification topic contains the client id and the key.
 func fitsTopic[T ~string | ~[]byte](clientID string, key T) bool {
 	return topics.NotificationSize(clientID, key) <= maxNotificationTopic
 }
@@ -79,8 +79,8 @@ const watchGrace = 5_000
 // anyAge is the NotificationIndex of a WatchEnd by an operator: it ends exactly one watch, whatever its age.
 const anyAge = math.MaxUint64
 
-// watchEnd ends one watch for an operator, or the watches of a client that the key of a notification without a subscriber belongs to. Those that were
-// made or renewed less than watchGrace before the change stay.
+// watchEnd ends one watch for an operator. For a notification without a subscriber it ends the client's watches of the key, and of patterns that match
+// the key. Of these, watches that were made or renewed less than watchGrace before the change stay.
 func (m *Machine) watchEnd(command *Command) {
 	if found, ok := m.watches.find(command.watchID()); ok && command.isEndOf(found) {
 		m.endWatch(found)

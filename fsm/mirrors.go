@@ -31,7 +31,7 @@ type compiledMirror struct {
 	topic   string
 }
 
-// compileMirrors reads the patterns of mirrors. It changes only with a version of the log.
+// compileMirrors compiles the patterns of mirrors. Which mirrors it accepts may change only with a version of the log.
 func compileMirrors(settings []Mirror) (mirrors, error) {
 	if len(settings) > MaxMirrors {
 		return nil, errMirrors
@@ -47,7 +47,8 @@ func compileMirrors(settings []Mirror) (mirrors, error) {
 	return compiled, nil
 }
 
-// of returns what the topic of a key begins with, by the first mirror that matches. A key that is longer than glob.MaxWatchedKey has none.
+// of returns what the topic of a key begins with, by the first mirror that matches. A key that is longer than
+// glob.MaxWatchedKey, or not valid UTF-8, has none.
 func (s mirrors) of(key string) (topic string, ok bool) {
 	if len(s) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return "", false
@@ -105,8 +106,8 @@ func mirroredRecord(topic string, r *record) Mirrored {
 // maxMirrorScan bounds the bytes that one call of ScanMirrored compares with patterns. The state is locked meanwhile.
 const maxMirrorScan = 2_000_000
 
-// ScanMirrored calls visit for the keys that exist and have a mirror among the next keys after a key, in byte order: limit keys, or fewer if it takes long
-// to find their mirrors. It returns the last of these keys, and whether there are more.
+// ScanMirrored examines the next keys after a key, in byte order: limit keys, or fewer if it takes long to find their mirrors. It calls visit for each
+// that has not expired and has a mirror. It returns the last key that it examined, or after, and whether there are more.
 func (m *Machine) ScanMirrored(after string, limit int, visit func(key string, shown Mirrored)) (last string, more bool) {
 	last = after
 	cost := 0

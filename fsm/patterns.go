@@ -9,15 +9,15 @@ import (
 	"holdfast/internal/policy"
 )
 
-// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. They bound what a change costs, if all
-// patterns have a prefix in common with its key.
+// The bounds of watches of patterns. Each pattern counts by its weight (glob.Pattern.Weight), which is 1 for most. They bound the cost of a
+// change of a key, even if the key begins with the prefix of every pattern.
 const (
 	maxPatternWeight          = 10_000
 	maxPatternWeightPerClient = 1_000
 )
 
-// patternIndex finds the watches of patterns that a key matches. A lookup costs by the patterns whose literal prefix the key begins with, and by how many
-// sizes prefixes have, but not by all patterns.
+// patternIndex finds the watches of patterns that a key matches. The cost of a lookup grows with the patterns whose literal prefix the key begins
+// with, and with the number of different prefix sizes. It does not grow with the other patterns.
 type patternIndex struct {
 	groups    map[string]prefixGroup // by prefix
 	sizes     []prefixSize           // of the prefixes, the longest first

@@ -8,19 +8,19 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A snapshot is restored through the log, in parts and a last word, so that every replica replaces its state at the same index
-// or none does.
+// A snapshot is restored through the log, in parts (KindStage) and a final KindRestore, so that every replica replaces its keys at
+// the same index or none does.
 
-// staged is a snapshot that is being restored. The slice is only ever appended to, so a copy of its header is a copy of it.
+// staged is a snapshot that is being restored. data is only ever appended to, so a copy of its slice header is a consistent copy.
 type staged struct {
 	nonce uint64
 	data  []byte
 }
 
 const (
-	// MaxStage is the largest part of a snapshot that goes into one command.
+	// MaxStage is the size in bytes of the largest part of a snapshot that goes into one command.
 	MaxStage = 512 << 10
-	// stagedFrame is how much of a staged snapshot goes into one frame of a snapshot.
+	// stagedFrame is how many bytes of a staged snapshot go into one frame of a snapshot.
 	stagedFrame = 1 << 20
 )
 
@@ -38,10 +38,13 @@ func (m *Machine) stage(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// replace makes the keys those of the staged snapshot. The clocks become the later ones of both, so that no version is given twice, every token that was given
-// stays older than the next, and no time goes back. A snapshot of another store keeps what is left of its times to live; since one of this store was taken,
-// time has passed. Settings stay those in force; watches and remembered outcomes of both stay, as far as the bounds of patterns allow: clients that are there
-// go on, and a copy of a request takes effect once all the same. Nobody is notified.
+// replace makes the keys those of the staged snapshot. No client is notified.
+//
+//   - Each clock becomes the later one of both. So no version is given twice, every token that was given is older than the next, and no time goes back.
+//   - Keys of another store's snapshot keep the time to live that was left. Keys of this store's snapshot keep their deadlines: time has passed since.
+//   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
+//   - Watches of both stay, but for those of patterns that exceed a bound.
+//   - Dedup entries of both stay: a copy of a request has no second effect.
 func (m *Machine) replace(command *Command) Result {
 	data := m.staged.data
 	if command.Nonce != m.staged.nonce || command.Offset != uint64(len(data)) {
@@ -82,8 +85,8 @@ func (m *Machine) replace(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// translate makes the state of another store's snapshot one whose cluster time is later: no time has passed between the two. Each store's cluster time counts
-// from its own beginning.
+// translate moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own
+// beginning.
 func (m *Machine) translate(now int64) {
 	shift := now - m.now
 	if shift <= 0 {
@@ -94,8 +97,8 @@ func (m *Machine) translate(now int64) {
 	m.now = now
 }
 
-// postpone moves what is counted from the present by as much as cluster time is about to leap: the leap is no time that has
-// passed.
+// postpone moves the times of outcomes, watches and events by as much as cluster time is about to jump, because no time passes in
+// the jump. The deadlines of keys are left to values.postpone.
 func (m *Machine) postpone(shift int64) {
 	if shift == 0 {
 		return
@@ -118,8 +121,7 @@ func (m *Machine) postpone(shift int64) {
 	m.unpublished.events = events
 }
 
-// CheckSnapshot reads a snapshot to its end and returns a summary of what is in it. The error is ErrDamaged, ErrUnknown or the
-// reader's.
+// CheckSnapshot reads a snapshot to its end and returns a summary of what is in it. The error is ErrDamaged or ErrUnknown.
 func CheckSnapshot(data []byte) (Status, error) {
 	checked := New()
 	if err := checked.Restore(bytes.NewReader(data)); err != nil {

@@ -21,7 +21,7 @@ type keptReplies struct {
 const (
 	maxReplies = 128 << 20 // of all but the values
 	maxValues  = 64 << 20
-	// maxClientShare is how many clients use up a bound: each may have this part of it.
+	// maxClientShare divides a bound: one client may use the maxClientShare-th part of it.
 	maxClientShare = 4
 )
 

@@ -83,7 +83,7 @@ const (
 	CodeValue      Code = 5
 	CodeNull       Code = 6 // GET of a key that does not exist
 	CodeError      Code = 7
-	CodeNoReply    Code = 8  // not executed and not answered: the refusal must not be shown, or there is no room to remember it
+	CodeNoReply    Code = 8  // refused without a reply: the refusal is silent, or there is no room to remember it
 	CodeKeys       Code = 9  // never in a snapshot
 	CodeReplies    Code = 10 // a transaction took effect
 )
@@ -94,7 +94,9 @@ type Result struct {
 	Error   ErrorCode // with CodeError
 	Dialect Dialect   // in which to answer
 	Repeat  bool      // an earlier copy of the request was answered like this; this one had no effect
-	Rule    uint16    // of the policy that allowed it, from 1 on, at most 65535; 0 is none, or no policy. 0 in a Repeat
+	// Rule is the number, from 1 on and at most 65535, of the policy rule that allowed the command. It is 0 without a policy, if no
+	// single rule decided, with CodeError and CodeNotApplied, and in a Repeat.
+	Rule uint16
 	// Operation is the index, from 0 on, of the operation of a transaction that was refused, or whose condition was not met. 0 in a Repeat.
 	Operation uint8
 	Value     string   // with CodeValue
@@ -110,7 +112,7 @@ func (r *Result) Version() (hlc.Timestamp, bool) {
 	return r.version.Timestamp(hlc.StoreNodeID), r.hasTime
 }
 
-// Event is one change of a watched key, and who is told of it. It must not be changed.
+// Event is one change of a watched key, with the clients to notify of it. It must not be changed.
 type Event struct {
 	Index     uint64 // of the log entry
 	Command   int    // position in its entry; -1 for an expiry before all commands
@@ -118,7 +120,7 @@ type Event struct {
 	Value     string
 	Deleted   bool
 	Version   hlc.Timestamp // of the new value, or of the one that was removed
-	At        int64         // cluster time of the change
+	At        int64         // cluster time of the change, in milliseconds
 	Receivers []Receiver
 }
 

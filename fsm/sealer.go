@@ -11,8 +11,8 @@ import (
 )
 
 // sealer makes continuation tokens, which say after which key the next page begins. That key may be one that the client may not read, so a token
-// is encrypted, and a client cannot make one for a key of its choice. The secret is part of the state: a token names no member and nothing that a
-// member keeps for it. Equal keys give equal tokens.
+// is encrypted, and a client cannot make one for a key of its choice. The secret is part of the state: every
+// member can open a token, and no member keeps anything for it. Equal keys give equal tokens.
 type sealer struct {
 	mac    []byte // key of the HMAC
 	stream cipher.Block

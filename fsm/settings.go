@@ -37,7 +37,7 @@ type Limits struct {
 	Keys         int64 // number of keys
 	TotalBytes   int64 // of keys and values
 	Watches      int64 // number of watches
-	WatchBytes   int64 // of the keys and client ids of all watches
+	WatchBytes   int64 // of all watches: keys, patterns and principals
 	DedupEntries int64 // outcomes that are remembered, a tenth of them in reserve for refusals
 	// WatchesPerClient and DedupPerClient bound what one client id may have. WatchesPerClient 0 is no limit. DedupPerClient is at most half of DedupEntries,
 	// and 0 means that half. The log must not hold either before VersionClientShares.

@@ -54,7 +54,7 @@ type Snapshot struct {
 	events  []Event
 }
 
-// Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each list. It must not run beside Apply, Restore
+// Snapshot captures the state. It takes a short time: of the outcomes it copies a few words for each expiryGroup. It must not run beside Apply, Restore
 // or another call of Snapshot. The caller calls Release when it needs the snapshot no more: until then a SET costs more.
 func (m *Machine) Snapshot() *Snapshot {
 	values, release := m.values.capture()
@@ -151,7 +151,7 @@ func (f *frameWriter) write(s section, content func([]byte) []byte) bool {
 		return false
 	}
 	f.content = content(f.content[:0])
-	if len(f.content) > maxFrame { // nobody could read it
+	if len(f.content) > maxFrame { // readContent refuses it
 		f.err = fmt.Errorf("a frame of %d bytes", len(f.content))
 		return false
 	}
@@ -175,8 +175,8 @@ func (m *Machine) Restore(r io.Reader) error {
 }
 
 // Inspect reads a snapshot to its end, as Restore does, and returns what is in it without keeping it in memory. Unpublished, NextDeadline,
-// HasDeadline and TimeIsPending of the status stay zero. Its errors are those of
-// Restore; that keys are in order and there once is checked over parts of it only.
+// HasDeadline and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of order, and repeated keys, only
+// within parts of the snapshot.
 func Inspect(r io.Reader) (Status, error) {
 	const part = 10_000 // frames that are in memory at once
 	head, body, frames := New(), New(), 0
@@ -205,7 +205,7 @@ func Inspect(r io.Reader) (Status, error) {
 	return status, nil
 }
 
-// readSnapshot reads a snapshot and hands out its frames.
+// readSnapshot reads a snapshot and calls frame for each of its frames but the end section. The content is valid during the call only.
 func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 	body := &bodyReader{r: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli())}
 	header := make([]byte, headerSize)
@@ -235,7 +235,7 @@ func readSnapshot(r io.Reader, frame func(section, []byte) error) error {
 	return fault
 }
 
-// bodyReader reads all but the trailer of a snapshot and sums it up.
+// bodyReader reads all but the trailer of a snapshot and computes the checksum.
 type bodyReader struct {
 	r   *bufio.Reader
 	sum hash.Hash32
@@ -299,7 +299,7 @@ func readFrames(r *bufio.Reader, frame func(section, []byte) error) error {
 	}
 }
 
-// maxFrame is more than any frame needs: the largest hold a key, a value and the client ids of its watchers.
+// maxFrame, in bytes, is more than any frame needs: the largest hold a key, a value and the client ids of its watchers.
 const maxFrame = 1 << 30
 
 // readContent reads a length and as many bytes. Memory is only taken for what really comes.

@@ -102,8 +102,8 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 	}
 }
 
-// check makes all checks of an operation but the quota. The result stays without a code if the operation is to change its key, whose record is found, or
-// nil if there is none.
+// check makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and found is
+// the record of the key, or nil if there is none.
 func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
@@ -121,8 +121,8 @@ func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome,
 	return nil
 }
 
-// collide reports whether two operations write the same key, or one reads what another writes. Operations that are refused, or that exceed a limit,
-// have no key here.
+// collide reports whether two operations write the same key, or one reads what another writes. Operations for which
+// hasKey is false do not count.
 func (m *Machine) collide(operations []Command) bool {
 	written := make(map[string]bool, len(operations))
 	for i := range operations {
@@ -141,15 +141,15 @@ func (m *Machine) collide(operations []Command) bool {
 	return false
 }
 
-// hasKey reports whether an operation is a command with a key under the settings in force.
+// hasKey reports whether an operation has no Error, no CaseError under the settings in force, and is not Oversize.
 func (m *Machine) hasKey(operation *Command) bool {
 	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
 }
 
-// maxReplyValues is how many bytes the values have together that a transaction reads, at most, if the longest value is not longer.
+// maxReplyValues bounds the values that a transaction reads, in bytes together. If Limits.ValueBytes is larger, that is the bound.
 const maxReplyValues = 256 << 10
 
-// replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has.
+// replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has at most.
 func replySize(replies []Result) (values, payload int64) {
 	const array, ok, integer, null, bulk = 6, 5, 4, 5, 5 // of "*128", "+OK", ":0", "$-1", each with its line end, and of "$" with two
 	payload = array

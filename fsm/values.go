@@ -12,7 +12,7 @@ import (
 	"holdfast/hlc"
 )
 
-// record is a key with its value. While a snapshot that is not yet written has it, it is immutable. Key and value share one
+// record is a key with its value. While a snapshot that is not yet released has it, it is immutable. Key and value share one
 // allocation, because with many small keys the overhead of each allocation dominates.
 type record struct {
 	data     string // key, then value
@@ -57,7 +57,7 @@ type values struct {
 	// unindexed counts the records that are not in index, because another record with the same hash was there when they were added. Only byKey finds
 	// them.
 	unindexed int
-	// captures counts the snapshots that are not yet written. While there are any, no record is changed.
+	// captures counts the snapshots that are not yet released. While there are any, no record is changed.
 	captures *atomic.Int64
 }
 

@@ -20,8 +20,8 @@ const (
 // each other theirs, and a leader proposes nothing that the oldest of them does not know.
 const Version = VersionForeignTTL
 
-// version reads the version that is in force, or comes into force. A newer one than this build's has rules that this build does not know: an
-// older binary that is put back stops, as at a kind that it does not know.
+// version reads a log version that is in force, or comes into force. One above Version is ErrUnknown, because this build does not know its
+// rules: after a downgrade the older build stops, as at an unknown kind.
 func (r *reader) version() uint32 {
 	version := r.uint()
 	if version > Version {

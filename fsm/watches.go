@@ -30,7 +30,7 @@ type watchID struct {
 // watchedPattern is what a watch of a pattern has more than a watch of a key.
 type watchedPattern struct {
 	*glob.Pattern
-	principal policy.Principal // whether it may read what changes is decided at the change
+	principal policy.Principal // the policy decides at each change whether it may read the key
 }
 
 // compare orders watches by their keys, those of a key before those of the pattern with the same text, and then by their clients.
@@ -58,7 +58,7 @@ type watches struct {
 	perClient map[string]int64 // watches by client id; derived
 	patterns  patternIndex     // derived
 
-	// The result of the last lookup; nil if it found no receiver, or the watches or the policy have changed since.
+	// The result of the last lookup; nil if no watch matched, or the watches or the policy have changed since.
 	cachedKey  string
 	cached     []Receiver
 	cachedCost int
@@ -75,8 +75,8 @@ func (w *watch) size() int64 {
 	return int64(size)
 }
 
-// full reports whether a watch would exceed a limit: on count, on bytes, or on watches of one client. One that is there already only counts by what it has
-// more.
+// full reports whether a watch would exceed a limit: on count, on bytes, or on watches of one client. If it
+// replaces one, only the bytes that it has more count.
 func (w *watches) full(limits *Limits, added *watch) bool {
 	more := added.size()
 	if old, exists := w.find(added.watchID); exists {
@@ -139,7 +139,7 @@ func (w *watches) unindex(ended *watch) {
 	}
 }
 
-// setPolicy says by which policy clients may read what changes; nil allows everything.
+// setPolicy puts a policy in force, which decides the changes of which keys a client may see; nil allows everything.
 func (w *watches) setPolicy(p *policy.Policy) {
 	w.cached = nil
 	w.patterns.setPolicy(p)

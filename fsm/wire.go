@@ -47,8 +47,8 @@ func appendElement[T ~string | ~[]byte](b []byte, field protowire.Number, value 
 	return append(b, value...)
 }
 
-// appendMessage writes what write appends as a message of its own. The length goes before a content whose size is not known
-// yet, so the content is moved up by the length of its length.
+// appendMessage writes what write appends as a message of its own. The length goes before the content, and one
+// byte is kept for it. If it takes more, the content is moved up.
 func appendMessage(b []byte, field protowire.Number, write func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	start := len(b)
@@ -126,7 +126,7 @@ func (r *reader) uint() uint64 {
 
 func (r *reader) int() int64 { return int64(r.uint()) }
 
-// small reads an enumeration. A value at or beyond end was made by a newer version.
+// small reads a value below end: an enumeration, flags or a bool. A greater one was written by a newer version, and is ErrUnknown.
 func (r *reader) small(end uint64) uint8 {
 	value := r.uint()
 	if value >= end {

@@ -41,7 +41,7 @@ type Timestamp struct {
 }
 
 // Parse reads the text form {wall}:{counter}:{node id}. Leading zeros are accepted, signs and spaces are not. Wall is
-// 0 … 2^63-1, counter 0 … 2^64-1, the node id is not empty and holds no colon.
+// 0 … 2^63-1, counter 0 … 2^64-1. The node id has 1 to MaxNodeIDLength bytes and holds no colon.
 func Parse(text string) (Timestamp, error) {
 	wallText, rest, ok := strings.Cut(text, ":")
 	if !ok {

@@ -12,7 +12,7 @@ const (
 	// sessionWait bounds how long publishing waits for the node's own session. It is well below the time after which a leader without its broker
 	// hands over, because publishing is down meanwhile.
 	sessionWait = time.Second
-	// sessionWaitStep is how often it is looked whether waiting is of use.
+	// sessionWaitStep is the interval at which await checks whether a request waits for room.
 	sessionWaitStep = 50 * time.Millisecond
 )
 
@@ -24,7 +24,7 @@ type sessionAwaiter struct {
 	log     *slog.Logger
 }
 
-// await waits until a probe that was sent after the moment has returned, for sessionWait at most.
+// await waits until a probe that was sent at the moment or after it has returned, for sessionWait at most. It ends early when a request waits for room.
 func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()

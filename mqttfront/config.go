@@ -34,7 +34,7 @@ type Config struct {
 	ProbeInterval time.Duration
 	KeepAlive     time.Duration // of MQTT, in whole seconds
 	ConnectTime   time.Duration // bounds a connection attempt
-	BackoffMin    time.Duration // shortest delay between attempts to connect; delays have jitter
+	BackoffMin    time.Duration // first delay between attempts to connect; it doubles, and jitter takes away up to half of it
 	BackoffMax    time.Duration // longest delay
 
 	Publishers int // publishing connections

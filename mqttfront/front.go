@@ -73,7 +73,7 @@ func New(config Config, env Environment) (*Front, error) {
 	return f, nil
 }
 
-// newConnections creates the ingest sessions, the outbox and the mirrors. It opens no connection.
+// newConnections creates the node's own session, the constructor of the leader's sessions, the outbox and the mirrors. It opens no connection.
 func (f *Front) newConnections(env Environment) {
 	config := f.config
 	login := &mqttconn.Login{
@@ -126,7 +126,8 @@ func (f *Front) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// DisconnectFeedErr returns why watches of clients that disconnect do not end now. It returns nil if they do, or if the broker has no driver.
+// DisconnectFeedErr returns why watches of clients that disconnect do not end now, or did not within the last 2 * (BackoffMax + ConnectTime). Otherwise,
+// and if the broker has no driver, it returns nil.
 func (f *Front) DisconnectFeedErr() error {
 	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTime))
 }
@@ -153,7 +154,7 @@ func (f *Front) Drain(ctx context.Context) {
 	}
 }
 
-// pause waits, with jitter, or until the context ends.
+// pause waits for between a half of d and d, or until the context ends.
 func (f *Front) pause(ctx context.Context, d time.Duration) {
 	jittered := d/2 + time.Duration(f.random()%uint64(d/2+1))
 	timer := time.NewTimer(jittered)

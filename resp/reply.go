@@ -98,7 +98,7 @@ func ReadReply(payload []byte) (Reply, error) {
 	return Reply{}, ErrSyntax
 }
 
-// readOperationReply reads one reply of those that an operation of a transaction that took effect may have.
+// readOperationReply reads the reply to one operation of a transaction that took effect.
 func readOperationReply(payload []byte) (reply Reply, rest []byte, ok bool) {
 	if rest, ok = bytes.CutPrefix(payload, []byte("+OK\r\n")); ok {
 		return Reply{Kind: ReplyOK}, rest, true

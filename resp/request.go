@@ -1,6 +1,6 @@
 // Package resp reads and writes the payloads of the state store protocol: a small, strict subset of the Redis serialization
-// protocol (RESP). Requests are arrays of bulk strings and nothing else; replies are simple strings, errors, integers and bulk
-// strings; notifications are arrays of bulk strings.
+// protocol (RESP). Requests are arrays of bulk strings and nothing else; replies are simple strings, errors, integers, bulk
+// strings, and the arrays that answer SCAN and TXN; notifications are arrays of bulk strings.
 //
 // Readers never panic, allocate nothing that grows with a claimed length, and return slices of the payload they were given.
 package resp
@@ -15,8 +15,8 @@ import (
 // ErrSyntax says that a payload is not what the protocol allows.
 var ErrSyntax = errors.New("syntax error")
 
-// MaxArguments is how many arguments of a request are kept. The longest valid command, SET key value NEX expected PX ms, has
-// seven; a request with more is still read to its end, because a syntax error anywhere in it counts first. All returns all of them.
+// MaxArguments is how many arguments Request.Arguments returns at most. The longest command but TXN, SET key value NEX expected PX ms, has
+// seven. A request with more is still read to its end, because a syntax error anywhere in it counts first. All returns all of them.
 const MaxArguments = 8
 
 // minBulkSize is the size of the smallest bulk string, "$0\r\n\r\n".
@@ -26,7 +26,7 @@ const minBulkSize = 6
 type Request struct {
 	Count     int // how many arguments the payload holds, at least 1
 	arguments [MaxArguments][]byte
-	payload   []byte // the arguments as they were read
+	payload   []byte // the encoded arguments: what follows the array header
 }
 
 // Arguments returns the first arguments, at most MaxArguments of Count.

@@ -46,12 +46,12 @@ func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log }
 // startTimeout is how long a store may take until it serves, on a machine that is busy. It takes a fraction of a second.
 const startTimeout = 30 * time.Second
 
-// Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. It ends, and its data goes, with the test. A
-// failure to start ends the test.
+// Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. When the test ends, the store is stopped
+// and its data is deleted. A failure to start ends the test.
 func Start(t testing.TB, options ...Option) *Store {
 	t.Helper()
 	c := config{settings: settings.Default(), trial: trial.Config{Listen: "127.0.0.1:0", Nodes: 1, Folder: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}}
-	c.settings.Node.MinFreeDisk = 0 // what is free is no matter of a test
+	c.settings.Node.MinFreeDisk = 0 // a full disk of the machine must not fail a test
 	c.trial.Settings = &c.settings
 	for _, option := range options {
 		option(&c)

@@ -36,7 +36,8 @@ func (m *Membership) Add(ctx context.Context, address raft.ServerAddress, voter 
 	return nil
 }
 
-// addNonVoterLocked adds a node as a pinned non-voter. The pin stays while raft may still add the node, and where it replaces that of a predecessor.
+// addNonVoterLocked adds a node as a pinned non-voter. If that fails, it removes the pin, unless raft may still add the node or the pin replaces that of a
+// predecessor.
 func (m *Membership) addNonVoterLocked(ctx context.Context, request JoinRequest) error {
 	if m.isVoter(request.ID) {
 		return fmt.Errorf("%w: %s is a voter: demote it", peer.ErrRefused, request.ID)
@@ -60,7 +61,7 @@ func (m *Membership) isVoter(id raft.ServerID) bool {
 
 // Remove removes a member by its name or id. If the member is this leader, Remove transfers the leadership and returns peer.ErrNotLeader, as on any node that
 // does not lead: call it on the new leader. peer.ErrRefused says that the change would be unsafe or that there is no such member, peer.ErrNotDone that it was
-// not made, and peer.ErrOutcomeUnknown that it may still be made.
+// not made, and peer.ErrOutcomeUnknown that it may still be made. After an error of the context alone the outcome is unknown, too.
 func (m *Membership) Remove(ctx context.Context, nameOrID string) error {
 	return m.changeMember(ctx, nameOrID, m.remove)
 }
@@ -162,9 +163,9 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 	return nil
 }
 
-// requestTimeout returns how long raft may wait before it takes a membership change: at most ChangeTimeout, and for most of the time until the context's deadline,
-// so that a refusal arrives before that. raft takes no change while an earlier one is not committed. The lock is held meanwhile, so that no other change is judged
-// by a configuration that lacks this one.
+// requestTimeout returns how long raft may wait before it takes a membership change: at most ChangeTimeout, and at most 90% of the time until the context's
+// deadline, so that a refusal arrives before the deadline. Raft takes no change while an earlier one is not committed. The caller holds the lock meanwhile, so
+// that no other change is judged by a configuration that lacks this one.
 func requestTimeout(ctx context.Context) time.Duration {
 	timeout := ChangeTimeout
 	if deadline, ok := ctx.Deadline(); ok {

@@ -14,7 +14,7 @@ type Member struct {
 	Node           string             `json:"node"`
 	ID             raft.ServerID      `json:"id"`
 	Address        raft.ServerAddress `json:"address"`
-	State          string             `json:"state"` // leader, follower, candidate or unreachable
+	State          string             `json:"state"` // leader, follower, candidate, joining (its node is not open yet) or unreachable
 	Voter          bool               `json:"voter"`
 	CommitIndex    uint64             `json:"commitIndex"`
 	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries

@@ -12,7 +12,7 @@ import (
 	"holdfast/fsm"
 )
 
-// ChangeTimeout bounds a change of the members.
+// ChangeTimeout bounds a join, and how long any other membership change waits until raft takes it.
 const ChangeTimeout = 15 * time.Second
 
 // Raft is what a Membership uses of hashicorp/raft.
@@ -67,7 +67,8 @@ type Membership struct {
 // New returns the membership as one member sees and changes it.
 func New(env Environment) *Membership { return &Membership{env: env, changing: make(chan struct{}, 1)} }
 
-// Lock waits for its turn, and keeps other changes of the members by this node out until Unlock. It fails if the context ends first.
+// Lock excludes other membership changes by this node, restores, and raises of the log version, until Unlock. If the context ends first, the error wraps
+// peer.ErrNotDone.
 func (m *Membership) Lock(ctx context.Context) error {
 	select {
 	case m.changing <- struct{}{}:

@@ -15,8 +15,8 @@ import (
 )
 
 // TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not lead, if to
-// is this node, or if to is empty and there is no other voter. Cluster time is put into the log before, so that keys expire although leaders change all the
-// time.
+// is this node, or if to is empty and there is no other voter. It first puts cluster time into the log, so that keys expire even if leaders change all the
+// time. Its errors are those of Remove.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil
@@ -64,7 +64,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 // errClosing says that this member is closing.
 var errClosing = errors.New("this node is closing")
 
-// successor returns who is to lead: the voter that is meant or, where none is, the one that is furthest, as far as this node knows.
+// successor returns the voter that is to lead: the one that to names or, if to is empty, the other voter whose log was longest in the last poll.
 func (m *Membership) successor(term uint64, servers []raft.Server, to string) (raft.Server, error) {
 	if to != "" {
 		target, err := m.resolve(to)
@@ -125,8 +125,8 @@ func (m *Membership) recordFailed(term uint64, to raft.ServerID) {
 	t.to[to] = failedTransfer{time.Now(), m.env.Raft.LastIndex()}
 }
 
-// TransferBlocked reports whether leadership must not be transferred to a member now. A transfer to it failed in this term, less than transferRetryDelay
-// ago, or its log is still shorter than the leader's was then.
+// TransferBlocked reports whether leadership must not be transferred to a member now: a transfer to it failed in this term, and either that was less than
+// transferRetryDelay ago, or the member's log is still shorter than the leader's was then.
 func (m *Membership) TransferBlocked(term uint64, to raft.ServerID) bool {
 	description, _ := m.env.Statuses.Of(to)
 	t := &m.transfers
@@ -136,8 +136,8 @@ func (m *Membership) TransferBlocked(term uint64, to raft.ServerID) bool {
 	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < transferRetryDelay)
 }
 
-// Transfer is TransferIfLeading, but returns ErrNotLeader on a node that does not lead, and an error that wraps ErrRefused if there is no other voter. A
-// transfer to this node itself succeeds.
+// Transfer is TransferIfLeading, but returns ErrNotLeader on a node that does not lead, and an error that wraps ErrRefused if there is no other
+// voter. If there is one, a transfer to this node itself succeeds.
 func (m *Membership) Transfer(ctx context.Context, to string) error {
 	switch {
 	case m.env.Raft.State() != raft.Leader:

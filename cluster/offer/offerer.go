@@ -27,7 +27,7 @@ type Environment struct {
 	Version func() uint32
 	// Serving reports whether this node leads and accepts commands. Only then is its copy of the settings certain to be the latest.
 	Serving func() bool
-	// Behind reports whether this node is known not to have applied all that the leader has.
+	// Behind reports whether this node may lack entries that the leader has applied. It is true until the first comparison with the leader.
 	Behind func() bool
 	// Execute proposes a command and waits for its result.
 	Execute func(ctx context.Context, command fsm.Command) (fsm.Result, error)
@@ -76,9 +76,9 @@ func lock(ctx context.Context, held chan struct{}) error {
 	}
 }
 
-// Offer proposes the parts of this node's settings and policy that changed since its last offer. If the cluster has no settings yet, it proposes all of them. The
-// node stores a fingerprint of its last offer, so that a change of leader or of other settings does not bring back old ones. A node without a stored fingerprint
-// is new or has lost its disk: it does not change settings that are in force.
+// Offer proposes the parts of this node's settings and policy that changed since its last offer. If the cluster has no settings yet, a leader proposes all of
+// them, and any other node returns peer.ErrNotLeader. The node stores a fingerprint of its last offer, so that a change of leader or of other settings does not
+// bring back old ones. A node without a stored fingerprint is new or has lost its disk: it does not change settings that are in force.
 func (o *Offerer) Offer(ctx context.Context) error {
 	if err := lock(ctx, o.offering); err != nil {
 		return err
@@ -186,7 +186,8 @@ func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
 	return nil
 }
 
-// execute proposes the settings in force with parts of an offer, unless that changes nothing. The error wraps peer.ErrNotLeader if this node does not lead.
+// execute merges parts of an offer into the settings in force, and proposes the result unless it changes nothing. The error wraps peer.ErrNotLeader if this
+// node does not lead.
 func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 	if err := lock(ctx, o.composing); err != nil {
 		return err

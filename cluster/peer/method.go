@@ -9,7 +9,7 @@ import (
 // Method identifies a request of the protocol between members. Numbers may be added, and are never changed or used again.
 type Method uint8
 
-// The methods. A caller that need not be a member may use those for which Public is true.
+// The methods. A caller without a raft id may use only those for which Public is true.
 const (
 	MethodTerm         Method = 10 // raft's current term, and the member's wall clock
 	MethodPeerStatus   Method = 11 // a Status

@@ -11,7 +11,7 @@ import (
 // PollInterval is the interval and the timeout of the regular status poll. A member that is behind polls four times as often.
 const PollInterval = time.Second
 
-// Statuses is what a member knows of the others from the last poll that its owner made. It is safe for concurrent use.
+// Statuses is what a member knows of the others from the last poll whose answers were given to Keep. It is safe for concurrent use.
 type Statuses struct {
 	self      raft.ServerID
 	client    Client
@@ -65,7 +65,7 @@ func (s *Statuses) Poll(ctx context.Context, timeout time.Duration) map[raft.Ser
 	return answered
 }
 
-// Keep keeps the answers of a poll, and returns those of the poll before. first says that there was none.
+// Keep keeps the answers of a poll, which must not change any more, and returns those of the poll that was kept before. first says that there was none.
 func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.ServerID]Answer, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Statuses) IsBehind() bool {
 	return !s.caughtUp
 }
 
-// Answering returns how many members answered last time, this one included.
+// Answering returns how many members answered the last poll, this one included.
 func (s *Statuses) Answering() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +133,8 @@ func (s *Statuses) Of(id raft.ServerID) (Status, bool) {
 	return answer.Status, ok
 }
 
-// AgreedVersion returns the newest version of the log that every member can apply, own being this one's. A member that did not
-// answer may be an old one. The version never goes back from the one in force.
+// AgreedVersion returns the newest version of the log that every member can apply, own being this one's. If a member did not
+// answer the last poll, it returns the version in force. The result is never older than that.
 func (s *Statuses) AgreedVersion(own, inForce uint32) uint32 {
 	inForce = max(inForce, 1)
 	lowest := own

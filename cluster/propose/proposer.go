@@ -86,18 +86,19 @@ type Environment struct {
 // Leadership is a raft leadership of this node: its term, and two clocks' readings at its start.
 type Leadership struct {
 	Term             uint64        // of raft
-	StartMonotonic   time.Duration // monotonic time when the LeaderStart was applied
+	StartMonotonic   time.Duration // monotonic time shortly after the LeaderStart was applied, never before
 	StartClusterTime int64         // cluster time when the LeaderStart was applied, in milliseconds
 }
 
 // Proposer makes log entries of queued commands (group commit). While an entry is being replicated, commands for the next one
-// gather. It belongs to one leadership and is the one place that stamps entries. All methods are safe for concurrent use.
+// gather. It belongs to one leadership and is the one place that stamps entries. Run is called once. All methods are safe for
+// concurrent use.
 type Proposer struct {
 	config           Config
 	env              Environment
 	term             uint64
-	startMonotonic   time.Duration       // monotonic time when the LeaderStart was applied
-	startClusterTime int64               // cluster time when the LeaderStart was applied, in milliseconds
+	startMonotonic   time.Duration       // as in Leadership
+	startClusterTime int64               // as in Leadership
 	slots            chan struct{}       // one for each entry that may be in flight
 	unresolved       chan *inFlightEntry // proposed entries whose future is not resolved, in order
 

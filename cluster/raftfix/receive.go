@@ -132,7 +132,7 @@ func (t *Transport) installSnapshot(ctx context.Context, rpc raft.RPC, request *
 	}
 }
 
-// hasEntry reports whether this node has a snapshot's last entry, with raft's answer to the probe. It is not ok when the context ends.
+// hasEntry reports whether this node has a snapshot's last entry, with raft's answer to the probe. ok is false when the context ends.
 func (t *Transport) hasEntry(ctx context.Context, request *raft.InstallSnapshotRequest) (has bool, answer raft.AppendEntriesResponse, ok bool) {
 	for {
 		// Without an entry it is a heartbeat: raft finishes what came before, and checks the sender's term.

@@ -8,7 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Transport is a transport for raft. It is safe for concurrent use.
+// Transport wraps a raft.Transport and works around defects of raft: see the documentation of the package. It is safe for
+// concurrent use, except that Start and Close must not run at the same time.
 type Transport struct {
 	raft.Transport
 	log    Log
@@ -25,13 +26,13 @@ type Log interface {
 	GetLog(index uint64, log *raft.Log) error
 }
 
-// New returns a transport over another, which it closes when it is closed. Log is the one that raft has. Newest returns the index and the term of the newest
-// snapshot at or below an index, 0 for none.
+// New returns a transport over another one, which must implement raft.WithPreVote. Close closes that one, too. log is raft's log.
+// newest returns the index and the term of the newest snapshot at or below an index, 0 for none.
 func New(over raft.Transport, log Log, newest func(upTo uint64) (index, term uint64)) *Transport {
 	return &Transport{Transport: over, log: log, newest: newest, requests: make(chan raft.RPC), stop: func() {}}
 }
 
-// Start passes on what other members send, from now on, to the raft that was started with this transport. It is called once.
+// Start begins to forward the requests of other members to raft, which has been started with this transport. It is called once.
 func (t *Transport) Start(running *raft.Raft) {
 	t.running.Store(running)
 	ctx, stop := context.WithCancel(context.Background())
@@ -113,7 +114,7 @@ func (t *Transport) Close() (err error) {
 	if closer, ok := t.Transport.(raft.WithClose); ok {
 		err = closer.Close()
 	}
-	t.receiver.Wait() // it may have waited for the connection of a sender
+	t.receiver.Wait() // last: until Close has ended the connections, the receiver may wait for the bytes of a snapshot
 	return err
 }
 

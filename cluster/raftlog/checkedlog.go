@@ -11,12 +11,12 @@ import (
 	"holdfast/fsm"
 )
 
-// CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It gives each entry a checksum. It verifies that before
-// it stores the entry and after it reads it from the store, because the stores do not verify the entries that they read. A corrupt
-// entry ends the process, so that it is not replicated. A write or deletion that fails ends the process, because raft goes on
-// after a failed StoreLogs; one that hangs ends it, too. CheckedLog caches the newest entries, up to a number of bytes. It
-// knows which of the stored indexes hold commands: a read waits for the last committed command, because the state machine does
-// not see no-ops and configurations. All methods are safe for concurrent use.
+// CheckedLog is the raft.LogStore that raft uses, over a BoltDB or WAL store. It gives each entry a checksum. It verifies the
+// checksum before it stores the entry and after it reads it from the store, because the stores do not verify the entries that they
+// read. A corrupt entry ends the process, so that it is not replicated. A write or deletion that fails or hangs ends the process,
+// because raft goes on after a failed StoreLogs. CheckedLog caches the newest entries, up to a number of bytes. It knows which of
+// the indexes stored since the start hold commands: a read waits for the last committed command, because the state machine does
+// not see no-ops and configurations. All methods but SetFollowerSnapshot are safe for concurrent use.
 type CheckedLog struct {
 	raft.LogStore
 	guard Guard
@@ -108,15 +108,15 @@ func (l *CheckedLog) remember(log *raft.Log) {
 	}
 }
 
-// cachedSize returns what a cached entry takes up.
+// cachedSize returns about how many bytes a cached entry takes up.
 func cachedSize(log *raft.Log) int {
 	const overhead = 160
 	return overhead + len(log.Data)
 }
 
 // GetLog implements raft.LogStore. While this node does not lead and has a snapshot, it never returns ErrLogNotFound. It
-// returns a placeholder instead. Raft compares terms with the snapshot only if its last log index is below the snapshot's and
-// PrevLogEntry is at that index. In every other case it asks this log:
+// returns a placeholder instead. Raft keeps the term of its last entry itself: that of the snapshot, if the log ends below it. For
+// a PrevLogEntry at any other index raft asks this log:
 //
 //   - At the snapshot's index it returns the snapshot's term if the log has no entry or another term there. Otherwise a
 //     deposed leader with conflicting entries there would reject every AppendEntries of the new leader.
@@ -187,7 +187,7 @@ func (l *CheckedLog) DeleteRange(first, last uint64) error {
 }
 
 // LastCommand returns the highest index of a command at or below index among those stored since the start, 0 if there is
-// none. Indexes below applied are forgotten on the way: nobody waits for them.
+// none. It forgets the indexes below applied, because no read waits for them.
 func (l *CheckedLog) LastCommand(index, applied uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 	"holdfast/internal/durable"
 )
 
-// ConvertLog makes a stopped node's log one of the given kind: the entries and the votes are copied, and what was there is removed when
-// the copy is on the disk. It may be called again when it was interrupted. It reports whether there was a log of the other kind to convert.
+// ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the entries and the votes, and removes the old log when
+// the copy is on the disk. If a log of the given kind is already there, it is kept, or the error is ErrTwoLogs. ConvertLog may be called again after an
+// interruption. It reports whether there was a log of the other kind.
 func ConvertLog(ctx context.Context, dataDir string, to Kind, log *slog.Logger) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {
@@ -65,7 +66,7 @@ func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *s
 	if err := os.RemoveAll(copying); err != nil {
 		return err
 	}
-	if to == WAL { // without its metadata it is none
+	if to == WAL { // a WAL folder without metadata is not a log
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}

@@ -27,9 +27,9 @@ type entryID struct{ index, term uint64 }
 
 // markedLog is a log store with an end mark: a file that has the id of the last entry that StoreLogs acknowledged. A log store takes damage in
 // its newest part for the end of a write that a crash interrupted, and drops what follows. It cannot tell that from entries that were acknowledged; the
-// mark can. Invariant: the mark is never above the last entry on the disk. So it is written after the entries, and it is lowered, and
-// synced, before the end of the log is deleted. Otherwise it is not synced: it costs no write of the disk for each entry. The kernel writes it
-// within half a minute, and keeps it when the process is killed. Only a power failure can leave it behind the log.
+// mark can. Invariant: the mark is never above the last entry on the disk. So it is written after the entries. Before the end of the log is
+// deleted, the mark is lowered and synced. Otherwise the mark is not synced, so that an entry costs no additional disk write. The kernel writes it
+// within half a minute, also if the process is killed. Only a power failure can leave it behind the log.
 type markedLog struct {
 	logAndVotes
 

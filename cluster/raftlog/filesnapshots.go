@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log has to wait for what the system writes for other
-// files, so that must never be much.
+// syncedBytes is how many bytes of a snapshot are written before they are synced. A sync of the log also waits for unsynced data of other files, so there
+// must never be much of it.
 const syncedBytes = 1 << 20
 
 // fileSnapshots is raft's store of snapshots in files. It syncs a snapshot while it is written, and not only at its end.
@@ -65,7 +65,7 @@ func (s *syncedSink) Cancel() error {
 	return s.SnapshotSink.Cancel()
 }
 
-// end closes the file of the syncs, once: raft closes a sink again that was closed. What raft does with its own file tells of faults.
+// end closes the second descriptor, once: raft closes a sink twice. The error is ignored, because raft's own descriptor reports a failed write.
 func (s *syncedSink) end() {
 	if !s.closed {
 		s.closed = true

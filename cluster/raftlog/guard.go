@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Guard runs store calls under a deadline. A call is never abandoned while the process lives.
+// Guard runs store calls, and ends the process if one fails or exceeds the deadline. It never abandons a call while the process lives.
 type Guard struct {
-	Deadline time.Duration                         // for one operation of the disk
-	Exit     func(error)                           // ends the process
-	Stored   func(what string, took time.Duration) // may be nil
+	Deadline time.Duration                         // for one store call
+	Exit     func(error)                           // ends the process; it may return in a test or in Recover
+	Stored   func(what string, took time.Duration) // is called after each store call, also a failed one; may be nil
 }
 
 // ErrDisk says that the disk under the stores failed or hangs.
@@ -32,8 +32,8 @@ func (g Guard) do(what string, call func() error) error {
 	return err
 }
 
-// storeWatch ends the process when a store call takes longer than its deadline. The time is counted in parts, so that a process
-// that was stopped and goes on, or a machine that slept, is not taken for a disk that hangs.
+// storeWatch ends the process when a store call takes longer than its deadline. The deadline is counted in parts: a pause of the
+// process or the machine uses up one part only, and does not look like a disk that hangs.
 type storeWatch struct {
 	guard Guard
 	what  string

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Logger returns a logger for raft, and what goes with it, that writes to log.
+// Logger returns a logger for raft, its stores and its transport. It writes to log.
 func Logger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard, Level: hclog.Trace})
 	logger.RegisterSink(slogSink{log, &repetitions{said: make(map[string]time.Time)}})
@@ -49,8 +49,8 @@ func (r *repetitions) again(text string) bool {
 	return false
 }
 
-// Accept implements hclog.SinkAdapter. It logs raft's errors, which are failed messages to other members as a rule, as warnings; raft's warnings, an
-// election for instance, as information; and the rest for debugging.
+// Accept implements hclog.SinkAdapter. It logs raft's errors as warnings, because most are failed messages to other members. It logs raft's warnings,
+// such as elections, at the info level, and everything else at the debug level.
 func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...any) {
 	to := slog.LevelDebug
 	switch {

@@ -65,7 +65,7 @@ func (s *SnapshotStore) NewestBytes() int64 {
 }
 
 // Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer snapshot was closed meanwhile: raft v1.7.3
-// takes whatever snapshot was closed last for the end of its log.
+// would record the older one as its last snapshot.
 func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, transport raft.Transport,
 ) (raft.SnapshotSink, error) {

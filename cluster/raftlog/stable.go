@@ -26,8 +26,8 @@ func (s *StableStore) Set(key, value []byte) error {
 	return s.guard.do("vote", func() error { return s.StableStore.Set(key, value) })
 }
 
-// SetUint64 implements raft.StableStore. A term never goes back: raft's heartbeats are handled beside its main goroutine, and one that was
-// overtaken by an election of this node must not put an older term in the place of the one in which the node was elected.
+// SetUint64 implements raft.StableStore. A term never goes back. Raft may handle a heartbeat outside of its main goroutine, while this node
+// starts an election in a newer term. The heartbeat's older term must not replace that one.
 func (s *StableStore) SetUint64(key []byte, value uint64) error {
 	var lower error
 	err := s.guard.do("term", func() error {

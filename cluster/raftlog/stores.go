@@ -76,7 +76,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if kind.other().exists(dataDir) { // it was just converted
+	if kind.other().exists(dataDir) { // ConvertLog has run between the first check and the lock
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.other().path(dataDir), errors.Join(ErrOtherStore, opened.Close()))
 	}
 	store, err := openMarked(opened, dataDir, log)

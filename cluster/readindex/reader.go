@@ -32,8 +32,8 @@ type Environment struct {
 	Done func(tag any, index uint64, result fsm.Result)
 	// Failed is called with the tag of a read that gets no answer.
 	Failed func(tag any)
-	// OneByOne releases the lock of the state after each read, and pauses for as long as the read took, the wait for the lock included, so that entries can be applied. Otherwise the state is
-	// locked once for all reads of a round.
+	// OneByOne makes the Reader release the lock of the state after each read, and pause for as long as the read took, the wait for the lock included. Entries
+	// can then be applied in between. If it is false, the state is locked once for all reads of a round.
 	OneByOne bool
 	// ObserveReadIndex is called once in each round that reaches its read index. took is the time to confirm the leadership and to apply entries up to the read index.
 	ObserveReadIndex func(took time.Duration)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// The writing of a snapshot rests restShare times as long as it took since it last rested: requests need the processors and the disk more. It works for
-// workTime before it rests, and rests for maxRest at most, so that a slow disk does not make it endless.
+// A snapshot is written with pauses, which leave the processors and the disk to requests. After at least workTime of work, the writer pauses for
+// restShare times as long as it worked, but for maxRest at most, so that a snapshot also ends on a slow disk.
 const (
 	workTime  = time.Millisecond
 	restShare = 4
 	maxRest   = 50 * time.Millisecond
 )
 
-// pacedWriter rests between writes.
+// pacedWriter pauses between writes.
 type pacedWriter struct {
 	w     io.Writer
 	now   func() time.Duration // a clock that never goes back

@@ -103,7 +103,7 @@ func (r *Replica) apply(log *raft.Log) (*fsm.EntryOutcome, error) {
 	return outcome, nil
 }
 
-// View runs f with the state, beside other readers and never beside Apply.
+// View runs f with the state read-locked. Other readers may run at the same time. Apply and Restore wait.
 func (r *Replica) View(f func(*fsm.Machine)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -173,7 +173,7 @@ func (r *Replica) Restore(snapshot io.ReadCloser) error {
 	return nil
 }
 
-// RaftSnapshot adapts a captured state to raft.FSMSnapshot. It is written through the writer that pace returns. done is called when that was without an error.
+// RaftSnapshot adapts a captured state to raft.FSMSnapshot. Persist writes it through the writer that pace returns, and calls done if it succeeds.
 func RaftSnapshot(snapshot *fsm.Snapshot, pace func(io.Writer) io.Writer, done func()) raft.FSMSnapshot {
 	return &persistedSnapshot{snapshot: snapshot, pace: pace, done: done}
 }

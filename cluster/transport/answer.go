@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// maxServing bounds the calls that one connection has served at once.
+	// maxServing bounds the calls of one connection that are served at once.
 	maxServing = 64
-	// maxStrangerFrame bounds what a caller that is no member may send, and strangerPatience how long it may take.
+	// maxStrangerFrame bounds a frame, in bytes, of a caller that names no listener. strangerPatience bounds how long frames are read from its connection.
 	maxStrangerFrame = 64 << 10
 	strangerPatience = time.Minute
-	writeTimeout     = 5 * time.Second
+	// writeTimeout bounds the write of one frame, of a request or an answer.
+	writeTimeout = 5 * time.Second
 )
 
 var errBusy = fmt.Errorf("%w: the member serves too many calls", peer.ErrNotDone)

@@ -19,8 +19,8 @@ import (
 type callEnvironment struct {
 	dial     func(id raft.ServerID, address string) (net.Conn, error)
 	start    func(work func()) // runs work in a goroutine that Transport.Close waits for
-	patience time.Duration     // for how long a connection may receive no frame while a call waits
-	// onSilent is called after a connection was closed because it received no frame for patience.
+	patience time.Duration     // how long nothing may arrive on a connection while a call waits
+	// onSilent is called after a call's deadline has passed and its connection was closed, because nothing had arrived for patience.
 	onSilent func(member raft.ServerAddress)
 }
 
@@ -60,8 +60,8 @@ func (c *callClients) release(client *callClient) {
 	client.calls--
 }
 
-// removeUnusedLocked removes each client without a connection and without a call under way. These are of removed members, and of addresses that joining nodes
-// named.
+// removeUnusedLocked removes each idle client without a call under way. Otherwise the clients of removed members, and of addresses that joining nodes named,
+// would stay.
 func (c *callClients) removeUnusedLocked() {
 	now := time.Now()
 	maps.DeleteFunc(c.byPeer, func(_ raft.ServerAddress, client *callClient) bool { return client.calls == 0 && client.isIdle(now) })

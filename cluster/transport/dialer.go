@@ -16,7 +16,7 @@ import (
 // dialer opens connections to other members.
 type dialer struct{ config *Config }
 
-// dial opens a connection to a member, and returns the id of the member that listens there. With an empty id any member may.
+// dial opens a connection to a member, and returns the id of the member that listens there. If to is empty, any node may listen there.
 func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address string) (net.Conn, raft.ServerID, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address str
 	return conn, id, nil
 }
 
-// target joins an id and an address, as raft's transport is given them.
+// target joins an id and an address to the address id@address, by which raft's transport dials.
 func target(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "@" + address
 }

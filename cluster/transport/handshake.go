@@ -27,7 +27,7 @@ type hello struct {
 	Protocol int           `json:"protocol"`
 	Cluster  string        `json:"cluster"`
 	Kind     kind          `json:"kind"`
-	To       raft.ServerID `json:"to,omitempty"` // empty where the caller does not know yet who listens there
+	To       raft.ServerID `json:"to,omitempty"` // empty for any node at the address: calls only, and the caller counts as no member
 	From     raft.ServerID `json:"from"`
 	Address  string        `json:"address"` // under which the caller is reached
 }

@@ -38,8 +38,8 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	return opened, nil
 }
 
-// outbound is a connection that raft has dialled. They are known, so that they can be ended when the member is silent: raft
-// itself would wait for its long deadline.
+// outbound is a connection that raft has dialled. The Transport keeps these, so that it can close them when the member is
+// silent: raft itself would wait for its long deadline.
 type outbound struct {
 	net.Conn
 	closed func(*outbound)
@@ -65,7 +65,8 @@ func (o *outbound) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// silentTo reports whether nothing goes over the connection to a member: not even a snapshot, whose receiver may be slow.
+// silentTo reports whether the connection is one to the target on which nothing was sent or received for patience. One that
+// sends a snapshot to a slow receiver is not silent.
 func (o *outbound) silentTo(target raft.ServerAddress, patience time.Duration) bool {
 	return o.target == target && time.Since(time.Unix(0, o.moved.Load())) > patience
 }
@@ -84,8 +85,8 @@ type advertised string
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
-// raftTransport is raft's own, with the id that is meant in every address. It embeds the type, not the interface, and so keeps
-// the methods without which raft would silently do without pre-votes.
+// raftTransport is raft's NetworkTransport with the target's raft id in every address. It embeds the type and not the interface
+// raft.Transport, because raft makes no pre-votes with a transport that does not implement raft.WithPreVote.
 type raftTransport struct {
 	*raft.NetworkTransport
 	abort func()
@@ -100,8 +101,8 @@ var (
 // maxPooled is how many idle connections to one member raft keeps.
 const maxPooled = 2
 
-// again repeats a request, which must be one that may arrive twice, while it fails because a pooled connection has ended
-// meanwhile: that of a member that was restarted. Each attempt uses up one of them.
+// again sends a request, and repeats it while it fails because a pooled connection has ended, as after a restart of the
+// member. Each attempt uses up one pooled connection. The request may arrive twice, so it must be idempotent.
 func again(request func() error) (err error) {
 	for range maxPooled + 1 {
 		if err = request(); !stale(err) {

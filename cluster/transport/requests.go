@@ -10,7 +10,8 @@ import (
 const stallTime = 10 * time.Second
 
 // requests is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It waits for the beginning
-// of a request without a limit, and for each further piece of it no longer than stall. One goroutine reads and writes.
+// of a request without a limit, and for each further piece of it no longer than stall. At most one goroutine at a time
+// reads or writes.
 type requests struct {
 	net.Conn
 	stall   time.Duration

@@ -15,7 +15,7 @@ const (
 	unacknowledgedBulk = time.Minute
 )
 
-// tune sets the options of a connection; where that is not possible, it works as well, only slower.
+// tune sets keep-alive and TCP_USER_TIMEOUT. If that fails, a dead connection only ends later.
 func tune(conn net.Conn, k kind) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

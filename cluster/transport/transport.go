@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/tlsconfig"
 )
 
-// Config says who this member is and how it is reached. All fields but TLS and Network are required.
+// Config says who this member is and how it is reached. All fields but TLS, Network and Patience are required.
 type Config struct {
 	Cluster   string
 	ID        raft.ServerID
@@ -29,7 +29,8 @@ type Config struct {
 	Network Network
 	// Timeout bounds a connection attempt with its handshake.
 	Timeout time.Duration
-	// Patience is how long a member may say nothing while a call waits, before its connections are closed. Less than 0.9 s counts as 0.9 s.
+	// Patience is how long nothing may arrive from a member while calls wait. When the deadline of a call passes after that, the silent connections to the
+	// member are closed. Less than 0.9 s counts as 0.9 s.
 	Patience time.Duration
 	Log      *slog.Logger
 }
@@ -55,7 +56,7 @@ func (tcp) Dial(ctx context.Context, address string) (net.Conn, error) {
 type Handler interface {
 	// Handle answers a call.
 	Handle(ctx context.Context, caller peer.Caller, method peer.Method, request []byte) ([]byte, error)
-	// Standing returns what is known of another that wants to talk as a member, and a member's address.
+	// Standing returns whether an id is that of a member, as far as this node knows, and the member's address.
 	Standing(id raft.ServerID) (peer.Standing, raft.ServerAddress)
 }
 
@@ -85,7 +86,7 @@ const maxAdmitting = 256
 
 type handlerBox struct{ Handler }
 
-// Listen opens the port. Connections are admitted once Serve was called with who answers them.
+// Listen opens the port. No connection is admitted before Serve is called.
 func Listen(config Config) (*Transport, error) {
 	if config.Network == nil {
 		config.Network = tcp{}
@@ -118,14 +119,14 @@ func Listen(config Config) (*Transport, error) {
 // Address returns where the transport listens.
 func (t *Transport) Address() string { return t.listener.Addr().String() }
 
-// Serve begins to admit connections, or exchanges who answers them.
+// Serve begins to admit connections, whose calls the handler answers. A later call replaces the handler.
 func (t *Transport) Serve(handler Handler) {
 	if t.handler.Swap(&handlerBox{handler}) == nil {
 		t.workers.Go(t.accept)
 	}
 }
 
-// Close ends all connections, and waits for the goroutines that serve them.
+// Close ends all connections but those of DialHTTP, and waits for the transport's goroutines.
 func (t *Transport) Close() error {
 	var err error
 	t.closing.Do(func() {
@@ -173,7 +174,7 @@ func (t *Transport) Abort() {
 	t.accepted.closeAll()
 }
 
-// serve admits one connection and hands it to whom it is for.
+// serve admits one connection, and serves its calls or passes it to the listener of its kind.
 func (t *Transport) serve(accepted net.Conn) {
 	conn := &tracked{Conn: t.config.TLS.Server(accepted), closed: t.accepted.remove}
 	if t.accepted.add(conn) != nil {
@@ -224,10 +225,10 @@ func (c *tracked) Close() error {
 	return c.Conn.Close()
 }
 
-// Secured returns the connection under it, for who wants to see its certificates.
+// Secured returns the TLS connection, which has the certificates of the other side. Without TLS it returns the plain connection.
 func (c *tracked) Secured() net.Conn { return c.Conn }
 
-// DialHTTP opens a stream for HTTP to a member.
+// DialHTTP opens a stream for HTTP to a member. The caller closes it: Close of the Transport does not.
 func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {
 	conn, _, err := t.dialer.dial(ctx, kindHTTP, member.ID, string(member.Address))
 	return conn, err
@@ -240,7 +241,7 @@ func (t *Transport) HTTP() net.Listener { return t.http }
 func (t *Transport) Raft() raft.Transport {
 	const (
 		ioTimeout    = 10 * time.Second // of a message of up to some MiB
-		timeoutScale = 8 << 20          // bytes of a snapshot; it may take ioTimeout for each
+		timeoutScale = 8 << 20          // bytes: a snapshot may take ioTimeout for each timeoutScale of its size
 	)
 	layer := streamLayer{
 		admittedListener: t.raft, advertise: t.config.Advertise, outbound: &t.outbound, ctx: t.ctx,

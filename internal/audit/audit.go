@@ -3,7 +3,7 @@
 // Every member writes what it applies, in the order of the log, and each line has the place in the log: the files of the members say the
 // same, and can be put together. What a member got by a snapshot only is not in its file.
 //
-// What the policy denied is in a file of its own, FILE.denied: a client that is denied a thousand times a second must not push changes out.
+// Writes that the policy denied are in a file of their own, FILE.denied: a client that is denied a thousand times a second must not push changes out.
 package audit
 
 import (
@@ -27,16 +27,16 @@ type Config struct {
 	File     string // of changes; denials are in FILE.denied
 	MaxBytes int64  // of a file, before the next one is begun
 	Files    int    // that are kept beside it, as FILE.1 (the latest) to FILE.n
-	// Member is who writes. One that begins anew without its data has another id, and what it applies is no repetition.
+	// Member is the Raft id of the member that writes. If the file ends with another id, the member lost its data: all that it applies is written.
 	Member string
 	Wall   func() time.Time
 	Log    *slog.Logger
-	// Lost is told how many lines could not be written.
+	// Lost is called with the number of lines that could not be written. Two goroutines may call it at once.
 	Lost func(lines int)
 	// Dropped is called with the number of denials that were dropped because the queue was full.
 	Dropped func(lines int)
-	// Deadline is how long the state machine may wait for the log; then Exit is called, which does not return. Without an end to it a
-	// node whose disk hangs would lead and do nothing.
+	// Deadline is how long the state machine may wait for room in the queue of changes. Then Exit is called, which must not return.
+	// Without a deadline, a node whose disk hangs would keep the leadership and do nothing.
 	Deadline time.Duration
 	Exit     func(error)
 }
@@ -69,7 +69,7 @@ type Record struct {
 // how long a line is.
 const maxName = 256
 
-// Log is an audit log. It is safe for concurrent use.
+// Log is an audit log. One goroutine calls Applied, and it must not do so once Close is called.
 type Log struct {
 	config           Config
 	changes, denials *journal
@@ -87,7 +87,7 @@ func (p place) before(other place) bool {
 	return cmp.Or(cmp.Compare(p.term, other.term), cmp.Compare(p.index, other.index), cmp.Compare(p.position, other.position), cmp.Compare(p.operation, other.operation)) < 0
 }
 
-// Open opens the log, and goes on behind its last lines.
+// Open opens the log. Records up to the last one in the files are not written again.
 func Open(config Config) (*Log, error) {
 	changes, err := openJournal(config)
 	if err != nil {
@@ -105,10 +105,11 @@ func Open(config Config) (*Log, error) {
 // deniedSuffix is what the name of the file of denials ends with.
 const deniedSuffix = ".denied"
 
-// Close writes what waits, and closes the files. Nothing may be added any more.
+// Close writes the queued records, and closes the files.
 func (l *Log) Close() error { return errors.Join(l.changes.close(), l.denials.close()) }
 
-// Applied takes the changes of a log entry. It is called for one entry after the other.
+// Applied queues the changes and denied writes of a log entry. It must be called in the order of the log. It waits, up to Config.Deadline for
+// each record, while the queue of changes is full.
 func (l *Log) Applied(outcome *fsm.EntryOutcome) {
 	if outcome.Skipped {
 		return

@@ -18,7 +18,7 @@ type files struct {
 	size   int64 // of what was written whole
 }
 
-// openFiles opens the file, and returns the place of its last line. The rest of a line that was not finished is taken away.
+// openFiles opens the file, and returns the place of its last record, or none if another member wrote that. It cuts off an unfinished last line.
 func openFiles(config Config) (*files, place, error) {
 	f := &files{config: config}
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
@@ -71,8 +71,8 @@ func lastOf(name string) (Record, error) {
 	return last, errors.Join(err, file.Close())
 }
 
-// scan returns the record of the last line that is one, and where the last whole line ends. It looks at the end of the file first, and
-// further back until it finds one.
+// scan returns the last line that is a valid record, and the offset at which the last whole line ends. It looks at the end of the file first,
+// and further back until it finds a record.
 func scan(file *os.File) (last Record, end int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -99,7 +99,7 @@ func scan(file *os.File) (last Record, end int64, err error) {
 	}
 }
 
-// append adds whole lines, to the next file when this one is large enough. What cannot be written whole is taken back.
+// append adds whole lines. If they would make this file larger than MaxBytes, it rotates first. Lines that cannot be written whole are cut off again.
 func (f *files) append(lines []byte) error {
 	if f.size > 0 && f.size+int64(len(lines)) > f.config.MaxBytes {
 		f.rotate()
@@ -124,7 +124,7 @@ func (f *files) rotate() {
 }
 
 // replace puts the next file in the place of the current one, and the current one in the place of FILE.1. Steps that may fail come before the first
-// step that pushes out a kept file. A crash or an error in between leaves FILE.last, which the next attempt and openFiles keep.
+// step that pushes out a kept file. A crash or an error in between leaves FILE.last, which the next attempt and openFiles rename to FILE.1.
 func (f *files) replace() error {
 	if err := f.keepLast(); err != nil { // it failed before, and must not be overwritten
 		return err

@@ -2,8 +2,8 @@ package audit
 
 import "sync"
 
-// maxQueue bounds the records that wait to be written to a journal. When the one of changes is full, the state machine waits: an audit log with
-// holes is worth little. What cannot be written at all is another matter: a full disk must not stop the store.
+// maxQueue bounds the records that wait to be written to a journal. While the queue of changes is full, the state machine waits: an audit log with
+// holes is worth little. If a write fails, its lines are lost instead: a full disk must not stop the store.
 const maxQueue = 4096
 
 // maxBatch is how many bytes are gathered to be written at once, and a quarter of a file at most.
@@ -54,7 +54,7 @@ func (j *journal) write() {
 		}
 		if (err != nil) != failing {
 			failing = err != nil
-			j.config.Log.Error("the audit log", "file", j.config.File, "lines_are_lost", failing, "error", err)
+			j.config.Log.Error("writing the audit log failed, or works again", "file", j.config.File, "lines_are_lost", failing, "error", err)
 		}
 		batch, lines = batch[:0], 0
 	}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file so that after a crash it is there whole, in its old or its new form.
+// WriteFile replaces a file so that after a crash it is there whole, in its old or its new form. Its mode is then 0600.
 func WriteFile(file string, data []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
 	if err != nil {

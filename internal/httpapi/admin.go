@@ -81,8 +81,8 @@ func routes() []route {
 	}
 }
 
-// Admin returns the handler of the admin API. It refuses what a browser sends from another site: on loopback nothing else would
-// stand between a web page and the cluster.
+// Admin returns the handler of the admin API. It refuses changes (POST, PUT, DELETE) that a browser sends from another site: on loopback
+// nothing else would stand between a web page and the cluster.
 func Admin(config AdminConfig) http.Handler {
 	a := &admin{AdminConfig: config, streams: make(chan struct{}, maxStreams)}
 	a.forwarder = newForwarder(a)
@@ -197,7 +197,7 @@ func (a *admin) status(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// Error is the body of every answer that is no success.
+// Error is the body of an operation's answer that is no success. An unknown path or method, and a request from another site, get plain text.
 type Error struct {
 	Error string `json:"error"`
 	// Outcome is "not done" or "unknown".

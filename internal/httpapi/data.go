@@ -62,7 +62,7 @@ func toKey(info *fsm.KeyInfo) Key {
 // Keys is a page of keys.
 type Keys struct {
 	Keys []Key `json:"keys"`
-	// Next is the last key of this page, in Base64: its text is the query parameter "after" of the next page. It is empty if this page is not full.
+	// Next is the last key of this page, in Base64. Decoded, it is the query parameter "after" of the next page. It is empty if this page is not full.
 	Next string `json:"next"`
 }
 
@@ -161,7 +161,8 @@ func toWatch(info *fsm.WatchInfo) Watch {
 // Watches is a page of watches.
 type Watches struct {
 	Watches []Watch `json:"watches"`
-	// Next (its text), NextPattern and NextClient are the query parameters after, afterPattern and afterClient of the next page. They are empty at the end.
+	// Next is the last key or pattern of this page, in Base64. Decoded, it is the query parameter "after" of the next page.
+	// NextPattern and NextClient are "afterPattern" and "afterClient". All are empty or false if this page is not full.
 	Next        string `json:"next"`
 	NextPattern bool   `json:"nextPattern"`
 	NextClient  string `json:"nextClient"`

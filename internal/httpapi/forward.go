@@ -18,10 +18,10 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// forwarded says how often a request was passed on from one member to another.
+// forwarded is the header that counts how often a request was passed on from one member to another.
 const forwarded = "Holdfast-Forwarded"
 
-// maxForwards bounds that: once to the leader, and a little more for one that has just handed over.
+// maxForwards bounds that count, and a node's retries of a request during which it lost the leadership. One would do if the leader never changed.
 const maxForwards = 3
 
 // newForwarder returns the transport of requests to the leader. The host of their URL is a member's raft id.
@@ -49,7 +49,8 @@ func hostName(id raft.ServerID) string { return hex.EncodeToString([]byte(id)) }
 // leaderPatience is how long a request waits for a leader to be there.
 const leaderPatience = 5 * time.Second
 
-// leader waits until this node serves itself, or knows of a leader that is another node.
+// leader waits until this node serves as the leader (here is true), or knows another node that leads. ok is false if there is neither within
+// leaderPatience, or before the context ends.
 func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) {
 	const poll = 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
@@ -74,8 +75,8 @@ func (a *admin) leader(ctx context.Context) (leader raft.Server, here, ok bool) 
 	}
 }
 
-// answer lets the leader answer, which may be this node. If the leadership ends first, the next leader is asked. Where
-// there is none, leaderless answers, if it is not nil.
+// answer lets the leader answer, which may be this node. If this node loses the leadership first, the next leader is asked, except with PUT, whose
+// body cannot be sent again. If there is no leader, leaderless answers, unless it is nil.
 func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless func(http.ResponseWriter, *http.Request) error) {
 	var body []byte
 	if r.Method == http.MethodPost { // it may have to be read again
@@ -105,7 +106,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 			a.fail(w, err)
 			return
 		}
-		// A leader that nobody confirms does not know yet that it leads no more: at once it would say the same again.
+		// A leader that no majority confirms may not have stepped down yet: an immediate retry would fail in the same way.
 		select {
 		case <-r.Context().Done():
 		case <-time.After(time.Duration(attempt+1) * 100 * time.Millisecond):
@@ -113,7 +114,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 	}
 }
 
-// forward passes a request on to the leader, or lets leaderless answer where that cannot be reached.
+// forward passes a request on to the leader. If the leader cannot be reached, leaderless answers, unless it is nil. ok says that there is a leader.
 func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool, leaderless func(http.ResponseWriter, *http.Request) error) {
 	times, _ := strconv.Atoi(r.Header.Get(forwarded)) // none at all is not a number
 	if !ok || times >= maxForwards {
@@ -152,7 +153,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 	proxy.ServeHTTP(w, r)
 }
 
-// isSnapshot reports whether a request moves a snapshot, which takes as long as it takes.
+// isSnapshot reports whether a request transfers a snapshot, which may take up to snapshotTimeout.
 func isSnapshot(r *http.Request) bool { return r.URL.Path == "/v1/snapshot" }
 
 // refuse says that there is no leader to answer.

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// changeTimeout bounds a change of the members or of the leader.
+// changeTimeout bounds a change of the members or of the leader, and a verification.
 const changeTimeout = 20 * time.Second
 
 func (a *admin) members(w http.ResponseWriter, r *http.Request) error {

@@ -39,7 +39,8 @@ type Mirror struct {
 // MirrorPublisher publishes the mirrors of a node while that leads.
 type MirrorPublisher interface {
 	Status() mirror.Status
-	// Resync compares the retained messages with the state, and reports whether the node leads.
+	// Resync starts a comparison of the retained messages with the state, and does not wait for it. It does nothing and returns false on a node that
+	// does not lead.
 	Resync() bool
 }
 

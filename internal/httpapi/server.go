@@ -36,7 +36,7 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 		server: &http.Server{
 			Handler:           handler,
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
-			MaxHeaderBytes: 256 << 10, // of keys of 64 KiB in a query
+			MaxHeaderBytes: 256 << 10, // room for a percent-encoded key of 64 KiB in a query
 			ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context {
 				return context.WithValue(context.Background(), streamsKey{}, streams)
@@ -49,10 +49,10 @@ func Serve(listener net.Listener, handler http.Handler, log *slog.Logger) *Serve
 	return s
 }
 
-// streamsKey is the key of a context that ends when the server stops, in those of its requests.
+// streamsKey is the context key under which each request has a second context, which ends when the server stops.
 type streamsKey struct{}
 
-// stopping is closed when the server of a request is to stop: what would go on for ever has to end then.
+// stopping returns a channel that is closed when the request's server begins to stop. A response without an end must end then.
 func stopping(ctx context.Context) <-chan struct{} {
 	if streams, ok := ctx.Value(streamsKey{}).(context.Context); ok {
 		return streams.Done()

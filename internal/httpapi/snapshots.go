@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// snapshotTimeout bounds the way of a snapshot.
+// snapshotTimeout bounds a request that takes, saves or restores a snapshot.
 const snapshotTimeout = time.Hour
 
 func (a *admin) takeSnapshot(w http.ResponseWriter, r *http.Request) error {

@@ -24,9 +24,9 @@ type Options struct {
 	Rate float64
 	// Warmup is how long requests are made before they are measured.
 	Warmup time.Duration
-	// Duration is how long is measured.
+	// Duration is how long requests are measured, after the Warmup.
 	Duration time.Duration
-	// Progress is called each second while it is measured, unless it is nil.
+	// Progress is called each second of the measurement, from one goroutine of Run's own, unless it is nil.
 	Progress func(Interval)
 }
 
@@ -45,8 +45,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run makes requests until the duration is over, or the context ends, and waits for those under way. request is called from
-// Outstanding goroutines, each of which has a number from 0.
+// Run makes requests until Warmup and Duration are over, or the context ends, and waits for those under way. request is called from
+// Outstanding goroutines; worker is the number of the goroutine, from 0 on.
 func Run(ctx context.Context, options Options, request func(ctx context.Context, worker int) error) (*Result, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func Run(ctx context.Context, options Options, request func(ctx context.Context,
 	return g.recorder.result(&options, took), nil
 }
 
-// overtime is how much longer than it was to last an open loop may take for its last answers, without having been overloaded.
+// overtime is how long after its end an open loop may wait for its last answers and still not count as overloaded.
 const overtime = time.Second
 
 type generator struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are recorded in microseconds, from one to ten minutes, to three digits.
+// Latencies are recorded in microseconds, from 1 µs to 10 min, to three digits.
 const (
 	longest = int64(10 * time.Minute / time.Microsecond)
 	digits  = 3
@@ -61,11 +61,11 @@ func (r *recorder) record(worker int, took time.Duration, err error) {
 	}
 }
 
-// Interval is what was measured since the last one.
+// Interval is what was measured since the last Interval. Requests, Rate and the percentiles count requests without an error.
 type Interval struct {
 	At       time.Duration // since the measurement began
 	Requests int64
-	Rate     float64 // a second
+	Rate     float64 // requests per second
 	P50, P99 time.Duration
 	Errors   int64 // since the beginning, those whose outcome is unknown included
 }
@@ -95,7 +95,8 @@ func (r *recorder) gather() (interval Interval) {
 
 func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Result is what a Run measured. Latencies are in microseconds. Rate counts what was answered without an error.
+// Result is what a Run measured. Latencies are in microseconds. Requests, Rate and the latencies count what was answered without an error. Errors
+// does not include Unknown, the errors that wrap ErrUnknown.
 type Result struct {
 	Outstanding int     `json:"outstanding"`
 	Target      float64 `json:"targetRate,omitempty"` // of an open loop

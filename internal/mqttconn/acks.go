@@ -18,8 +18,8 @@ func NewSession() Session { return Session{state.NewInMemory()} }
 func (Session) Ack(*packets.Publish) error { return nil }
 
 // Acks sends the PUBACKs of one connection in the order in which the messages arrived, as MQTT demands, whatever the order in
-// which they are done. It belongs to one connection: what is done after that has ended is not acknowledged, and the broker
-// sends it again. It is safe for concurrent use.
+// which they are done. A message that is done after its connection has ended is not acknowledged, and the broker sends it
+// again. It is safe for concurrent use.
 type Acks struct {
 	conn *Conn
 
@@ -45,7 +45,7 @@ func (a *Acks) Arrived(packetID uint16) uint64 {
 	return a.first + uint64(len(a.queue)) - 1
 }
 
-// Done acknowledges a message as soon as all before it are. An error means that the connection has ended.
+// Done marks a message as done. It is acknowledged as soon as all before it are done. An error means that the connection has ended.
 func (a *Acks) Done(number uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -35,8 +35,8 @@ type coalescer struct {
 
 const (
 	minCoalescingDelay = 250 * time.Microsecond
-	// maxCoalescingDelay is the upper limit of coalescer.delay. Callers of wait allow less: light traffic drives the delay beyond that, and several full
-	// reads drive it back.
+	// maxCoalescingDelay is the upper limit of coalescer.delay. Callers of wait pass a lower limit. Light traffic raises coalescer.delay above that limit, and
+	// several full reads lower it again.
 	maxCoalescingDelay = time.Second
 	// gatherBytes is about forty requests with small values.
 	gatherBytes = 16 << 10

@@ -75,8 +75,8 @@ func propertiesSize(p *packets.Properties) (size int, ok bool) {
 	return size, ok
 }
 
-// AppendPublish appends the encoded packet, of which PublishSize has said that it can be. The properties that a publisher of
-// this project sets are written; an empty Correlation Data that is not nil is, too, which paho's encoder leaves out.
+// AppendPublish appends the encoded packet, for which PublishSize must have returned true. It writes only the properties that
+// publishers of this project set. Unlike paho's encoder, it also writes an empty Correlation Data that is not nil.
 func AppendPublish(dst []byte, p *packets.Publish) []byte {
 	header := packets.PUBLISH<<4 | p.QoS<<1
 	if p.Duplicate {

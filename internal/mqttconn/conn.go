@@ -18,7 +18,7 @@ var ErrPacketTooLarge = errors.New("mqtt: received packet exceeds the limit")
 
 var errMalformedLength = errors.New("mqtt: malformed remaining length")
 
-// Receiver has the callbacks and limits of a connection. Publish is required. The functions are called on the goroutine that reads, one at a
+// Receiver has the callbacks and limits of a connection. MaxPacket and Publish are required. The functions are called on the goroutine that reads, one at a
 // time: while one blocks, nothing is read, and TCP applies backpressure.
 type Receiver struct {
 	// MaxPacket is the size in bytes of the largest packet that is accepted. A reader allocates the size that a header claims.
@@ -45,8 +45,9 @@ type Message struct {
 	Redelivered bool
 }
 
-// Conn wraps a connection for paho's client: messages go to the Receiver, everything else to the client. No packet may be larger than the
-// limit. Writes are buffered. The flusher sends them after each packet, or after the reader's coalescing delay. Paho locks a connection that is a sync.Locker for each packet.
+// Conn wraps a connection for paho's client: messages go to the Receiver, and the PUBACKs that it takes. Everything else goes to the client. No received
+// packet may be larger than Receiver.MaxPacket. Writes are buffered. The flusher sends them after each packet, or after the reader's coalescing delay. Paho
+// locks a connection that is a sync.Locker for each packet.
 type Conn struct {
 	net.Conn // the interface: an embedded *net.TCPConn would let writev and ReadFrom bypass Write
 	receiver Receiver

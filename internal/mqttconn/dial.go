@@ -64,9 +64,9 @@ func validPort(port string) bool {
 type Dialer struct {
 	Addresses []Address
 	TLS       *tls.Config // for addresses with TLS
-	// Renew returns the configuration anew for each connection, where the files that it is made from may change; it counts before TLS.
+	// Renew returns a new configuration for each connection, because the files that it is made from may change. It takes precedence over TLS. It may be nil.
 	Renew   func() (*tls.Config, error)
-	Timeout time.Duration // bounds an attempt to connect to one address
+	Timeout time.Duration // bounds an attempt to connect to one address, with its TLS handshake; required
 	// Network replaces the network, in tests; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 

@@ -15,7 +15,7 @@ type Login struct {
 	Username string // empty is a login without one
 	// Password is asked for each connection, so that it may change; nil is a login without one. It must be safe for concurrent use.
 	Password  func() []byte
-	KeepAlive time.Duration // of MQTT; in whole seconds
+	KeepAlive time.Duration // of MQTT; a fraction of a second is cut off
 	Timeout   time.Duration // bounds a connection attempt
 	Window    int           // messages in flight on a Publisher
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/eclipse/paho.golang/paho/log"
 )
 
-// Pinger keeps a connection of paho's client alive. Unlike paho's own it takes any byte as a sign of life, a connection that
-// this side does not read from is not the broker's silence, and a PINGREQ that cannot be written does not keep it from noticing.
+// Pinger keeps a connection of paho's client alive. Unlike paho's own, it takes any byte on a Conn as a sign of life. While
+// Receiver.Publish blocks the reader, the broker does not count as silent. A PINGREQ that is blocked in a write does not hide silence.
 type Pinger struct {
 	received atomic.Uint64
 }

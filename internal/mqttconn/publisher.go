@@ -16,11 +16,11 @@ import (
 )
 
 var (
-	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size. Nothing was sent.
+	// ErrTooLarge says that a message is larger than the broker's Maximum Packet Size, or cannot be encoded. Nothing was sent.
 	ErrTooLarge = errors.New("mqtt: larger than the broker accepts")
 	// ErrClosed says that the connection was closed on this side.
 	ErrClosed = errors.New("mqtt: connection closed")
-	// ErrSilent says that for half the keep-alive time no byte came, and none was taken of a packet that waited to be written.
+	// ErrSilent says that for half the keep-alive time no byte arrived, and no part of a long write went through.
 	ErrSilent = errors.New("mqtt: the broker is silent")
 )
 
@@ -159,10 +159,10 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 // MaxPacket returns the size in bytes of the largest packet that the broker accepts; math.MaxInt without a limit.
 func (p *Publisher) MaxPacket() int { return p.maxPacket }
 
-// Publish puts a message on the wire, with the next Flush at the latest; its QoS and PacketID are set here. Either an error is returned, and nothing was sent, or
-// done is called exactly once, with the PUBACK's reason, or with an error when the connection ended before one came: then the
-// message may or may not have been published. done must not block. The context bounds only the wait for a packet id: while the broker does
-// not read, Publish blocks until Stop.
+// Publish buffers a message, which is sent by the next Flush at the latest. It sets the QoS and the PacketID of the message. Either it returns an error,
+// and nothing was sent, or done is called exactly once: with the PUBACK's reason, or with an error if the connection ended before the PUBACK came. Then the
+// message may or may not have been published. done must not block. The context bounds only the wait for a packet id: while the broker does not read,
+// Publish blocks until the connection ends.
 func (p *Publisher) Publish(ctx context.Context, message *packets.Publish, done func(reason byte, err error)) error {
 	message.QoS = 1
 	if size, ok := PublishSize(message); !ok || size > p.maxPacket {
@@ -213,8 +213,9 @@ func (p *Publisher) StartRecord() {
 	}
 }
 
-// Flush sends what was published. Without it that is sent when there is much of it. Flush itself writes, unless another
-// goroutine is writing: waking one costs more. So Flush blocks while the broker does not read, until Stop.
+// Flush sends what was published. Without it a message may wait until more than flushAt bytes are buffered. Flush itself
+// writes, unless another goroutine is writing: waking one costs more. So while the broker does not read, Flush blocks until the
+// connection ends.
 func (p *Publisher) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -337,8 +338,8 @@ type puback struct {
 	done   func(byte, error)
 }
 
-// beforeRead runs before each read of the network. PUBACKs gather when the last read had some, until a message waits for a packet
-// id: with a small Receive Maximum one delay for each window would be the limit of the rate.
+// beforeRead runs before each read of the network. If the last read had PUBACKs, it delays this one, but only while packet ids are
+// free: with a small Receive Maximum, a delay for each window would limit the rate.
 func (p *Publisher) beforeRead() {
 	if p.waitsNext && len(p.ids) > 0 && !p.expedited.Load() {
 		p.coalesce.wait(ackDelay, p.starved)
@@ -363,7 +364,7 @@ func (p *Publisher) read() {
 		p.received.Add(1)
 		switch content := packet.Content.(type) {
 		case *packets.Pingresp:
-		case *packets.Puback: // with a reason string
+		case *packets.Puback: // with long properties
 			p.acknowledged([]puback{{id: content.PacketID, reason: content.ReasonCode}})
 		case *packets.Publish: // some brokers subscribe clients that did not ask for it
 			if content.QoS == 1 {

@@ -7,7 +7,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// CheckReasons returns an error if a SUBACK has not one reason code for each subscription, in their order. paho does not compare the numbers.
+// CheckReasons returns an error unless a SUBACK has as many reason codes as there are subscriptions. paho does not check that.
 func CheckReasons(suback *paho.Suback, subscriptions []paho.SubscribeOptions) error {
 	if len(suback.Reasons) != len(subscriptions) {
 		return fmt.Errorf("subscribe: the broker answered %d filters with %d reason codes", len(subscriptions), len(suback.Reasons))

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// LimitMemory makes the garbage collector keep the process within nine tenths of the memory that it may use, unless GOMEMLIMIT says
-// otherwise: the rest is for what it does not count. It is to be called once, before AvailableMemory.
+// LimitMemory sets the memory limit of the garbage collector to nine tenths of AvailableMemory, unless GOMEMLIMIT is set. The rest is for
+// memory that Go does not count. It must be called at most once, before AvailableMemory, which returns the new limit from then on.
 func LimitMemory() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(AvailableMemory() / 10 * 9)
 	}
 }
 
-// AvailableMemory returns the bytes of memory that this process may use: the least of GOMEMLIMIT, the limit of its control
-// group, and what the machine has.
+// AvailableMemory returns the bytes of memory that this process may use: the least of the memory limit of the garbage collector (GOMEMLIMIT
+// or LimitMemory), the limit of the container's control group, and what the machine has. If none is known it is 1 GiB.
 func AvailableMemory() int64 {
 	available := debug.SetMemoryLimit(-1)
 	for _, limit := range []int64{controlGroupLimit(), machineMemory()} {

@@ -1,5 +1,5 @@
 // Package node puts a node together: stores, Raft, the front end, and what they need of the machine. It starts them in this
-// order and stops them in reverse.
+// order. Close has the order in which they stop.
 package node
 
 import (
@@ -76,7 +76,8 @@ type Node struct {
 	workers sync.WaitGroup
 }
 
-// Identify returns the identity of the node that keeps its data in the folder, which is made at a first start.
+// Identify returns the identity of the node that keeps its data in the folder. It makes the folder if it is missing, and a new identity if there
+// is no log in it.
 func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return cluster.Identity{}, fmt.Errorf("data folder: %w", err)
@@ -84,8 +85,7 @@ func Identify(dataDir, clusterName, name string) (cluster.Identity, error) {
 	return cluster.LoadIdentity(dataDir, clusterName, name, rand.Uint64())
 }
 
-// Assemble finds out how a node without state begins: with the members of a new cluster, or with nil as a member of one that
-// exists.
+// Assemble finds out how a node without state begins. It returns the members of a new cluster, or nil if the node has joined an existing one.
 type Assemble func(ctx context.Context) ([]raft.Server, error)
 
 // Members returns an Assemble for a cluster whose first members are known.
@@ -170,7 +170,8 @@ func (n *Node) run() {
 // Registry returns the metrics of the node.
 func (n *Node) Registry() *prometheus.Registry { return n.config.Registry }
 
-// Ready returns nil when the node can do its part: its broker session is up, and there is a leader.
+// Ready returns nil when the node can do its part: its broker session is up, there is room for requests, a leader is known, which serves if it
+// is this node, and this node is neither catching up nor waiting to become a voter.
 func (n *Node) Ready() error {
 	var faults []error
 	if err := n.Front.Ready(); err != nil {
@@ -184,7 +185,7 @@ func (n *Node) Ready() error {
 		faults = append(faults, errors.New("cluster: this node leads and does not serve yet"))
 	case status.Behind:
 		faults = append(faults, errors.New("cluster: this node is catching up"))
-	case status.Learning: // another one that is stopped now, because this one is ready, might cost the majority
+	case status.Learning: // a rolling restart stops the next node when this one is ready: without this one's vote that might cost the majority
 		faults = append(faults, errors.New("cluster: this node does not vote yet"))
 	}
 	return errors.Join(faults...)
@@ -226,7 +227,7 @@ func (n *Node) policyIsForgeable() bool {
 	return policy
 }
 
-// warnOfForgeable says once, when it begins, that a policy is forgeable.
+// warnOfForgeable logs a warning each time that a policy begins to be forgeable.
 func (n *Node) warnOfForgeable(ctx context.Context) {
 	const interval = 5 * time.Second
 	ticker := time.NewTicker(interval)
@@ -245,11 +246,12 @@ func (n *Node) warnOfForgeable(ctx context.Context) {
 	}
 }
 
-// Drain takes up no more requests and waits until those that were are answered.
+// Drain stops admitting requests, and waits until the admitted ones are answered or the context ends.
 func (n *Node) Drain(ctx context.Context) { n.Front.Drain(ctx) }
 
-// Close stops the node: what was taken up is answered, leadership handed over if there is anybody to take it, then Raft, the
-// stores, and the session with the broker, which keeps what comes meanwhile. The context bounds the graceful part.
+// Close stops the node. Admitted requests are answered, and the leadership is transferred if there is another voter. Then Raft, the stores, the
+// session with the broker and the audit log stop, in this order. The broker keeps the requests that arrive meanwhile. The context bounds the
+// graceful part: the answers and the transfer.
 func (n *Node) Close(ctx context.Context) error {
 	n.Drain(ctx)
 	err := n.Cluster.Close(ctx)
@@ -260,7 +262,7 @@ func (n *Node) Close(ctx context.Context) error {
 
 type contactFile string
 
-// Load implements mqttfront.ContactStore.
+// Load implements ingest.ContactStore.
 func (f contactFile) Load() (int64, bool) {
 	data, err := os.ReadFile(string(f))
 	if err != nil {
@@ -270,7 +272,7 @@ func (f contactFile) Load() (int64, bool) {
 	return wall, err == nil
 }
 
-// Save implements mqttfront.ContactStore. It is not synced: after a power failure an older time only makes the session start
+// Save implements ingest.ContactStore. It is not synced: after a power failure an older time only makes the session start
 // clean.
 func (f contactFile) Save(wall int64) error {
 	temporary := string(f) + ".new"

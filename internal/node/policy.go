@@ -29,7 +29,7 @@ func (n *Node) followPolicy(ctx context.Context) {
 	const interval = time.Second
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var last []byte // the first look offers what is in force again, which changes nothing
+	var last []byte // nil: the first read offers the file's policy again. If NewOffer read the same one, that changes nothing
 	readable := true
 	for {
 		select {
@@ -40,7 +40,7 @@ func (n *Node) followPolicy(ctx context.Context) {
 		content, err := os.ReadFile(n.config.PolicyFile)
 		if (err == nil) != readable {
 			readable = err == nil
-			n.config.Log.Warn("the policy file", "file", n.config.PolicyFile, "readable", readable, "error", err)
+			n.config.Log.Warn("the policy file became unreadable, or readable again", "file", n.config.PolicyFile, "readable", readable, "error", err)
 		}
 		if err != nil || bytes.Equal(content, last) {
 			continue

@@ -47,7 +47,7 @@ type Resource struct {
 }
 
 // Rule grants its resources to its principals. A principal is meant when any of the three lists names it; a rule without any
-// principals means nobody. An entry of Attributes names a principal that has all of its attributes.
+// principals means nobody. An entry of Attributes names the principals that have all attributes of the entry.
 type Rule struct {
 	ClientIDs  []string // globs
 	Usernames  []string // globs
@@ -76,7 +76,7 @@ type compiledResource struct {
 // ErrInvalid is wrapped by every error of Compile.
 var ErrInvalid = errors.New("invalid policy")
 
-// Compile checks the rules and makes a policy of them. No rules at all make a policy that denies everything.
+// Compile checks the rules and makes a policy of them, which keeps them: they must not be changed any more. Without rules it denies everything.
 func Compile(rules []Rule) (*Policy, error) {
 	policy := &Policy{rules: rules}
 	for i, rule := range rules {

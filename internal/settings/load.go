@@ -16,7 +16,7 @@ import (
 )
 
 // Load returns the default settings overridden by the file (if its name is not empty), the environment, and the flags, in this
-// order. environment has the form of os.Environ; flags are by path. Unknown keys of the file are errors; unknown HOLDFAST_
+// order. environment has the form of os.Environ; the keys of flags are paths of Fields. Unknown keys of the file are errors. Unknown HOLDFAST_
 // variables are returned as warnings, because Kubernetes makes some of its own.
 func Load(file string, environment []string, flags map[string]string) (Settings, []string, error) {
 	s := Default()
@@ -93,7 +93,8 @@ func loadFile(file string, byPath map[string]*Field) error {
 	return nil
 }
 
-// dottedKey returns a key with a dot of a document, or an empty string. Beside the same setting as nested keys it would be chance which one counts.
+// dottedKey returns a key of a YAML document that has a dot in it, or an empty string. If the document had the same setting as nested keys, too, it
+// would be random which one counts.
 func dottedKey(node *yaml3.Node) string {
 	for i, child := range node.Content {
 		isKey := node.Kind == yaml3.MappingNode && i%2 == 0

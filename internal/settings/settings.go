@@ -63,7 +63,7 @@ type Cluster struct {
 	Peers          []string // id=host:port
 	PeersFile      string
 	Profile        string
-	Heartbeat      time.Duration // 0 is the profile's, as below
+	Heartbeat      time.Duration // 0 is the profile's, also for Election, LeaderLease and DiskDeadline
 	Election       time.Duration
 	LeaderLease    time.Duration
 	DiskDeadline   time.Duration
@@ -120,7 +120,7 @@ type Protocol struct {
 	CaseInsensitive bool
 }
 
-// Limits bound what clients may store. 0 is no limit.
+// Limits bound what clients may store. 0 is no limit for Keys, TotalBytes and WatchesPerClient. For DedupEntriesPerClient it is half of DedupEntries.
 type Limits struct {
 	KeyBytes     Size
 	ValueBytes   Size

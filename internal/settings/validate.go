@@ -191,8 +191,8 @@ func (s *Settings) AdvertisedAddress() string {
 	return net.JoinHostPort(s.Node.ID, port)
 }
 
-// ownPeer returns the address of this node in the list of peers, if it is there. A file of peers does not count: it is for the
-// first start only, and the address for every one.
+// ownPeer returns the address of this node in the list of peers, if it is there. A file of peers does not count: it is read at the first
+// start only, and the address is needed at every start.
 func (s *Settings) ownPeer() string {
 	peers, err := ParsePeers(s.Cluster.Peers)
 	if err != nil {

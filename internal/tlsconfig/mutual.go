@@ -171,8 +171,8 @@ func (m *Mutual) clientConfig(names []string) *tls.Config {
 	}
 }
 
-// PeerHasName reports whether the certificate of the other side of a connection has one of the names. Without TLS everybody is who
-// he says he is. It makes the handshake, if that was not made yet.
+// PeerHasName reports whether the certificate of the other side of a connection has one of the names. Without TLS it returns true. It makes
+// the handshake, if that was not made yet.
 func (m *Mutual) PeerHasName(conn net.Conn, names ...string) bool {
 	if m == nil {
 		return true

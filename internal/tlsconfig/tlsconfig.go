@@ -23,7 +23,7 @@ type Files struct {
 var ErrInvalid = errors.New("invalid TLS configuration")
 
 // Client returns the configuration of a client. The client certificate is read anew for each handshake, so that a renewed one
-// is used without a restart.
+// is used without a restart. The CA file is read once.
 func (f Files) Client() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
 	if f.CA != "" {

@@ -29,7 +29,7 @@ func HasNonCharacters(topic string) bool {
 // Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
 func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
 
-// OfClient begins the topics of a client's notifications. The key in Base16 follows.
+// OfClient returns what the topics of a client's notifications begin with. The key in Base16 follows.
 func OfClient(clientID string) string { return Notifications + Base16(clientID) + notify }
 
 // Notification returns the topic of a client's notifications about a key.

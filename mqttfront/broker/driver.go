@@ -13,8 +13,9 @@ import (
 type Driver interface {
 	// Origin returns what the broker reports about a request beyond the MQTT standard.
 	Origin(request *paho.Publish) Origin
-	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected. It may report one disconnect several times. It returns nil
-	// when the context ends, and an error if the broker cannot be watched now: the caller tries again. Only one call runs at a time.
+	// WatchDisconnects calls disconnected for each client that the broker reports as disconnected. It may report one disconnect several times. It returns an
+	// error if the broker cannot be watched now: the caller tries again. When the context ends, it returns nil, or an error that does not matter. Only
+	// one call runs at a time.
 	WatchDisconnects(ctx context.Context, disconnected func(Disconnect)) error
 	// Kick disconnects a publisher. Some brokers can only disconnect all clients of its user name. The error wraps ErrUnsupported if the broker can do neither.
 	Kick(ctx context.Context, publisher Publisher) error
@@ -25,8 +26,9 @@ type Driver interface {
 // NotificationSubscriber is a Driver that can subscribe a client to its notifications: some client libraries do not subscribe. Its method is safe for
 // concurrent use.
 type NotificationSubscriber interface {
-	// SubscribeNotifications subscribes a connected client to a topic filter, unless it has a subscription by which it receives its notifications. created
-	// reports whether it added one. The error wraps ErrUnsupported if the driver is not configured for that.
+	// SubscribeNotifications subscribes a connected client to a topic filter, unless the client has a subscription by which it receives its notifications.
+	// created reports whether a subscription was added: it is false, without an error, for a client that the broker does not know. The error wraps
+	// ErrUnsupported if the driver is not configured for that.
 	SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool, err error)
 }
 

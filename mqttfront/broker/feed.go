@@ -30,7 +30,7 @@ func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *sl
 	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
 }
 
-// healthyWatch is how long a watch lasts that worked: its end is a new failure. An attempt to connect takes less.
+// healthyWatch separates watches that worked from failed attempts: the end of a watch that lasted longer is logged as a new failure.
 const healthyWatch = time.Minute
 
 // Run watches disconnects until the context ends.
@@ -58,7 +58,8 @@ func (f *Feed) Run(ctx context.Context) {
 // Disconnects returns the channel of the disconnects. One goroutine at a time may receive from it.
 func (f *Feed) Disconnects() <-chan Disconnect { return f.disconnects }
 
-// Err returns the error of the last failed attempt to watch, if it failed within a time. Otherwise it returns nil: the feed works.
+// Err returns the error of the last failed attempt to watch, if that failed at most within ago, even if the feed works again. Otherwise it
+// returns nil.
 func (f *Feed) Err(within time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,8 +18,8 @@ const (
 type Subscription struct {
 	ClientID string
 	Filter   string
-	// NotMade is called if the driver made no subscription because the client has one already, or because the driver cannot make one. It may
-	// be nil.
+	// NotMade is called if the driver made no subscription because the client has one already, because the broker does not know the client, or
+	// because the driver cannot make one. It is not called after a failure, or if the queue was full. It may be nil.
 	NotMade func()
 }
 

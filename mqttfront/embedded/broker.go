@@ -1,7 +1,7 @@
 // Package embedded is an MQTT broker inside the process, for trials and demonstrations, on mochi-mqtt.
 //
 // It is also the Driver that knows everything: it stamps who published a request, reports which clients disconnect, disconnects
-// clients, and delivers notifications to clients that never subscribed to them, as a habit of client libraries in the field needs.
+// clients, and delivers notifications to clients that never subscribed to them, because some client libraries do not subscribe.
 //
 // mochi v2.7.9 has faults that real clients meet. They are worked around here by its public hooks; each has its comment, and a
 // test. The price: a client's own Receive Maximum is not honoured.

@@ -37,7 +37,7 @@ type hook struct {
 	log          *slog.Logger
 
 	sequence atomic.Int64
-	// gate keeps messages back while one session replaces another: else those in between are lost.
+	// gate keeps messages back while a session is established: else those between an old session and its replacement are lost.
 	gate        sync.RWMutex
 	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
 	connections sync.Map                    // *mqtt.Client to *connection
@@ -181,7 +181,7 @@ func (h *hook) ended(network net.Conn) {
 	}
 }
 
-// takeoverWait bounds the wait for mochi to mark a connection as taken over.
+// takeoverWait bounds the waits for mochi to mark a connection as taken over, and to end one that is ending by itself.
 const takeoverWait = 2 * time.Second
 
 // OnDisconnect tells the store that a client disconnected.
@@ -232,7 +232,7 @@ func (h *hook) forget(client *mqtt.Client) {
 }
 
 // OnPacketRead translates packet ids. mochi keeps those of both directions in one map: an inbound id that meets an outbound
-// message in flight would delete that message (PUBLISH), or be refused (SUBSCRIBE, UNSUBSCRIBE).
+// message in flight would delete that message (PUBLISH), or be refused (SUBSCRIBE, UNSUBSCRIBE). The ids of QoS 2 stay as they are.
 func (h *hook) OnPacketRead(client *mqtt.Client, packet packets.Packet) (packets.Packet, error) {
 	switch kind := packet.FixedHeader.Type; {
 	case kind == packets.Publish && packet.FixedHeader.Qos == 1, kind == packets.Subscribe, kind == packets.Unsubscribe:
@@ -346,7 +346,7 @@ func stamp(user []packets.UserProperty, client *mqtt.Client, c *connection, qos 
 	return append(user, stamps...)
 }
 
-// OnSelectSubscribers delivers a notification to the client that it is for, once, whether or not that has subscribed.
+// OnSelectSubscribers delivers a notification once to the client that it is for, whether or not that client has subscribed.
 func (h *hook) OnSelectSubscribers(subscribers *mqtt.Subscribers, packet packets.Packet) *mqtt.Subscribers {
 	if _, ok := subscribers.Shared[ghostFilter]; !ok {
 		return subscribers

@@ -22,7 +22,7 @@ func (n nodeLogin) isNode(client *mqtt.Client, password []byte) bool {
 	return len(expected) > 0 && string(client.Properties.Username) == n.config.NodeUsername && subtle.ConstantTimeCompare(password, expected) == 1
 }
 
-// probeSuffix is the length of the end of a node's second client id: -in- and eight digits.
+// probeSuffix is the length of the end of a takeover probe's client id: -in- and eight hexadecimal digits.
 const probeSuffix = 12
 
 // reserved reports whether a client id is one under which nodes connect.

@@ -20,7 +20,7 @@ import (
 type API struct {
 	// URL is the API's base URL, such as http://emqx:18083. If it is empty, Kick and SubscribeNotifications return broker.ErrUnsupported.
 	URL string
-	// Key returns an API key and its secret with a colon between them, as EMQX takes them; it is asked for each call.
+	// Key returns an API key and its secret with a colon between them. It is called for each request to the API. nil means no login.
 	Key func() []byte
 	// Client makes the calls. It must have a timeout, or the context of a call must.
 	Client *http.Client
@@ -53,8 +53,8 @@ type subscription struct {
 }
 
 // SubscribeNotifications implements broker.NotificationSubscriber: GET /api/v5/clients/{clientid}/subscriptions, and then POST
-// /api/v5/clients/{clientid}/subscribe, unless the client already subscribes to the filter, or to its prefix with "#". EMQX makes the subscription after it has answered, without asking its
-// access control, and keeps it as long as the client's session.
+// /api/v5/clients/{clientid}/subscribe, unless the client already subscribes to the filter, or to its prefix with "#". EMQX makes the subscription after it
+// has answered, without asking its access control, and keeps it as long as the client's session.
 func (d *Driver) SubscribeNotifications(ctx context.Context, clientID, filter string) (created bool, err error) {
 	var present []subscription
 	found, err := d.call(ctx, http.MethodGet, clientID, "/subscriptions", nil, &present)
@@ -78,7 +78,7 @@ func (d *Driver) call(ctx context.Context, method, clientID, path string, body, 
 	if d.api.URL == "" {
 		return false, fmt.Errorf("%w: broker.api.url is not set", broker.ErrUnsupported)
 	}
-	if clientID == "." || clientID == ".." { // what is left of it in a path is another path
+	if clientID == "." || clientID == ".." { // such a path element would make the URL that of another resource
 		return false, fmt.Errorf("%w: the client id is %q", broker.ErrUnsupported, clientID)
 	}
 	content := io.Reader(http.NoBody)

@@ -59,7 +59,7 @@ type entry struct {
 	topic topic
 	since time.Time // when it was queued
 	sent  time.Time // when it was taken to be sent
-	size  int       // of its message, in bytes; 0 until it is known
+	size  int       // of its value, in bytes; 0 until it is known
 	alone bool      // nothing else is sent meanwhile
 	done  bool
 }
@@ -87,7 +87,7 @@ func (b *backlog) same(t topic) {
 	}
 }
 
-// missing ends the wait for a topic that was expected, and reports whether the broker has not sent it. Then it queues it if publish says so.
+// missing ends the wait for an expected topic. It returns true if the broker has not sent that topic. The topic is then queued if publish is true.
 func (b *backlog) missing(t topic, publish bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +111,8 @@ func (b *backlog) change(t topic) {
 	b.pushLocked(t)
 }
 
-// maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison then takes corrections for changes of keys.
+// maxTouched bounds backlog.touched. When it is full, all topics count as touched: a comparison then counts no message as stale, because the key may have
+// changed.
 const maxTouched = 100_000
 
 // setComparing starts or stops the record of topics that change during a comparison.
@@ -136,7 +137,7 @@ func (b *backlog) isTouchedLocked(t topic) bool {
 }
 
 // push queues a topic. A topic that is being sent is published once more afterwards. A topic that the broker refuses is retried later. Without a connection
-// push does nothing. It returns true if the topic was neither queued, nor being sent, nor refused.
+// push queues nothing. It returns true if the topic was neither queued, nor being sent, nor waiting for a retry.
 func (b *backlog) push(t topic) (added bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,7 +303,7 @@ const (
 	minRate = 128 << 10
 )
 
-// weigh notes the size of the message of a topic in flight.
+// weigh records the size of the value of a topic in flight.
 func (b *backlog) weigh(e *entry, bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,10 +19,10 @@ const (
 	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages.
 	quiet = time.Second
 	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
-	// Two more are retained: they show whether the broker sends such messages at all, and whether it drops some.
+	// Two further markers are retained: they show whether the broker sends retained messages at all, and whether it drops some.
 	markerWait = 5 * time.Second
-	// packetTimeout bounds the wait for the answer to a SUBSCRIBE, which may come behind all retained messages, however long these take. A broker that sends
-	// nothing ends the connection before.
+	// packetTimeout bounds the wait for the answer to a SUBSCRIBE, which may come behind all retained messages, however long these take. If the broker sends
+	// nothing, the keep-alive ends the connection before.
 	packetTimeout = 10 * time.Minute
 	// correctionWait is how long a comparison waits for the broker to acknowledge what it has corrected, before it looks once more.
 	correctionWait = 30 * time.Second
@@ -34,7 +34,7 @@ const (
 	maxUnlike = 100_000
 )
 
-// comparison is what came of a comparison of the retained messages with the state.
+// comparison is the result of a comparison of the retained messages with the state, or of one pass of it.
 type comparison struct {
 	keys       int  // with a mirror
 	unshown    int  // of keys: those that make no valid topic
@@ -42,7 +42,7 @@ type comparison struct {
 	stale      int  // retained messages that were not as in the state, or of no key
 	unretained int  // that the broker has acknowledged, and does not retain
 	blind      bool // the broker does not send what it retains
-	dropped    bool // the broker dropped some of what it retains, at each pass
+	dropped    bool // the broker dropped some of what it retains, at the last pass
 }
 
 // compareAll compares the retained messages with the state at once, and each time that this is asked for, until the context ends.
@@ -124,7 +124,7 @@ type pass struct {
 	s         *session
 	began     time.Time
 	client    *paho.Client
-	corrected map[topic]string // version that an earlier pass has published; guarded by mu
+	corrected map[topic]string // version that this pass or an earlier one has queued to be published; guarded by mu
 	ended     chan error       // why the connection ended; only the first is kept
 
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
@@ -196,7 +196,7 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 	return keys, unshown, queued
 }
 
-// dropCleared forgets the refused topics of keys that do not exist, if the broker retains nothing on them: nothing is left to publish.
+// dropCleared forgets the refused topics that are to have no retained message, if the broker retains nothing on them: nothing is left to publish.
 func (p *pass) dropCleared() {
 	for _, t := range p.s.backlog.refusedToPublish() {
 		if w, ok := p.s.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
@@ -213,7 +213,7 @@ func (p *pass) isUnlike(t topic) bool {
 	return is || len(p.unlike) >= maxUnlike
 }
 
-// noteUnlike is called before the topic is queued: the broker may refuse it at once.
+// noteUnlike records a topic for isUnlike. It is called before the topic is queued: the broker may refuse it at once.
 func (p *pass) noteUnlike(t topic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

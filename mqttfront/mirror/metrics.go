@@ -31,7 +31,7 @@ const (
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		published:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_mirror_topics_total", Help: "Topics of mirrors that the leader brought in line, by result: set, cleared, refused by the broker, too_large for it and cleared instead, or skipped because the key makes no valid topic."}, []string{"result"}),
+		published:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_mirror_topics_total", Help: "Topics of mirrors that the leader brought in line, by result: set, cleared, refused by the broker, too_large for it and cleared instead, or skipped because the key makes no valid topic or has no mirror any more."}, []string{"result"}),
 		corrections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_mirror_corrections_total", Help: "Topics of mirrors that were published although their key had not changed: the broker's retained message was missing or stale."}, []string{"reason"}),
 		keys:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_mirror_keys", Help: "Keys with a mirror when the leader last compared the broker with the state; 0 on other nodes."}),
 		unshown:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_mirror_unshown_keys", Help: "Of holdfast_mirror_keys, those that are not shown because they make no valid topic."}),

@@ -63,10 +63,10 @@ type Mirror struct {
 	begun     uint64     // wanted when the last comparison began
 	last      comparison // that has ended
 	corrected comparison // what was found missing and stale since Resync was called last
-	ended     time.Time  // when that was
+	ended     time.Time  // when the last comparison ended
 	fault     string     // why there is no connection, or no comparison; empty if there is one, or was no attempt
-	warned    bool       // that the broker refuses topics
-	unshown   bool       // that keys make no valid topic
+	warned    bool       // it was logged that the broker refuses topics
+	unshown   bool       // it was logged that keys make no valid topic
 }
 
 // New returns a Mirror.
@@ -162,7 +162,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Resync compares the broker's retained messages with the state anew, and tries again what was abandoned. It reports whether this node leads.
+// Resync has the broker's retained messages compared with the state anew, and refused topics retried at once. It does nothing and returns false if this
+// node does not lead.
 func (m *Mirror) Resync() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,8 +182,8 @@ func (m *Mirror) Resync() bool {
 
 // Status is what a Mirror is doing.
 type Status struct {
-	Leading   bool // the fields below are set
-	Connected bool
+	Leading   bool // if false, the fields below are not set
+	Connected bool // also true while no mirror is configured
 	Comparing bool // the broker's retained messages are being compared with the state, or will be
 	Keys      int  // with a mirror, at the last comparison
 	Unshown   int  // of Keys: those that make no valid topic, and are not shown
@@ -197,10 +198,10 @@ type Status struct {
 	Unretained int // topics that the broker has acknowledged, and does not retain
 	Topics     int // that are not known to be as in the state
 	Refused    int // topics that the broker refuses, or ends the connection on
-	// Lag is the time since the oldest change that the broker has not acknowledged, or since all was last known to be compared: before the connection was
-	// lost, or a comparison began. Attempts that fail do not end it.
+	// Lag is the age of the oldest change that the broker has not acknowledged. Without a connection, and until a comparison has succeeded, it is at least
+	// the time since the connection was lost or the comparison became due. Failed attempts do not reset it.
 	Lag time.Duration
-	// InSync says that the broker has acknowledged what the last comparison found, and all but the latest changes.
+	// InSync says that the broker has acknowledged what the last comparison found, and all changes that are older than one second.
 	InSync bool
 	Fault  string // why there is no connection, or no comparison
 }
@@ -276,8 +277,8 @@ func (m *Mirror) idle(ctx context.Context) {
 	}
 }
 
-// connect connects with the client id that all nodes share. Leadership is confirmed before and after: a deposed leader that was paused just before
-// disconnects the leader, and must not publish.
+// connect connects with the client id that all nodes share. Leadership is confirmed before and after: a deposed leader that was paused just before its
+// CONNECT disconnects the leader, and must not publish.
 func (m *Mirror) connect(ctx context.Context) (*mqttconn.Publisher, error) {
 	if err := m.env.Confirm(ctx); err != nil {
 		return nil, err

@@ -28,8 +28,8 @@ const (
 
 // quarantine is what is known of a mirror that is or was quarantined. The lock of the backlog guards it.
 type quarantine struct {
-	lifted       bool // the quarantine has ended; some topics are still refused
-	queue        []*entry
+	lifted       bool      // the quarantine has ended; some topics are still refused
+	queue        []*entry  // that wait to be sent alone, the oldest first; empty once lifted
 	lastServed   time.Time // when a topic of this mirror was sent last, or was looked for
 	suspects     []topic   // that were in flight when a connection ended
 	accepted     int       // topics since the quarantine began or was renewed; the repeated refusal of a refused topic does not reset it
@@ -91,8 +91,8 @@ func (b *backlog) quarantineLocked(prefix string) *quarantine {
 	return q
 }
 
-// refusedLocked notes that the broker has refused a topic, and keeps the connection. The refused topics of a mirror are tried in rounds: in a round one
-// after the other, and then none until the retry interval has passed.
+// refusedLocked records that the broker has refused a topic without ending the connection. The refused topics of a mirror are tried in rounds: in a round
+// one after the other, and then none until the retry interval has passed.
 func (b *backlog) refusedLocked(e *entry, now time.Time) {
 	q := b.quarantines[e.topic.prefix]
 	if !q.refuses(e.topic) {
@@ -105,7 +105,7 @@ func (b *backlog) refusedLocked(e *entry, now time.Time) {
 	}
 }
 
-// connectionEndedByLocked notes that the broker has ended the connection because of a topic, or that the topic is why it is ended. That ends a round.
+// connectionEndedByLocked records that the broker has ended the connection because of a topic, or that this node is about to. That ends a round.
 func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
 	if q := b.quarantines[e.topic.prefix]; q.refuses(e.topic) {
 		q.moveToBack(e.topic)
@@ -333,7 +333,7 @@ func (b *backlog) dropSynced() {
 	}
 }
 
-// reset forgets all.
+// reset forgets all topics and quarantines.
 func (b *backlog) reset() {
 	b.end(false)
 	b.mu.Lock()

@@ -30,7 +30,7 @@ type session struct {
 	publisher *mqttconn.Publisher
 	maxPacket int              // that the broker accepts, in bytes
 	begun     func()           // called when a comparison begins
-	corrected func(comparison) // called after each pass of a comparison, with what it has found
+	corrected func(comparison) // called after each pass of a comparison, with what it has found; not after one that succeeded and is blind
 	compared  func(comparison) // called when a comparison has ended
 	failed    func(error)      // called when it could not be made, and is tried again
 	onRefused func(topic)      // called when the broker refuses a topic
@@ -71,7 +71,7 @@ func (s *session) serve(ctx context.Context) (failed bool, err error) {
 
 var errUnanswered = errors.New("the broker leaves topics unanswered")
 
-// publishAll publishes one topic after the other.
+// publishAll publishes the topics of the backlog until the context or the connection ends. It waits for an answer only where the backlog does.
 func (s *session) publishAll(ctx context.Context) {
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()

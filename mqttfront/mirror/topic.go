@@ -13,7 +13,7 @@ type topic struct{ prefix, key string }
 
 func (t topic) String() string { return t.prefix + t.key }
 
-// clone returns the topic with memory of its own: a key shares the memory of its value, and a name that of its message.
+// clone returns the topic with memory of its own: a key of the state shares the memory of its value, and a key from a message that of the packet.
 func (t topic) clone() topic { return topic{t.prefix, strings.Clone(t.key)} }
 
 // maxLevels bounds the levels of a topic. EMQX carries 128 by default, Mosquitto 200; Mosquitto ends a connection that publishes on more.

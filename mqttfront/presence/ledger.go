@@ -18,7 +18,7 @@ const (
 type ledger struct {
 	report         func(broker.Disconnect)
 	processedAfter int64            // the broker processed the events that arrive now after this time
-	recheckAt      map[string]int64 // by client id: when to report its disconnect again
+	recheckAt      map[string]int64 // by client id: a marker sent at this time or later reports its disconnect again
 	connections    map[string]int64 // by client id: Event.Connection of its current connection
 	started        int64            // estimated start of the broker; 0 is unknown
 	uptime         int64            // of the broker in its latest event, in milliseconds
@@ -83,7 +83,7 @@ func (l *ledger) event(e Event, now int64) {
 func (l *ledger) brokerRuns(uptime int64) {
 	const (
 		tolerance = 5_000 // milliseconds
-		drift     = 1000  // the clocks differ by at most one part of this
+		drift     = 1000  // the rates of the two clocks differ by at most 1/drift
 	)
 	at := l.processedAfter - uptime // the uptime was published after processedAfter; now may be much later, because the event may have been queued
 	restarted := uptime < l.uptime || at > l.started+tolerance && at > l.seen-tolerance

@@ -33,7 +33,7 @@ type Config struct {
 
 	KeepAlive   time.Duration // of MQTT; in whole seconds
 	ConnectTime time.Duration // bounds an attempt to connect and subscribe
-	SessionAge  time.Duration // how long the broker keeps events for a node that has lost it
+	SessionAge  time.Duration // session expiry: how long the broker keeps events while the node is not connected; in whole seconds
 	Interval    time.Duration // of markers
 }
 
@@ -62,7 +62,7 @@ func New(config Config, source Source) *Watcher {
 	return &Watcher{config: config, source: source, start: time.Now(), wall: config.Wall(), ledger: newLedger()}
 }
 
-// now returns the time of the steady clock in milliseconds.
+// now returns milliseconds since the Unix epoch, by a monotonic clock that was set from Wall in New.
 func (w *Watcher) now() int64 { return w.wall + time.Since(w.start).Milliseconds() }
 
 // Origin implements broker.Driver. Time is that of the arrival plus Slack, so that a disconnect, which is reported Slack earlier, never ends a newer
@@ -149,7 +149,7 @@ type session struct {
 	source Source
 	ledger *ledger
 	topic  string       // of markers
-	now    func() int64 // steady clock, in milliseconds
+	now    func() int64 // Watcher.now
 	client *paho.Client
 	conn   *mqttconn.Conn
 	acks   *mqttconn.Acks

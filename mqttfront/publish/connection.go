@@ -24,9 +24,10 @@ type connection struct {
 
 	refusalLogged atomic.Bool  // that the broker refuses a reply
 	downSince     atomic.Int64 // milliseconds since the Unix epoch; 0 while it is up
-	maxPacket     atomic.Int64 // that the broker accepts on the latest network connection, in bytes; set by start
+	maxPacket     atomic.Int64 // that the broker accepts on the latest network connection, in bytes; first set by Connections.start
 
-	// notified are the clients with a notification in the current TLS record. Owned by the goroutine that publishes.
+	// notified are the clients with a notification since startRecordIfNeeded last began a record: the current TLS record may contain it. Owned by the
+	// goroutine that publishes.
 	notified map[string]struct{}
 }
 
@@ -179,7 +180,7 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	}
 	if errors.Is(err, mqttconn.ErrTooLarge) {
 		c.env.Metrics.abandoned.WithLabelValues(o.kind()).Inc()
-		c.env.Log.Warn("larger than the broker accepts, not sent", "kind", o.kind())
+		c.env.Log.Warn("a reply or notification was dropped: it is larger than the broker accepts", "kind", o.kind())
 		c.finish(o)
 		return true
 	}

@@ -46,8 +46,8 @@ func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publi
 	return publishers, c.env.confirmConnected(ctx)
 }
 
-// confirmConnected confirms the leadership after publishing connections were taken over. A deposed leader that was paused before has disconnected the
-// leader, and must not publish.
+// confirmConnected confirms the leadership after publishing connections were taken over. A deposed leader that was paused just before its CONNECT has
+// disconnected the leader, and must not publish.
 func (w *Environment) confirmConnected(ctx context.Context) error { return w.Confirm(ctx) }
 
 // start makes the connections publish until the context ends or they are closed.

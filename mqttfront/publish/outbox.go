@@ -17,7 +17,7 @@ type Config struct {
 	Connections int    // publishing connections
 	// Notifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
 	Notifications int
-	Bytes         int           // of their keys and values
+	Bytes         int           // bounds the keys and values of these; a single larger notification is kept
 	BackoffMin    time.Duration // between attempts to connect
 	BackoffMax    time.Duration
 }
@@ -43,8 +43,8 @@ type Environment struct {
 
 // Handler is told what became of each output. Several goroutines call its methods, without holding locks.
 type Handler interface {
-	// Published is called when the broker has acknowledged an output, or the output has expired, is too large, or was abandoned. It is not called for
-	// the outputs that Connections.Send returns.
+	// Published is called when the broker has sent the PUBACK of an output, whatever its reason code, or the output has expired, is too large, or was
+	// abandoned. It is not called for the outputs that Connections.Send returns.
 	Published(o *Output)
 	// NoSubscriber is called when the PUBACK of a notification says that there is no matching subscriber.
 	NoSubscriber(o *Output)
@@ -72,8 +72,8 @@ func NewOutbox(config Config, env Environment) *Outbox {
 }
 
 // Connect connects with the client ids that all nodes share, so that the broker disconnects an earlier leader (session takeover). An earlier leader
-// that was paused cannot publish an old notification after the new leader has published a newer one. Connect tries until it succeeds or the context ends; then the error is the
-// context's cause. The caller closes the connections before it calls Connect again.
+// that was paused cannot publish an old notification after the new leader has published a newer one. Connect tries until it succeeds or the context
+// ends. The error is the context's cause. The caller closes the connections before it calls Connect again.
 func (o *Outbox) Connect(ctx context.Context, handler Handler) (*Connections, error) {
 	c := o.newConnections(handler)
 	o.setConnections(c)

@@ -25,7 +25,7 @@ type Output struct {
 
 	// The fields below are guarded by queue.mu.
 	lost     bool // its connection ended before the broker acknowledged it
-	losses   int  // connections that the broker ended while it was in flight, and the broker was there
+	losses   int  // see soloAfter
 	finished bool
 	dropped  bool // for lack of room in the queue
 }

@@ -7,9 +7,9 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// Losses of an output are connections that ended while it was in flight, although the broker was reachable. After soloAfter losses it is sent alone. After
-// abandonAfter losses it is dropped, and counts as published. A reply on which the broker ends connections must not stall the rest. The first loss is no proof, even of
-// a single output: something between node and broker may have ended the connection.
+// A loss of an output is a connection that the broker probably ended because of an output in flight, this one among them (connection.brokerEnded). After
+// soloAfter losses an output is sent alone. After abandonAfter losses it is dropped, and counts as published. A reply on which the broker ends connections
+// must not stall the rest. The first loss is no proof, even of a single output: something between node and broker may have ended the connection.
 const (
 	soloAfter    = 1
 	abandonAfter = 2
@@ -69,8 +69,8 @@ func (q *queue) signal() {
 	}
 }
 
-// next takes the next output and puts it in flight. wait says that there is none to send now: the queue is empty, or the next or the last output in flight
-// has at least soloAfter losses, so it must be in flight alone.
+// next takes the next output and puts it in flight. wait says that there is none to send now: nothing waits, or the next output or the last one in flight
+// has at least soloAfter losses, so that it must be in flight alone.
 func (q *queue) next() (o *Output, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -5,8 +5,8 @@ import "sort"
 // Watermark is the delivery watermark of a leadership: the log index up to which no output is outstanding. The zero value is ready for use. It is not
 // safe for concurrent use.
 //
-// An index that is added is not below the watermark, and all outputs of an entry are added before the first Done of that entry. So the watermark never
-// passes an output that is not added yet.
+// The caller adds no index below the watermark, and adds all outputs of an entry before the first Done of that entry. So the watermark never passes an
+// output that is not added yet.
 type Watermark struct {
 	entries []markedEntry // ascending; the first has something left
 	index   uint64

@@ -11,7 +11,7 @@ import (
 )
 
 // Serve answers CONNECT, SUBSCRIBE and PUBLISH with success until the connection ends, and closes it. Before each answer it calls handle, which may
-// return another one. It sends nothing if both are nil, and ends the connection if handle returns false.
+// return another answer. Other packets get only what handle returns. If handle returns false, Serve ends the connection.
 func Serve(conn net.Conn, handle func(*packets.ControlPacket) (answer packets.Packet, goOn bool)) {
 	defer func() { _ = conn.Close() }() // the other side sees the end
 	for reader := bufio.NewReader(conn); ; {

@@ -97,7 +97,7 @@ func (r *rule) hasPrincipals() bool {
 }
 
 // convert refuses a rule in which all principals, or the resources, are missing: that is a mistake, and denies what the rule was written to allow. An
-// empty list is none: it revokes.
+// empty list is accepted: it revokes.
 func convert(source rule) (policy.Rule, error) {
 	switch {
 	case !source.hasPrincipals():
