@@ -97,7 +97,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 }
 
 // connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials all addresses until one
-// answers. After a failed attempt, the next one begins with another address.
+// answers. If none does, it is the last. If there is no session at the one that answers, the next attempt begins with another address.
 func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
@@ -110,6 +110,9 @@ func (c *Client) connectAny(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
+		if errors.Is(err, errDial) {
+			break
+		}
 		c.dialer.Next()
 	}
 	return nil, errors.Join(failures...)
@@ -167,8 +170,8 @@ func (c *Client) complete() error {
 // ID returns the MQTT client id.
 func (c *Client) ID() string { return c.config.ClientID }
 
-// Close ends the connection and all watchers. Commands that wait for an answer return an error that is ErrOutcomeUnknown and ErrClosed. Close always
-// returns nil.
+// Close ends the connection and all watchers. Commands that wait for an answer return an error that is ErrClosed, and ErrOutcomeUnknown if they were sent,
+// else ErrNotExecuted. Close always returns nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -194,7 +197,7 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			if time.Since(s.began) > steady { // a session that ends sooner counts as an attempt that failed
 				delay = firstDelay
 			}
-			if isTakenOver(err) {
+			if mqttconn.IsTakenOver(err) {
 				delay = takenOverDelay
 			}
 			s = nil
@@ -226,12 +229,6 @@ const (
 	steady = 5 * time.Second
 )
 
-// isTakenOver reports whether a connection ended because somebody else connected under its client id.
-func isTakenOver(err error) bool {
-	var refusal *mqttconn.Refusal
-	return errors.As(err, &refusal) && refusal.Reason == mqttconn.ReasonSessionTakenOver
-}
-
 // pause waits and reports whether the context lasted as long.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -255,7 +252,11 @@ func (c *Client) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, waiting := range c.pending {
-		waiting.finish(answer{err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, ErrClosed)})
+		outcome := ErrNotExecuted
+		if waiting.sent {
+			outcome = ErrOutcomeUnknown
+		}
+		waiting.finish(answer{err: fmt.Errorf("%w: %w", outcome, ErrClosed)})
 	}
 	c.pending, c.order = map[string]*call{}, nil
 	for _, watchers := range c.watchers.bySubject {

@@ -403,6 +403,9 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 	if err := second.Unlock(t.Context()); !errors.Is(err, client.ErrLockLost) {
 		t.Errorf("unlock of a lost lock: %v", err)
 	}
+	if err := second.Unlock(t.Context()); !errors.Is(err, client.ErrLockLost) {
+		t.Errorf("unlock of a lost lock, again: %v", err)
+	}
 	if _, err := a.Del(t.Context(), "lock"); err != nil {
 		t.Error(err)
 	}

@@ -24,8 +24,10 @@ type Lock struct {
 	lost      chan struct{}
 	stop      context.CancelFunc
 	stopped   chan struct{}
-	unlocking chan struct{} // has room for one, and is full while an Unlock is under way; it guards released
+	unlocking chan struct{} // has room for one, and is full while an Unlock is under way; it guards the fields below
 	released  bool
+	// releaseErr is what Unlock returns once released is set: nil or ErrLockLost.
+	releaseErr error
 }
 
 // Lock waits until it has acquired the lock of this name, at most until the context ends, and renews it from then on. If this client dies, the lock
@@ -262,8 +264,8 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 	}
 }
 
-// Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more. After another error Unlock may be
-// called again; otherwise the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
+// Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more. A later call then returns the
+// same. After another error Unlock may be called again; otherwise the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	select {
 	case l.unlocking <- struct{}{}:
@@ -272,7 +274,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return fmt.Errorf("unlock: %w: %w", ErrNotExecuted, ctx.Err())
 	}
 	if l.released {
-		return nil
+		return l.releaseErr
 	}
 	l.stop()
 	<-l.stopped
@@ -283,7 +285,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 	l.released = true
 	if lost || l.isLost() {
-		return fmt.Errorf("unlock: %w", ErrLockLost)
+		l.releaseErr = fmt.Errorf("unlock: %w", ErrLockLost)
 	}
-	return nil
+	return l.releaseErr
 }

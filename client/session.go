@@ -55,12 +55,15 @@ const (
 	maxWindow = 4096
 )
 
+// errDial says that no broker accepted a connection.
+var errDial = errors.New("no broker answers")
+
 // connect connects to one of the brokers and subscribes. Nothing of a session survives on the broker: what was under way is
 // sent again.
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	network, err := c.dialer.Dial(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errDial, err)
 	}
 	s := &session{
 		deliver: c.deliver, toSend: c.toSend, maxPacket: math.MaxInt,
@@ -94,6 +97,10 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	window := uint16(maxWindow)
 	if limit := connack.Properties.ReceiveMaximum; limit != nil {
 		window = min(window, *limit)
+	}
+	if window == 0 {
+		s.close()
+		return nil, errors.New("the broker's Receive Maximum is 0, which MQTT forbids")
 	}
 	s.ids, s.flight = make(chan uint16, window), make([]flight, window+1)
 	for id := uint16(1); id <= window; id++ { // no collision with the packet id of the SUBSCRIBE below: that is acknowledged before sendAll starts

@@ -75,7 +75,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handle
 // collectFrom collects the requests that one member holds, and reports whether it sent all of them.
 func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte)) bool {
 	for cursor := uint64(0); ; {
-		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64(age.Milliseconds()))
+		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64((age + time.Millisecond - 1).Milliseconds())) // rounded up: 0 is all
 		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
 		if err == nil && len(body) < 8 {
 			err = fmt.Errorf("a page of %d bytes", len(body))

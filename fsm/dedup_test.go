@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"holdfast/internal/policy"
 )
 
 func TestCopiesTakeEffectOnce(t *testing.T) {
@@ -174,6 +176,19 @@ func TestSilentRefusalIsRememberedAndUnanswered(t *testing.T) {
 		return restored
 	}())) {
 		t.Error("a restored member has another state")
+	}
+}
+
+// A policy that this build does not accept is of another build: this node has to be upgraded.
+func TestPolicyThatDoesNotCompileIsUnknown(t *testing.T) {
+	rule := &policy.Rule{Resources: []policy.Resource{{Access: policy.Write, KeyType: policy.Pattern, Keys: []string{"["}}}}
+	entry := appendMessage(nil, 7, func(b []byte) []byte {
+		return appendMessage(appendUint(b, 1, uint64(KindConfigure)), 27, func(b []byte) []byte {
+			return appendMessage(appendUint(b, 13, 1), 14, func(b []byte) []byte { return appendRule(b, rule) })
+		})
+	})
+	if _, err := DecodeEntry(seal(entry)); !errors.Is(err, ErrUnknown) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -172,7 +172,7 @@ func (r *reader) settings() *Settings {
 	if inner.err == nil && hasPolicy {
 		var err error
 		if s.Policy, err = policy.Compile(rules); err != nil {
-			inner.fail(err)
+			inner.fail(fmt.Errorf("%w: %w", ErrUnknown, err))
 		}
 	}
 	if _, err := compileMirrors(s.Mirrors); err != nil {

@@ -150,7 +150,7 @@ func (m *Membership) checkQuorumWithout(ctx context.Context, id raft.ServerID) e
 			continue
 		}
 		voters++
-		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" || server.ID == m.env.Self.ID {
+		if status, ok := statuses[server.ID]; ok && status.State != "shutdown" && status.State != "joining" || server.ID == m.env.Self.ID { // these run no raft
 			answering++
 		}
 	}

@@ -157,8 +157,8 @@ func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Ser
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
 	cancel()
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: the predecessor was not asked: %w", peer.ErrNotDone, err)
 	}
 	if !errors.Is(err, peer.ErrUnreachable) {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)

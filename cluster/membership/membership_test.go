@@ -125,6 +125,10 @@ func TestVoterStaysWithoutAMajorityOfTheOthers(t *testing.T) {
 			if err := take(m, t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
 				t.Errorf("with one of two alive: %v", err)
 			}
+			f.statuses["n3"] = peer.Status{ID: "n3.1", Address: "n3", State: "joining"} // it runs no raft yet
+			if err := take(m, t.Context(), "n2"); !errors.Is(err, peer.ErrRefused) {
+				t.Errorf("with one of two alive and the other not started: %v", err)
+			}
 			changed := ""
 			f.change = func(what string, id raft.ServerID) error { changed = what + " " + string(id); return nil }
 			if err := take(m, t.Context(), "n3"); err != nil || changed != name+" n3.1" {
@@ -162,6 +166,21 @@ func TestNothingIsAwaitedWhileTheNodeCloses(t *testing.T) {
 	f.change = func(string, raft.ServerID) error { return nil }
 	if err := m.Remove(t.Context(), "n3"); !errors.Is(err, peer.ErrOutcomeUnknown) {
 		t.Errorf("removal: %v", err)
+	}
+}
+
+// A transfer whose context has ended, or for which cluster time could not be put into the log, has not begun.
+func TestTransferThatDidNotBeginIsNotDone(t *testing.T) {
+	f, m := newFake(t)
+	f.transfer = func(raft.ServerID) error { t.Error("a transfer was begun"); return nil }
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Transfer(ended, "n2"); !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("the context has ended: %v", err)
+	}
+	m.env.Execute = func(context.Context, fsm.Command) (fsm.Result, error) { return fsm.Result{}, context.DeadlineExceeded }
+	if err := m.Transfer(t.Context(), "n2"); !errors.Is(err, peer.ErrNotDone) {
+		t.Errorf("the time was not put into the log: %v", err)
 	}
 }
 

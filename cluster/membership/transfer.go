@@ -30,7 +30,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
+		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
 	}
 	if m.env.Serving() {
 		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
@@ -38,7 +38,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", peer.ErrNotDone, err)
 		case err != nil:
-			return fmt.Errorf("transfer leadership: %w", err)
+			return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
 		}
 	}
 	transfer := make(chan error, 1)

@@ -96,6 +96,22 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 	}
 }
 
+// A connection of raft's on which nothing was sent yet is not silent: raft has just dialled it.
+func TestNewConnectionIsNotSilent(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	var open conns[*outbound]
+	layer := streamLayer{ctx: t.Context(), outbound: &open, dial: func(context.Context, raft.ServerID, string) (net.Conn, error) { return here, nil }}
+	conn, err := layer.Dial(target("n2", "n2:7400"), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if opened := conn.(*outbound); opened.silentTo(opened.target, time.Minute) {
+		t.Error("it counts as silent")
+	}
+}
+
 // What joining nodes name as their addresses is forgotten again. A member that is down keeps its delay, and one that is connected its connection.
 func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
 	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))

@@ -31,6 +31,7 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 		return nil, err
 	}
 	opened := &outbound{Conn: conn, closed: l.outbound.remove, target: address}
+	opened.moved.Store(time.Now().UnixNano())
 	if err := l.outbound.add(opened); err != nil {
 		_ = conn.Close() // nothing was sent on it
 		return nil, err

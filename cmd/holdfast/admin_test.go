@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -15,16 +16,25 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	defer hangsUp.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and makes no TLS handshake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
 	const unknown, unavailable, usage = "unknown", "unavailable", "usage"
-	for name, test := range map[string]struct{ address, want string }{
-		"the node hangs up":                   {hangsUp.URL, unknown},
-		"nobody listens":                      {"http://127.0.0.1:1", unavailable},
-		"the certificate is of nobody's":      {secure.URL, unavailable},
-		"the address has another scheme":      {"localhost:7401", usage},
-		"the address is a host without a URL": {"127.0.0.1:7401", usage},
+	for name, test := range map[string]struct {
+		address, want string
+		timeout       time.Duration
+	}{
+		"the node hangs up":                   {hangsUp.URL, unknown, time.Minute},
+		"nobody listens":                      {"http://127.0.0.1:1", unavailable, time.Minute},
+		"the certificate is of nobody's":      {secure.URL, unavailable, time.Minute},
+		"a handshake that takes too long":     {"https://" + silent.Addr().String(), unavailable, 100 * time.Millisecond},
+		"the address has another scheme":      {"localhost:7401", usage, time.Minute},
+		"the address is a host without a URL": {"127.0.0.1:7401", usage, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &administration{address: test.address, timeout: 10 * time.Second, output: "text"}
+			a := &administration{address: test.address, timeout: test.timeout, output: "text"}
 			err := a.request(t.Context(), http.MethodPost, "/v1/change", nil, func(io.Reader) error { return nil })
 			var coded *codeError
 			got := ""
@@ -32,7 +42,9 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 			case errors.As(err, &coded) && coded.code == exitUnknown:
 				got = unknown
 			case errors.Is(err, errUnavailable):
-				got = unavailable
+				if got = unavailable; func() int { code, _ := exitCode(err); return code }() != exitServerError {
+					t.Error("the exit code says that the outcome is unknown")
+				}
 			case isUsage(err):
 				got = usage
 			}

@@ -306,6 +306,48 @@ func TestInterruptedRotationIsFinishedAtTheStart(t *testing.T) {
 	}
 }
 
+// A rotation may be interrupted after any of its moves, several times.
+func TestRotationGoesOnFromTheFreeNumber(t *testing.T) {
+	for name, test := range map[string]struct {
+		files int
+		there string // what each file holds, by its suffix
+		want  string
+	}{
+		"all kept files there":           {3, "1=a 2=b 3=c last=l", "1=l 2=a 3=b"},
+		"interrupted after one move":     {3, "1=a 3=b last=l", "1=l 2=a 3=b"},
+		"interrupted after two moves":    {3, "2=a 3=b last=l", "1=l 2=a 3=b"},
+		"fewer than are kept":            {3, "1=a last=l", "1=l 2=a"},
+		"none is kept any more":          {0, "last=l", ""},
+		"one is kept, and there is none": {1, "last=l", "1=l"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			c.Files = test.files
+			if err := os.MkdirAll(filepath.Dir(c.File), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for file := range strings.FieldsSeq(test.there) {
+				suffix, content, _ := strings.Cut(file, "=")
+				if err := os.WriteFile(c.File+"."+suffix, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := (&files{config: c}).keepLast(); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, suffix := range []string{"1", "2", "3", "4", "last"} {
+				if content, err := os.ReadFile(c.File + "." + suffix); err == nil {
+					got = append(got, suffix+"="+string(content))
+				}
+			}
+			if strings.Join(got, " ") != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // If a file cannot be moved, lines go on in the current one, and none is lost.
 func TestFailedRotationLosesNoLine(t *testing.T) {
 	c := config(t)

@@ -151,21 +151,31 @@ func (f *files) replace() error {
 	return f.keepLast()
 }
 
-// keepLast gives FILE.last the name FILE.1, and the kept files their next names, where there is a FILE.last.
+// keepLast gives FILE.last the name FILE.1, if there is a FILE.last, and kept files their next names as far as that needs. It may be called again after an
+// interruption: the moves go on from the number that is free then.
 func (f *files) keepLast() error {
 	if _, err := os.Lstat(f.config.File + ".last"); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for number := f.config.Files; number > 0; number-- {
-		from := f.config.File + ".last"
-		if number > 1 {
-			from = f.name(number - 1)
-		}
-		if err := os.Rename(from, f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	last := f.config.File + ".last"
+	if f.config.Files == 0 {
+		return os.Remove(last)
+	}
+	free := 1
+	for free < f.config.Files && exists(f.name(free)) {
+		free++
+	}
+	for number := free; number > 1; number-- {
+		if err := os.Rename(f.name(number-1), f.name(number)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return os.Rename(last, f.name(1))
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func (f *files) close() error { return errors.Join(f.file.Sync(), f.file.Close()) }

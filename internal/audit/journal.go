@@ -53,8 +53,11 @@ func (j *journal) write() {
 			j.config.Lost(lines)
 		}
 		if (err != nil) != failing {
-			failing = err != nil
-			j.config.Log.Error("writing the audit log failed, or works again", "file", j.config.File, "lines_are_lost", failing, "error", err)
+			if failing = err != nil; failing {
+				j.config.Log.Error("writing the audit log failed: lines are lost until it works again", "file", j.config.File, "error", err)
+			} else {
+				j.config.Log.Info("writing the audit log works again", "file", j.config.File)
+			}
 		}
 		batch, lines = batch[:0], 0
 	}

@@ -137,6 +137,9 @@ func (g *generator) watch(stop <-chan struct{}) {
 		case now := <-ticker.C:
 			interval := g.recorder.gather()
 			if interval.At = now.Sub(g.from); interval.At > 0 && g.options.Progress != nil && (interval.Requests > 0 || now.Before(g.end)) {
+				if last.Before(g.from) { // nothing was recorded before
+					last = g.from
+				}
 				interval.Rate = float64(interval.Requests) / now.Sub(last).Seconds()
 				g.options.Progress(interval)
 			}

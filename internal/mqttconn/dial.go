@@ -75,6 +75,9 @@ type Dialer struct {
 
 // Dial returns a connection, or the errors of all addresses.
 func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
+	if len(d.Addresses) == 0 {
+		return nil, errors.New("there is no broker address")
+	}
 	first := int(d.last.Load())
 	var failures []error
 	for i := range d.Addresses {

@@ -9,17 +9,20 @@ import (
 )
 
 // LimitMemory sets the memory limit of the garbage collector to nine tenths of AvailableMemory, unless GOMEMLIMIT is set. The rest is for
-// memory that Go does not count. It must be called at most once, before AvailableMemory, which returns the new limit from then on.
+// memory that Go does not count.
 func LimitMemory() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(AvailableMemory() / 10 * 9)
 	}
 }
 
-// AvailableMemory returns the bytes of memory that this process may use: the least of the memory limit of the garbage collector (GOMEMLIMIT
-// or LimitMemory), the limit of the container's control group, and what the machine has. If none is known it is 1 GiB.
+// AvailableMemory returns the bytes of memory that this process may use: the least of GOMEMLIMIT, the limit of the container's control group,
+// and what the machine has. If none is known it is 1 GiB.
 func AvailableMemory() int64 {
-	available := debug.SetMemoryLimit(-1)
+	available := int64(math.MaxInt64)
+	if os.Getenv("GOMEMLIMIT") != "" {
+		available = debug.SetMemoryLimit(-1)
+	}
 	for _, limit := range []int64{controlGroupLimit(), machineMemory()} {
 		if limit > 0 {
 			available = min(available, limit)

@@ -26,6 +26,7 @@ import (
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
 	"holdfast/internal/audit"
+	"holdfast/internal/durable"
 	"holdfast/internal/mqttconn"
 	"holdfast/mqttfront"
 	"holdfast/mqttfront/broker"
@@ -273,8 +274,11 @@ func (f contactFile) Load() (int64, bool) {
 }
 
 // Save implements ingest.ContactStore. It is not synced: after a power failure an older time only makes the session start
-// clean.
+// clean. 0 is synced: after a power failure a time from before would resume a session that must start clean.
 func (f contactFile) Save(wall int64) error {
+	if wall == 0 {
+		return durable.WriteFile(string(f), []byte("0"))
+	}
 	temporary := string(f) + ".new"
 	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {
 		return err

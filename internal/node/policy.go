@@ -39,8 +39,11 @@ func (n *Node) followPolicy(ctx context.Context) {
 		}
 		content, err := os.ReadFile(n.config.PolicyFile)
 		if (err == nil) != readable {
-			readable = err == nil
-			n.config.Log.Warn("the policy file became unreadable, or readable again", "file", n.config.PolicyFile, "readable", readable, "error", err)
+			if readable = err == nil; readable {
+				n.config.Log.Info("the policy file is readable again", "file", n.config.PolicyFile)
+			} else {
+				n.config.Log.Warn("the policy file cannot be read: the old policy stays in force", "file", n.config.PolicyFile, "error", err)
+			}
 		}
 		if err != nil || bytes.Equal(content, last) {
 			continue

@@ -160,16 +160,12 @@ func (b *Broker) reportDisconnect(clientID string, ordinal int64) {
 	}
 }
 
-// ErrUnknownClient says that no client of this id is connected.
-var ErrUnknownClient = errors.New("no such client is connected")
-
 // Kick implements broker.Driver.
 func (b *Broker) Kick(_ context.Context, publisher broker.Publisher) error {
 	client, ok := b.server.Clients.Get(publisher.ClientID)
-	if !ok || client.Closed() {
-		return ErrUnknownClient
+	if ok && !client.Closed() {
+		disconnect(client, packets.ErrAdministrativeAction)
 	}
-	disconnect(client, packets.ErrAdministrativeAction)
 	return nil
 }
 

@@ -423,3 +423,11 @@ func TestNodesClientIDsAreReserved(t *testing.T) {
 		})
 	}
 }
+
+// A misbehaving client that has left already needs no disconnecting.
+func TestKickOfAClientThatIsGoneSucceeds(t *testing.T) {
+	b := startBroker(t)
+	if err := b.Kick(t.Context(), broker.Publisher{ClientID: "gone"}); err != nil {
+		t.Error(err)
+	}
+}

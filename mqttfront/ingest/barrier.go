@@ -22,7 +22,7 @@ type Barrier struct {
 	moved chan struct{} // closed and replaced when at moves
 }
 
-// NewBarrier returns a barrier that was not passed yet.
+// NewBarrier returns a barrier whose position is the zero time.
 func NewBarrier() *Barrier { return &Barrier{ask: make(chan struct{}, 1), moved: make(chan struct{})} }
 
 // Advance moves the barrier to a moment. It never moves back.

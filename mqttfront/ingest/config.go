@@ -29,8 +29,8 @@ type Config struct {
 	BackoffMax    time.Duration
 }
 
-// ContactStore keeps when the ingest session was last in contact with the broker, so that a restarted node knows whether it
-// may resume it. The times are wall-clock times in milliseconds since the Unix epoch.
+// ContactStore keeps the moment up to which the ingest session has delivered what the broker received, so that a restarted node
+// knows whether it may resume the session. The times are wall-clock times in milliseconds since the Unix epoch; 0 forbids to resume.
 type ContactStore interface {
 	Load() (wall int64, ok bool)
 	Save(wall int64) error
@@ -52,7 +52,7 @@ type Environment struct {
 type Arrival struct {
 	At          time.Time
 	BrokerAfter time.Time // the broker received the message after this moment
-	Backlog     bool      // the session delivers what is no news to other nodes
+	Backlog     bool      // the session lags behind the broker: other nodes have probably handled the message
 }
 
 // Handler takes what a session brings. All methods are safe for concurrent use.
@@ -62,13 +62,13 @@ type Handler interface {
 	Receive(ctx context.Context, message mqttconn.Message, arrival Arrival, done func())
 	// Blocked reports whether Receive blocks.
 	Blocked() bool
-	// Flush follows when nothing more has come for now.
+	// Flush is called when Receive has got everything that has come so far.
 	Flush()
 	// CoalescingDelay returns for how long what comes may gather before it is read.
 	CoalescingDelay() time.Duration
 	// DropSince drops what came after a moment and is not executed yet: it is too old.
 	DropSince(moment time.Time)
-	// SessionBegun follows when the broker has nothing for the session: what other nodes have from before does not come by it.
+	// SessionBegun is called when the broker has begun a new session, which does not deliver what it received before.
 	SessionBegun()
 }
 

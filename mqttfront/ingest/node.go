@@ -13,8 +13,8 @@ import (
 // NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
 type NodeSession struct{ *session }
 
-// NewNodeSession returns a node's session that is not connected yet. One that brings no requests only tells whether the broker is there. The barrier
-// is that of the session if it brings requests.
+// NewNodeSession returns a node's session that is not connected yet. requests says whether it brings requests. If not, it only tells whether the
+// broker is there, and does not use the barrier.
 func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool) *NodeSession {
 	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
@@ -25,8 +25,8 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection, or when this process began. What the broker received before may be lost to this
-// node: with the process, with an earlier session, or for lack of room at the broker.
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection, or when the session was created. What the broker
+// received before may be lost to this node: with the process, with an earlier session, or for lack of room at the broker.
 func (s *NodeSession) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }
@@ -50,7 +50,7 @@ func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || err
 // Run keeps the session connected until the context ends.
 func (s *NodeSession) Run(ctx context.Context) {
 	delay := s.config.BackoffMin
-	logged := "" // of the attempts since the session was lost
+	logged := "" // the last error that was logged: attempts that fail alike are logged once
 	short := 0   // sessions in a row that ended soon after they began, without a reason
 	for {
 		var probe *takeoverProbe
@@ -92,6 +92,6 @@ func (s *NodeSession) Run(ctx context.Context) {
 func (s *NodeSession) yield(ctx context.Context) {
 	s.setStatus(false, "another client uses this node's client id "+s.clientID)
 	s.env.Metrics.taken.Inc()
-	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker refuse something of it?", "client", s.clientID)
+	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker close the connection because of something that this node sends?", "client", s.clientID)
 	s.env.Pause(ctx, s.config.SessionAge)
 }

@@ -36,8 +36,8 @@ type prober struct {
 	nagle   nagle // used by the receiving goroutine only
 
 	mu sync.Mutex
-	// deliveredUpTo is a moment: the broker received all messages that are still queued after it. It is zero until a probe returns or a session starts clean;
-	// until then Environment.Contact has the moment.
+	// deliveredUpTo is a moment after which the broker received all messages that are still queued. It is zero until a probe returns or a session starts
+	// clean; until then Environment.Contact has the moment.
 	deliveredUpTo time.Time
 	clean         bool      // the node's own session starts clean next time; without effect on the leader's session
 	saved         time.Time // when Environment.Contact was saved last
@@ -133,7 +133,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
 		p.env.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
-			p.env.Log.Warn("round trips through the broker gather at 40 to 44 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
+			p.env.Log.Warn("round trips through the broker gather at 38 to 48 ms: it seems to use Nagle's algorithm; Mosquitto needs the line `set_tcp_nodelay true`")
 		}
 	}
 	sent = now.Add(-max(age, 0))

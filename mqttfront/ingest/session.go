@@ -36,11 +36,12 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 	}}
 }
 
-// Silence returns how long the session has delivered nothing. It is 0 while this node does not read, and for up to 1.5 probe intervals.
+// Silence returns how long the session has been down or, while it is up, has delivered nothing. While it is up, Silence is 0 if this node does not read,
+// and for up to 1.5 probe intervals.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumePoint reports whether to resume the session that the broker kept. The broker received the queued messages after since. For the
-// leader's session that is now: the probes show what is too old. If resume is false, connect sets it anew.
+// resumePoint reports whether to resume the session that the broker kept. If so, the broker received the queued messages after since. For the leader's
+// session nothing is known of that, and since is now. If resume is false, connect sets since anew.
 func (s *session) resumePoint() (since time.Time, resume bool) {
 	switch {
 	case !s.carriesRequests:

@@ -79,13 +79,13 @@ func (s *session) compare(ctx context.Context) error {
 			return err
 		}
 		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
+		s.corrected(found)
+		all.stale += found.stale
 		if found.blind { // nothing is known of what is missing
 			all.missing, all.unretained = 0, 0
 			break
 		}
-		s.corrected(found)
 		all.missing += found.missing
-		all.stale += found.stale
 		if found.dropped {
 			s.env.Log.Warn("the broker dropped retained messages: let it queue as many bytes for a client as it retains below the mirrors", "stale", found.stale)
 		}

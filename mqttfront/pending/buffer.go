@@ -134,7 +134,7 @@ func (p *Buffer) AddOutcome(r *Request) {
 	p.outcomes = slices.Insert(p.outcomes, at, loggedOutcome{r, r.outcome})
 }
 
-// FindOutcomes looks for all held requests that have an outcome.
+// FindOutcomes sets outcomes from the held requests that have an outcome.
 func (p *Buffer) FindOutcomes() {
 	p.outcomes = nil
 	for r := range p.All() {
@@ -196,8 +196,8 @@ func (p *Buffer) EndAllLogging() {
 	clear(p.logging)
 }
 
-// NoConflictingWrite reports whether the store has no write of the read's client: a read must not overtake them. A read without a
-// client id may be any client's, so it waits for all writes.
+// NoConflictingWrite reports whether no request of the read's client is on its way through the log (BeginLogging): a read must not overtake
+// a write. A read without a client id may be any client's, so it waits for those of all clients.
 func (p *Buffer) NoConflictingWrite(r *Request) bool {
 	if r.Command.Principal.ClientID == "" {
 		return len(p.logging) == 0

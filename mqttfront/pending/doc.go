@@ -2,7 +2,7 @@
 // and no I/O: the caller provides locking and the current time.
 //
 // A request is in one of these states. It is held when it is pending, outcome known, duplicate or late. It is executing when its
-// command is with the store, or, for a GET and for an error that needs no log, on its way to the answer. The store has it when it is
+// command is with the store, or, for a read and for an error that needs no log, on its way to the answer. The store has it when it is
 // executing, shedding, retrieving or rejecting.
 //
 //	from        when                                                         to
@@ -12,7 +12,7 @@
 //	pending     a leader finds that it must not have an effect any more      late
 //	late        the log has its outcome after all                            outcome known
 //	pending     the leader proposes it, reads, or answers without the log    executing
-//	pending     the leader refuses it as overload: in the log, or a GET      shedding
+//	pending     the leader refuses it as overload: in the log, or a read     shedding
 //	            without it
 //	duplicate   the leader proposes a refusal                                retrieving
 //	held, and   the leader proposes a refusal: it expired, was shed, is      rejecting
@@ -20,7 +20,7 @@
 //	duplicate
 //	held        a new leader finds its outcome in the state                  delivering
 //	executing   the log has its outcome, or the answer needs no log          delivering
-//	shedding    the log has the refusal, or an outcome from before; a GET    delivering
+//	shedding    the log has the refusal, or an outcome from before; a read   delivering
 //	            needs no log
 //	retrieving, the log has an outcome from before                           delivering
 //	rejecting
@@ -38,13 +38,14 @@
 //	in store    the store gives it back with an unknown outcome, and it is a write without an identity
 //	pending     the leader sheds a write without an identity, or finds that a request without a dedup entry has expired
 //	held        its outcome is published and it awaits no report, the leader reports it as answered, it can be forgotten (Forgettable),
-//	            it is stale, the buffer is crowded and it has expired, a copy takes its place, or the broker keeps it (ingest: leader)
+//	            it is stale, it has expired and the buffer is crowded, it has expired and the node is the only holder, a copy takes its
+//	            place, or the broker keeps it (ingest: leader)
 //
 // A held request awaits a report if an earlier leader executed it. The present leader may not have heard of it when it began, so
 // its delivery watermark does not say that the reply is published.
 //
-// An open request has no known outcome and may still be executed. After it has expired it stays in the buffer for
-// orderMemory, because its position helps to order other nodes' requests. It is not executed then.
+// An open request has no known outcome, and may be executed until it expires. After that it stays in the buffer for
+// orderMemory, because its position helps to order other nodes' requests.
 //
 // The merge of what several nodes hold (merge.go, mergeorder.go) keeps the order in which each client sent its requests.
 package pending

@@ -61,7 +61,8 @@ func (e End) queue() int {
 	return longMemory
 }
 
-// RecordEnd records how a request ended. index is that of the log entry, 0 if only a leader's report says so or the request expired.
+// RecordEnd records how a request ended. index is that of the log entry, 0 if only a leader's report says so or the request expired. copyExpected says
+// that this node will still receive a copy.
 func (h *Hints) RecordEnd(id fsm.RequestID, end End, index uint64, copyExpected bool, now time.Time) {
 	if h.byID == nil {
 		h.byID = make(map[fsm.RequestID]hint)

@@ -12,9 +12,9 @@ import (
 // pageSize is about how many bytes a page has at most.
 const pageSize = 1 << 20
 
-// Page returns held requests as another node reads them by ReadPage, in their order, from a cursor that begins at 0, and the next cursor, 0 at the end.
-// An open request that has expired says where others stand. With an age it leaves out what is younger, and what
-// is known to have an outcome and awaits no report.
+// Page returns the requests with an identity for ReadPage of another node, in their order, from a cursor that begins at 0, and the next cursor, 0 at
+// the end. An expired request is left out, unless it is open and not Forgettable: then it helps to order others. With an age, Page leaves out what is
+// younger, and what is known to have an outcome and awaits no report.
 func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []byte, next uint64) {
 	for r := range p.All() {
 		if r.Sequence < cursor || r.Command.ID.IsZero() || r.Expired(now) && !r.IsOpen() || r.Forgettable(now) {
@@ -46,7 +46,7 @@ const (
 	flagAwaits                // it awaits the leader's report
 )
 
-// appendRequest appends a request as one node gives it to another: times as what is left of them, because clocks differ.
+// appendRequest appends a request as one node gives it to another. Times are relative to now, because clocks differ.
 func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	deadline := int64(0)
 	if !r.Deadline.IsZero() {
@@ -121,8 +121,9 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// ReadPage returns the requests of a page that another node wrote between the moments asked and now. What cannot be read is left out and makes an error: a
-// version that knows more wrote it. How long ago something was is counted from now, but from asked for BrokerAfter, which must not be too late.
+// ReadPage returns the requests of a page that another node wrote between the moments asked and now. They refer to the page, which must not change. What
+// cannot be read is left out and makes an error: a version that knows more wrote it. Times are counted from now, but BrokerAfter from asked: it must not
+// be too late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
 		r, err := readRequest(fields{rest: rest.bytes()}, asked, now)

@@ -22,7 +22,7 @@ type Request struct {
 	Redelivered bool      // the broker has sent it before
 	Backlog     bool      // received while the ingest session was more than 5 s behind the broker
 	FromPeer    bool      // this node took it from another node's buffer
-	// Relayed is set if that node had itself taken it from another node: its position there is no evidence of the order.
+	// Relayed is set with FromPeer if the peer had itself taken it from another node: its position there is no evidence of the order.
 	Relayed bool
 
 	copied time.Time // when the last copy arrived, here or at another node, as far as this node knows; zero if there is none
@@ -91,10 +91,11 @@ func (r *Request) MessageExpired(now time.Time) bool {
 	return !r.Deadline.IsZero() && !now.Before(r.Deadline)
 }
 
-// IsInvalid reports whether the message alone decides that the answer is an error. It needs no log.
+// IsInvalid reports whether the message alone decides that the answer is an error. The answer needs no log.
 func (r *Request) IsInvalid() bool { return r.UnsupportedVersion != "" || r.Command.Kind == 0 }
 
-// NeedsLogEntry reports whether executing the request needs an entry in the log.
+// NeedsLogEntry reports whether the request is a valid write: executing it needs an entry in the log. A read may get an entry all the same, to
+// keep its place behind a write.
 func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.IsInvalid() }
 
 // UsesDedup reports whether the dedup table keeps the outcome of the request, or of its refusal.
@@ -119,7 +120,8 @@ func (r *Request) Absorb(other *Request) {
 	}
 }
 
-// ClientKey returns the key by which what one client receives is kept in order.
+// ClientKey returns the key of the request's client, by which requests and replies are kept in order and counted: the client id, else the
+// response topic.
 func (r *Request) ClientKey() string {
 	if r.client != "" {
 		return r.client

@@ -13,7 +13,7 @@ const (
 	// StateDuplicate: the request was found to have an outcome already. It must not have an effect: the outcome may be
 	// forgotten by the time the request is executed.
 	StateDuplicate
-	// StateLate: a leader found that the request must not have an effect any more, and could not write its refusal to the log.
+	// StateLate: a leader found that the request must not have an effect any more, and its refusal is not known to be in the log.
 	StateLate
 	// StateExecuting: the store has the request.
 	StateExecuting
@@ -100,7 +100,7 @@ func (r *Request) AwaitsReport() bool { return r.awaitsReport }
 // AwaitReport makes the request wait for the leader's report: the leader that executed it does not lead any more.
 func (r *Request) AwaitReport() { r.awaitsReport = true }
 
-// SetOutcomeIndex notes the index of the log entry that has the outcome, if it is known: it is not 0.
+// SetOutcomeIndex sets the index of the log entry that has the outcome; 0 means that it is not known.
 func (r *Request) SetOutcomeIndex(index uint64) {
 	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
 		r.state = StateOutcomeKnown

@@ -8,16 +8,16 @@ type Config struct {
 	// relies on the broker's queue for requests that come while no node leads.
 	IngestAtLeader bool
 
-	Executing    int // requests that the store or a reply has under way at once
-	HoldBytes    int // bytes of the requests that are kept until they are known to be answered
-	HoldMessages int // number of the same requests
+	Executing    int // a leader admits no request while so many are with the store or being answered
+	HoldBytes    int // most bytes of the requests that are kept until they are known to be answered
+	HoldMessages int // most of these requests
 	// RequestsPerClient bounds the requests of one client that the store or a reply has under way at a leader; more are refused.
 	RequestsPerClient int
 	// DedupMargin is for how long after the end of a request a copy of it gets the same answer.
 	DedupMargin time.Duration
 	// OverloadAge is how long a request may wait to be taken up before it is refused.
 	OverloadAge time.Duration
-	// ProposalAge is how long the store keeps a write at most before it is proposed.
+	// ProposalAge is how long a write with an identity may wait in the store to be proposed. After that the store proposes its refusal.
 	ProposalAge time.Duration
 }
 

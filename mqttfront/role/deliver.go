@@ -10,7 +10,8 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// answerLocked sends a reply on its way. index is that of the entry with the outcome, 0 for what is not in the log.
+// answerLocked sends a reply on its way, or ends the request if the result has none (CodeNoReply). index is that of the entry with the outcome, 0 for
+// what is not in the log.
 func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Result) {
 	if r.State().IsHeld() {
 		l.load.add(r) // not counted yet: this leader did not execute it, it only sends the reply
@@ -20,6 +21,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	l.metrics.Stage(metrics.StageCommit, time.Since(r.Began))
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
+		l.addUnsentLocked(index)
 		l.markEarlierAnsweredLocked(r)
 		l.load.remove(r)
 		l.endLocked(r)
@@ -32,7 +34,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	l.sendLocked(r.ClientKey(), &publish.Output{Index: index, Request: &r.Request, Tag: r, Deadline: r.Deadline, Result: *result, Queued: time.Now()})
 }
 
-// notifyLocked sends the notifications of a change on their way.
+// notifyLocked sends the notifications of a change on their way. age is the time since the change.
 func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 	if age >= l.known.expiry {
 		return
@@ -48,8 +50,27 @@ func (l *Leader) notifyLocked(event *fsm.Event, age time.Duration) {
 // sendLocked queues an output for a client.
 func (l *Leader) sendLocked(client string, o *publish.Output) {
 	for _, givenUp := range l.sender.Send(client, o) {
-		l.endOutputLocked(givenUp)
+		if givenUp.Index != 0 {
+			l.unsent = append(l.unsent, givenUp.Index)
+		}
+		l.endReplyLocked(givenUp)
 	}
+}
+
+// addUnsentLocked notes an outcome without a reply. The delivery watermark moves past it, so that the other nodes drop their copies.
+func (l *Leader) addUnsentLocked(index uint64) {
+	if index != 0 {
+		l.watermark.Add(index)
+		l.unsent = append(l.unsent, index)
+	}
+}
+
+// passUnsentLocked is called when all outputs of an entry are added: the delivery watermark must not pass one that is still to be added.
+func (l *Leader) passUnsentLocked() {
+	for _, index := range l.unsent {
+		l.publishedLocked(index)
+	}
+	l.unsent = l.unsent[:0]
 }
 
 // Published implements publish.Handler.
@@ -57,7 +78,8 @@ func (l *Leader) Published(o *publish.Output) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leading {
-		l.endOutputLocked(o)
+		l.publishedLocked(o.Index)
+		l.endReplyLocked(o)
 	}
 }
 
@@ -90,9 +112,8 @@ func (l *Leader) publishedLocked(index uint64) {
 	}
 }
 
-// endOutputLocked ends an output.
-func (l *Leader) endOutputLocked(o *publish.Output) {
-	l.publishedLocked(o.Index)
+// endReplyLocked ends the request of a reply that is published or given up. It does nothing for a notification.
+func (l *Leader) endReplyLocked(o *publish.Output) {
 	if o.Request == nil {
 		return
 	}

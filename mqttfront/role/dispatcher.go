@@ -181,7 +181,8 @@ func (d *Dispatcher) dedupLookup(r *pending.Request) (found dedupResult) {
 	return dedupResult{checked: true, index: d.markIfKnown(r)}
 }
 
-// dropSince removes the requests that arrived from a moment on until now, and makes them stale for a later leadership, too.
+// dropSince removes the held requests that arrived after a moment, until now. It makes that time stale: other requests from it are removed when they
+// are held again.
 func (d *Dispatcher) dropSince(moment time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

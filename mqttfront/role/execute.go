@@ -37,8 +37,8 @@ func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time)
 // executeLocked submits a request to the store, answers it directly, or drops it without a reply.
 //
 // onArrival is true for a request that arrives while this node serves. Such a request is shed when it has waited for longer than Config.OverloadAge or when its
-// client's share is used up, and is rejected in the log after Config.MaxWait. onArrival is false for a request that this node or a peer held; of these only
-// SCANs are shed. Duplicate, late and expired requests are rejected in both cases.
+// client's share is used up. A write with an identity is rejected in the log after Config.MaxWait. onArrival is false for a request that this node or a peer
+// held; of these only SCANs are shed. In both cases, duplicate, late and expired writes with an identity are rejected, and other expired requests dropped.
 func (l *Leader) executeLocked(r *pending.Request, onArrival bool) {
 	now := time.Now()
 	if r.Expired(now) {
@@ -108,21 +108,21 @@ func (l *Leader) outcomeMayBeForgotten(r *pending.Request, now time.Time) bool {
 	return r.FromPeer && now.After(r.HoldUntil.Add(l.config.DedupMargin))
 }
 
-// mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log: it has expired, it was shed, or it came from a peer and this
-// node's copy has expired. Later requests of its client may have been executed since.
+// mustNotExecuteLocked reports whether a write without a known outcome must be rejected in the log: it has expired, the log refused it without a
+// reply, or it came from a peer and this node's copy has expired. Later requests of its client may have been executed since.
 func (l *Leader) mustNotExecuteLocked(r *pending.Request, now time.Time) bool {
 	return r.Expired(now) || l.refusedWithoutReplyLocked(r) || r.FromPeer && !l.pending.Hints().EndedAt(r.Command.ID, pending.EndExpired).IsZero()
 }
 
 // resolveRejectedLocked handles the result of a refusal in the log. It returns true if the client gets an answer: the dedup table had an outcome with a reply,
-// and the request has not expired. Otherwise it ends the request without a reply, and sets Leader.advanceWatermark.
-func (l *Leader) resolveRejectedLocked(r *pending.Request, result *fsm.Result) bool {
+// and the request has not expired. Otherwise it ends the request without a reply. index is that of the entry.
+func (l *Leader) resolveRejectedLocked(r *pending.Request, index uint64, result *fsm.Result) bool {
 	if result.Repeat && result.Code != fsm.CodeNoReply && !r.Expired(time.Now()) {
 		return true
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
 	l.markEarlierAnsweredLocked(r)
-	l.advanceWatermark = true
+	l.addUnsentLocked(index)
 	l.pending.EndLogging(r)
 	l.load.remove(r)
 	l.endLocked(r)

@@ -6,12 +6,12 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// giveUp removes what has expired, as far as it is of no use any more.
+// giveUp removes the expired requests and hints that are of no use any more.
 func (t *tracker) giveUp(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending.Hints().Forget(now)
-	// Without other nodes' requests beside them, expired requests say nothing of where these stand. And those with a client that waits need the room.
+	// Expired requests help to order other nodes' requests. They are useless if no other node has any, or if requests that have not expired need the room.
 	useless := t.onlyHolderLocked(now) || t.pending.Crowded()
 	for r := range t.pending.All() {
 		if r.State().IsHeld() && (r.Forgettable(now) || useless && now.After(r.HoldUntil)) {

@@ -26,7 +26,7 @@ func (f follower) admitLocked(r *pending.Request, found dedupResult) {
 	if f.dropRedeliveredLocked(r) {
 		return
 	}
-	// In a backlog, a copy of a request that was answered, or refused without a reply, is the original.
+	// In a backlog, a message whose request was answered, or refused without a reply, is the original, and not a copy that the client sent again.
 	published := found.index != 0 && found.index <= f.known.published && !f.known.termStart.mayBeUnanswered(found.index)
 	ended := r.Backlog && (published || !f.pending.Hints().EndedAt(r.Command.ID, pending.EndNoReply).IsZero())
 	if ended || !f.resolveCopyLocked(r) {
@@ -75,7 +75,7 @@ func (f follower) reportedLocked(id fsm.RequestID, now time.Time) {
 }
 
 // resolveCopyLocked merges a request with an earlier copy or a hint, and reports whether a follower must add it to the buffer. The only holder always
-// adds it.
+// adds it. Other followers never add one without an identity.
 func (f follower) resolveCopyLocked(r *pending.Request) bool {
 	if f.onlyHolderLocked(r.Arrived) {
 		return true

@@ -103,13 +103,13 @@ func newNodeOf(t testing.TB, driver broker.Driver, identity wire.Identity, chang
 // fakeOutbox keeps what a leader sends.
 type fakeOutbox struct {
 	leader    *Leader
-	full      bool  // and gives everything up
-	maxPacket int64 // 0 is no limit
+	givesUp   func(client string) bool // if it is set
+	maxPacket int64                    // 0 is no limit
 	outputs   []*publish.Output
 }
 
-func (o *fakeOutbox) Send(_ string, output *publish.Output) (givenUp []*publish.Output) {
-	if o.full {
+func (o *fakeOutbox) Send(client string, output *publish.Output) (givenUp []*publish.Output) {
+	if o.givesUp != nil && o.givesUp(client) {
 		return []*publish.Output{output}
 	}
 	o.outputs = append(o.outputs, output)
@@ -134,6 +134,14 @@ func serveWith(f *node, held PeerRequests) *fakeOutbox {
 	l := f.newLeader()
 	o := &fakeOutbox{leader: l}
 	l.Begin(held, o)
+	return o
+}
+
+// serveGivingUp is serve, with an outbox that gives up what is for some clients.
+func serveGivingUp(f *node, givesUp func(client string) bool) *fakeOutbox {
+	l := f.newLeader()
+	o := &fakeOutbox{leader: l, givesUp: givesUp}
+	l.Begin(PeerRequests{}, o)
 	return o
 }
 

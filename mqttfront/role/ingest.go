@@ -43,9 +43,9 @@ func (ingestAtLeader) rejectsRedelivery(r *pending.Request, expiredHere, noReply
 	return r.Command.ID.IsZero() || expiredHere || noReply
 }
 
-// isOfUnknownAge is true for a redelivery that this node has not received before, unless more than a second of its message expiry is left: then it has
-// not expired, which bounds its age. The broker delivers in-flight messages again before queued ones, so no probe precedes the message and bounds its
-// age. Brokers also deliver expired messages, with one second left.
+// isOfUnknownAge is true for a redelivered write with an identity, unless this node has an open copy of it, or more than a second of its message expiry
+// is left: then it has not expired, which bounds its age. The broker delivers in-flight messages again before queued ones, so no probe precedes the
+// message and bounds its age. Brokers also deliver expired messages, with one second left.
 func (ingestAtLeader) isOfUnknownAge(r, earlier *pending.Request) bool {
 	const leftWhenExpired = time.Second
 	if !r.Redelivered || !r.UsesDedup() || r.Deadline.Sub(r.Arrived) > leftWhenExpired {

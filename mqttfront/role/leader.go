@@ -29,11 +29,13 @@ type Leader struct {
 	sender          Sender
 
 	// The fields below are guarded by tracker.mu.
-	watermark        publish.Watermark
-	leading          bool            // this is the node's role
-	serving          bool            // new requests go to the store on arrival
-	advanceWatermark bool            // the entry that is being applied has an outcome without a reply: the delivery watermark moves past it
-	toRelease        []fsm.RequestID // requests that peers need not hold; not yet broadcast
+	watermark publish.Watermark
+	leading   bool // this is the node's role
+	serving   bool // new requests go to the store on arrival
+	// unsent has an index for each outcome without a reply, and for each output that was given up at once. The delivery watermark moves past them when
+	// the other outputs of the entry are added (passUnsentLocked).
+	unsent    []uint64
+	toRelease []fsm.RequestID // requests that peers need not hold; not yet broadcast
 	// inherited has the requests that an earlier leader executed and this one answers. The value is true when the reply is published. What this leader
 	// executes is never in it, so it does not grow with the leadership.
 	inherited map[fsm.RequestID]bool

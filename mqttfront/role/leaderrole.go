@@ -28,11 +28,9 @@ func (l *Leader) admitLocked(r *pending.Request, _ dedupResult) {
 }
 
 const (
-	// leaderDelay is how long messages may gather where they are answered, while there is enough to do; and it is at most one part in
-	// delayShare of the time that a request takes as it is.
-	leaderDelay = 20 * time.Millisecond
-	delayShare  = 4
-	enoughToDo  = 16
+	leaderDelay = 20 * time.Millisecond // the longest coalescing delay of a leader
+	delayShare  = 4                     // the delay is at most load.turnaround divided by delayShare
+	enoughToDo  = 16                    // with fewer requests under way there is no delay
 )
 
 func (l *Leader) coalescingDelayLocked() time.Duration {
@@ -56,10 +54,11 @@ func (l *Leader) committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, 
 	if isUnremembered(&outcome.Commands[i], &outcome.Results[i]) {
 		l.metrics.Refused.WithLabelValues("outcomes").Inc()
 	}
-	// The store itself refuses a write that waited there for too long. The outcome of that one may be forgotten, and that of a refusal that waited.
+	// The store proposes a refusal in place of a write that waited there for longer than ProposalAge. The outcome of such a write may be forgotten. So
+	// may that of a request whose refusal waited there for so long.
 	late := outcome.Commands[i].Kind == fsm.KindReject && r.State() != pending.StateShedding || r.State() == pending.StateShedding && time.Since(r.Began) > l.config.ProposalAge
 	rejected := late || r.State() == pending.StateRejecting || r.State() == pending.StateRetrieving
-	if !rejected || l.resolveRejectedLocked(r, &outcome.Results[i]) {
+	if !rejected || l.resolveRejectedLocked(r, outcome.Index, &outcome.Results[i]) {
 		l.answerLocked(r, outcome.Index, &outcome.Results[i])
 	}
 }
@@ -69,13 +68,7 @@ func isUnremembered(command *fsm.Command, result *fsm.Result) bool {
 	return command.Kind != fsm.KindReject && !result.Repeat && (result.Error == fsm.ErrorOverloaded || result.Code == fsm.CodeNoReply)
 }
 
-func (l *Leader) appliedLocked(outcome *fsm.EntryOutcome) {
-	if l.advanceWatermark {
-		l.advanceWatermark = false
-		l.watermark.Add(outcome.Index) // so that the delivery watermark passes it, and the other nodes drop their copies
-		l.publishedLocked(outcome.Index)
-	}
-}
+func (l *Leader) appliedLocked(*fsm.EntryOutcome) { l.passUnsentLocked() }
 
 func (l *Leader) readDoneLocked(r *pending.Request, result *fsm.Result) {
 	if r.Scan == pending.ScanReads {

@@ -76,6 +76,7 @@ func (l *Leader) republishLocked(m *fsm.Machine) {
 	for _, o := range outputs {
 		o.send()
 	}
+	l.passUnsentLocked()
 	l.pending.ForgetOutcomes()
 }
 

@@ -32,8 +32,8 @@ func (u *load) remove(r *pending.Request) {
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
-// overload returns why a request is refused that waited for so long, as the metric of refusals names it: it waited for more than the most that it may,
-// or its client has too much under way. It is empty if the request is not refused.
+// overload returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than most,
+// "client_share" if its client has too much under way.
 func (u *load) overload(r *pending.Request, waited, most time.Duration) string {
 	switch {
 	case waited > most:
@@ -62,8 +62,8 @@ type scans struct {
 }
 
 type scanCount struct {
-	reading int // the store has them
-	pages   int // also those whose page is being delivered
+	reading int // SCANs that the store has
+	pages   int // these, and the SCANs whose page is being delivered
 }
 
 const (

@@ -132,7 +132,8 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 }
 
 // omitsLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
-// answers it already. If it is answered, the peer need not hold it any longer, and omitsLocked calls report, which returns true.
+// answers it already. If the peer need not hold it any longer, omitsLocked calls report, which returns true. It marks a request that awaits a report, and
+// that this node takes, as a duplicate.
 func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
 	if !mayMerge(r, now) {
 		return true

@@ -76,8 +76,7 @@ func (d *Dispatcher) Failed(tag any, unknown bool) {
 	}
 }
 
-// Held returns a page of the requests that this node holds, in the order of their arrival, from a cursor that begins at 0, and
-// the next cursor, 0 at the end. With an age it leaves out what is younger, and what is known to have an outcome.
+// Held returns a page of this node's pending requests from a cursor that begins at 0, and the next cursor, 0 at the end. See pending.Buffer.Page.
 func (d *Dispatcher) Held(cursor uint64, age time.Duration) (page []byte, next uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

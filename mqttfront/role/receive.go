@@ -44,11 +44,11 @@ func (c *Receiver) Blocked() bool { return c.dispatcher.Blocked() }
 // CoalescingDelay implements ingest.Handler.
 func (c *Receiver) CoalescingDelay() time.Duration { return c.dispatcher.coalescingDelay() }
 
-// DropSince implements ingest.Handler. What came lay in a queue or in a socket for so long that deduplication may have forgotten it, whatever time
-// this node thinks that it arrived.
+// DropSince implements ingest.Handler. The requests were in a queue or in a socket for so long that the dedup table may have forgotten their outcomes.
+// Request.Arrived does not show that.
 func (c *Receiver) DropSince(moment time.Time) { c.dispatcher.dropSince(moment) }
 
-// SessionBegun implements ingest.Handler. What ended before it came does not come any more. What does is sent anew, by clients that had no answer.
+// SessionBegun implements ingest.Handler. Copies of ended requests are not expected any more. One that comes was sent again, by a client without an answer.
 func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.

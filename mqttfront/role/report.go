@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// reportInterval is how often the leader reports to the other nodes what it answered outside of the log.
+	// reportInterval is the time between two reports of a leader.
 	reportInterval = 100 * time.Millisecond
 	// maxReport bounds one report; what is beyond it is not reported, and held elsewhere until it expires.
 	maxReport = 1 << 16
 )
 
-// reportAnswered reports to the other nodes, until the context ends, the answered requests that never enter the log: they need not hold
-// them any longer.
+// reportAnswered reports to the other nodes, until the context ends, the requests that they need not hold any longer: reads and invalid requests that are
+// answered, and those that a merge found to be answered or refused (omitsLocked).
 func (l *Leader) reportAnswered(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()

@@ -14,7 +14,7 @@ type role interface {
 	leadsLocked() bool
 	// hasRoomLocked reports whether a request may be admitted. Until it may, the node reads nothing from the broker.
 	hasRoomLocked(r *pending.Request) bool
-	// admitLocked takes a request in that has just come.
+	// admitLocked handles a request that has just come.
 	admitLocked(r *pending.Request, found dedupResult)
 	// coalescingDelayLocked returns for how long messages from the broker may gather before they are read.
 	coalescingDelayLocked() time.Duration
@@ -24,7 +24,7 @@ type role interface {
 	committedLocked(r *pending.Request, outcome *fsm.EntryOutcome, i int)
 	// appliedLocked is called after all commands of an entry were handled.
 	appliedLocked(outcome *fsm.EntryOutcome)
-	// readDoneLocked handles the result of a GET.
+	// readDoneLocked handles the result of a GET or a SCAN.
 	readDoneLocked(r *pending.Request, result *fsm.Result)
 	// requeuedLocked decides what becomes of a request that is held again, or still held when a leadership ends.
 	requeuedLocked(r *pending.Request)

@@ -10,15 +10,15 @@ import (
 // Store is the replicated state machine, as the front end uses it. If Propose or Read returns true, the tag comes back
 // exactly once, through Applied, ReadDone or Failed of Dispatcher.
 type Store interface {
-	// Propose queues a command for the log and reports whether this node took it up. The command is sent at the next Flush at the latest.
+	// Propose queues a command for the log and reports whether this node took it up. The caller calls Flush after the last command of a burst.
 	Propose(command fsm.Command, tag any) bool
-	// Read queues a GET or a SCAN and reports whether this node took it up. The command is sent at the next Flush at the latest.
+	// Read queues a GET or a SCAN and reports whether this node took it up. It is read after the next Flush.
 	Read(command *fsm.Command, tag any) bool
 	// Flush sends what is queued on its way: what comes in a burst makes one log entry, and one round of reads.
 	Flush()
 	// Confirm returns nil when this node led at some moment after the call.
 	Confirm(ctx context.Context) error
-	// View runs f with the state, never concurrently with Applied or ReadDone.
+	// View runs f with the state, never concurrently with Applied or Restored. Other Views and ReadDone may run at the same time.
 	View(f func(*fsm.Machine))
 	// Alone reports whether this node is the only member.
 	Alone() bool

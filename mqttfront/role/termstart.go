@@ -10,6 +10,6 @@ type termStart struct {
 }
 
 // mayBeUnanswered reports whether an earlier leader executed the request with an outcome at an index, and may not have
-// published the reply. The present watermark does not tell: a leader to which no node has reported the request publishes no reply
-// to it, and still moves the watermark past the index.
+// published the reply. The present watermark does not tell: a leader that does not know that a node holds the request publishes no
+// reply to it, and still moves the watermark past the index.
 func (t termStart) mayBeUnanswered(index uint64) bool { return index > t.published && index <= t.index }

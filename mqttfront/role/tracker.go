@@ -96,7 +96,7 @@ func (t *tracker) endLocked(r *pending.Request) {
 	}
 	t.metrics.Held.Set(float64(t.pending.Len()))
 	r.Done()
-	t.room.Broadcast() // there is room for one request, and not for any: each that waits checks its own
+	t.room.Broadcast() // and not Signal: the room may suffice for one waiting request and not for another
 }
 
 // releaseLocked removes a request from the buffer without an acknowledgement, so that the broker delivers it again.

@@ -10,8 +10,9 @@ import (
 	"holdfast/resp"
 )
 
-// ParsePayload reads a command from the payload of a request. If the payload is an error under every setting, Kind stays 0 and Error is set. If it is
-// an error only while verbs and options are case sensitive, CaseError is set as well: the setting is replicated, so the state machine decides.
+// ParsePayload reads a command from the payload of a request. If the payload is the same error under every setting, Kind is 0 and Error is set. If it is
+// an error only while verbs and options are case sensitive, CaseError is set beside the command. If it is another error while they are, Kind is
+// KindInvalid, and CaseError and Error are set. The setting is replicated, so the state machine decides.
 func ParsePayload(payload []byte, command *fsm.Command) { parsePayload(payload, command, false) }
 
 // parsePayload is ParsePayload, of an operation of a transaction or of a command by itself. What the strict grammar accepts, the lenient one reads
@@ -183,7 +184,7 @@ func (g grammar) parsePatternWatch(arguments [][]byte, command *fsm.Command) fsm
 	return fsm.NoError
 }
 
-// parsePattern makes a pattern the key of a command. It reports whether the pattern is valid, or too long to be looked at.
+// parsePattern makes a pattern the key of a command, and reports whether it is valid. Of one that is too long it sets only Oversize, and returns true.
 func parsePattern(pattern []byte, command *fsm.Command) bool {
 	command.Key, command.Oversize = pattern, false
 	if len(pattern) > glob.MaxSize {
@@ -245,7 +246,7 @@ func (g grammar) isExpiry(options [][]byte) bool {
 // maxMilliseconds is the longest time to live, 2^53 ms.
 const maxMilliseconds = 1 << 53
 
-// maxNumber bounds how many digits are read at all.
+// maxNumber is the longest number that is read, in bytes.
 const maxNumber = 64
 
 // milliseconds reads decimal digits, 1 to 2^53; a fraction after a point is rounded up, because one client library sends it.

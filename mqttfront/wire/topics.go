@@ -35,8 +35,8 @@ func belongsTo(topic, clientID string) bool {
 	return owner == clientID
 }
 
-// clientOf returns the topic level after clients/, or an empty string. It does not decode Base16: of the Go library's response topic it returns the
-// encoded client id.
+// clientOf returns the level between clients/ and a further level, or an empty string. It does not decode Base16: of the Go library's response topic it
+// returns the encoded client id.
 func clientOf(topic string) string {
 	if rest, ok := strings.CutPrefix(topic, "clients/"); ok {
 		if id, _, ok := strings.Cut(rest, "/"); ok {
