@@ -130,9 +130,9 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 	}
 }
 
-// renewLocked gives a KEYNOTIFY new correlation data, so that the store treats it as a new request. The store ended the watch when the old connection
+// replaceCorrelationLocked gives a KEYNOTIFY new correlation data, so that the store treats it as a new request. The store ended the watch when the old connection
 // ended. A copy of the old request would be deduplicated, and would not restore the watch. c.mu must be held.
-func (c *Client) renewLocked(waiting *call) {
+func (c *Client) replaceCorrelationLocked(waiting *call) {
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
 	delete(c.pending, waiting.correlation)
@@ -171,7 +171,7 @@ func (c *Client) answered(p *paho.Publish) {
 // readLocked parses a reply and merges its version into the client's clock. c.mu must be held.
 func (c *Client) readLocked(p *paho.Publish) (a answer) {
 	if status := p.Properties.User.Get("__stat"); status == "505" {
-		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrVersion, p.Properties.User.Get("__supProtMajVer"))}
+		return answer{err: fmt.Errorf("%w: %w (it supports %s)", ErrNotExecuted, ErrProtocolVersion, p.Properties.User.Get("__supProtMajVer"))}
 	}
 	if text := p.Properties.User.Get("__ts"); text != "" {
 		version, err := hlc.Parse(text)

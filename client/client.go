@@ -83,7 +83,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 		config: config, pending: make(map[string]*call), watchers: newWatchers(),
 		changed: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	if err := c.complete(); err != nil {
+	if err := c.applyDefaults(); err != nil {
 		return nil, err
 	}
 	session, err := c.connectAny(ctx)
@@ -118,7 +118,7 @@ func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	return nil, errors.Join(failures...)
 }
 
-func (c *Client) complete() error {
+func (c *Client) applyDefaults() error {
 	if c.config.ClientID == "" {
 		random := make([]byte, 8)
 		_, _ = rand.Read(random) // never fails
@@ -185,7 +185,7 @@ func (c *Client) Close() error {
 func (c *Client) keepConnected(ctx context.Context, s *session) {
 	defer close(c.stopped)
 	defer c.giveUp()
-	delay := firstDelay
+	delay := minReconnectDelay
 	for {
 		if s != nil {
 			err := s.wait(ctx)
@@ -194,8 +194,8 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			if ctx.Err() == nil {
 				c.config.Log.Warn("connection lost", "error", err)
 			}
-			if time.Since(s.began) > steady { // a session that ends sooner counts as an attempt that failed
-				delay = firstDelay
+			if time.Since(s.began) > minStableSession { // a session that ends sooner counts as an attempt that failed
+				delay = minReconnectDelay
 			}
 			if mqttconn.IsTakenOver(err) {
 				delay = takenOverDelay
@@ -213,20 +213,20 @@ func (c *Client) keepConnected(ctx context.Context, s *session) {
 			return
 		}
 		pause(ctx, jitter(delay))
-		delay = min(2*delay, lastDelay)
+		delay = min(2*delay, maxReconnectDelay)
 	}
 }
 
 // The delays between attempts to connect, each with jitter down to its half.
 const (
-	firstDelay = 50 * time.Millisecond
-	// lastDelay is far below the default Timeout: a broker may be down for 8 s while it restarts, and what is left of the time must
+	minReconnectDelay = 50 * time.Millisecond
+	// maxReconnectDelay is far below the default Timeout: a broker may be down for 8 s while it restarts, and what is left of the time must
 	// suffice for the requests that wait.
-	lastDelay = 500 * time.Millisecond
+	maxReconnectDelay = 500 * time.Millisecond
 	// takenOverDelay follows a session takeover: two clients under one id would end each other's connection all the time.
 	takenOverDelay = 5 * time.Second
-	// steady is how long a session must last so that it does not count as a failed attempt.
-	steady = 5 * time.Second
+	// minStableSession is how long a session must last so that it does not count as a failed attempt.
+	minStableSession = 5 * time.Second
 )
 
 // pause waits and reports whether the context lasted as long.

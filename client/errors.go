@@ -22,35 +22,35 @@ var (
 	// ErrRefused says that the broker refused a request, usually by its access control. The command was not executed, unless the error is also
 	// ErrOutcomeUnknown.
 	ErrRefused = errors.New("the broker refused the request")
-	// ErrVersion says that the store does not support this protocol version.
-	ErrVersion = errors.New("the store does not support this protocol version")
+	// ErrProtocolVersion says that the store does not support this protocol version.
+	ErrProtocolVersion = errors.New("the store does not support this protocol version")
 )
 
 // The errors of the store, each with the text that the protocol gives it. A ServerError is one of them, by errors.Is.
 var (
-	ErrTimestampSkew        = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrFencingTokenRequired = errors.New("a fencing token is required for this request")
-	ErrFencingTokenSkew     = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
-	ErrFencingTokenLower    = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
-	ErrQuota                = errors.New("the quota has been exceeded")
-	ErrSyntax               = errors.New("syntax error")
-	ErrUnknownCommand       = errors.New("unknown command")
-	ErrArguments            = errors.New("wrong number of arguments")
-	ErrEmptyKey             = errors.New("the key length is zero")
-	ErrNotAuthorized        = errors.New("not authorized")
-	ErrMissingTimestamp     = errors.New("missing timestamp")
-	ErrMalformed            = errors.New("malformed timestamp")
-	ErrQoS                  = errors.New("request must be published with QoS 1")
-	ErrCorrelation          = errors.New("missing correlation data")
-	ErrOverloaded           = errors.New("the service is overloaded; try again")
-	ErrReplyTooLarge        = errors.New("the reply is larger than the broker accepts")
-	ErrInvalidContinuation  = errors.New("invalid continuation token")
+	ErrTimestampSkew          = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenRequired   = errors.New("a fencing token is required for this request")
+	ErrFencingTokenSkew       = errors.New("the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
+	ErrFencingTokenLower      = errors.New("the request fencing token is a lower version than the fencing token protecting the resource")
+	ErrQuota                  = errors.New("the quota has been exceeded")
+	ErrSyntax                 = errors.New("syntax error")
+	ErrUnknownCommand         = errors.New("unknown command")
+	ErrArgumentCount          = errors.New("wrong number of arguments")
+	ErrEmptyKey               = errors.New("the key length is zero")
+	ErrNotAuthorized          = errors.New("not authorized")
+	ErrMissingTimestamp       = errors.New("missing timestamp")
+	ErrMalformedTimestamp     = errors.New("malformed timestamp")
+	ErrQoS                    = errors.New("request must be published with QoS 1")
+	ErrMissingCorrelationData = errors.New("missing correlation data")
+	ErrOverloaded             = errors.New("the service is overloaded; try again")
+	ErrReplyTooLarge          = errors.New("the reply is larger than the broker accepts")
+	ErrInvalidContinuation    = errors.New("invalid continuation token")
 )
 
 func serverErrors() []error {
 	return []error{
-		ErrTimestampSkew, ErrFencingTokenRequired, ErrFencingTokenSkew, ErrFencingTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArguments,
-		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformed, ErrQoS, ErrCorrelation, ErrOverloaded, ErrReplyTooLarge,
+		ErrTimestampSkew, ErrFencingTokenRequired, ErrFencingTokenSkew, ErrFencingTokenLower, ErrQuota, ErrSyntax, ErrUnknownCommand, ErrArgumentCount,
+		ErrEmptyKey, ErrNotAuthorized, ErrMissingTimestamp, ErrMalformedTimestamp, ErrQoS, ErrMissingCorrelationData, ErrOverloaded, ErrReplyTooLarge,
 		ErrInvalidContinuation,
 	}
 }

@@ -85,14 +85,14 @@ func startStore() (stop func(), err error) {
 		return nil, err
 	}
 	watches = func(clientID string) (any bool) {
-		running.Cluster.View(func(m *fsm.Machine) { any = m.Watches(clientID) })
+		running.Cluster.View(func(m *fsm.Machine) { any = m.HasWatches(clientID) })
 		return any
 	}
 	endWatches = func(t *testing.T, clientID string) {
 		var found []fsm.WatchInfo
 		running.Cluster.View(func(m *fsm.Machine) { found = m.ListWatches("", clientID, fsm.WatchInfo{}, 1000) })
 		for i := range found {
-			if _, err := running.Cluster.Execute(t.Context(), found[i].End()); err != nil {
+			if _, err := running.Cluster.Execute(t.Context(), found[i].EndCommand()); err != nil {
 				t.Fatal(err)
 			}
 		}

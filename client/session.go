@@ -19,16 +19,16 @@ import (
 type session struct {
 	deliver func(*paho.Publish) // a reply or a notification
 	// toSend marks a request as sent. It returns nil if its caller has stopped waiting. again says that an earlier session has sent it.
-	toSend    func(*call) (publish *paho.Publish, again bool)
-	mqtt      *paho.Client
-	conn      *mqttconn.Conn
-	acks      *mqttconn.Acks
-	maxPacket int // that the broker accepts
-	began     time.Time
-	reason    chan error // why it ended; only the first error counts
-	ctx       context.Context
-	cancel    context.CancelFunc
-	sending   sync.WaitGroup
+	toSend          func(*call) (publish *paho.Publish, again bool)
+	mqtt            *paho.Client
+	conn            *mqttconn.Conn
+	acks            *mqttconn.Acks
+	brokerMaxPacket int // that the broker accepts
+	began           time.Time
+	reason          chan error // why it ended; only the first error counts
+	ctx             context.Context
+	cancel          context.CancelFunc
+	sending         sync.WaitGroup
 
 	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
 	// watching counts the goroutines of watchAgainLocked; guarded by Client.mu.
@@ -49,8 +49,8 @@ type flight struct {
 }
 
 const (
-	// maxPacket is the size in bytes of the largest packet that is received. A larger one ends the session.
-	maxPacket = 64 << 20
+	// maxReceivedPacket is the size in bytes of the largest packet that is received. A larger one ends the session.
+	maxReceivedPacket = 64 << 20
 	// maxWindow bounds the requests that the broker has not acknowledged.
 	maxWindow = 4096
 )
@@ -66,16 +66,16 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, fmt.Errorf("%w: %w", errDial, err)
 	}
 	s := &session{
-		deliver: c.deliver, toSend: c.toSend, maxPacket: math.MaxInt,
+		deliver: c.deliver, toSend: c.toSend, brokerMaxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[subject]int),
 	}
-	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
+	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mqtt = paho.NewClient(paho.ClientConfig{
 		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: c.config.Timeout,
 		OnClientError:      s.ended,
-		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
 	receiveMaximum := uint16(65535)
 	connack, err := s.mqtt.Connect(ctx, &paho.Connect{
@@ -87,12 +87,12 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		s.cancel()
 		_ = s.conn.Close() // the earlier error is returned
 		if connack != nil {
-			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
 		}
 		return nil, err
 	}
 	if limit := connack.Properties.MaximumPacketSize; limit != nil {
-		s.maxPacket = int(*limit)
+		s.brokerMaxPacket = int(*limit)
 	}
 	window := uint16(maxWindow)
 	if limit := connack.Properties.ReceiveMaximum; limit != nil {
@@ -108,7 +108,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	err = mqttconn.Subscribe(ctx, s.mqtt,
 		paho.SubscribeOptions{Topic: c.responseTopic, QoS: 1},
-		paho.SubscribeOptions{Topic: topics.OfClient(c.config.ClientID) + "#", QoS: 1})
+		paho.SubscribeOptions{Topic: topics.NotificationPrefix(c.config.ClientID) + "#", QoS: 1})
 	if err != nil {
 		s.close()
 		return nil, err
@@ -203,20 +203,20 @@ func (c *Client) resume(s *session) {
 		c.watchAgainLocked(watched, established)
 	}
 	for _, waiting := range c.order {
-		if waiting.sent && time.Since(waiting.began) > remembered {
+		if waiting.sent && time.Since(waiting.began) > maxResendAge {
 			waiting.finish(answer{err: ErrOutcomeUnknown}) // a copy could take effect a second time
 			continue
 		}
 		if waiting.watches {
-			c.renewLocked(waiting)
+			c.replaceCorrelationLocked(waiting)
 		}
 		s.enqueue(waiting)
 	}
 }
 
-// remembered bounds for how long a call is sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. A
+// maxResendAge bounds for how long a call is sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. A
 // call ends with its message expiry, so only one with a longer timeout reaches this bound.
-const remembered = 12 * time.Minute
+const maxResendAge = 12 * time.Minute
 
 // renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session ends: a store with watch.ttl ends watches that are not
 // renewed.
@@ -289,7 +289,7 @@ const keptBuffer = 64 << 10
 // send publishes a request. again says that it was sent before: then its outcome is unknown if the broker does not accept it.
 func (s *session) send(waiting *call, publish *paho.Publish, again bool) {
 	packet := publish.Packet()
-	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.maxPacket {
+	if size, ok := mqttconn.PublishSize(packet); !ok || size > s.brokerMaxPacket {
 		outcome := ErrNotExecuted
 		if again {
 			outcome = ErrOutcomeUnknown

@@ -14,7 +14,7 @@ func TestRequestThatTheNextBrokerDoesNotAcceptIsOfUnknownOutcome(t *testing.T) {
 		want  error
 	}{"sent for the first time": {false, ErrNotExecuted}, "sent before": {true, ErrOutcomeUnknown}} {
 		t.Run(name, func(t *testing.T) {
-			s := &session{maxPacket: 10}
+			s := &session{brokerMaxPacket: 10}
 			waiting := &call{done: make(chan answer, 1)}
 			s.send(waiting, &paho.Publish{Topic: "statestore", QoS: 1, Payload: make([]byte, 20)}, test.again)
 			if got := <-waiting.done; !errors.Is(got.err, test.want) {

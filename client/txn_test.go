@@ -42,7 +42,7 @@ func TestTransactions(t *testing.T) {
 		"no token":           {[]client.Op{client.OpSet("txn/old", nil), client.OpDel("txn/fenced")}, client.ErrFencingTokenRequired},
 		"two tokens":         {[]client.Op{client.OpDel("txn/old", client.Fence(old)), client.OpDel("txn/fenced", client.Fence(token))}, client.ErrNotExecuted},
 		"a key twice":        {[]client.Op{client.OpDel("txn/old"), client.OpGet("txn/old")}, client.ErrSyntax},
-		"nothing":            {nil, client.ErrArguments},
+		"nothing":            {nil, client.ErrArgumentCount},
 		"the zero operation": {[]client.Op{{}}, client.ErrNotExecuted},
 		"a bad option":       {[]client.Op{client.OpSet("txn/old", nil, client.Expire(0))}, client.ErrNotExecuted},
 	} {

@@ -15,8 +15,8 @@ import (
 	"holdfast/cluster/raftlog"
 )
 
-// stabilization is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
-const stabilization = 2 * time.Second
+// stabilizationTime is how long a non-voter must be healthy before autopilot promotes it. Autopilot ignores it until it has run for that long in a leadership.
+const stabilizationTime = 2 * time.Second
 
 // autopilotRunner runs raft-autopilot on the leader, and tells it the state of the members. Autopilot promotes non-voters that have caught up.
 // It removes nobody: a member that is away may come back.
@@ -31,7 +31,7 @@ type autopilotRunner struct {
 func newAutopilotRunner(timing Timing, trailingEntries uint64, self *self, peers *peer.Statuses, log *slog.Logger) *autopilotRunner {
 	return &autopilotRunner{
 		config: autopilot.Config{
-			LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilization,
+			LastContactThreshold: max(peer.PollInterval, 2*timing.Heartbeat), MaxTrailingLogs: 2 * trailingEntries, ServerStabilizationTime: stabilizationTime,
 		},
 		self: self, peers: peers, log: log,
 	}

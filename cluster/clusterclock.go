@@ -18,13 +18,13 @@ import (
 type clusterClock struct {
 	own Clock
 
-	mu        sync.Mutex
-	bases     map[raft.ServerID]int64 // the last known one of each other member
-	carried   int64                   // of the cluster, as the log has it
-	isCarried bool
-	base      int64 // of the cluster
-	hasBase   bool
-	offset    time.Duration // by which this node's wall clock is ahead of the cluster's
+	mu         sync.Mutex
+	bases      map[raft.ServerID]int64 // the last known one of each other member
+	logBase    int64                   // of the cluster, as the log has it
+	hasLogBase bool
+	base       int64 // of the cluster
+	hasBase    bool
+	offset     time.Duration // by which this node's wall clock is ahead of the cluster's
 }
 
 func newClusterClock(own Clock) *clusterClock {
@@ -76,17 +76,17 @@ func (c *clusterClock) update(answers map[raft.ServerID]peer.Answer, servers []r
 		_, member := peer.Find(servers, id)
 		return !member
 	})
-	if c.isCarried {
-		bases = withCarried(bases, c.carried)
+	if c.hasLogBase {
+		bases = withLogBase(bases, c.logBase)
 	}
 	c.base, c.hasBase = lowerMedian(bases), true
 	c.offset = time.Duration(own-c.base) * time.Millisecond
 }
 
-// withCarried adds the clock that the log carries if the members' own clocks could be two halves that disagree.
-func withCarried(bases []int64, carried int64) []int64 {
+// withLogBase adds the clock that the log carries if the members' own clocks could be two halves that disagree.
+func withLogBase(bases []int64, base int64) []int64 {
 	if len(bases)%2 == 0 {
-		return append(bases, carried)
+		return append(bases, base)
 	}
 	return bases
 }
@@ -97,13 +97,13 @@ func lowerMedian(values []int64) int64 {
 	return values[(len(values)-1)/2]
 }
 
-// carry notes the time of an entry that is applied and moves the cluster's clock, in milliseconds since the Unix epoch. The entry is older than the
+// observeLogWall notes the time of an entry that is applied and moves the cluster's clock, in milliseconds since the Unix epoch. The entry is older than the
 // call, so the estimate that is furthest ahead is the best.
-func (c *clusterClock) carry(wall int64) {
+func (c *clusterClock) observeLogWall(wall int64) {
 	base := wall - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.isCarried || base > c.carried {
-		c.carried, c.isCarried = base, true
+	if !c.hasLogBase || base > c.logBase {
+		c.logBase, c.hasLogBase = base, true
 	}
 }

@@ -49,7 +49,7 @@ func TestClusterClockFollowsTheMedian(t *testing.T) {
 				}
 			}
 			if test.carried != 0 {
-				c.carry(test.carried)
+				c.observeLogWall(test.carried)
 			}
 			c.update(answers, servers, "self")
 			want, ahead := test.want, time.Duration(test.own-test.want)*time.Millisecond

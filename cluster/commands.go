@@ -18,9 +18,9 @@ type leadership struct {
 	scanner  *readindex.Reader // of SCANs: no GET waits behind one
 }
 
-// commands hands commands to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
+// commandRouter hands commandRouter to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
 // that waits for it, or to the observer. It is safe for concurrent use.
-type commands struct {
+type commandRouter struct {
 	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil before LeaderStart is applied and after Serve returns
 	proposer   atomic.Pointer[propose.Proposer] // kept until the term's work has ended, for entries still in flight
 	observer   Observer
@@ -29,25 +29,25 @@ type commands struct {
 }
 
 // begin lets the node propose and read in a leadership.
-func (c *commands) begin(l *leadership) {
+func (c *commandRouter) begin(l *leadership) {
 	c.proposer.Store(l.proposer)
 	c.leadership.Store(l)
 }
 
 // stopAccepting ends proposals and reads in a leadership. Entries in flight still get their results.
-func (c *commands) stopAccepting(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
+func (c *commandRouter) stopAccepting(l *leadership) { c.leadership.CompareAndSwap(l, nil) }
 
 // end is called when all work of a leadership has ended.
-func (c *commands) end(l *leadership) {
+func (c *commandRouter) end(l *leadership) {
 	c.stopAccepting(l)
 	c.proposer.Store(nil)
 }
 
 // serving reports whether this node can propose and read as the leader. It becomes true before Observer.Serve is called.
-func (c *commands) serving() bool { return c.leadership.Load() != nil }
+func (c *commandRouter) serving() bool { return c.leadership.Load() != nil }
 
 // confirm returns nil when this node was the leader of its term at some moment after the call.
-func (c *commands) confirm(ctx context.Context) error {
+func (c *commandRouter) confirm(ctx context.Context) error {
 	l := c.leadership.Load()
 	if l == nil {
 		return peer.ErrNotLeader
@@ -55,12 +55,12 @@ func (c *commands) confirm(ctx context.Context) error {
 	return c.confirmTerm(ctx, l.term)
 }
 
-func (c *commands) propose(command fsm.Command, tag any) bool {
+func (c *commandRouter) propose(command fsm.Command, tag any) bool {
 	l := c.leadership.Load()
 	return l != nil && l.proposer.Add(command, tag)
 }
 
-func (c *commands) read(command *fsm.Command, tag any) bool {
+func (c *commandRouter) read(command *fsm.Command, tag any) bool {
 	l := c.leadership.Load()
 	if l == nil {
 		return false
@@ -71,7 +71,7 @@ func (c *commands) read(command *fsm.Command, tag any) bool {
 	return l.reader.Add(command, tag)
 }
 
-func (c *commands) flush() {
+func (c *commandRouter) flush() {
 	if l := c.leadership.Load(); l != nil {
 		l.proposer.Flush()
 		l.reader.Flush()
@@ -79,7 +79,7 @@ func (c *commands) flush() {
 	}
 }
 
-func (c *commands) setPublished(index uint64) {
+func (c *commandRouter) setPublished(index uint64) {
 	if p := c.proposer.Load(); p != nil {
 		p.SetPublished(index)
 	}
@@ -94,13 +94,13 @@ type waiter struct {
 }
 
 // execute is Node.Execute.
-func (c *commands) execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
+func (c *commandRouter) execute(ctx context.Context, command fsm.Command) (fsm.Result, error) {
 	result, _, err := c.executeAt(ctx, command)
 	return result, err
 }
 
 // executeAt is execute, and returns the index of the entry as well.
-func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
+func (c *commandRouter) executeAt(ctx context.Context, command fsm.Command) (result fsm.Result, index uint64, err error) {
 	w := &waiter{done: make(chan struct{})}
 	if !c.propose(command, w) {
 		return fsm.Result{}, 0, peer.ErrNotLeader
@@ -115,7 +115,7 @@ func (c *commands) executeAt(ctx context.Context, command fsm.Command) (result f
 }
 
 // applied passes on an entry that was applied. The state is locked.
-func (c *commands) applied(outcome *fsm.EntryOutcome) {
+func (c *commandRouter) applied(outcome *fsm.EntryOutcome) {
 	var tags []any
 	if p := c.proposer.Load(); p != nil {
 		tags = p.Applied(outcome)
@@ -131,7 +131,7 @@ func (c *commands) applied(outcome *fsm.EntryOutcome) {
 }
 
 // failed ends the command with this tag without a result. unknown says that it may have taken effect, or may yet.
-func (c *commands) failed(tag any, unknown bool) {
+func (c *commandRouter) failed(tag any, unknown bool) {
 	switch tag := tag.(type) {
 	case nil:
 	case *waiter:

@@ -21,7 +21,7 @@ func (n *Node) Handle(ctx context.Context, caller peer.Caller, method peer.Metho
 	case peer.MethodPeerStatus:
 		return json.Marshal(n.self.status())
 	case peer.MethodIsMember:
-		return n.members.HandleMember(ctx, caller, raft.ServerID(request))
+		return n.members.HandleIsMember(ctx, caller, raft.ServerID(request))
 	case peer.MethodJoin:
 		return nil, n.members.HandleJoin(ctx, caller, request)
 	case peer.MethodOffer:

@@ -23,7 +23,7 @@ type leaderLoop struct {
 	observer  Observer
 	proposals propose.Config
 	self      *self
-	commands  *commands
+	commands  *commandRouter
 	log       *raftlog.CheckedLog
 	peers     *peer.Statuses
 	clock     *clusterClock
@@ -39,7 +39,7 @@ func (l *leaderLoop) newLeadership(term uint64, startMonotonic time.Duration, st
 	reads := readindex.Environment{
 		CommitIndex: l.self.raft.CommitIndex, Confirm: func(ctx context.Context) error { return l.commands.confirmTerm(ctx, term) }, LastCommand: l.log.LastCommand,
 		State: l.self.replica.StatusAndChange, View: l.self.replica.View, Done: l.observer.ReadDone, Failed: func(tag any) { l.commands.failed(tag, false) },
-		ObserveReadIndex: l.env.Metrics.confirmed,
+		ObserveReadIndex: l.env.Metrics.observeReadIndex,
 	}
 	scans := reads
 	scans.OneByOne = true

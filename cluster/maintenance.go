@@ -22,7 +22,7 @@ const (
 // maintenance looks after the cluster while a member leads.
 type maintenance struct {
 	self     *self
-	commands *commands
+	commands *commandRouter
 	peers    *peer.Statuses
 	members  *membership.Membership
 	log      *slog.Logger

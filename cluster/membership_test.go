@@ -85,7 +85,7 @@ func TestRemovedNonVoterStaysOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "it has caught up", func() bool { return fresh.Status().State.Index > 0 })
-	<-time.After(stabilization + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
+	<-time.After(stabilizationTime + 2*peer.PollInterval) // autopilot knows it as a healthy non-voter
 	if err := n.Membership().Remove(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}

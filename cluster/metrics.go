@@ -10,19 +10,19 @@ import (
 
 // Metrics are the metrics of one member. Label values never come from a client's input.
 type Metrics struct {
-	entries         prometheus.Counter
-	commands        prometheus.Counter
-	entryBytes      prometheus.Histogram
-	applySeconds    prometheus.Histogram
-	confirmSeconds  prometheus.Histogram
-	skipped         prometheus.Counter
-	givenUp         prometheus.Counter
-	leader          prometheus.Gauge
-	leaderships     prometheus.Counter
-	snapshotSeconds prometheus.Histogram
-	snapshotBytes   prometheus.Gauge
-	storeSeconds    *prometheus.HistogramVec // by what is written
-	leaderChanges   prometheus.Counter
+	entries              prometheus.Counter
+	commands             prometheus.Counter
+	entryBytes           prometheus.Histogram
+	applySeconds         prometheus.Histogram
+	confirmSeconds       prometheus.Histogram
+	skipped              prometheus.Counter
+	droppedNotifications prometheus.Counter
+	leader               prometheus.Gauge
+	leaderships          prometheus.Counter
+	snapshotSeconds      prometheus.Histogram
+	snapshotBytes        prometheus.Gauge
+	storeSeconds         *prometheus.HistogramVec // by what is written
+	leaderChanges        prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -42,12 +42,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "holdfast_log_entry_bytes", Help: "Size of the log entries proposed by this node.",
 			Buckets: prometheus.ExponentialBuckets(64, 4, 10),
 		}),
-		applySeconds:   seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
-		confirmSeconds: seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
-		skipped:        counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
-		givenUp:        counter("holdfast_notifications_given_up_total", "Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
-		leader:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
-		leaderships:    counter("holdfast_leaderships_total", "How often this node began to lead."),
+		applySeconds:         seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
+		confirmSeconds:       seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
+		skipped:              counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
+		droppedNotifications: counter("holdfast_notifications_given_up_total", "Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
+		leader:               prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
+		leaderships:          counter("holdfast_leaderships_total", "How often this node began to lead."),
 		snapshotSeconds: seconds("holdfast_snapshot_seconds",
 			"Time to write a snapshot and to compact the log."),
 		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_snapshot_bytes", Help: "Size of the newest snapshot."}),
@@ -56,7 +56,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "holdfast_store_seconds", Help: "Time of one write to the disk: append or delete log entries, a vote, or a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
 	m.leaderChanges = counter("holdfast_leader_changes_total", "Changes of the leader that this node saw in its polls, the first leader included.")
-	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.givenUp,
+	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.droppedNotifications,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
 }
@@ -69,13 +69,13 @@ func (m *Metrics) proposed(commands, bytes int) {
 
 func (m *Metrics) applied(outcome *fsm.EntryOutcome, took time.Duration) {
 	m.applySeconds.Observe(took.Seconds())
-	m.givenUp.Add(float64(outcome.Dropped))
+	m.droppedNotifications.Add(float64(outcome.Dropped))
 	if outcome.Skipped {
 		m.skipped.Inc()
 	}
 }
 
-func (m *Metrics) confirmed(took time.Duration) { m.confirmSeconds.Observe(took.Seconds()) }
+func (m *Metrics) observeReadIndex(took time.Duration) { m.confirmSeconds.Observe(took.Seconds()) }
 
 func (m *Metrics) setLeading(leads bool) {
 	if leads {

@@ -19,7 +19,7 @@ type Node struct {
 	self        *self
 	replica     *replica.Replica
 	clock       *clusterClock
-	commands    *commands
+	commands    *commandRouter
 	offerer     *offer.Offerer
 	memberWatch *memberWatch
 	members     *membership.Membership

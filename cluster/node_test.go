@@ -298,13 +298,13 @@ func TestLogDecidesBetweenTwoClocks(t *testing.T) {
 	for _, wrong := range []int64{20_000, 180_000} {
 		t.Run(fmt.Sprintf("wrong %v", wrong), func(t *testing.T) {
 			for _, bases := range [][]int64{{right, wrong}, {wrong, right}} {
-				if got := lowerMedian(withCarried(bases, carried)); got != right && got != carried {
+				if got := lowerMedian(withLogBase(bases, carried)); got != right && got != carried {
 					t.Errorf("of %v and the log's %d: %d", bases, carried, got)
 				}
 			}
 		})
 	}
-	if got := lowerMedian(withCarried([]int64{1, 2, 3}, 3)); got != 2 {
+	if got := lowerMedian(withLogBase([]int64{1, 2, 3}, 3)); got != 2 {
 		t.Errorf("of three clocks: %d", got)
 	}
 }

@@ -36,7 +36,7 @@ func (n *Node) start(config Config, observer Observer) error {
 	}
 	run := n.lifecycle.start
 	confirmer := &confirmer{self: n.self, timeout: config.Timing.Election, start: run}
-	n.commands = &commands{observer: observer, confirmTerm: confirmer.confirm}
+	n.commands = &commandRouter{observer: observer, confirmTerm: confirmer.confirm}
 	ctx, stop := context.WithCancel(context.Background())
 	n.lifecycle.stop = stop
 	log, snapshots, err := n.openRaft(ctx, config)
@@ -86,10 +86,10 @@ func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog
 		n.replica.Halt()
 		n.env.Exit(err)
 	}
-	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, Stored: n.env.Metrics.stored}
+	guard := raftlog.Guard{Deadline: config.Timing.DiskDeadline, Exit: exit, ObserveCall: n.env.Metrics.stored}
 	log := raftlog.NewCheckedLog(n.env.Stores.Log, guard, config.CacheBytes)
 	n.replica = replica.New(replica.Environment{
-		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.carry, Exit: n.env.Exit,
+		Applied: n.commands.applied, Restored: n.commands.observer.Restored, ObserveApply: n.env.Metrics.applied, WallAdvanced: n.clock.observeLogWall, Exit: n.env.Exit,
 		Monotonic: n.env.Clock.Monotonic,
 		Pause: func(d time.Duration) {
 			if n.replica.BytesSinceSnapshot() >= 2*maxLogFactor*config.SnapshotBytes {

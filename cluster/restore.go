@@ -59,8 +59,8 @@ func (s *Snapshots) Restore(ctx context.Context, snapshot io.Reader) error {
 			_, _ = s.execute(discarding, fsm.Command{Kind: fsm.KindStage, Nonce: nonce})
 		}
 	}()
-	for offset := 0; offset < len(data); offset += fsm.MaxStage {
-		part := data[offset:min(offset+fsm.MaxStage, len(data))]
+	for offset := 0; offset < len(data); offset += fsm.MaxStageBytes {
+		part := data[offset:min(offset+fsm.MaxStageBytes, len(data))]
 		result, err := s.execute(ctx, fsm.Command{Kind: fsm.KindStage, Nonce: nonce, Offset: uint64(offset), Value: part})
 		if err == nil && result.Code != fsm.CodeOK {
 			err = errStageDiscarded

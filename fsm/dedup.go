@@ -26,9 +26,9 @@ type dedupEntry struct {
 }
 
 const (
-	dedupHasTime  uint8 = 1 << iota
-	dedupReserve        // counts against the reserve
-	dedupFlagsEnd       // the end of the known flags
+	dedupHasVersion uint8 = 1 << iota
+	dedupReserve          // counts against the reserve
+	dedupFlagsEnd         // the end of the known flags
 )
 
 // dedup is the table of outcomes. An outcome leaves it when its lifetime is over and for no other reason: if crowding could
@@ -210,8 +210,8 @@ func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, resu
 		wall: result.version.Wall, counter: uint32(result.version.Counter),
 		code: result.Code, err: result.Error, dialect: result.Dialect,
 	}
-	if result.hasTime {
-		m.flags |= dedupHasTime
+	if result.hasVersion {
+		m.flags |= dedupHasVersion
 	}
 	return m
 }
@@ -220,7 +220,7 @@ func dedupEntryOf(id RequestID, index uint64, expires int64, client uint64, resu
 func (d *dedup) result(m *dedupEntry) Result {
 	result := Result{
 		Code: m.code, Error: m.err, Dialect: m.dialect, Repeat: true,
-		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasTime: m.flags&dedupHasTime != 0,
+		version: hlc.Clock{Wall: m.wall, Counter: uint64(m.counter)}, hasVersion: m.flags&dedupHasVersion != 0,
 	}
 	if m.code == CodeReplies {
 		result.Replies = d.replies.of(m.id).results(m.dialect)

@@ -28,7 +28,7 @@ func fullEntry(t testing.TB) *Entry {
 		t.Fatal(err)
 	}
 	settings := Settings{
-		Dialect: DialectSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22, Policy: rules,
+		Dialect: DialectRuleSDK, CaseInsensitive: true, WatchTTL: 21, NotificationExpiry: 22, Policy: rules,
 		Limits:  Limits{31, 32, 33, 34, 35, 36, 37, 40, 41, 38, 39},
 		Mirrors: []Mirror{{Keys: "k*", Topic: "t/"}},
 	}

@@ -28,7 +28,7 @@ func (m *Machine) execute(position int, command *Command, storageLow bool, outco
 	case KindStage:
 		*result = m.stage(command)
 	case KindRestore:
-		*result = m.replace(command)
+		*result = m.restoreStaged(command)
 	case KindGet:
 		*result = m.Read(command)
 	default:
@@ -221,12 +221,12 @@ func (m *Machine) checkKey(position int, command *Command, outcome *EntryOutcome
 	}
 	switch {
 	case !command.conditionIsMet(found, present):
-		result.notApplied(found, present)
+		result.setNotApplied(found, present)
 	case command.Kind == KindSet:
 	case !present:
 		result.Code = CodeMissing
 	case command.Kind == KindVDel && found.value() != string(command.Value):
-		result.notApplied(found, present)
+		result.setNotApplied(found, present)
 	}
 	return found
 }
@@ -237,7 +237,7 @@ func (m *Machine) change(position int, command *Command, found *record, outcome 
 		m.set(position, command, found, outcome, result)
 		return
 	}
-	result.Code, result.version, result.hasTime = CodeDeleted, found.version(), true
+	result.Code, result.version, result.hasVersion = CodeDeleted, found.version(), true
 	m.values.delete(found)
 	m.mixIntoStateHash('D', xxhash.Sum64String(found.key()))
 	m.emitEvent(outcome, position, found, true)
@@ -249,7 +249,7 @@ func (m *Machine) set(position int, command *Command, found *record, outcome *En
 	m.mixIntoStateHash('S', xxhash.Sum64String(stored.data), uint64(stored.keySize), uint64(stored.deadline),
 		uint64(command.Token.Wall), command.Token.Counter, xxhash.Sum64String(command.Token.NodeID))
 	m.emitEvent(outcome, position, stored, false)
-	result.Code, result.version, result.hasTime = CodeOK, version, true
+	result.Code, result.version, result.hasVersion = CodeOK, version, true
 }
 
 // conditionIsMet reports whether the condition of a SET or a DEL holds for the key. found is its record, if it is present.
@@ -266,11 +266,11 @@ func (c *Command) conditionIsMet(found *record, present bool) bool {
 	}
 }
 
-// notApplied makes the result of a command whose condition is not met. It has the version of the value, if there is one.
-func (r *Result) notApplied(found *record, present bool) {
+// setNotApplied makes the result of a command whose condition is not met. It has the version of the value, if there is one.
+func (r *Result) setNotApplied(found *record, present bool) {
 	*r = Result{Code: CodeNotApplied, Dialect: r.Dialect}
 	if present {
-		r.version, r.hasTime = found.version(), true
+		r.version, r.hasVersion = found.version(), true
 	}
 }
 
@@ -337,7 +337,7 @@ func (m *Machine) configure(command *Command) {
 
 // raiseClocks raises each clock to at least the floor. After a restore no version is used twice, and cluster time does not go back.
 func (m *Machine) raiseClocks(floor *Floor) {
-	m.clock.AtLeast(floor.Clock.Timestamp(hlc.StoreNodeID))
+	m.clock.RaiseTo(floor.Clock.Timestamp(hlc.StoreNodeID))
 	m.wall = max(m.wall, floor.Wall)
 	if floor.Now > m.now {
 		m.leader.start += floor.Now - m.now

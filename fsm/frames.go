@@ -26,8 +26,8 @@ func (m *Machine) readFrame(kind section, content []byte) error {
 		m.readRecord(&r)
 	case sectionWatch:
 		m.readWatch(&r)
-	case sectionMemory:
-		m.readMemory(&r)
+	case sectionDedup:
+		m.readDedupEntry(&r)
 	case sectionUnpublished:
 		m.readEvent(&r)
 	default:
@@ -203,7 +203,7 @@ func (m *Machine) readWatch(r *reader) {
 	}
 }
 
-func (s *Snapshot) appendMemory(b []byte, m *dedupEntry) []byte {
+func (s *Snapshot) appendDedupEntry(b []byte, m *dedupEntry) []byte {
 	b = appendElement(b, 1, m.id[:])
 	b = appendUint(b, 2, m.index)
 	b = appendUint(b, 3, uint64(m.expires))
@@ -225,7 +225,7 @@ func (s *Snapshot) appendMemory(b []byte, m *dedupEntry) []byte {
 	return b
 }
 
-func (m *Machine) readMemory(r *reader) {
+func (m *Machine) readDedupEntry(r *reader) {
 	var kept dedupEntry
 	var codes []byte
 	var values []string

@@ -131,8 +131,8 @@ func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit in
 	return found
 }
 
-// Watches reports whether a client watches any key or pattern.
-func (m *Machine) Watches(clientID string) (watches bool) {
+// HasWatches reports whether a client watches any key or pattern.
+func (m *Machine) HasWatches(clientID string) (watches bool) {
 	m.watches.byClient.Ascend(&watch{watchID: watchID{clientID: clientID}}, func(first *watch) bool {
 		watches = first.clientID == clientID
 		return false
@@ -140,8 +140,8 @@ func (m *Machine) Watches(clientID string) (watches bool) {
 	return watches
 }
 
-// End returns the command that ends the watch, whatever its age.
-func (w *WatchInfo) End() Command {
+// EndCommand returns the command that ends the watch, whatever its age.
+func (w *WatchInfo) EndCommand() Command {
 	command := Command{Kind: KindWatchEnd, Key: []byte(w.Key), Pattern: w.Pattern, NotificationIndex: anyAge, ChangedAt: math.MaxInt64}
 	command.Principal.ClientID = w.ClientID
 	return command

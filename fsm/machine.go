@@ -230,7 +230,7 @@ func (m *Machine) get(key []byte, result *Result) {
 		return
 	}
 	result.Code, result.Value = CodeValue, found.value()
-	result.version, result.hasTime = found.version(), true
+	result.version, result.hasVersion = found.version(), true
 }
 
 // Status is a summary of the state.

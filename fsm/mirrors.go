@@ -103,8 +103,8 @@ func mirroredRecord(topic string, r *record) Mirrored {
 	return Mirrored{Topic: topic, Exists: true, Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID)}
 }
 
-// maxMirrorScan bounds the bytes that one call of ScanMirrored compares with patterns. The state is locked meanwhile.
-const maxMirrorScan = 2_000_000
+// maxMirrorScanCost bounds the bytes that one call of ScanMirrored compares with patterns. The state is locked meanwhile.
+const maxMirrorScanCost = 2_000_000
 
 // ScanMirrored examines the next keys after a key, in byte order: limit keys, or fewer if it takes long to find their mirrors. It calls visit for each
 // that has not expired and has a mirror. It returns the last key that it examined, or after, and whether there are more.
@@ -115,7 +115,7 @@ func (m *Machine) ScanMirrored(after string, limit int, visit func(key string, s
 		if r.key() == after {
 			return true
 		}
-		if limit == 0 || cost >= maxMirrorScan {
+		if limit == 0 || cost >= maxMirrorScanCost {
 			more = true
 			return false
 		}

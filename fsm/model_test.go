@@ -268,7 +268,7 @@ func describe(r Result) string {
 	case CodeReplies:
 		var replies []string
 		for i := range r.Replies {
-			r.Replies[i].hasTime = false // a copy's have none
+			r.Replies[i].hasVersion = false // a copy's have none
 			replies = append(replies, describe(r.Replies[i]))
 		}
 		return fmt.Sprintf("replies %q", replies) + v

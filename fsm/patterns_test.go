@@ -136,7 +136,7 @@ func TestRestoreKeepsTheBoundsOfPatterns(t *testing.T) {
 	l := full("a")
 	for i := range 20 {
 		data := full(fmt.Sprint("b", i)).snapshot()
-		l.stageAll(data, uint64(i+1), MaxStage)
+		l.stageAll(data, uint64(i+1), MaxStageBytes)
 		l.want("restore", l.do(Command{Kind: KindRestore, Nonce: uint64(i + 1), Offset: uint64(len(data))}), CodeOK, NoError)
 	}
 	if x := &l.m.watches.patterns; x.weight != maxPatternWeight || x.perClient["a"] != maxPatternWeightPerClient {
@@ -195,12 +195,12 @@ func TestWatchesOfAPatternEndWithTheirClient(t *testing.T) {
 	watch := watchingPattern("a", "*")
 	watch.BrokerTime = 10
 	l.do(watch)
-	if !l.m.Watches("a") {
+	if !l.m.HasWatches("a") {
 		t.Error("the client watches nothing")
 	}
 	l.do(Command{Kind: KindClientGone, Principal: client("a"), BrokerTime: 11})
 	l.wantNotified("after the client is gone", l.apply(l.set("k", "1")))
-	if l.m.Watches("a") || l.m.watches.patterns.weight != 0 || len(l.m.watches.patterns.perClient) != 0 {
+	if l.m.HasWatches("a") || l.m.watches.patterns.weight != 0 || len(l.m.watches.patterns.perClient) != 0 {
 		t.Errorf("left: %+v", l.m.watches.patterns)
 	}
 }
@@ -234,7 +234,7 @@ func TestOperatorEndsOneWatch(t *testing.T) {
 		{WatchInfo{Key: "key", ClientID: "a"}, "k* false, k* true, "},
 		{WatchInfo{Key: "k*", ClientID: "a", Pattern: true}, "k* false, "},
 	} {
-		l.do(one.ended.End())
+		l.do(one.ended.EndCommand())
 		left := ""
 		for _, w := range l.m.ListWatches("", "", WatchInfo{}, 10) {
 			left += fmt.Sprintf("%s %v, ", w.Key, w.Pattern)
@@ -266,7 +266,7 @@ func TestListOfWatchesHasKeysAndPatterns(t *testing.T) {
 		t.Errorf("%q, want %q", pages, want)
 	}
 	listed := l.m.ListWatches("*", "a", WatchInfo{}, 10)
-	l.do(listed[1].End())
+	l.do(listed[1].EndCommand())
 	if left := l.m.ListWatches("*", "a", WatchInfo{}, 10); len(left) != 1 || left[0].Pattern {
 		t.Errorf("left %+v", left)
 	}

@@ -18,8 +18,8 @@ type staged struct {
 }
 
 const (
-	// MaxStage is the size in bytes of the largest part of a snapshot that goes into one command.
-	MaxStage = 512 << 10
+	// MaxStageBytes is the size in bytes of the largest part of a snapshot that goes into one command.
+	MaxStageBytes = 512 << 10
 	// stagedFrame is how many bytes of a staged snapshot go into one frame of a snapshot.
 	stagedFrame = 1 << 20
 )
@@ -38,14 +38,14 @@ func (m *Machine) stage(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// replace makes the keys those of the staged snapshot. No client is notified.
+// restoreStaged makes the keys those of the staged snapshot. No client is notified.
 //
 //   - Each clock becomes the later one of both. So no version is given twice, every token that was given is older than the next, and no time goes back.
 //   - Keys of another store's snapshot keep the time to live that was left. Keys of this store's snapshot keep their deadlines: time has passed since.
 //   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
 //   - Watches of both stay, but for those of patterns that exceed a bound.
 //   - Dedup entries of both stay: a copy of a request has no second effect.
-func (m *Machine) replace(command *Command) Result {
+func (m *Machine) restoreStaged(command *Command) Result {
 	data := m.staged.data
 	if command.Nonce != m.staged.nonce || command.Offset != uint64(len(data)) {
 		return Result{Code: CodeError, Error: ErrorSyntax}
@@ -56,7 +56,7 @@ func (m *Machine) replace(command *Command) Result {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
 	if m.logVersion >= VersionForeignTTL && restored.scanSecret != 0 && restored.scanSecret != m.scanSecret {
-		restored.translate(m.now)
+		restored.rebaseTo(m.now)
 	}
 	m.postpone(max(0, restored.now-m.now))
 	m.raiseClocks(&Floor{Clock: restored.clock, Now: restored.now, Wall: restored.wall})
@@ -85,9 +85,9 @@ func (m *Machine) replace(command *Command) Result {
 	return Result{Code: CodeOK}
 }
 
-// translate moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own
+// rebaseTo moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own
 // beginning.
-func (m *Machine) translate(now int64) {
+func (m *Machine) rebaseTo(now int64) {
 	shift := now - m.now
 	if shift <= 0 {
 		return // replace moves the clock of the present state forward instead

@@ -98,7 +98,7 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 	if _, index, known := l.m.Remembered(id); !known || index > l.index {
 		t.Errorf("its outcome is of entry %d of %d", index, l.index)
 	}
-	l.do((&WatchInfo{Key: "k", ClientID: "gone"}).End())
+	l.do((&WatchInfo{Key: "k", ClientID: "gone"}).EndCommand())
 	if len(l.m.ListWatches("k", "gone", WatchInfo{}, 10)) != 0 {
 		t.Error("a watch of the snapshot cannot be ended")
 	}
@@ -129,7 +129,7 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			old.start()
 			old.configure(func(s *Settings) { s.WatchTTL = 120_000 })
 			old.pass(864_000_000)
-			old.stageAll(backup, 7, MaxStage)
+			old.stageAll(backup, 7, MaxStageBytes)
 			if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
 				t.Fatalf("%+v", r)
 			}
@@ -247,7 +247,7 @@ func TestPagesOfKeysHaveNoGapsAndNoRepeats(t *testing.T) {
 	if _, found := l.m.FindKey("b/gone"); found {
 		t.Error("an expired key is found")
 	}
-	l.do((&WatchInfo{Key: "c", ClientID: "x"}).End())
+	l.do((&WatchInfo{Key: "c", ClientID: "x"}).EndCommand())
 	if len(l.m.ListWatches("c", "x", WatchInfo{}, 9)) != 0 {
 		t.Error("the watch goes on")
 	}

@@ -19,10 +19,10 @@ type keptReplies struct {
 // The bounds of what is remembered of the replies of transactions, in bytes. When one is reached, transactions are refused as overloaded until outcomes
 // are forgotten. The values that were read have a bound of their own, so that no reader keeps others from writing. One transaction may pass a bound.
 const (
-	maxReplies = 128 << 20 // of all but the values
-	maxValues  = 64 << 20
-	// maxClientShare divides a bound: one client may use the maxClientShare-th part of it.
-	maxClientShare = 4
+	maxKeptReplyBytes = 128 << 20 // of all but the values
+	maxKeptValueBytes = 64 << 20
+	// clientShareDivisor divides a bound: one client may use the clientShareDivisor-th part of it.
+	clientShareDivisor = 4
 )
 
 // replyTable has the replies of transactions in the dedup table, by the id of their outcome.
@@ -56,7 +56,7 @@ func (u *usage) add(client uint64, bytes int64) {
 
 // isBelow reports whether all together are below a bound, and the client is below its share of it.
 func (u *usage) isBelow(client uint64, most int64) bool {
-	return u.bytes < most && u.perClient[client] < most/maxClientShare
+	return u.bytes < most && u.perClient[client] < most/clientShareDivisor
 }
 
 // keep returns what is remembered of the results of operations, nil if there are none. The values are copied: they would keep whole records in memory.
@@ -100,7 +100,7 @@ func (k *keptReplies) size() (values, others int64) {
 // hasRoom reports whether the replies of a transaction of the client may be remembered.
 func (t *replyTable) hasRoom(client uint64, operations []Command) bool {
 	reads := slices.ContainsFunc(operations, func(c Command) bool { return c.Kind == KindGet })
-	return t.others.isBelow(client, maxReplies) && (!reads || t.values.isBelow(client, maxValues))
+	return t.others.isBelow(client, maxKeptReplyBytes) && (!reads || t.values.isBelow(client, maxKeptValueBytes))
 }
 
 func (t *replyTable) put(added *keptReplies) {

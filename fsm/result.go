@@ -103,13 +103,13 @@ type Result struct {
 	Page      *KeyPage // with CodeKeys
 	Replies   []Result // with CodeReplies: those of the operations
 
-	version hlc.Clock
-	hasTime bool
+	version    hlc.Clock
+	hasVersion bool
 }
 
 // Version returns the version that goes into the reply, if one does.
 func (r *Result) Version() (hlc.Timestamp, bool) {
-	return r.version.Timestamp(hlc.StoreNodeID), r.hasTime
+	return r.version.Timestamp(hlc.StoreNodeID), r.hasVersion
 }
 
 // Event is one change of a watched key, with the clients to notify of it. It must not be changed.

@@ -109,7 +109,7 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	again := l.do(l.set("k", "v"))
 	stale := l.do(l.set("k", "w", ifVersion(first)))
 	l.want("an earlier version of the same value", stale, CodeNotApplied, NoError)
-	if stale.version != again.version || !stale.hasTime {
+	if stale.version != again.version || !stale.hasVersion {
 		t.Errorf("the reply has the version %v, want %v", stale.version, again.version)
 	}
 	l.want("this version", l.do(l.set("k", "w", ifVersion(again))), CodeOK, NoError)
@@ -121,7 +121,7 @@ func TestIfVersionLooksAtTheVersionOnly(t *testing.T) {
 	l.want("DEL of this version", l.do(del), CodeDeleted, NoError)
 	gone := l.do(del)
 	l.want("DEL of nothing", gone, CodeNotApplied, NoError)
-	if gone.hasTime {
+	if gone.hasVersion {
 		t.Error("a key that is gone has a version")
 	}
 	l.want("SET of nothing", l.do(l.set("k", "w", ifVersion(current))), CodeNotApplied, NoError)
@@ -381,7 +381,7 @@ func TestDialectFollowsSettingAndRequest(t *testing.T) {
 	for name, rule := range map[string]struct {
 		rule            DialectRule
 		documented, sdk Dialect
-	}{"auto": {DialectAuto, Documented, SDK}, "documented": {DialectDocumented, Documented, Documented}, "sdk": {DialectSDK, SDK, SDK}} {
+	}{"auto": {DialectRuleAuto, Documented, SDK}, "documented": {DialectRuleDocumented, Documented, Documented}, "sdk": {DialectRuleSDK, SDK, SDK}} {
 		t.Run(name, func(t *testing.T) {
 			l.in(t)
 			l.configure(func(s *Settings) { s.Dialect = rule.rule })

@@ -11,9 +11,9 @@ type DialectRule uint8
 
 // The dialect rules.
 const (
-	DialectAuto       DialectRule = 0 // the one of the request
-	DialectDocumented DialectRule = 1
-	DialectSDK        DialectRule = 2
+	DialectRuleAuto       DialectRule = 0 // the one of the request
+	DialectRuleDocumented DialectRule = 1
+	DialectRuleSDK        DialectRule = 2
 )
 
 // Settings are what decides outcomes beside the commands themselves. They are replicated, so that a request has the same
@@ -74,9 +74,9 @@ func (m *Machine) setSettings(settings Settings, configured bool) {
 
 func (s *Settings) dialect(request Dialect) Dialect {
 	switch s.Dialect {
-	case DialectDocumented:
+	case DialectRuleDocumented:
 		return Documented
-	case DialectSDK:
+	case DialectRuleSDK:
 		return SDK
 	default:
 		return request
@@ -130,7 +130,7 @@ func (r *reader) settings() *Settings {
 	for inner.next() {
 		switch inner.field {
 		case 1:
-			s.Dialect = DialectRule(inner.small(uint64(DialectSDK) + 1))
+			s.Dialect = DialectRule(inner.small(uint64(DialectRuleSDK) + 1))
 		case 2:
 			s.CaseInsensitive = inner.bool()
 		case 3:

@@ -38,7 +38,7 @@ const (
 	sectionSettings    section = 2
 	sectionValue       section = 3
 	sectionWatch       section = 4
-	sectionMemory      section = 5
+	sectionDedup       section = 5
 	sectionUnpublished section = 6
 	sectionEnd         section = 7
 )
@@ -126,7 +126,7 @@ func (s *Snapshot) writeFrames(frames *frameWriter) {
 		return frames.write(sectionWatch, func(b []byte) []byte { return appendWatch(b, w) })
 	})
 	for m := range s.dedup.inOrder() {
-		if !frames.write(sectionMemory, func(b []byte) []byte { return s.appendMemory(b, m) }) {
+		if !frames.write(sectionDedup, func(b []byte) []byte { return s.appendDedupEntry(b, m) }) {
 			break
 		}
 	}

@@ -32,7 +32,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 		t.Fatal(err)
 	}
 	l.configure(func(s *Settings) {
-		s.Policy, s.CaseInsensitive, s.Dialect, s.WatchTTL = rules, true, DialectSDK, 1_000_000
+		s.Policy, s.CaseInsensitive, s.Dialect, s.WatchTTL = rules, true, DialectRuleSDK, 1_000_000
 		s.Limits.DedupEntries = 10
 	})
 	l.apply(
@@ -264,10 +264,10 @@ func FuzzFrames(f *testing.F) {
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{key: "k", clientID: "c"}, index: 3}))
 	everyKey, _ := glob.Compile("k*")
 	f.Add(byte(sectionWatch), appendWatch(nil, &watch{watchID: watchID{"k*", true, "c"}, pattern: &watchedPattern{everyKey, policy.Principal{Username: "u"}}}))
-	f.Add(byte(sectionMemory), (&Snapshot{}).appendMemory(nil, &dedupEntry{code: CodeOK, index: 4}))
+	f.Add(byte(sectionDedup), (&Snapshot{}).appendDedupEntry(nil, &dedupEntry{code: CodeOK, index: 4}))
 	remembered := newReplyTable()
 	remembered.put(keep(RequestID{}, 0, []Result{{Code: CodeValue, Value: "v"}, {Code: CodeOK}}))
-	f.Add(byte(sectionMemory), (&Snapshot{replies: remembered.byID}).appendMemory(nil, &dedupEntry{code: CodeReplies, index: 4}))
+	f.Add(byte(sectionDedup), (&Snapshot{replies: remembered.byID}).appendDedupEntry(nil, &dedupEntry{code: CodeReplies, index: 4}))
 	f.Add(byte(sectionUnpublished), appendEvent(nil, &Event{Index: 4, Key: "k", Receivers: []Receiver{{"c", SDK}}}))
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
 		m := New()

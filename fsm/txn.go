@@ -64,7 +64,7 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 	unmet := -1
 	var total growth
 	for i := range operations {
-		found[i] = m.check(position, &operations[i], outcome, &replies[i])
+		found[i] = m.checkOperation(position, &operations[i], outcome, &replies[i])
 		switch {
 		case replies[i].Code == CodeError:
 			*result = replies[i]
@@ -83,7 +83,7 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 		*result = replies[unmet]
 		result.Operation = uint8(unmet)
 		return
-	case m.exceedsQuota(total, storageLow) || values > max(maxReplyValues, m.settings.Limits.ValueBytes):
+	case m.exceedsQuota(total, storageLow) || values > max(maxReadBytes, m.settings.Limits.ValueBytes):
 		result.fail(ErrorQuota)
 		return
 	case command.MaxReply > 0 && size > command.MaxReply:
@@ -97,14 +97,14 @@ func (m *Machine) transact(position int, command *Command, storageLow bool, outc
 		}
 		m.change(position, &operations[i], found[i], outcome, &replies[i])
 		if replies[i].Code == CodeOK { // each version is greater than the one before
-			result.version, result.hasTime = replies[i].version, true
+			result.version, result.hasVersion = replies[i].version, true
 		}
 	}
 }
 
-// check makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and found is
+// checkOperation makes all checks of an operation but the quota, and answers a GET. If the operation is to change its key, the result has no code yet, and found is
 // the record of the key, or nil if there is none.
-func (m *Machine) check(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
+func (m *Machine) checkOperation(position int, operation *Command, outcome *EntryOutcome, result *Result) (found *record) {
 	result.Dialect = m.settings.dialect(operation.Dialect)
 	if code := m.checkRequest(operation, &result.Rule); code != NoError {
 		result.fail(code)
@@ -146,8 +146,8 @@ func (m *Machine) hasKey(operation *Command) bool {
 	return operation.Error == NoError && (operation.CaseError == NoError || m.settings.CaseInsensitive) && !operation.Oversize
 }
 
-// maxReplyValues bounds the values that a transaction reads, in bytes together. If Limits.ValueBytes is larger, that is the bound.
-const maxReplyValues = 256 << 10
+// maxReadBytes bounds the values that a transaction reads, in bytes together. If Limits.ValueBytes is larger, that is the bound.
+const maxReadBytes = 256 << 10
 
 // replySize returns how many bytes the values in a transaction's reply have, and how many the payload of the reply has at most.
 func replySize(replies []Result) (values, payload int64) {

@@ -254,7 +254,7 @@ func TestRememberedWritesAreBounded(t *testing.T) {
 			table.put(keep(id, client, results))
 		}
 	}
-	if share := maxReplies / maxClientShare / 256; count[0] != share || count[3] != share || count[4] != 0 {
+	if share := maxKeptReplyBytes / clientShareDivisor / 256; count[0] != share || count[3] != share || count[4] != 0 {
 		t.Errorf("%v transactions", count)
 	}
 	table.drop(RequestID{1})

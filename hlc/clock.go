@@ -49,8 +49,8 @@ func (c Clock) Timestamp(nodeID string) Timestamp {
 	return Timestamp{Wall: c.Wall, Counter: c.Counter, NodeID: nodeID}
 }
 
-// AtLeast raises the clock to the wall clock and counter of t when that is ahead of it.
-func (c *Clock) AtLeast(t Timestamp) {
+// RaiseTo raises the clock to the wall clock and counter of t when that is ahead of it.
+func (c *Clock) RaiseTo(t Timestamp) {
 	if t.Wall > c.Wall || (t.Wall == c.Wall && t.Counter > c.Counter) {
 		*c = Clock{Wall: t.Wall, Counter: t.Counter}
 	}

@@ -96,7 +96,7 @@ func (f *Front) newConnections(env Environment) {
 	}
 	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
-		Cluster: config.Cluster, Connections: config.Publishers, Notifications: config.QueueNotifications, Bytes: config.QueueBytes,
+		Cluster: config.Cluster, Connections: config.Publishers, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,

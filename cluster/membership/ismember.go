@@ -9,9 +9,9 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// HandleMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A
+// HandleIsMember answers whether a raft id is a member. While a change is not committed the leader answers true for every id. A
 // follower forwards the question, once. The error is ErrNotLeader if no leader is known, or if the question was forwarded before.
-func (m *Membership) HandleMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
+func (m *Membership) HandleIsMember(ctx context.Context, caller peer.Caller, id raft.ServerID) ([]byte, error) {
 	if !m.env.Serving() {
 		if caller.ID != "" {
 			return nil, peer.ErrNotLeader // it was forwarded once

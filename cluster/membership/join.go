@@ -96,7 +96,7 @@ func (m *Membership) addLocked(ctx context.Context, request JoinRequest) error {
 		if server.Address == request.Address {
 			return nil
 		}
-		return m.move(ctx, server, request.Address)
+		return m.updateAddress(ctx, server, request.Address)
 	}
 	m.env.Log.Info("adding a member", "id", request.ID, "address", request.Address)
 	return m.await(ctx, m.env.Raft.AddNonvoter(request.ID, request.Address, 0, requestTimeout(ctx)))
@@ -126,8 +126,8 @@ func (r *JoinRequest) replaces(server raft.Server) bool {
 	return server.ID != r.ID && (server.Address == r.Address || peer.NodeName(server.ID) == peer.NodeName(r.ID))
 }
 
-// move gives a member another address.
-func (m *Membership) move(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
+// updateAddress gives a member another address.
+func (m *Membership) updateAddress(ctx context.Context, server raft.Server, address raft.ServerAddress) error {
 	m.env.Log.Info("a member has moved", "id", server.ID, "from", server.Address, "to", address)
 	if server.Suffrage == raft.Voter {
 		return m.await(ctx, m.env.Raft.AddVoter(server.ID, address, 0, requestTimeout(ctx)))
@@ -146,7 +146,7 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 		return
 	}
 	defer m.Unlock()
-	if err := m.move(ctx, server, m.env.Self.Address); err != nil {
+	if err := m.updateAddress(ctx, server, m.env.Self.Address); err != nil {
 		m.env.Log.Warn("the new address could not be made known", "error", err)
 	}
 }

@@ -61,7 +61,7 @@ type Environment struct {
 type Membership struct {
 	env       Environment
 	changing  chan struct{} // has an element while Lock is held
-	transfers transfers
+	transfers failedTransfers
 }
 
 // New returns the membership as one member sees and changes it.

@@ -333,7 +333,7 @@ func TestOnlyTheLeaderAnswersIsMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFake(t)
 			f.serving, f.configured = test.serving, test.configured
-			answer, err := m.HandleMember(t.Context(), peer.Caller{ID: test.caller}, test.id)
+			answer, err := m.HandleIsMember(t.Context(), peer.Caller{ID: test.caller}, test.id)
 			if string(answer) != test.answer || !errors.Is(err, test.err) {
 				t.Errorf("%q, %v", answer, err)
 			}

@@ -30,11 +30,11 @@ func (o *Offer) encode(p part) []byte {
 type part uint64
 
 const (
-	policyPart   part = 1 << iota // the policy
-	mirrorsPart                   // the mirrors
-	sharesPart                    // the shares of clients, if none are in force
-	settingsPart                  // all settings but the policy and the mirrors; the shares of clients are among them, whatever is in force
-	allParts          = policyPart | mirrorsPart | sharesPart | settingsPart
+	policyPart       part = 1 << iota // the policy
+	mirrorsPart                       // the mirrors
+	clientLimitsPart                  // the shares of clients, if none are in force
+	settingsPart                      // all settings but the policy and the mirrors; the shares of clients are among them, whatever is in force
+	allParts              = policyPart | mirrorsPart | clientLimitsPart | settingsPart
 	// whole is all settings, and the policy unless the offer keeps it.
 	whole part = 0
 )
@@ -49,7 +49,7 @@ func (o *Offer) mergedWith(inForce fsm.Settings, p part) *Offer {
 		filled.Settings = o.Settings
 		filled.Settings.Mirrors, filled.Settings.Policy = inForce.Mirrors, inForce.Policy
 	}
-	if limits := &filled.Settings.Limits; p&sharesPart != 0 && limits.WatchesPerClient == 0 && limits.DedupPerClient == 0 {
+	if limits := &filled.Settings.Limits; p&clientLimitsPart != 0 && limits.WatchesPerClient == 0 && limits.DedupPerClient == 0 {
 		limits.WatchesPerClient, limits.DedupPerClient = o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient
 	}
 	if p&mirrorsPart != 0 {
@@ -61,11 +61,11 @@ func (o *Offer) mergedWith(inForce fsm.Settings, p part) *Offer {
 	return &filled
 }
 
-// leavesShares reports whether mergedWith would leave shares of clients in force that are not those of the offer.
-func (o *Offer) leavesShares(inForce *fsm.Limits, p part) bool {
+// keepsOtherClientLimits reports whether mergedWith would leave shares of clients in force that are not those of the offer.
+func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, p part) bool {
 	wanted := &o.Settings.Limits
 	isSet := inForce.WatchesPerClient != 0 || inForce.DedupPerClient != 0
-	return p&(sharesPart|settingsPart) == sharesPart && isSet &&
+	return p&(clientLimitsPart|settingsPart) == clientLimitsPart && isSet &&
 		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
 }
 

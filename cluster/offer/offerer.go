@@ -131,7 +131,7 @@ func (o *Offerer) offer(ctx context.Context) error {
 		switch {
 		case changed == 0: // an older version of the log is in force than at the last offer
 			return nil
-		case changed&(settingsPart|sharesPart) != 0:
+		case changed&(settingsPart|clientLimitsPart) != 0:
 			next.version = version
 		case next.settings != last.settings: // only because an older version of the log is in force: they are not offered
 			next.settings, next.version = last.settings, last.version
@@ -139,10 +139,10 @@ func (o *Offerer) offer(ctx context.Context) error {
 		if err = o.propose(ctx, current, changed); err != nil {
 			break
 		}
-		if current.leavesShares(&inForce.Limits, changed) {
+		if current.keepsOtherClientLimits(&inForce.Limits, changed) {
 			o.env.Log.Warn("this node's limits.watchesPerClient and limits.dedupEntriesPerClient differ from the cluster's and are not applied: to apply them, change them on any node")
 		}
-		if changed != sharesPart {
+		if changed != clientLimitsPart {
 			o.env.Log.Info("this node's changed settings are in force")
 		}
 	}
@@ -155,12 +155,12 @@ func (o *Offerer) offer(ctx context.Context) error {
 	return nil
 }
 
-// changedParts returns which parts differ from the last offer. all is the fingerprint of the whole offer, withoutShares that of the offer without per-client limits.
-func changedParts(last *offered, now, all *fingerprint, withoutShares fingerprint) (changed part) {
+// changedParts returns which parts differ from the last offer. all is the fingerprint of the whole offer, withoutClientLimits that of the offer without per-client limits.
+func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fingerprint) (changed part) {
 	switch {
 	case last.settings == now.settings, last.settings == all.settings: // the second while an old log is applied again under an older version
-	case last.settings == withoutShares.settings && last.version < fsm.VersionClientShares: // only the per-client limits are new
-		changed |= sharesPart
+	case last.settings == withoutClientLimits.settings && last.version < fsm.VersionClientShares: // only the per-client limits are new
+		changed |= clientLimitsPart
 	default:
 		changed |= settingsPart
 	}

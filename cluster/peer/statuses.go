@@ -75,7 +75,7 @@ func (s *Statuses) Keep(answered map[raft.ServerID]Answer) (before map[raft.Serv
 }
 
 // CompareWithLeader records whether this member, whose applied index is given, has applied what the leader had applied at the last comparison. A comparison
-// that is more than maxCompared ago does not count: this member then has to apply what the leader has applied now.
+// that is more than maxComparisonAge ago does not count: this member then has to apply what the leader has applied now.
 func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	if !answered {
 		return // without the leader's answer there is nothing to compare with
 	}
-	if s.leaderApplied == 0 || now-s.comparedAt > maxCompared {
+	if s.leaderApplied == 0 || now-s.comparedAt > maxComparisonAge {
 		s.leaderApplied = status.Applied
 	}
 	s.comparedAt = now
@@ -96,8 +96,8 @@ func (s *Statuses) CompareWithLeader(leader raft.ServerID, applied uint64) {
 	s.leaderApplied = status.Applied
 }
 
-// maxCompared bounds the age of a comparison with the leader.
-const maxCompared = 5 * PollInterval
+// maxComparisonAge bounds the age of a comparison with the leader.
+const maxComparisonAge = 5 * PollInterval
 
 // IsBehind reports whether this member, at the last comparison, had not applied what the leader had applied at the one before, or was never compared.
 func (s *Statuses) IsBehind() bool {

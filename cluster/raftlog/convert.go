@@ -43,10 +43,10 @@ func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Lo
 		return err
 	}
 	// Renamed first: a log that is removed in part could be taken for a whole one.
-	if err := os.RemoveAll(from.path(dataDir) + obsolete); err != nil {
+	if err := os.RemoveAll(from.path(dataDir) + removingSuffix); err != nil {
 		return err
 	}
-	if err := os.Rename(from.path(dataDir), from.path(dataDir)+obsolete); err != nil {
+	if err := os.Rename(from.path(dataDir), from.path(dataDir)+removingSuffix); err != nil {
 		return err
 	}
 	if err := durable.SyncDir(dataDir); err != nil {
@@ -57,12 +57,12 @@ func convertLog(ctx context.Context, dataDir string, from, to Kind, log *slog.Lo
 
 // removeObsolete removes a log that was replaced.
 func removeObsolete(dataDir string, from Kind) error {
-	return os.RemoveAll(from.path(dataDir) + obsolete)
+	return os.RemoveAll(from.path(dataDir) + removingSuffix)
 }
 
 // makeCopy makes a log of the other kind at the path, which appears when it is whole.
 func makeCopy(ctx context.Context, src logAndVotes, to Kind, path string, log *slog.Logger) error {
-	copying := path + unfinished
+	copying := path + convertingSuffix
 	if err := os.RemoveAll(copying); err != nil {
 		return err
 	}

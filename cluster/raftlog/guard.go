@@ -9,9 +9,9 @@ import (
 
 // Guard runs store calls, and ends the process if one fails or exceeds the deadline. It never abandons a call while the process lives.
 type Guard struct {
-	Deadline time.Duration                         // for one store call
-	Exit     func(error)                           // ends the process; it may return in a test or in Recover
-	Stored   func(what string, took time.Duration) // is called after each store call, also a failed one; may be nil
+	Deadline    time.Duration                         // for one store call
+	Exit        func(error)                           // ends the process; it may return in a test or in Recover
+	ObserveCall func(what string, took time.Duration) // is called after each store call, also a failed one; may be nil
 }
 
 // ErrDisk says that the disk under the stores failed or hangs.
@@ -22,8 +22,8 @@ func (g Guard) do(what string, call func() error) error {
 	began := time.Now()
 	err := call()
 	watch.stop()
-	if g.Stored != nil {
-		g.Stored(what, time.Since(began))
+	if g.ObserveCall != nil {
+		g.ObserveCall(what, time.Since(began))
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: write the %s: %w", ErrDisk, what, err)
@@ -49,12 +49,12 @@ func (g Guard) watch(what string) *storeWatch {
 	w := &storeWatch{guard: g, what: what, left: watchParts}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(g.Deadline/watchParts, w.passed)
+	w.timer = time.AfterFunc(g.Deadline/watchParts, w.tick)
 	return w
 }
 
-// passed is called after each part of the deadline.
-func (w *storeWatch) passed() {
+// tick is called after each part of the deadline.
+func (w *storeWatch) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.left == 0 {

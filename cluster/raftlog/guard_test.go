@@ -117,18 +117,18 @@ func TestStoresAreLocked(t *testing.T) {
 func TestStoppedProcessDoesNotCountAsWaitingForTheDisk(t *testing.T) {
 	exits := make(chan error, 10)
 	watch := Guard{Deadline: 100 * time.Hour, Exit: func(err error) { exits <- err }}.watch("log")
-	watch.passed() // however late: a stop of any length is one part
+	watch.tick() // however late: a stop of any length is one part
 	if len(exits) != 0 {
 		t.Fatal("one part of the deadline ended the process")
 	}
 	for range watchParts - 1 {
-		watch.passed()
+		watch.tick()
 	}
 	if err := <-exits; !errors.Is(err, ErrDisk) {
 		t.Error(err)
 	}
 	watch.stop()
-	watch.passed()
+	watch.tick()
 	if len(exits) != 0 {
 		t.Error("a call that has ended ends the process")
 	}

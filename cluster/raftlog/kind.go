@@ -42,10 +42,10 @@ func (k Kind) resolve(dataDir string) Kind {
 
 // Names in the data folder.
 const (
-	boltFile   = "raft.db"
-	walFolder  = "wal"
-	unfinished = ".converting" // suffix of a log that ConvertLog is writing
-	obsolete   = ".removing"   // suffix of a log that ConvertLog has replaced
+	boltFile         = "raft.db"
+	walFolder        = "wal"
+	convertingSuffix = ".converting" // suffix of a log that ConvertLog is writing
+	removingSuffix   = ".removing"   // suffix of a log that ConvertLog has replaced
 )
 
 // ErrOtherStore says that a data folder has a log of another kind than the configured one.

@@ -34,8 +34,8 @@ const (
 	maxRepetitions  = 256
 )
 
-// again reports whether a text was said lately.
-func (r *repetitions) again(text string) bool {
+// isRepeated reports whether a text was said lately.
+func (r *repetitions) isRepeated(text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -59,7 +59,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, message string, args ...an
 	case level == hclog.Warn:
 		to = slog.LevelInfo
 	}
-	if to > slog.LevelDebug && s.latest.again(message+peerOf(args)) {
+	if to > slog.LevelDebug && s.latest.isRepeated(message+peerOf(args)) {
 		to = slog.LevelDebug
 	}
 	for i, arg := range args {

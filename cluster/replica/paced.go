@@ -6,18 +6,18 @@ import (
 )
 
 // A snapshot is written with pauses, which leave the processors and the disk to requests. After at least workTime of work, the writer pauses for
-// restShare times as long as it worked, but for maxRest at most, so that a snapshot also ends on a slow disk.
+// pauseFactor times as long as it worked, but for maxPause at most, so that a snapshot also ends on a slow disk.
 const (
-	workTime  = time.Millisecond
-	restShare = 4
-	maxRest   = 50 * time.Millisecond
+	workTime    = time.Millisecond
+	pauseFactor = 4
+	maxPause    = 50 * time.Millisecond
 )
 
 // pacedWriter pauses between writes.
 type pacedWriter struct {
 	w     io.Writer
 	now   func() time.Duration // a clock that never goes back
-	rest  func(time.Duration)
+	pause func(time.Duration)
 	began time.Duration // when it began to work, after its last rest
 }
 
@@ -27,7 +27,7 @@ func (p *pacedWriter) Write(data []byte) (int, error) {
 		return n, err
 	}
 	if worked := p.now() - p.began; worked >= workTime {
-		p.rest(min(restShare*worked, maxRest))
+		p.pause(min(pauseFactor*worked, maxPause))
 		p.began = p.now()
 	}
 	return n, nil

@@ -14,7 +14,7 @@ func TestWritingRests(t *testing.T) {
 	var out bytes.Buffer
 	w := &pacedWriter{
 		w: &out, now: func() time.Duration { return now },
-		rest: func(d time.Duration) { rests, now = append(rests, d), now+d },
+		pause: func(d time.Duration) { rests, now = append(rests, d), now+d },
 	}
 	for _, worked := range []time.Duration{400 * time.Microsecond, 599 * time.Microsecond, time.Microsecond, 2 * time.Millisecond, time.Second, 0} {
 		now += worked
@@ -22,7 +22,7 @@ func TestWritingRests(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if want := []time.Duration{4 * time.Millisecond, 8 * time.Millisecond, maxRest}; !slices.Equal(rests, want) {
+	if want := []time.Duration{4 * time.Millisecond, 8 * time.Millisecond, maxPause}; !slices.Equal(rests, want) {
 		t.Errorf("%v, want %v", rests, want)
 	}
 	if out.String() != "xxxxxx" {

@@ -129,7 +129,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, ErrHalted
 	}
 	pace := func(w io.Writer) io.Writer {
-		return &pacedWriter{w: w, now: r.env.Monotonic, rest: r.env.Pause, began: r.env.Monotonic()}
+		return &pacedWriter{w: w, now: r.env.Monotonic, pause: r.env.Pause, began: r.env.Monotonic()}
 	}
 	return RaftSnapshot(r.Capture(), pace, r.bytes.captured()), nil
 }

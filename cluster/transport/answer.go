@@ -14,9 +14,9 @@ import (
 const (
 	// maxServing bounds the calls of one connection that are served at once.
 	maxServing = 64
-	// maxStrangerFrame bounds a frame, in bytes, of a caller that names no listener. strangerPatience bounds how long frames are read from its connection.
-	maxStrangerFrame = 64 << 10
-	strangerPatience = time.Minute
+	// maxAnonymousFrame bounds a frame, in bytes, of a caller that names no listener. anonymousTimeout bounds how long frames are read from its connection.
+	maxAnonymousFrame = 64 << 10
+	anonymousTimeout  = time.Minute
 	// writeTimeout bounds the write of one frame, of a request or an answer.
 	writeTimeout = 5 * time.Second
 )
@@ -47,8 +47,8 @@ func (t *Transport) serveCalls(conn net.Conn, caller peer.Caller) {
 	}
 	limit := uint32(maxFrame)
 	if caller.ID == "" {
-		limit = maxStrangerFrame
-		_ = conn.SetReadDeadline(time.Now().Add(strangerPatience)) // an error shows at the read
+		limit = maxAnonymousFrame
+		_ = conn.SetReadDeadline(time.Now().Add(anonymousTimeout)) // an error shows at the read
 	}
 	for {
 		code, number, request, err := readFrame(reader, limit)

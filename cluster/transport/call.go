@@ -39,7 +39,7 @@ func (c *callClients) get(id raft.ServerID, address string) (*callClient, error)
 	if c.closed {
 		return nil, net.ErrClosed
 	}
-	key := target(id, raft.ServerAddress(address))
+	key := joinTarget(id, raft.ServerAddress(address))
 	found := c.byPeer[key]
 	if found == nil {
 		c.removeUnusedLocked()
@@ -239,7 +239,7 @@ func (c *callClient) call(ctx context.Context, method peer.Method, request []byt
 	case <-ctx.Done():
 		if connection.forget(number, sentAt, c.env.patience) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.drop(connection, errSilent)
-			c.env.onSilent(target(c.id, raft.ServerAddress(c.address)))
+			c.env.onSilent(joinTarget(c.id, raft.ServerAddress(c.address)))
 		}
 		return nil, fmt.Errorf("%w: %w", peer.ErrUnreachable, ctx.Err())
 	}
@@ -299,7 +299,7 @@ func (c *connection) forget(number uint64, sentAt time.Time, patience time.Durat
 }
 
 func (c *connection) read() error {
-	reader := bufio.NewReaderSize(received{c}, 16<<10)
+	reader := bufio.NewReaderSize(timestampingReader{c}, 16<<10)
 	for {
 		code, number, body, err := readFrame(reader, maxFrame)
 		if err != nil {
@@ -319,11 +319,11 @@ func (c *connection) read() error {
 	}
 }
 
-// received reads from the connection and notes when bytes arrive.
-type received struct{ *connection }
+// timestampingReader reads from the connection and notes when bytes arrive.
+type timestampingReader struct{ *connection }
 
 // Read implements io.Reader.
-func (r received) Read(p []byte) (int, error) {
+func (r timestampingReader) Read(p []byte) (int, error) {
 	n, err := r.conn.Read(p)
 	if n > 0 {
 		r.mu.Lock()

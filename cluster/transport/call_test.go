@@ -100,14 +100,14 @@ func TestConnectionIsSilentOnlyIfNothingArrives(t *testing.T) {
 func TestNewConnectionIsNotSilent(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
-	var open conns[*outbound]
+	var open conns[*raftConn]
 	layer := streamLayer{ctx: t.Context(), outbound: &open, dial: func(context.Context, raft.ServerID, string) (net.Conn, error) { return here, nil }}
-	conn, err := layer.Dial(target("n2", "n2:7400"), time.Minute)
+	conn, err := layer.Dial(joinTarget("n2", "n2:7400"), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if opened := conn.(*outbound); opened.silentTo(opened.target, time.Minute) {
+	if opened := conn.(*raftConn); opened.silentTo(opened.target, time.Minute) {
 		t.Error("it counts as silent")
 	}
 }

@@ -42,13 +42,13 @@ func (d *dialer) dial(ctx context.Context, k kind, to raft.ServerID, address str
 	return conn, id, nil
 }
 
-// target joins an id and an address to the address id@address, by which raft's transport dials.
-func target(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
+// joinTarget joins an id and an address to the address id@address, by which raft's transport dials.
+func joinTarget(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "@" + address
 }
 
-// split is the reverse of target. A host has no '@'.
-func split(joined raft.ServerAddress) (raft.ServerID, string) {
+// splitTarget is the reverse of target. A host has no '@'.
+func splitTarget(joined raft.ServerAddress) (raft.ServerID, string) {
 	at := strings.LastIndexByte(string(joined), '@')
 	if at < 0 {
 		return "", string(joined)

@@ -17,7 +17,7 @@ type streamLayer struct {
 	*admittedListener
 	advertise string
 	dial      func(ctx context.Context, id raft.ServerID, address string) (net.Conn, error)
-	outbound  *conns[*outbound]
+	outbound  *conns[*raftConn]
 	ctx       context.Context //nolint:containedctx // that of the Transport
 }
 
@@ -25,13 +25,13 @@ type streamLayer struct {
 func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
-	id, host := split(address)
+	id, host := splitTarget(address)
 	conn, err := l.dial(ctx, id, host)
 	if err != nil {
 		return nil, err
 	}
-	opened := &outbound{Conn: conn, closed: l.outbound.remove, target: address}
-	opened.moved.Store(time.Now().UnixNano())
+	opened := &raftConn{Conn: conn, closed: l.outbound.remove, target: address}
+	opened.lastActive.Store(time.Now().UnixNano())
 	if err := l.outbound.add(opened); err != nil {
 		_ = conn.Close() // nothing was sent on it
 		return nil, err
@@ -39,41 +39,41 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	return opened, nil
 }
 
-// outbound is a connection that raft has dialled. The Transport keeps these, so that it can close them when the member is
+// raftConn is a connection that raft has dialled. The Transport keeps these, so that it can close them when the member is
 // silent: raft itself would wait for its long deadline.
-type outbound struct {
+type raftConn struct {
 	net.Conn
-	closed func(*outbound)
-	target raft.ServerAddress
-	moved  atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
+	closed     func(*raftConn)
+	target     raft.ServerAddress
+	lastActive atomic.Int64 // when something was last sent or received, in nanoseconds since the Unix epoch
 }
 
 // Read implements net.Conn.
-func (o *outbound) Read(p []byte) (int, error) {
+func (o *raftConn) Read(p []byte) (int, error) {
 	n, err := o.Conn.Read(p)
 	if n > 0 {
-		o.moved.Store(time.Now().UnixNano())
+		o.lastActive.Store(time.Now().UnixNano())
 	}
 	return n, err
 }
 
 // Write implements net.Conn.
-func (o *outbound) Write(p []byte) (int, error) {
+func (o *raftConn) Write(p []byte) (int, error) {
 	n, err := o.Conn.Write(p)
 	if n > 0 {
-		o.moved.Store(time.Now().UnixNano())
+		o.lastActive.Store(time.Now().UnixNano())
 	}
 	return n, err
 }
 
 // silentTo reports whether the connection is one to the target on which nothing was sent or received for patience. One that
 // sends a snapshot to a slow receiver is not silent.
-func (o *outbound) silentTo(target raft.ServerAddress, patience time.Duration) bool {
-	return o.target == target && time.Since(time.Unix(0, o.moved.Load())) > patience
+func (o *raftConn) silentTo(target raft.ServerAddress, patience time.Duration) bool {
+	return o.target == target && time.Since(time.Unix(0, o.lastActive.Load())) > patience
 }
 
 // Close implements net.Conn.
-func (o *outbound) Close() error {
+func (o *raftConn) Close() error {
 	o.closed(o)
 	return o.Conn.Close()
 }
@@ -102,9 +102,9 @@ var (
 // maxPooled is how many idle connections to one member raft keeps.
 const maxPooled = 2
 
-// again sends a request, and repeats it while it fails because a pooled connection has ended, as after a restart of the
+// retryStale sends a request, and repeats it while it fails because a pooled connection has ended, as after a restart of the
 // member. Each attempt uses up one pooled connection. The request may arrive twice, so it must be idempotent.
-func again(request func() error) (err error) {
+func retryStale(request func() error) (err error) {
 	for range maxPooled + 1 {
 		if err = request(); !stale(err) {
 			return err
@@ -133,7 +133,7 @@ func (r *raftTransport) Close() error {
 
 // AppendEntriesPipeline implements raft.Transport.
 func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.ServerAddress) (raft.AppendPipeline, error) {
-	inner, err := r.NetworkTransport.AppendEntriesPipeline(id, target(id, address))
+	inner, err := r.NetworkTransport.AppendEntriesPipeline(id, joinTarget(id, address))
 	if err != nil {
 		return nil, err
 	}
@@ -142,25 +142,25 @@ func (r *raftTransport) AppendEntriesPipeline(id raft.ServerID, address raft.Ser
 
 // AppendEntries implements raft.Transport.
 func (r *raftTransport) AppendEntries(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return again(func() error { return r.NetworkTransport.AppendEntries(id, target(id, address), args, resp) })
+	return retryStale(func() error { return r.NetworkTransport.AppendEntries(id, joinTarget(id, address), args, resp) })
 }
 
 // RequestVote implements raft.Transport.
 func (r *raftTransport) RequestVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return again(func() error { return r.NetworkTransport.RequestVote(id, target(id, address), args, resp) })
+	return retryStale(func() error { return r.NetworkTransport.RequestVote(id, joinTarget(id, address), args, resp) })
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (r *raftTransport) RequestPreVote(id raft.ServerID, address raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return again(func() error { return r.NetworkTransport.RequestPreVote(id, target(id, address), args, resp) })
+	return retryStale(func() error { return r.NetworkTransport.RequestPreVote(id, joinTarget(id, address), args, resp) })
 }
 
 // InstallSnapshot implements raft.Transport.
 func (r *raftTransport) InstallSnapshot(id raft.ServerID, address raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return r.NetworkTransport.InstallSnapshot(id, target(id, address), args, resp, data)
+	return r.NetworkTransport.InstallSnapshot(id, joinTarget(id, address), args, resp, data)
 }
 
 // TimeoutNow implements raft.Transport.
 func (r *raftTransport) TimeoutNow(id raft.ServerID, address raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return r.NetworkTransport.TimeoutNow(id, target(id, address), args, resp)
+	return r.NetworkTransport.TimeoutNow(id, joinTarget(id, address), args, resp)
 }

@@ -9,10 +9,10 @@ import (
 // that hangs while it sends one would hold up the election of its successor.
 const stallTime = 10 * time.Second
 
-// requests is a connection on which raft serves requests, one after the other: it reads a request, and then writes the response. It waits for the beginning
+// requestConn is a connection on which raft serves requestConn, one after the other: it reads a request, and then writes the response. It waits for the beginning
 // of a request without a limit, and for each further piece of it no longer than stall. At most one goroutine at a time
 // reads or writes.
-type requests struct {
+type requestConn struct {
 	net.Conn
 	stall   time.Duration
 	begun   bool // bytes of a request have arrived
@@ -20,7 +20,7 @@ type requests struct {
 }
 
 // Read implements net.Conn.
-func (c *requests) Read(p []byte) (int, error) {
+func (c *requestConn) Read(p []byte) (int, error) {
 	if c.begun || c.limited {
 		var deadline time.Time
 		if c.limited = c.begun; c.limited {
@@ -36,7 +36,7 @@ func (c *requests) Read(p []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *requests) Write(p []byte) (int, error) {
+func (c *requestConn) Write(p []byte) (int, error) {
 	c.begun = false
 	return c.Conn.Write(p)
 }

@@ -77,8 +77,8 @@ type Transport struct {
 
 	admitting chan struct{} // one for each connection whose handshake is under way
 	stallTime time.Duration // see requests
-	accepted  conns[*tracked]
-	outbound  conns[*outbound] // of raft
+	accepted  conns[*acceptedConn]
+	outbound  conns[*raftConn] // of raft
 }
 
 // maxAdmitting bounds the handshakes that are under way at once.
@@ -110,7 +110,7 @@ func Listen(config Config) (*Transport, error) {
 		start:    t.workers.Go,
 		patience: patience,
 		onSilent: func(member raft.ServerAddress) {
-			t.outbound.closeIf(func(o *outbound) bool { return o.silentTo(member, patience) })
+			t.outbound.closeIf(func(o *raftConn) bool { return o.silentTo(member, patience) })
 		},
 	}
 	return t, nil
@@ -176,7 +176,7 @@ func (t *Transport) Abort() {
 
 // serve admits one connection, and serves its calls or passes it to the listener of its kind.
 func (t *Transport) serve(accepted net.Conn) {
-	conn := &tracked{Conn: t.config.TLS.Server(accepted), closed: t.accepted.remove}
+	conn := &acceptedConn{Conn: t.config.TLS.Server(accepted), closed: t.accepted.remove}
 	if t.accepted.add(conn) != nil {
 		_ = conn.Close() // no request was served on it
 		<-t.admitting
@@ -194,7 +194,7 @@ func (t *Transport) serve(accepted net.Conn) {
 	tune(accepted, theirs.Kind)
 	switch theirs.Kind {
 	case kindRaft:
-		t.raft.push(&requests{Conn: conn, stall: t.stallTime})
+		t.raft.push(&requestConn{Conn: conn, stall: t.stallTime})
 	case kindHTTP:
 		t.http.push(conn)
 	case kindCall:
@@ -213,20 +213,20 @@ func (t *Transport) standing(id raft.ServerID) (peer.Standing, raft.ServerAddres
 	return t.handler.Load().Standing(id)
 }
 
-// tracked is an accepted connection that Close of the Transport ends, whichever goroutine has it by then.
-type tracked struct {
+// acceptedConn is an accepted connection that Close of the Transport ends, whichever goroutine has it by then.
+type acceptedConn struct {
 	net.Conn
-	closed func(*tracked)
+	closed func(*acceptedConn)
 }
 
 // Close implements net.Conn.
-func (c *tracked) Close() error {
+func (c *acceptedConn) Close() error {
 	c.closed(c)
 	return c.Conn.Close()
 }
 
 // Secured returns the TLS connection, which has the certificates of the other side. Without TLS it returns the plain connection.
-func (c *tracked) Secured() net.Conn { return c.Conn }
+func (c *acceptedConn) Secured() net.Conn { return c.Conn }
 
 // DialHTTP opens a stream for HTTP to a member. The caller closes it: Close of the Transport does not.
 func (t *Transport) DialHTTP(ctx context.Context, member raft.Server) (net.Conn, error) {

@@ -201,9 +201,9 @@ func TestHangingCallHoldsUpNoOther(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// A call that is given up at once, on a connection that was idle for long, does not end the one that hangs.
-	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.mu.Lock()
-	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.lastReceived = time.Now().Add(-time.Hour)
-	caller.calls.byPeer[target("n2.b", listener.server().Address)].current.mu.Unlock()
+	caller.calls.byPeer[joinTarget("n2.b", listener.server().Address)].current.mu.Lock()
+	caller.calls.byPeer[joinTarget("n2.b", listener.server().Address)].current.lastReceived = time.Now().Add(-time.Hour)
+	caller.calls.byPeer[joinTarget("n2.b", listener.server().Address)].current.mu.Unlock()
 	brief, stop := context.WithTimeout(t.Context(), time.Millisecond)
 	_, _ = caller.Call(brief, listener.server(), peer.MethodHash, nil)
 	stop()

@@ -182,7 +182,7 @@ func (b *bench) fill(ctx context.Context) error {
 
 func printProgress(w io.Writer, i load.Interval) {
 	_, _ = fmt.Fprintf(w, "%5.0f s  %8.0f/s  p50 %6.2f ms  p99 %7.2f ms  %d errors\n", i.At.Seconds(), i.Rate, // a failed write loses a progress line only
-		ms(i.P50.Microseconds()), ms(i.P99.Microseconds()), i.Errors)
+		ms(i.P50.Microseconds()), ms(i.P99.Microseconds()), i.Failed)
 }
 
 func writeHistogram(name string, result *load.Result) (err error) {

@@ -57,10 +57,10 @@ func exitCode(err error) (code int, silent bool) {
 	}
 }
 
-// hint returns an explanation to append to the text of an error, or an empty string. The commands of this program are well formed. A store that does
+// explanation returns an explanation to append to the text of an error, or an empty string. The commands of this program are well formed. A store that does
 // not understand one is older, or has an older member.
-func hint(err error) string {
-	for _, older := range []error{client.ErrUnknownCommand, client.ErrSyntax, client.ErrArguments} {
+func explanation(err error) string {
+	for _, older := range []error{client.ErrUnknownCommand, client.ErrSyntax, client.ErrArgumentCount} {
 		if errors.Is(err, older) {
 			return ": the store is older than this program and does not know this command or option; upgrade all its members (Log Version in `holdfast raft status`)"
 		}

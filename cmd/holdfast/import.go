@@ -44,7 +44,7 @@ may be, too, and are stored again then.` + "\n" + exitHelp,
 // The bounds of an import.
 const (
 	importWorkers = 64       // requests under way
-	maxImportLine = 96 << 20 // bytes; a value of 8 MiB of control characters has 48 MiB as JSON
+	maxLine       = 96 << 20 // bytes; a value of 8 MiB of control characters has 48 MiB as JSON
 	maxImportRead = 32 << 20 // bytes of the lines that are read and not stored; one line may have more
 )
 

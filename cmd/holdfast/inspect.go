@@ -205,7 +205,7 @@ func newWatchesDrop() *cobra.Command {
 			if err := a.requireYes("ends watches, and does not tell their clients"); err != nil {
 				return err
 			}
-			var dropped httpapi.Dropped
+			var dropped httpapi.EndedWatches
 			query := url.Values{"client": {client}, "key": {key}, "pattern": {pattern}}
 			err := a.request(command.Context(), http.MethodDelete, "/v1/watches?"+query.Encode(), nil, func(body io.Reader) error { return decode(body, &dropped) })
 			if err != nil {

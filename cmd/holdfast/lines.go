@@ -10,19 +10,19 @@ import (
 	"iter"
 )
 
-// readText is a line without its end, or why there is none.
-type readText struct {
+// lineOrError is a line without its end, or why there is none.
+type lineOrError struct {
 	line []byte
 	err  error
 }
 
 // readLines returns the lines with their numbers, from 1 on. An error comes in place of a line. If the context ends, that error is its cause. A read cannot be
 // interrupted: one that is under way then goes on in its own goroutine.
-func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
-	return func(yield func(int, readText) bool) {
+func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
+	return func(yield func(int, lineOrError) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		texts := make(chan readText)
+		texts := make(chan lineOrError)
 		go func() {
 			defer close(texts)
 			for lines := bufio.NewReaderSize(in, 64<<10); ; {
@@ -31,7 +31,7 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
 					return
 				}
 				select {
-				case texts <- readText{line, err}:
+				case texts <- lineOrError{line, err}:
 				case <-ctx.Done():
 					return
 				}
@@ -44,19 +44,19 @@ func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, readText] {
 					return
 				}
 			case <-ctx.Done():
-				yield(number, readText{err: context.Cause(ctx)})
+				yield(number, lineOrError{err: context.Cause(ctx)})
 				return
 			}
 		}
 	}
 }
 
-// readLine returns the next line without its end, and io.EOF after the last one. A line of more than maxImportLine bytes is an error.
+// readLine returns the next line without its end, and io.EOF after the last one. A line of more than maxLine bytes is an error.
 func readLine(lines *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')
-		if len(line)+len(part) > maxImportLine {
-			return nil, fmt.Errorf("a line is longer than %d bytes", maxImportLine)
+		if len(line)+len(part) > maxLine {
+			return nil, fmt.Errorf("a line is longer than %d bytes", maxLine)
 		}
 		line = append(line, part...)
 		switch {

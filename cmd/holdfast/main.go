@@ -27,7 +27,7 @@ func run(ctx context.Context, arguments []string) int {
 	err := root.ExecuteContext(ctx)
 	code, silent := exitCode(err)
 	if err != nil && !silent {
-		_, _ = fmt.Fprintln(root.ErrOrStderr(), "holdfast:", err.Error()+hint(err)) // a failure to write to standard error cannot be reported
+		_, _ = fmt.Fprintln(root.ErrOrStderr(), "holdfast:", err.Error()+explanation(err)) // a failure to write to standard error cannot be reported
 	}
 	return code
 }

@@ -48,30 +48,30 @@ func stepDown(a *administration, command *cobra.Command, _ []string) error {
 	return a.done(command.OutOrStdout(), "%s has handed over to %s", status.Node, successor)
 }
 
-// acquaintance is how long successor waits for other voters to become able to lead. A new leader does not know their health yet.
-const acquaintance = 3 * time.Second
+// healthWait is how long successor waits for other voters to become able to lead. A new leader does not know their health yet.
+const healthWait = 3 * time.Second
 
 // successor returns the first other voter by name that can lead, or "" if none can. alone is true if there is no other voter. It waits up
-// to acquaintance until all other voters can lead.
+// to healthWait until all other voters can lead.
 func (a *administration) successor(ctx context.Context, leader string) (first string, alone bool, err error) {
-	for deadline := time.Now().Add(acquaintance); ; {
+	for deadline := time.Now().Add(healthWait); ; {
 		var health cluster.Health
 		if err := a.get(ctx, "/v1/autopilot", &health); err != nil {
 			return "", false, err
 		}
-		first, able, voters := successors(&health, leader)
+		first, able, voters := countSuccessors(&health, leader)
 		if known := len(health.Members) > 0; known && able == voters || time.Now().After(deadline) {
 			return first, known && voters == 0, nil
 		}
-		if err := pause(ctx, acquaintance/12); err != nil {
+		if err := pause(ctx, healthWait/12); err != nil {
 			return first, false, err
 		}
 	}
 }
 
-// successors returns the first voter by name that can lead, how many can, and how many voters there are, each without the leader. A voter
+// countSuccessors returns the first voter by name that can lead, how many can, and how many voters there are, each without the leader. A voter
 // can lead if it is healthy and connected to its broker.
-func successors(health *cluster.Health, leader string) (first string, able, voters int) {
+func countSuccessors(health *cluster.Health, leader string) (first string, able, voters int) {
 	for _, m := range health.Members {
 		if m.Member == leader || m.State != "voter" {
 			continue
@@ -88,14 +88,14 @@ func successors(health *cluster.Health, leader string) (first string, able, vote
 	return first, able, voters
 }
 
-// keeping is what `keep-peers` is told.
-type keeping struct {
+// keepOptions is what `keep-peers` is told.
+type keepOptions struct {
 	ifAny bool
 	names []string
 }
 
 func newKeepPeers() *cobra.Command {
-	var k keeping
+	var k keepOptions
 	command := newAdmin("keep-peers NODE...", "Remove every member that is not named: what makes a cluster smaller", "holdfast raft keep-peers n1 n2 n3 --yes", cobra.MinimumNArgs(1),
 		func(a *administration, command *cobra.Command, names []string) error {
 			k.names = names
@@ -107,7 +107,7 @@ that knows who the members are, and tries again what did not work: nothing is re
 	return command
 }
 
-func (a *administration) keepPeers(command *cobra.Command, k *keeping) error {
+func (a *administration) keepPeers(command *cobra.Command, k *keepOptions) error {
 	ctx, cancel := context.WithTimeout(command.Context(), a.timeout)
 	defer cancel()
 	if k.ifAny {
@@ -130,10 +130,10 @@ func (a *administration) keepPeers(command *cobra.Command, k *keeping) error {
 }
 
 // removeOthers removes all members that are not to be kept, and tries again what does not work until the context ends.
-func (a *administration) removeOthers(ctx context.Context, k *keeping, notes io.Writer) (removed []string, err error) {
+func (a *administration) removeOthers(ctx context.Context, k *keepOptions, notes io.Writer) (removed []string, err error) {
 	var last error
 	for {
-		again, err := a.keepOnly(ctx, k, &removed, notes)
+		again, err := a.removeOneOther(ctx, k, &removed, notes)
 		var unknown *codeError
 		switch {
 		case err == nil && again:
@@ -151,9 +151,9 @@ func (a *administration) removeOthers(ctx context.Context, k *keeping, notes io.
 	}
 }
 
-// keepOnly removes one member that is not to be kept, and says whether there may be more. The members are listed anew each time: an
+// removeOneOther removes one member that is not to be kept, and says whether there may be more. The members are listed anew each time: an
 // attempt whose outcome is unknown may have had its effect.
-func (a *administration) keepOnly(ctx context.Context, k *keeping, removed *[]string, notes io.Writer) (again bool, err error) {
+func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, removed *[]string, notes io.Writer) (again bool, err error) {
 	var asked httpapi.Status
 	if err := a.get(ctx, "/v1/status", &asked); err != nil {
 		return false, err

@@ -121,7 +121,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		return err
 	}
 	config.Links = connected.Links
-	starting := &startup{waiting: connected.waiting}
+	starting := &healthSource{waiting: connected.waiting}
 	servers, err := listenHealth(s, starting, config.Registry, log)
 	if err != nil {
 		return errors.Join(err, closeLinks(connected))
@@ -129,7 +129,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	notifySystemd(log, started) // not when the node is ready: that can take other members, which first need this one to listen
 	running, err := node.Start(command.Context(), config, identity, connected.assemble)
 	if err == nil {
-		starting.done(running)
+		starting.setRunning(running)
 		var more []*httpapi.Server
 		more, err = listenAdmin(s, running, connected, log)
 		servers = append(servers, more...)
@@ -170,15 +170,15 @@ func closeServers(servers []*httpapi.Server) error {
 	return errors.Join(faults...)
 }
 
-// startup answers the health port, from before the node is started until it stops. Its methods are safe for concurrent use.
-type startup struct {
+// healthSource answers the health port, from before the node is started until it stops. Its methods are safe for concurrent use.
+type healthSource struct {
 	running atomic.Pointer[node.Node]
 	waiting func() string
 }
 
-func (s *startup) done(running *node.Node) { s.running.Store(running) }
+func (s *healthSource) setRunning(running *node.Node) { s.running.Store(running) }
 
-func (s *startup) ready() error {
+func (s *healthSource) ready() error {
 	if running := s.running.Load(); running != nil {
 		return running.Ready()
 	}
@@ -188,7 +188,7 @@ func (s *startup) ready() error {
 	return errors.New("cluster: this node has not started yet")
 }
 
-func (s *startup) notes() []string {
+func (s *healthSource) notes() []string {
 	if running := s.running.Load(); running != nil {
 		return running.Notes()
 	}
@@ -292,7 +292,7 @@ func timingOf(c *settings.Cluster) cluster.Timing {
 }
 
 // listenHealth starts the server of the health port.
-func listenHealth(s *settings.Settings, starting *startup, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
+func listenHealth(s *settings.Settings, starting *healthSource, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
 	if s.Health.Listen == "" {
 		return nil, nil
 	}

@@ -58,7 +58,7 @@ type Record struct {
 	ClientID  string    `json:"clientId,omitempty"`
 	Username  string    `json:"username,omitempty"`
 	Key       string    `json:"key,omitempty"`
-	KeyBytes  string    `json:"keyBase64,omitempty"` // of a key that is no text
+	KeyBase64 string    `json:"keyBase64,omitempty"` // of a key that is no text
 	KeyHash   string    `json:"keySha256,omitempty"` // of a key that is longer than maxName
 	Outcome   string    `json:"outcome"`             // "done" or "not authorized"
 	Rule      uint16    `json:"rule,omitempty"`      // of the policy, from 1 on
@@ -221,7 +221,7 @@ func recordOf(command *fsm.Command, result *fsm.Result) (record Record, ok bool)
 	case utf8.Valid(command.Key):
 		record.Key = string(command.Key)
 	default:
-		record.KeyBytes = base64.StdEncoding.EncodeToString(command.Key)
+		record.KeyBase64 = base64.StdEncoding.EncodeToString(command.Key)
 	}
 	if version, has := result.Version(); has && record.Outcome == outcomeDone {
 		record.Version = version.String()

@@ -95,7 +95,7 @@ func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	at := time.UnixMilli(1_000).UTC()
 	want := []Record{
 		{Term: 1, Index: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", Key: "k", Outcome: "done", Rule: 3},
-		{Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBytes: "/w==", Outcome: "done", Rule: 3},
+		{Term: 1, Index: 1, Position: 1, Member: "n1.1", Time: at, Command: "SET", ClientID: "press", Username: "u", KeyBase64: "/w==", Outcome: "done", Rule: 3},
 		{Term: 1, Index: 6, Member: "n1.1", Time: at, Command: "DEL", ClientID: "press", Key: "k", Outcome: "done"},
 		{Term: 1, Index: 7, Member: "n1.1", Time: at, Command: "RESTORE", Outcome: "done"},
 	}
@@ -332,7 +332,7 @@ func TestRotationGoesOnFromTheFreeNumber(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := (&files{config: c}).keepLast(); err != nil {
+			if err := (&files{config: c}).finishRotation(); err != nil {
 				t.Fatal(err)
 			}
 			var got []string

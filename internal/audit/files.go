@@ -24,7 +24,7 @@ func openFiles(config Config) (*files, place, error) {
 	if err := os.MkdirAll(filepath.Dir(config.File), 0o700); err != nil {
 		return nil, place{}, err
 	}
-	if err := f.keepLast(); err != nil { // a rotation was interrupted
+	if err := f.finishRotation(); err != nil { // a rotation was interrupted
 		return nil, place{}, err
 	}
 	file, err := openFile(config.File)
@@ -118,15 +118,15 @@ func (f *files) append(lines []byte) error {
 // rotate begins the next file, and removes the oldest if there are more than are kept. If that fails the current file is written further: a
 // file that is too large is better than lines that are lost.
 func (f *files) rotate() {
-	if err := f.replace(); err != nil {
+	if err := f.startNextFile(); err != nil {
 		f.config.Log.Error("the next file of the audit log could not be begun", "file", f.config.File, "error", err)
 	}
 }
 
-// replace puts the next file in the place of the current one, and the current one in the place of FILE.1. Steps that may fail come before the first
+// startNextFile puts the next file in the place of the current one, and the current one in the place of FILE.1. Steps that may fail come before the first
 // step that pushes out a kept file. A crash or an error in between leaves FILE.last, which the next attempt and openFiles rename to FILE.1.
-func (f *files) replace() error {
-	if err := f.keepLast(); err != nil { // it failed before, and must not be overwritten
+func (f *files) startNextFile() error {
+	if err := f.finishRotation(); err != nil { // it failed before, and must not be overwritten
 		return err
 	}
 	name, last := f.config.File+".next", f.config.File+".last"
@@ -148,12 +148,12 @@ func (f *files) replace() error {
 	}
 	_ = f.file.Close() // it was synced
 	f.file, f.size = next, 0
-	return f.keepLast()
+	return f.finishRotation()
 }
 
-// keepLast gives FILE.last the name FILE.1, if there is a FILE.last, and kept files their next names as far as that needs. It may be called again after an
+// finishRotation gives FILE.last the name FILE.1, if there is a FILE.last, and kept files their next names as far as that needs. It may be called again after an
 // interruption: the moves go on from the number that is free then.
-func (f *files) keepLast() error {
+func (f *files) finishRotation() error {
 	if _, err := os.Lstat(f.config.File + ".last"); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -203,7 +203,7 @@ func TestKeysAndWatches(t *testing.T) {
 			}
 		})
 	}
-	var dropped Dropped
+	var dropped EndedWatches
 	if follower.call(http.MethodDelete, "/v1/watches?"+url.Values{"key": {"a;b"}}.Encode(), nil, &dropped); dropped.Dropped != 1 {
 		t.Errorf("%+v", dropped)
 	}

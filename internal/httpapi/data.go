@@ -192,8 +192,8 @@ func (a *admin) watches(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// Dropped is how many watches were ended.
-type Dropped struct {
+// EndedWatches is how many watches were ended.
+type EndedWatches struct {
 	Dropped int `json:"dropped"`
 }
 
@@ -218,7 +218,7 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	text := key + pattern // one of them is empty
-	var dropped Dropped
+	var dropped EndedWatches
 	for after := (fsm.WatchInfo{}); ; {
 		var found []fsm.WatchInfo
 		a.Node.View(func(m *fsm.Machine) { found = m.ListWatches(text, client, after, maxPage) })
@@ -226,7 +226,7 @@ func (a *admin) dropWatches(w http.ResponseWriter, r *http.Request) error {
 			if text != "" && (found[i].Key != text || found[i].Pattern != (pattern != "")) {
 				continue
 			}
-			if _, err := a.Node.Execute(r.Context(), found[i].End()); err != nil {
+			if _, err := a.Node.Execute(r.Context(), found[i].EndCommand()); err != nil {
 				return partialError(dropped.Dropped, err)
 			}
 			dropped.Dropped++

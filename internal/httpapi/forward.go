@@ -18,8 +18,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// forwarded is the header that counts how often a request was passed on from one member to another.
-const forwarded = "Holdfast-Forwarded"
+// forwardCountHeader is the header that counts how often a request was passed on from one member to another.
+const forwardCountHeader = "Holdfast-Forwarded"
 
 // maxForwards bounds that count, and a node's retries of a request during which it lost the leadership. One would do if the leader never changed.
 const maxForwards = 3
@@ -116,7 +116,7 @@ func (a *admin) answer(w http.ResponseWriter, r *http.Request, serve, leaderless
 
 // forward passes a request on to the leader. If the leader cannot be reached, leaderless answers, unless it is nil. ok says that there is a leader.
 func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Server, ok bool, leaderless func(http.ResponseWriter, *http.Request) error) {
-	times, _ := strconv.Atoi(r.Header.Get(forwarded)) // none at all is not a number
+	times, _ := strconv.Atoi(r.Header.Get(forwardCountHeader)) // none at all is not a number
 	if !ok || times >= maxForwards {
 		a.refuse(w)
 		return
@@ -128,7 +128,7 @@ func (a *admin) forward(w http.ResponseWriter, r *http.Request, leader raft.Serv
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", hostName(leader.ID)
 			p.Out.Host = hostName(leader.ID)
-			p.Out.Header.Set(forwarded, strconv.Itoa(times+1))
+			p.Out.Header.Set(forwardCountHeader, strconv.Itoa(times+1))
 		},
 		Transport: a.forwarder, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {

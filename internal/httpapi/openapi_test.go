@@ -86,7 +86,7 @@ func types() map[string]reflect.Type {
 		"Verification": reflect.TypeFor[cluster.Verification](), "StateHash": reflect.TypeFor[cluster.StateHash](),
 		"Bytes": reflect.TypeFor[Bytes](), "Key": reflect.TypeFor[Key](), "Keys": reflect.TypeFor[Keys](), "KeyCount": reflect.TypeFor[KeyCount](),
 		"ExportedKey": reflect.TypeFor[ExportedKey](), "ExportRequest": reflect.TypeFor[ExportRequest](), "ExportPage": reflect.TypeFor[ExportPage](),
-		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[Dropped](),
+		"Watch": reflect.TypeFor[Watch](), "Watches": reflect.TypeFor[Watches](), "Dropped": reflect.TypeFor[EndedWatches](),
 		"Mirrors": reflect.TypeFor[Mirrors](), "Mirror": reflect.TypeFor[Mirror](),
 		"Activity": reflect.TypeFor[Activity](), "Counter": reflect.TypeFor[Counter](), "Histogram": reflect.TypeFor[Histogram](), "Bucket": reflect.TypeFor[Bucket](),
 		"Overview": reflect.TypeFor[Overview](),

@@ -154,7 +154,7 @@ func (a *admin) ask(ctx context.Context, member raft.Server, path string, into a
 	if err != nil {
 		return err
 	}
-	request.Header.Set(forwarded, "1")
+	request.Header.Set(forwardCountHeader, "1")
 	response, err := a.forwarder.RoundTrip(request)
 	if err != nil {
 		return err

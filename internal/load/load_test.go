@@ -102,7 +102,7 @@ func TestErrorsAreCounted(t *testing.T) {
 		if result.Errors != 10 || result.Unknown != 10 || result.Requests != 10 || !errors.Is(result.Last, failure) {
 			t.Errorf("%+v", result)
 		}
-		if len(intervals) < 2 || intervals[1].Errors < 12 || intervals[1].Requests < 3 || intervals[1].Rate < 3 {
+		if len(intervals) < 2 || intervals[1].Failed < 12 || intervals[1].Requests < 3 || intervals[1].Rate < 3 {
 			t.Errorf("progress: %+v", intervals)
 		}
 		var text bytes.Buffer

@@ -67,7 +67,7 @@ type Interval struct {
 	Requests int64
 	Rate     float64 // requests per second
 	P50, P99 time.Duration
-	Errors   int64 // since the beginning, those whose outcome is unknown included
+	Failed   int64 // since the beginning, those whose outcome is unknown included
 }
 
 // gather adds what the shards have to the total.
@@ -89,7 +89,7 @@ func (r *recorder) gather() (interval Interval) {
 	r.total.Merge(recent)
 	return Interval{
 		Requests: recent.TotalCount(), P50: microseconds(recent.ValueAtQuantile(50)), P99: microseconds(recent.ValueAtQuantile(99)),
-		Errors: r.errors + r.unknown,
+		Failed: r.errors + r.unknown,
 	}
 }
 

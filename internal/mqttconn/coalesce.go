@@ -22,13 +22,13 @@ type coalescer struct {
 	// more. It may call wait. It is set before the first read that it applies to; it is nil during the TLS handshake.
 	beforeRead func()
 
-	socket  syscall.RawConn  // nil where there is none
-	delay   time.Duration    // the coalescing delay
-	timer   *time.Timer      // of the wait
-	waited  bool             // wait delayed the current read; adapt resets it
-	level   int              // the latest low-water mark of the socket, in bytes
-	setMark func(fd uintptr) // sets the socket's mark to level; made once, so that setLowWater does not allocate
-	more    bool             // the last read filled its buffer, so the socket probably holds more
+	socket   syscall.RawConn  // nil where there is none
+	delay    time.Duration    // the coalescing delay
+	timer    *time.Timer      // of the wait
+	waited   bool             // wait delayed the current read; adapt resets it
+	lowWater int              // the latest low-water mark of the socket, in bytes
+	setMark  func(fd uintptr) // sets the socket's mark to level; made once, so that setLowWater does not allocate
+	more     bool             // the last read filled its buffer, so the socket probably holds more
 
 	alive atomic.Uint64 // signs of life of the peer: reads that returned bytes, and what writePieces counts
 }
@@ -44,7 +44,7 @@ const (
 
 func newCoalescer(conn net.Conn) *coalescer {
 	c := &coalescer{Conn: conn, delay: minCoalescingDelay}
-	c.setMark = func(fd uintptr) { setSocketLowWater(fd, c.level) }
+	c.setMark = func(fd uintptr) { setSocketLowWater(fd, c.lowWater) }
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		c.socket, _ = tcp.SyscallConn() // without it the delay is only a sleep
 	}
@@ -161,7 +161,7 @@ func (c *coalescer) adapt(n int, filled bool) {
 // setLowWater sets how many bytes have to be there for the connection to count as readable.
 func (c *coalescer) setLowWater(bytes int) {
 	if c.socket != nil {
-		c.level = bytes
+		c.lowWater = bytes
 		_ = c.socket.Control(c.setMark) // an error means that the connection has ended; the next read returns it
 	}
 }

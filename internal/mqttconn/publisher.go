@@ -24,19 +24,19 @@ var (
 	ErrSilent = errors.New("mqtt: the broker is silent")
 )
 
-// Refusal is the reason code of a DISCONNECT, or of a CONNACK that rejects the connection.
-type Refusal struct {
+// ReasonCodeError is the reason code of a DISCONNECT, or of a CONNACK that rejects the connection.
+type ReasonCodeError struct {
 	Reason byte   // of the DISCONNECT or CONNACK
 	Text   string // reason string, often empty
 }
 
-func (r *Refusal) Error() string {
+func (r *ReasonCodeError) Error() string {
 	return fmt.Sprintf("mqtt: the broker rejected or closed the connection: reason code 0x%02X %s", r.Reason, r.Text)
 }
 
 // IsTakenOver reports whether a connection ended because another client connected under its client id.
 func IsTakenOver(err error) bool {
-	var refusal *Refusal
+	var refusal *ReasonCodeError
 	return errors.As(err, &refusal) && refusal.Reason == ReasonSessionTakenOver
 }
 
@@ -59,15 +59,15 @@ const (
 // Publisher is a connection that only publishes, at QoS 1, and tells what becomes of each message. It has no session: what is
 // in flight when it ends is reported as such, and the caller decides. It is safe for concurrent use.
 type Publisher struct {
-	conn      net.Conn
-	coalesce  *coalescer
-	waitsNext bool // the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
-	reader    *bufio.Reader
-	maxPacket int
-	records   bool        // the connection is TLS: each write begins a record
-	ids       chan uint16 // free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
-	received  atomic.Uint64
-	expedited atomic.Bool // PUBACKs do not gather
+	conn          net.Conn
+	coalesce      *coalescer
+	delayNextRead bool // the next read is delayed so that PUBACKs gather; owned by the goroutine that reads
+	reader        *bufio.Reader
+	maxPacket     int
+	records       bool        // the connection is TLS: each write begins a record
+	ids           chan uint16 // free packet ids; their total is the in-flight window, at most the broker's Receive Maximum
+	received      atomic.Uint64
+	expedited     atomic.Bool // PUBACKs do not gather
 	// starved has a value when Publish found no packet id: PUBACKs are read at once.
 	starved chan struct{}
 
@@ -133,7 +133,7 @@ func (p *Publisher) handshake(connect *packets.Connect, window int) (keepAlive t
 	}
 	properties := connack.Properties
 	if connack.ReasonCode >= 0x80 {
-		return 0, &Refusal{Reason: connack.ReasonCode, Text: properties.ReasonString}
+		return 0, &ReasonCodeError{Reason: connack.ReasonCode, Text: properties.ReasonString}
 	}
 	keepAlive = time.Duration(connect.KeepAlive) * time.Second
 	if properties.ServerKeepAlive != nil {
@@ -341,10 +341,10 @@ type puback struct {
 // beforeRead runs before each read of the network. If the last read had PUBACKs, it delays this one, but only while packet ids are
 // free: with a small Receive Maximum, a delay for each window would limit the rate.
 func (p *Publisher) beforeRead() {
-	if p.waitsNext && len(p.ids) > 0 && !p.expedited.Load() {
+	if p.delayNextRead && len(p.ids) > 0 && !p.expedited.Load() {
 		p.coalesce.wait(ackDelay, p.starved)
 	}
-	p.waitsNext = false
+	p.delayNextRead = false
 }
 
 func (p *Publisher) read() {
@@ -352,10 +352,10 @@ func (p *Publisher) read() {
 	for {
 		if acks = p.bufferedAcks(acks[:0]); len(acks) > 0 {
 			p.acknowledged(acks)
-			p.waitsNext = true
+			p.delayNextRead = true
 			continue
 		}
-		p.waitsNext = false
+		p.delayNextRead = false
 		packet, err := ReadPacket(p.reader, maxIncoming)
 		if err != nil {
 			p.fail(err, false)
@@ -371,7 +371,7 @@ func (p *Publisher) read() {
 				p.send(packets.PUBACK<<4, 2, byte(content.PacketID>>8), byte(content.PacketID))
 			}
 		case *packets.Disconnect:
-			p.fail(&Refusal{Reason: content.ReasonCode, Text: content.Properties.ReasonString}, false)
+			p.fail(&ReasonCodeError{Reason: content.ReasonCode, Text: content.Properties.ReasonString}, false)
 			return
 		default:
 			p.fail(fmt.Errorf("mqtt: unexpected %s", packet.PacketType()), false)

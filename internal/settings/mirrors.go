@@ -95,7 +95,7 @@ func topicFault(topic string) string {
 		return "the topic must end with '/', and have something before it" // so that a topic filter is of these topics only
 	case topic[0] == '$' || strings.ContainsAny(topic, "+#\x00=") || !utf8.ValidString(topic):
 		return "the topic must be UTF-8, not begin with '$', and have none of + # = in it"
-	case topics.HasNonCharacters(topic) || strings.Count(topic, "/") > maxMirrorLevels:
+	case topics.HasDisallowedCharacters(topic) || strings.Count(topic, "/") > maxMirrorLevels:
 		return fmt.Sprintf("the topic must have no control characters and no code points that are no characters, and not more than %d levels", maxMirrorLevels)
 	case len(topic) > maxMirrorTopic:
 		return fmt.Sprintf("the topic must not have more than %d bytes", maxMirrorTopic)

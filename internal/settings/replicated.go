@@ -9,9 +9,9 @@ func (s *Settings) Replicated(memory int64) fsm.Settings {
 	replicated.CaseInsensitive = s.Protocol.CaseInsensitive
 	switch s.Protocol.Dialect {
 	case "documented":
-		replicated.Dialect = fsm.DialectDocumented
+		replicated.Dialect = fsm.DialectRuleDocumented
 	case "sdk":
-		replicated.Dialect = fsm.DialectSDK
+		replicated.Dialect = fsm.DialectRuleSDK
 	}
 	limits := &replicated.Limits
 	limits.KeyBytes, limits.ValueBytes, limits.Keys = int64(s.Limits.KeyBytes), int64(s.Limits.ValueBytes), s.Limits.Keys

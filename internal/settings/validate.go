@@ -106,13 +106,13 @@ func (s *Settings) validateCluster() error {
 	if !validAddress(c.Listen) {
 		return &Error{"cluster.listen", c.Listen, "want host:port"}
 	}
-	if c.Advertise != "" && !reachable(c.Advertise) {
+	if c.Advertise != "" && !isDialable(c.Advertise) {
 		return &Error{"cluster.advertise", c.Advertise, "want host:port, under which the other members reach this one"}
 	}
 	if own := s.ownPeer(); c.Advertise != "" && own != "" && own != c.Advertise {
 		return &Error{"cluster.advertise", c.Advertise, "cluster.peers says that the others reach this node at " + own}
 	}
-	if c.Listens() && !reachable(s.AdvertisedAddress()) {
+	if c.Listens() && !isDialable(s.AdvertisedAddress()) {
 		return &Error{"cluster.advertise", c.Advertise, "must be set: the others cannot reach " + s.AdvertisedAddress()}
 	}
 	if c.MaxClockOffset <= 0 {
@@ -137,7 +137,7 @@ func ParsePeers(peers []string) ([]Peer, error) {
 	var parsed []Peer
 	for _, peer := range peers {
 		id, address, ok := strings.Cut(peer, "=")
-		if !ok || !validName(id) || !reachable(address) {
+		if !ok || !validName(id) || !isDialable(address) {
 			return nil, errors.New("want id=host:port")
 		}
 		for _, other := range parsed {
@@ -150,8 +150,8 @@ func ParsePeers(peers []string) ([]Peer, error) {
 	return parsed, nil
 }
 
-// reachable reports whether an address can be dialled.
-func reachable(address string) bool {
+// isDialable reports whether an address can be dialled.
+func isDialable(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && host != "" && port != "0" && validAddress(address) && (ip == nil || !ip.IsUnspecified())

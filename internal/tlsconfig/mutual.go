@@ -22,9 +22,9 @@ type Mutual struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	stamps  [3]stamp
-	warned  [3]stamp  // of the last warning
-	failed  time.Time // when loading last failed
+	stamps  [3]fileVersion
+	warned  [3]fileVersion // of the last warning
+	failed  time.Time      // when loading last failed
 	current *material
 }
 
@@ -37,8 +37,8 @@ type material struct {
 	authorities *x509.CertPool
 }
 
-// stamp tells whether a file has changed.
-type stamp struct {
+// fileVersion tells whether a file has changed.
+type fileVersion struct {
 	modified time.Time
 	size     int64
 }
@@ -49,7 +49,7 @@ func NewMutual(files Files, log *slog.Logger) (*Mutual, error) {
 		return nil, fmt.Errorf("%w: a certificate, its key and the certificates that vouch for the other side are required", ErrInvalid)
 	}
 	m := &Mutual{files: files, log: log}
-	m.stamps = m.look()
+	m.stamps = m.statFiles()
 	current, err := files.load()
 	if err != nil {
 		return nil, err
@@ -73,20 +73,20 @@ func (f Files) load() (*material, error) {
 	return &material{certificate: certificate, authorities: authorities}, nil
 }
 
-func (m *Mutual) look() (stamps [3]stamp) {
+func (m *Mutual) statFiles() (stamps [3]fileVersion) {
 	for i, file := range []string{m.files.CA, m.files.Certificate, m.files.Key} {
 		if info, err := os.Stat(file); err == nil {
-			stamps[i] = stamp{info.ModTime(), info.Size()}
+			stamps[i] = fileVersion{info.ModTime(), info.Size()}
 		}
 	}
 	return stamps
 }
 
-// latest returns what the files hold now, or what was last loaded from them.
-func (m *Mutual) latest() *material {
+// reloadIfChanged returns what the files hold now, or what was last loaded from them.
+func (m *Mutual) reloadIfChanged() *material {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	stamps := m.look()
+	stamps := m.statFiles()
 	if stamps == m.stamps || time.Since(m.failed) < reloadPause {
 		return m.current
 	}
@@ -109,7 +109,7 @@ func (m *Mutual) serverConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			now := m.latest()
+			now := m.reloadIfChanged()
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate},
 				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: now.authorities, NextProtos: []string{"http/1.1"},
@@ -147,7 +147,7 @@ func (m *Mutual) Client(conn net.Conn, names ...string) net.Conn {
 }
 
 func (m *Mutual) clientConfig(names []string) *tls.Config {
-	now := m.latest()
+	now := m.reloadIfChanged()
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{now.certificate}, ServerName: names[0],
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, for any of the names
@@ -193,7 +193,7 @@ func (m *Mutual) OwnHasName(names ...string) bool {
 	if m == nil {
 		return true
 	}
-	certificate, err := x509.ParseCertificate(m.latest().certificate.Certificate[0])
+	certificate, err := x509.ParseCertificate(m.reloadIfChanged().certificate.Certificate[0])
 	return err == nil && hasName(certificate, names)
 }
 

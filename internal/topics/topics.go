@@ -11,16 +11,16 @@ const (
 	service = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 	// Invoke is the topic on which clients publish requests.
 	Invoke = service + "/command/invoke"
-	// Reserved begins the topics on which only the store publishes.
-	Reserved = "clients/" + service
+	// ReservedPrefix begins the topics on which only the store publishes.
+	ReservedPrefix = "clients/" + service
 	// Notifications begins the topics of all notifications.
-	Notifications = Reserved + "/"
+	Notifications = ReservedPrefix + "/"
 	notify        = "/command/notify/"
 )
 
-// HasNonCharacters reports whether a topic has control characters, or code points that are no characters. A broker may end the connection on these (MQTT 5,
+// HasDisallowedCharacters reports whether a topic has control characters, or code points that are no characters. A broker may end the connection on these (MQTT 5,
 // 1.5.4).
-func HasNonCharacters(topic string) bool {
+func HasDisallowedCharacters(topic string) bool {
 	return strings.ContainsFunc(topic, func(r rune) bool {
 		return unicode.IsControl(r) || r&0xFFFE == 0xFFFE || r >= 0xFDD0 && r <= 0xFDEF
 	})
@@ -29,8 +29,8 @@ func HasNonCharacters(topic string) bool {
 // Base16 encodes a client id or a key for a topic: upper-case Base16 (RFC 4648 section 8).
 func Base16(text string) string { return strings.ToUpper(hex.EncodeToString([]byte(text))) }
 
-// OfClient returns what the topics of a client's notifications begin with. The key in Base16 follows.
-func OfClient(clientID string) string { return Notifications + Base16(clientID) + notify }
+// NotificationPrefix returns what the topics of a client's notifications begin with. The key in Base16 follows.
+func NotificationPrefix(clientID string) string { return Notifications + Base16(clientID) + notify }
 
 // Notification returns the topic of a client's notifications about a key.
 func Notification(clientID, key string) string {

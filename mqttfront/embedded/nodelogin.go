@@ -22,12 +22,12 @@ func (n nodeLogin) isNode(client *mqtt.Client, password []byte) bool {
 	return len(expected) > 0 && string(client.Properties.Username) == n.config.NodeUsername && subtle.ConstantTimeCompare(password, expected) == 1
 }
 
-// probeSuffix is the length of the end of a takeover probe's client id: -in- and eight hexadecimal digits.
-const probeSuffix = 12
+// takeoverProbeSuffixLen is the length of the end of a takeover probe's client id: -in- and eight hexadecimal digits.
+const takeoverProbeSuffixLen = 12
 
 // reserved reports whether a client id is one under which nodes connect.
 func (n nodeLogin) reserved(clientID string) bool {
 	rest, ok := strings.CutPrefix(clientID, n.config.Cluster+"-")
 	return ok && (strings.HasSuffix(rest, "-in") || strings.HasSuffix(rest, "-presence") || strings.HasPrefix(rest, "out-") || rest == "ingest" ||
-		len(rest) > probeSuffix && rest[len(rest)-probeSuffix:len(rest)-8] == "-in-")
+		len(rest) > takeoverProbeSuffixLen && rest[len(rest)-takeoverProbeSuffixLen:len(rest)-8] == "-in-")
 }

@@ -41,14 +41,14 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	c.client = paho.NewClient(paho.ClientConfig{
 		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionAge),
 		OnClientError:      c.end,
-		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
 	c.stale.Store(!resume) // until it is known that the broker has nothing of an old session
 	connack, err := c.client.Connect(dialing, s.packet(resume))
 	if err != nil {
 		_ = c.conn.Close() // the earlier error is returned
 		if connack != nil {
-			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
 		}
 		return "", fmt.Errorf("connect as %s: %w", s.clientID, err)
 	}

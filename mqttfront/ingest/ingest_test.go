@@ -98,7 +98,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 
 // probe returns what a probe says that was sent at a moment.
 func (r *rig) probe(sent time.Time) []byte {
-	return fmt.Appendf(nil, "%d %d %d", r.probes.boot, sent.Sub(r.probes.start).Microseconds(), sent.UnixMilli())
+	return fmt.Appendf(nil, "%d %d %d", r.probes.proberID, sent.Sub(r.probes.start).Microseconds(), sent.UnixMilli())
 }
 
 // keepingBroker keeps every session, whatever ends it, with one old request in it.

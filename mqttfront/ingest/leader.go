@@ -48,7 +48,7 @@ func (s *LeaderSession) Run(ctx context.Context) {
 		}
 		if s.setStatus(false, err.Error()) {
 			s.env.Metrics.losses.Inc()
-			if time.Since(began) > steady {
+			if time.Since(began) > stableUptime {
 				delay = s.config.BackoffMin
 			}
 		}

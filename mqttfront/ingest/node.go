@@ -42,8 +42,8 @@ func (s *NodeSession) Err() error {
 	return nil
 }
 
-// steady is how long an attempt that connected must have lasted for the delay to begin at BackoffMin again.
-const steady = time.Second
+// stableUptime is how long an attempt that connected must have lasted for the delay to begin at BackoffMin again.
+const stableUptime = time.Second
 
 func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
@@ -66,7 +66,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 		wasUp := s.setStatus(false, err.Error())
 		if wasUp {
 			s.env.Metrics.losses.Inc()
-			if time.Since(began) > steady {
+			if time.Since(began) > stableUptime {
 				delay = s.config.BackoffMin
 			}
 		}

@@ -28,7 +28,7 @@ type prober struct {
 	// carriesRequests says that the session also delivers requests. Only then does the age of a probe say anything about them.
 	carriesRequests bool
 	wall            func() int64 // milliseconds since the Unix epoch
-	boot            uint64       // random; it is in each probe of this prober, and in no other
+	proberID        uint64       // random; it is in each probe of this prober, and in no other
 	start           time.Time
 	returned        atomic.Bool // a probe has returned, so the broker's access rules allow probes
 	// backlog says that the last probe took longer than backlogAge. Then other nodes have probably handled what the session delivers.
@@ -98,7 +98,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 		asked = p.barrier.Asked()
 	}
 	for {
-		payload := fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())
+		payload := fmt.Appendf(nil, "%d %d %d", p.proberID, time.Since(p.start).Microseconds(), p.wall())
 		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1)) // a stale probe has to return to show that the queue is stale
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
@@ -129,7 +129,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	}
 	now := time.Now()
 	age := time.Duration(p.wall()-wall) * time.Millisecond
-	if boot == p.boot {
+	if boot == p.proberID {
 		age = now.Sub(p.start) - time.Duration(at)*time.Microsecond
 		p.env.Metrics.probe.Observe(age.Seconds())
 		if p.nagle.trip(age) {
@@ -147,7 +147,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 		return sent, false, true
 	}
 	p.setDeliveredUpTo(sent)
-	if boot == p.boot { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
+	if boot == p.proberID { // the age of a probe of another process depends on wall clocks: too imprecise for the barrier
 		p.barrier.Advance(sent)
 	}
 	p.setFresh()

@@ -167,13 +167,13 @@ func TestBarrierNeverMovesBack(t *testing.T) {
 func TestProbeOfAnEarlierProcessMovesNoBarrier(t *testing.T) {
 	r := newRig(nil)
 	p := r.probes
-	if _, fresh, isProbe := p.handle(fmt.Appendf(nil, "%d 0 %d", p.boot+1, p.wall()+60_000)); !fresh || !isProbe { // the clock was set back
+	if _, fresh, isProbe := p.handle(fmt.Appendf(nil, "%d 0 %d", p.proberID+1, p.wall()+60_000)); !fresh || !isProbe { // the clock was set back
 		t.Fatal("it is not taken for a fresh probe")
 	}
 	if at := p.barrier.Position(); !at.IsZero() {
 		t.Errorf("the barrier is at %v", at)
 	}
-	if _, _, isProbe := p.handle(fmt.Appendf(nil, "%d %d %d", p.boot, time.Since(p.start).Microseconds(), p.wall())); !isProbe || p.barrier.Position().IsZero() {
+	if _, _, isProbe := p.handle(fmt.Appendf(nil, "%d %d %d", p.proberID, time.Since(p.start).Microseconds(), p.wall())); !isProbe || p.barrier.Position().IsZero() {
 		t.Error("a probe of this process moves no barrier")
 	}
 }

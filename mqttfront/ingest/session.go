@@ -32,7 +32,7 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 	return &session{traits: traits{
 		config: config, env: env, handler: handler, clientID: clientID,
 		status: newStatus(handler.Blocked, config.ProbeInterval),
-		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, boot: env.Random(), start: time.Now()},
+		probes: &prober{config: config, env: env, barrier: barrier, drop: handler.DropSince, topic: topic, wall: wall, proberID: env.Random(), start: time.Now()},
 	}}
 }
 

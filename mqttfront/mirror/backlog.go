@@ -23,15 +23,15 @@ type backlog struct {
 	wake      chan struct{} // capacity 1: take may return something now
 	recompare chan struct{} // capacity 1: the retained messages are to be compared with the state once more
 
-	mu          sync.Mutex
-	open        bool // there is a connection
-	topics      map[topic]stage
-	queue       []*entry // those that are queued, the oldest first, but for those of quarantined mirrors
-	flight      []*entry // those that are being sent, the oldest first, and some that have been sent
-	inFlight    int
-	alone       bool                   // the one in flight is of a quarantined mirror: nothing else is sent meanwhile
-	quarantines map[string]*quarantine // by what the topics of the mirror begin with
-	answered    time.Time              // when the broker has answered last
+	mu            sync.Mutex
+	open          bool // there is a connection
+	topics        map[topic]stage
+	queue         []*entry // those that are queued, the oldest first, but for those of quarantined mirrors
+	flight        []*entry // those that are being sent, the oldest first, and some that have been sent
+	inFlightCount int
+	alone         bool                   // the one in flight is of a quarantined mirror: nothing else is sent meanwhile
+	quarantines   map[string]*quarantine // by what the topics of the mirror begin with
+	answered      time.Time              // when the broker has answered last
 	// answeredSent is when the latest topic was sent that the broker has answered.
 	answeredSent time.Time
 	lastAlone    time.Time // when the broker has answered a topic last that was sent alone
@@ -77,9 +77,9 @@ func (b *backlog) expect(t topic) {
 	}
 }
 
-// same notes that the broker has sent a retained message like the state. A refused topic whose key has changed since the comparison began is still to be
+// markInSync notes that the broker has sent a retained message like the state. A refused topic whose key has changed since the comparison began is still to be
 // published: the message may have been compared with an older state.
-func (b *backlog) same(t topic) {
+func (b *backlog) markInSync(t topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at, known := b.topics[t]; known && (at == unseen || at == awaitingRetry && !b.isTouchedLocked(t)) {
@@ -87,8 +87,8 @@ func (b *backlog) same(t topic) {
 	}
 }
 
-// missing ends the wait for an expected topic. It returns true if the broker has not sent that topic. The topic is then queued if publish is true.
-func (b *backlog) missing(t topic, publish bool) bool {
+// resolveExpected ends the wait for an expected topic. It returns true if the broker has not sent that topic. The topic is then queued if publish is true.
+func (b *backlog) resolveExpected(t topic, publish bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, known := b.topics[t]
@@ -157,7 +157,7 @@ func (b *backlog) pushLocked(t topic) {
 	default:
 		t = t.clone()
 		q := b.quarantines[t.prefix]
-		if q.refuses(t) {
+		if q.isRefused(t) {
 			b.topics[t] = awaitingRetry
 			return
 		}
@@ -178,7 +178,7 @@ const (
 func (b *backlog) take(now time.Time) *entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.open || b.alone || b.inFlight >= window || len(b.flight) >= maxFlight {
+	if !b.open || b.alone || b.inFlightCount >= window || len(b.flight) >= maxFlight {
 		return nil
 	}
 	next := b.nextLocked(now)
@@ -187,7 +187,7 @@ func (b *backlog) take(now time.Time) *entry {
 	}
 	b.topics[next.topic], next.sent = sending, now
 	b.flight = append(b.flight, next)
-	b.inFlight++
+	b.inFlightCount++
 	b.alone = next.alone
 	return next
 }
@@ -196,7 +196,7 @@ func (b *backlog) nextLocked(now time.Time) *entry {
 	for {
 		q, due := b.dueLocked(now)
 		if q != nil && (len(b.queue) == 0 || now.Sub(due) > maxAloneWait && now.Sub(b.lastAlone) > minSharedTime) {
-			if b.inFlight > 0 {
+			if b.inFlightCount > 0 {
 				return nil // until it is answered
 			}
 			if next := b.takeAloneLocked(q, now); next != nil {
@@ -234,7 +234,7 @@ func (b *backlog) done(sent *entry, accepted bool) {
 			b.pushLocked(sent.topic)
 		}
 	} else {
-		b.refusal = refusal{now, sent.topic.prefix, b.quarantines[sent.topic.prefix].refuses(sent.topic)}
+		b.refusal = refusal{now, sent.topic.prefix, b.quarantines[sent.topic.prefix].isRefused(sent.topic)}
 		b.refusedLocked(sent, now)
 		b.topics[sent.topic] = awaitingRetry
 	}
@@ -263,7 +263,7 @@ func (b *backlog) endSendingLocked(sent *entry, now time.Time) (changedMeanwhile
 		b.flight[0] = nil
 		b.flight = b.flight[1:]
 	}
-	b.inFlight--
+	b.inFlightCount--
 	if b.alone {
 		b.alone, b.lastAlone = false, now
 	}
@@ -290,14 +290,14 @@ func (b *backlog) end(failed bool) {
 	for _, q := range b.quarantines {
 		q.queue = nil
 	}
-	b.open, b.alone, b.inFlight, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
+	b.open, b.alone, b.inFlightCount, b.queue, b.flight, b.topics = false, false, 0, nil, nil, make(map[topic]stage)
 }
 
 const (
-	// answerTime is how long the broker may leave a topic unanswered that was sent alone, or behind which it has answered another one.
-	answerTime = 10 * time.Second
-	// unansweredTime is how long the broker may answer none of the topics in flight.
-	unansweredTime = time.Minute
+	// topicAnswerTimeout is how long the broker may leave a topic unanswered that was sent alone, or behind which it has answered another one.
+	topicAnswerTimeout = 10 * time.Second
+	// anyAnswerTimeout is how long the broker may answer none of the topics in flight.
+	anyAnswerTimeout = time.Minute
 	// minRate is the bandwidth that the broker's connection must have, in bytes a second: the time that a message takes at that rate is allowed in addition.
 	// A message that waits in the network's buffers for longer than half the keep-alive time ends the connection all the same.
 	minRate = 128 << 10
@@ -334,7 +334,7 @@ func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	}
 	oldest := b.flight[0]
 	transfer := oldest.transferTime()
-	if now.Sub(oldest.sent) > answerTime+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
+	if now.Sub(oldest.sent) > topicAnswerTimeout+transfer && (oldest.alone || b.answeredSent.After(oldest.sent)) {
 		b.connectionEndedByLocked(oldest, now)
 		return true, false
 	}
@@ -342,7 +342,7 @@ func (b *backlog) handleOverdue(now time.Time) (overdue, suspect bool) {
 	if since.Before(oldest.sent) {
 		since = oldest.sent
 	}
-	overdue = now.Sub(since) > unansweredTime+transfer
+	overdue = now.Sub(since) > anyAnswerTimeout+transfer
 	return overdue, overdue
 }
 

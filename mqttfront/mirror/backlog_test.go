@@ -30,7 +30,7 @@ func (w *world) change(t topic, version int) {
 // receive compares a retained message with the state.
 func (w *world) receive(t topic, version int) {
 	if w.state[t] == version {
-		w.backlog.same(t)
+		w.backlog.markInSync(t)
 	} else {
 		w.backlog.push(t)
 	}
@@ -111,7 +111,7 @@ func TestBrokerConvergesToTheState(t *testing.T) {
 		}
 		for _, one := range all {
 			if w.state[one] != 0 {
-				w.backlog.missing(one, true)
+				w.backlog.resolveExpected(one, true)
 			}
 		}
 		w.sendAll()
@@ -209,7 +209,7 @@ func TestOverdueTopics(t *testing.T) {
 		overdue := func() (overdue, suspect bool) { return b.handleOverdue(time.Now()) }
 		b.push(topic{"t/", "lost"})
 		b.take(time.Now())
-		time.Sleep(answerTime + time.Second)
+		time.Sleep(topicAnswerTimeout + time.Second)
 		if is, _ := overdue(); is {
 			t.Error("too soon, while nothing is answered")
 		}
@@ -224,7 +224,7 @@ func TestOverdueTopics(t *testing.T) {
 		b.push(topic{"u/", "b"})
 		b.take(time.Now())
 		b.take(time.Now())
-		time.Sleep(unansweredTime + time.Second)
+		time.Sleep(anyAnswerTimeout + time.Second)
 		if is, suspect := overdue(); !is || !suspect {
 			t.Errorf("nothing is answered: %v, %v", is, suspect)
 		}
@@ -233,7 +233,7 @@ func TestOverdueTopics(t *testing.T) {
 		if e := b.take(time.Now()); e == nil || !e.alone {
 			t.Fatalf("%+v is not sent alone", e)
 		}
-		time.Sleep(answerTime + time.Second)
+		time.Sleep(topicAnswerTimeout + time.Second)
 		if is, suspect := overdue(); !is || suspect || b.refusedCount() != 2 {
 			t.Errorf("a topic alone: %v, %v; %d are refused", is, suspect, b.refusedCount())
 		}
@@ -285,7 +285,7 @@ func TestLargeTopicAloneIsNotOverdueWhileItIsSent(t *testing.T) {
 			t.Fatalf("%+v is not sent alone", e)
 		}
 		b.weigh(e, 4<<20)
-		time.Sleep(4<<20/minRate*time.Second + answerTime - time.Second)
+		time.Sleep(4<<20/minRate*time.Second + topicAnswerTimeout - time.Second)
 		if is, _ := b.handleOverdue(time.Now()); is {
 			t.Error("overdue too soon")
 		}

@@ -73,7 +73,7 @@ func (s *session) compare(ctx context.Context) error {
 	var all comparison
 	corrected := make(map[topic]string) // version, by topic
 	for number := range maxPasses {
-		found, err := s.pass(ctx, corrected)
+		found, err := s.runPass(ctx, corrected)
 		if err != nil || ctx.Err() != nil {
 			s.corrected(found)
 			return err
@@ -138,8 +138,8 @@ type pass struct {
 	unretained int
 }
 
-// pass is one attempt of compare. It adds what it corrects to corrected. After an error, found has what it corrected before.
-func (s *session) pass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
+// runPass is one attempt of compare. It adds what it corrects to corrected. After an error, found has what it corrected before.
+func (s *session) runPass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
 	p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{}), ended: make(chan error, 1)}
 	conn, err := p.connect(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *session) pass(ctx context.Context, corrected map[topic]string) (found c
 func (p *pass) queueMissing() (keys, unshown, queued int) {
 	keys, unshown = p.s.scan(func(t topic, w *wanted) {
 		published := p.wasPublished(t, w.version)
-		switch missing := p.s.backlog.missing(t, !published); {
+		switch missing := p.s.backlog.resolveExpected(t, !published); {
 		case missing && published:
 			p.count(&p.unretained)
 		case missing:
@@ -200,7 +200,7 @@ func (p *pass) queueMissing() (keys, unshown, queued int) {
 func (p *pass) dropCleared() {
 	for _, t := range p.s.backlog.refusedToPublish() {
 		if w, ok := p.s.lookup(t); ok && w.value == "" && !p.isUnlike(t) {
-			p.s.backlog.same(t)
+			p.s.backlog.markInSync(t)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (p *pass) connect(ctx context.Context) (*mqttconn.Conn, error) {
 	conn := mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: s.config.MaxPacket, Publish: p.received})
 	p.client = paho.NewClient(paho.ClientConfig{
 		Conn: conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: packetTimeout, OnClientError: p.end,
-		OnServerDisconnect: func(d *paho.Disconnect) { p.end(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+		OnServerDisconnect: func(d *paho.Disconnect) { p.end(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
 	password, packet := login.PasswordNow(), uint32(s.config.MaxPacket)
 	connack, err := p.client.Connect(ctx, &paho.Connect{
@@ -249,7 +249,7 @@ func (p *pass) connect(ctx context.Context) (*mqttconn.Conn, error) {
 	}
 	if err != nil {
 		if connack != nil && connack.ReasonCode != 0 {
-			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
 		}
 		return nil, errors.Join(fmt.Errorf("connect as %s: %w", id, err), conn.Close())
 	}
@@ -360,11 +360,11 @@ func (p *pass) received(message mqttconn.Message) {
 	switch {
 	case !ok:
 	case like:
-		p.s.backlog.same(t)
+		p.s.backlog.markInSync(t)
 	case p.s.backlog.isTouched(t): // the message may be older than a change that the broker has acknowledged
 		p.s.backlog.push(t)
 	case message.Retain && !p.s.backlog.isPending(t) && p.wasPublished(t, w.version):
-		p.s.backlog.same(t) // it is not missing, too
+		p.s.backlog.markInSync(t) // it is not missing, too
 		p.count(&p.unretained)
 	case p.s.backlog.push(t) && message.Retain:
 		p.correct(t, w.version)

@@ -54,19 +54,19 @@ type Mirror struct {
 
 	backlog *backlog
 
-	mu        sync.Mutex
-	leading   bool
-	session   *session   // nil while there is no connection
-	comparing bool       // there is no connection, or the comparison has not ended, or another one is wanted
-	since     time.Time  // when comparing became true
-	wanted    uint64     // how many times Resync was called
-	begun     uint64     // wanted when the last comparison began
-	last      comparison // that has ended
-	corrected comparison // what was found missing and stale since Resync was called last
-	ended     time.Time  // when the last comparison ended
-	fault     string     // why there is no connection, or no comparison; empty if there is one, or was no attempt
-	warned    bool       // it was logged that the broker refuses topics
-	unshown   bool       // it was logged that keys make no valid topic
+	mu            sync.Mutex
+	leading       bool
+	session       *session   // nil while there is no connection
+	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
+	since         time.Time  // when comparing became true
+	wanted        uint64     // how many times Resync was called
+	begun         uint64     // wanted when the last comparison began
+	last          comparison // that has ended
+	corrected     comparison // what was found missing and stale since Resync was called last
+	ended         time.Time  // when the last comparison ended
+	fault         string     // why there is no connection, or no comparison; empty if there is one, or was no attempt
+	loggedRefused bool       // it was logged that the broker refuses topics
+	loggedUnshown bool       // it was logged that keys make no valid topic
 }
 
 // New returns a Mirror.
@@ -140,8 +140,8 @@ func (m *Mirror) notShown(t topic) {
 		return
 	}
 	m.env.Metrics.published.WithLabelValues(resultSkipped).Inc()
-	if !m.unshown {
-		m.unshown = true
+	if !m.loggedUnshown {
+		m.loggedUnshown = true
 		m.env.Log.Warn("a key of a mirror makes no topic that brokers take: it is not shown", "topic", t.String())
 	}
 }
@@ -254,7 +254,7 @@ func (m *Mirror) Run(ctx context.Context) {
 		}
 		m.env.Log.Warn("the connection for mirrors is down, will retry", "client", m.config.clientID(), "error", err)
 		m.setFault(err)
-		if lived > steady {
+		if lived > stableUptime {
 			delay = m.config.BackoffMin
 		}
 		m.env.Pause(ctx, delay)
@@ -262,8 +262,8 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// steady is how long a connection has to have been up for the next attempt to be made without a longer delay.
-const steady = 5 * time.Second
+// stableUptime is how long a connection has to have been up for the next attempt to be made without a longer delay.
+const stableUptime = 5 * time.Second
 
 // idle waits until there may be mirrors, or the context ends.
 func (m *Mirror) idle(ctx context.Context) {
@@ -360,8 +360,8 @@ func (m *Mirror) compareLocked() {
 func (m *Mirror) warnRefused(t topic) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.warned {
-		m.warned = true
+	if !m.loggedRefused {
+		m.loggedRefused = true
 		m.env.Log.Warn("the broker refuses retained messages of mirrors: do its access rules let nodes publish there?", "topic", t.String())
 	}
 }
@@ -370,7 +370,7 @@ func (m *Mirror) begin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leading, m.comparing, m.since, m.last, m.corrected, m.fault = true, true, time.Now(), comparison{}, comparison{}, ""
-	m.warned, m.unshown = false, false
+	m.loggedRefused, m.loggedUnshown = false, false
 	m.backlog.reset()
 }
 
@@ -392,8 +392,8 @@ func (m *Mirror) compared(found comparison) {
 	defer m.mu.Unlock()
 	m.last, m.ended, m.since, m.fault = found, time.Now(), time.Now(), ""
 	m.comparing = m.begun != m.wanted
-	if found.unshown > 0 && !m.unshown {
-		m.unshown = true
+	if found.unshown > 0 && !m.loggedUnshown {
+		m.loggedUnshown = true
 		m.env.Log.Warn("some keys of mirrors make no topic that brokers take: they are not shown", "keys", found.unshown)
 	}
 }

@@ -45,8 +45,8 @@ type quarantine struct {
 	retryAt   time.Time // when the next round begins
 }
 
-// refuses reports whether the broker has refused a topic. q may be nil.
-func (q *quarantine) refuses(t topic) bool {
+// isRefused reports whether the broker has refused a topic. q may be nil.
+func (q *quarantine) isRefused(t topic) bool {
 	if q == nil {
 		return false
 	}
@@ -56,7 +56,7 @@ func (q *quarantine) refuses(t topic) bool {
 
 // forget ends the memory of a refused topic, and reports whether there was one.
 func (q *quarantine) forget(t topic) bool {
-	if !q.refuses(t) {
+	if !q.isRefused(t) {
 		return false
 	}
 	q.drop(func(other topic) bool { return other == t })
@@ -95,7 +95,7 @@ func (b *backlog) quarantineLocked(prefix string) *quarantine {
 // one after the other, and then none until the retry interval has passed.
 func (b *backlog) refusedLocked(e *entry, now time.Time) {
 	q := b.quarantines[e.topic.prefix]
-	if !q.refuses(e.topic) {
+	if !q.isRefused(e.topic) {
 		b.addRefusedLocked(e, now)
 		return
 	}
@@ -107,7 +107,7 @@ func (b *backlog) refusedLocked(e *entry, now time.Time) {
 
 // connectionEndedByLocked records that the broker has ended the connection because of a topic, or that this node is about to. That ends a round.
 func (b *backlog) connectionEndedByLocked(e *entry, now time.Time) {
-	if q := b.quarantines[e.topic.prefix]; q.refuses(e.topic) {
+	if q := b.quarantines[e.topic.prefix]; q.isRefused(e.topic) {
 		q.moveToBack(e.topic)
 		q.endRound(now, 2*q.retry)
 		return

@@ -23,7 +23,7 @@ const maxLevels = 128
 func (t topic) isValid() bool {
 	name := t.String()
 	return len(name) <= math.MaxUint16 && strings.Count(name, "/") < maxLevels && utf8.ValidString(name) &&
-		!strings.ContainsAny(name, "+#") && !topics.HasNonCharacters(name)
+		!strings.ContainsAny(name, "+#") && !topics.HasDisallowedCharacters(name)
 }
 
 // topicOf returns a topic by its name, if a prefix begins it. No prefix begins another one.

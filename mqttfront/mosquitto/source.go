@@ -108,7 +108,7 @@ func readUptime(text string, retained bool) (presence.Event, bool) {
 		return presence.Event{}, false
 	}
 	const rounding = 2 * time.Second // the broker reports whole seconds; Ago is an upper bound
-	return presence.Event{Kind: presence.Started, Ago: time.Duration(seconds)*time.Second + rounding}, true
+	return presence.Event{Kind: presence.Uptime, Ago: time.Duration(seconds)*time.Second + rounding}, true
 }
 
 // readState reads a client's state: 1 is connected, 0 is not. A session takeover is 0 and then 1.

@@ -86,7 +86,7 @@ func TestMosquittoTopicsAreParsed(t *testing.T) {
 		{"$SYS/broker/connection/client/press/state", "1", true, presence.Event{Kind: presence.Present, ClientID: "press"}},
 		{"$SYS/broker/connection/client/press/state", "2", false, presence.Event{}},
 		{"$SYS/broker/connection/client//state", "0", false, presence.Event{}},
-		{"$SYS/broker/uptime", "17 seconds", false, presence.Event{Kind: presence.Started, Ago: 19 * time.Second}},
+		{"$SYS/broker/uptime", "17 seconds", false, presence.Event{Kind: presence.Uptime, Ago: 19 * time.Second}},
 		{"$SYS/broker/uptime", "17 seconds", true, presence.Event{}},
 		{"$SYS/broker/uptime", "long", false, presence.Event{}},
 	} {

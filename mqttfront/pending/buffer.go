@@ -113,7 +113,7 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 		return
 	}
 	r, present := p.byID[id]
-	if expected && present && r.outcome < index { // a greater one is of a leader that answers the request again
+	if expected && present && r.outcomeIndex < index { // a greater one is of a leader that answers the request again
 		r.SetOutcomeIndex(index)
 		r.awaitsReport = false
 		p.outcomes = append(p.outcomes, loggedOutcome{r, index})
@@ -128,18 +128,18 @@ func (p *Buffer) Learn(id fsm.RequestID, end End, index uint64, expected bool, n
 // AddOutcome notes that a held request has its outcome, and may be released when that is published.
 func (p *Buffer) AddOutcome(r *Request) {
 	at := len(p.outcomes)
-	for at > 0 && p.outcomes[at-1].index > r.outcome {
+	for at > 0 && p.outcomes[at-1].index > r.outcomeIndex {
 		at--
 	}
-	p.outcomes = slices.Insert(p.outcomes, at, loggedOutcome{r, r.outcome})
+	p.outcomes = slices.Insert(p.outcomes, at, loggedOutcome{r, r.outcomeIndex})
 }
 
 // FindOutcomes sets outcomes from the held requests that have an outcome.
 func (p *Buffer) FindOutcomes() {
 	p.outcomes = nil
 	for r := range p.All() {
-		if r.state.IsHeld() && r.outcome != 0 {
-			p.outcomes = append(p.outcomes, loggedOutcome{r, r.outcome})
+		if r.state.IsHeld() && r.outcomeIndex != 0 {
+			p.outcomes = append(p.outcomes, loggedOutcome{r, r.outcomeIndex})
 		}
 	}
 	slices.SortStableFunc(p.outcomes, func(a, b loggedOutcome) int { return cmp.Compare(a.index, b.index) })
@@ -160,7 +160,7 @@ func (p *Buffer) AwaitReports() {
 // removes these from the buffer.
 func (p *Buffer) TakePublished(published uint64) (released []*Request) {
 	for len(p.outcomes) > 0 && p.outcomes[0].index <= published {
-		if r := p.outcomes[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcome == p.outcomes[0].index {
+		if r := p.outcomes[0].request; r.state.IsHeld() && !r.awaitsReport && r.outcomeIndex == p.outcomes[0].index {
 			released = append(released, r)
 		}
 		p.outcomes = p.outcomes[1:]
@@ -216,7 +216,7 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	kept, other := r, p.byID[id]
 	switch {
 	case other == r:
-		if r.outcome != 0 {
+		if r.outcomeIndex != 0 {
 			p.AddOutcome(r)
 		}
 		return nil
@@ -228,7 +228,7 @@ func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	if other != nil {
 		kept.Absorb(other)
 	}
-	if kept.outcome != 0 {
+	if kept.outcomeIndex != 0 {
 		p.AddOutcome(kept)
 	}
 	if other == nil || !other.state.IsHeld() {

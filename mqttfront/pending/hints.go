@@ -9,8 +9,8 @@ import (
 const (
 	// AnsweredMemory is how long a node keeps the hint that a request was answered, for a copy that has not arrived.
 	AnsweredMemory = 10 * time.Second
-	// endedMemory is how long a node remembers that a request was refused without a reply, or expired.
-	endedMemory = 10 * time.Minute
+	// unansweredMemory is how long a node remembers that a request was refused without a reply, or expired.
+	unansweredMemory = 10 * time.Minute
 	// maxHints bounds each queue of Hints.order. Beyond it the oldest hints are removed. A late copy of an answered request is then held until it expires. A
 	// copy of a request that was refused without a reply, or expired, may then be executed, if another node holds it.
 	maxHints = 1 << 17
@@ -47,7 +47,7 @@ const (
 	EndExpired // it expired before this node executed it
 )
 
-// The queues in Hints.order: of what is remembered for AnsweredMemory, and for endedMemory.
+// The queues in Hints.order: of what is remembered for AnsweredMemory, and for unansweredMemory.
 const (
 	shortMemory = iota
 	longMemory
@@ -132,7 +132,7 @@ func (h *Hints) ForgetArrivals() {
 
 // Forget removes hints that are too old, and the oldest ones beyond maxHints.
 func (h *Hints) Forget(now time.Time) {
-	for queue, memory := range [...]time.Duration{shortMemory: AnsweredMemory, longMemory: endedMemory} {
+	for queue, memory := range [...]time.Duration{shortMemory: AnsweredMemory, longMemory: unansweredMemory} {
 		entries := h.order[queue]
 		for len(entries) > 0 && (len(entries) > maxHints || now.Sub(entries[0].when) > memory) {
 			known, ok := h.byID[entries[0].id]

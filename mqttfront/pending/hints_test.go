@@ -18,7 +18,7 @@ type naiveHint struct {
 }
 
 func (n *naiveHint) forget(now time.Time) {
-	memory := map[End]time.Duration{EndAnswered: AnsweredMemory, EndNoReply: endedMemory, EndExpired: endedMemory}[n.end]
+	memory := map[End]time.Duration{EndAnswered: AnsweredMemory, EndNoReply: unansweredMemory, EndExpired: unansweredMemory}[n.end]
 	if n.known && now.Sub(n.when) > memory {
 		*n = naiveHint{}
 	}
@@ -74,7 +74,7 @@ func TestHintsAgainstModel(t *testing.T) {
 			default:
 				now = now.Add(time.Duration(r.IntN(3_000)) * time.Millisecond)
 				if r.IntN(30) == 0 {
-					now = now.Add(endedMemory / 2)
+					now = now.Add(unansweredMemory / 2)
 				}
 				h.Forget(now)
 				n.forget(now)
@@ -108,7 +108,7 @@ func TestHintsAreBounded(t *testing.T) {
 	if len(h.byID) != maxHints {
 		t.Errorf("%d hints after the first are too old", len(h.byID))
 	}
-	h.Forget(now.Add(endedMemory + 1))
+	h.Forget(now.Add(unansweredMemory + 1))
 	if len(h.byID) != 0 || len(h.order[1]) != 0 {
 		t.Errorf("%d hints after all are too old", len(h.byID))
 	}

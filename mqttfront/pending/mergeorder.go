@@ -15,7 +15,7 @@ import (
 // a request, the one of the first list is returned.
 //
 // The position of a copy that the client sent again is no evidence of the original order. dropResent ignores each copy whose BrokerAfter proves that
-// it was sent again. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SendOrder
+// it was sent again. If the lists still contradict each other, one copy at a time is ignored: the one that suspicion.compare ranks highest. SentEstimate
 // shows which copy looks later than the others of its list, to within expiryRounding.
 func mergeOrder(lists [][]*Request) []*Request {
 	const rounds = 50 // bounds the running time; after that the remaining requests are sorted by arrival
@@ -75,7 +75,7 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 		for _, r := range list {
 			n := byID[r.Command.ID]
 			if n == nil || r.Command.ID.IsZero() { // without an id, it is one of its own
-				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.SendOrder, index: len(m.order)}
+				n = &mergeNode{request: r, arrived: r.Arrived, sent: r.SentEstimate, index: len(m.order)}
 				byID[r.Command.ID] = n
 				m.order = append(m.order, n)
 			}
@@ -85,10 +85,10 @@ func newMergeGraph(lists [][]*Request) *mergeGraph {
 			if r.Arrived.Before(n.arrived) {
 				n.arrived = r.Arrived
 			}
-			if r.SendOrder.Before(n.sent) {
-				n.sent = r.SendOrder
+			if r.SentEstimate.Before(n.sent) {
+				n.sent = r.SentEstimate
 			}
-			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SendOrder, brokerAfter: r.BrokerAfter})
+			n.copies = append(n.copies, mergeCopy{list: i, sent: r.SentEstimate, brokerAfter: r.BrokerAfter})
 			m.lists[i] = append(m.lists[i], n)
 		}
 	}

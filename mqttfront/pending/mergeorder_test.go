@@ -17,7 +17,7 @@ type copied struct {
 
 func listOf(began time.Time, copies ...copied) (list []*Request) {
 	for _, c := range copies {
-		r := &Request{Arrived: began.Add(c.at), SendOrder: began.Add(c.at), BrokerAfter: began.Add(c.current)}
+		r := &Request{Arrived: began.Add(c.at), SentEstimate: began.Add(c.at), BrokerAfter: began.Add(c.current)}
 		r.Command.ID = fsm.RequestID{1, byte(c.number)}
 		list = append(list, r)
 	}

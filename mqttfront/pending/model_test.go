@@ -134,7 +134,7 @@ func (m *modelTest) draw() *Request {
 				Kind: fsm.KindDel, Key: []byte("k"), ID: fsm.RequestID{byte(r.IntN(30))}, Principal: policy.Principal{ClientID: []string{"a", "b", "c"}[r.IntN(3)]},
 			},
 		},
-		Arrived: m.now, BrokerAfter: m.now.Add(-time.Duration(r.IntN(1000)) * time.Millisecond), HoldUntil: deadline, SendOrder: deadline, Done: func() {},
+		Arrived: m.now, BrokerAfter: m.now.Add(-time.Duration(r.IntN(1000)) * time.Millisecond), HoldUntil: deadline, SentEstimate: deadline, Done: func() {},
 	}
 }
 
@@ -143,7 +143,7 @@ func (m *modelTest) full(r *Request) bool {
 }
 
 func (m *modelTest) enter(r *Request) {
-	m.model = append(m.model, &modelRequest{Request: r, state: r.state, outcome: r.outcome, holds: r.HoldUntil, deadline: r.Deadline})
+	m.model = append(m.model, &modelRequest{Request: r, state: r.state, outcome: r.outcomeIndex, holds: r.HoldUntil, deadline: r.Deadline})
 }
 
 func (m *modelTest) add() string {
@@ -470,8 +470,8 @@ func (m *modelTest) comparePages(seed uint64) {
 			if r.Arrived.Sub(w.Arrived).Abs() > time.Millisecond || r.HoldUntil.Sub(w.holds).Abs() > time.Millisecond {
 				m.Fatalf("seed %d: request %d of a page arrived at %v and is held until %v", seed, i, r.Arrived, r.HoldUntil)
 			}
-			if r.SendOrder.Sub(w.SendOrder).Abs() > time.Millisecond || r.BrokerAfter.Sub(w.BrokerAfter).Abs() > time.Millisecond {
-				m.Fatalf("seed %d: request %d of a page has the send order %v, and came to the broker after %v", seed, i, r.SendOrder, r.BrokerAfter)
+			if r.SentEstimate.Sub(w.SentEstimate).Abs() > time.Millisecond || r.BrokerAfter.Sub(w.BrokerAfter).Abs() > time.Millisecond {
+				m.Fatalf("seed %d: request %d of a page has the send order %v, and came to the broker after %v", seed, i, r.SentEstimate, r.BrokerAfter)
 			}
 		}
 	}

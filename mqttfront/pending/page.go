@@ -23,7 +23,7 @@ func (p *Buffer) Page(cursor uint64, age time.Duration, now time.Time) (page []b
 		if age > 0 && now.Sub(r.Arrived) < age {
 			break // the others came later
 		}
-		if age > 0 && r.outcome != 0 && !r.awaitsReport {
+		if age > 0 && r.outcomeIndex != 0 && !r.awaitsReport {
 			continue
 		}
 		if len(page) >= pageSize {
@@ -40,10 +40,10 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 
 // The flags of a request that one node gives to another.
 const (
-	flagBare      = 1 << iota // its command has no kind: it is answered without the log
-	flagDuplicate             // it was found to have an outcome
-	flagElsewhere             // the node has it from another node
-	flagAwaits                // it awaits the leader's report
+	flagInvalid      = 1 << iota // its command has no kind: it is answered without the log
+	flagDuplicate                // it was found to have an outcome
+	flagRelayed                  // the node has it from another node
+	flagAwaitsReport             // it awaits the leader's report
 )
 
 // appendRequest appends a request as one node gives it to another. Times are relative to now, because clocks differ.
@@ -61,24 +61,24 @@ func appendRequest(b []byte, r *Request, now time.Time) []byte {
 	body = binary.AppendVarint(body, deadline)
 	body = binary.AppendVarint(body, r.HoldUntil.Sub(now).Milliseconds())
 	body = binary.AppendVarint(body, now.Sub(r.Arrived).Milliseconds())
-	body = binary.AppendUvarint(body, r.outcome)
+	body = binary.AppendUvarint(body, r.outcomeIndex)
 	command, flags := r.Command, uint64(0)
 	if command.Kind == 0 { // it never enters the log, where every command has a kind
-		command.Kind, flags = fsm.KindInvalid, flagBare
+		command.Kind, flags = fsm.KindInvalid, flagInvalid
 	}
 	if r.IsDuplicate() {
 		flags |= flagDuplicate
 	}
 	if r.FromPeer {
-		flags |= flagElsewhere
+		flags |= flagRelayed
 	}
 	if r.awaitsReport {
-		flags |= flagAwaits
+		flags |= flagAwaitsReport
 	}
 	body = binary.AppendUvarint(body, flags)
 	body = appendField(body, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{command}}))
-	body = binary.AppendVarint(body, r.SendOrder.Sub(now).Milliseconds())   // an early version ended before this
-	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds()) // and a later one before this
+	body = binary.AppendVarint(body, r.SentEstimate.Sub(now).Milliseconds()) // an early version ended before this
+	body = binary.AppendVarint(body, now.Sub(r.BrokerAfter).Milliseconds())  // and a later one before this
 	return appendField(b, body)
 }
 
@@ -152,11 +152,11 @@ func readRequest(body fields, asked, now time.Time) (*Request, error) {
 	if body.err != nil {
 		return nil, body.err
 	}
-	if r.SendOrder = r.Deadline; r.SendOrder.IsZero() {
-		r.SendOrder = r.Arrived
+	if r.SentEstimate = r.Deadline; r.SentEstimate.IsZero() {
+		r.SentEstimate = r.Arrived
 	}
 	if len(body.rest) > 0 {
-		r.SendOrder = now.Add(body.milliseconds())
+		r.SentEstimate = now.Add(body.milliseconds())
 	}
 	if len(body.rest) > 0 {
 		r.BrokerAfter = asked.Add(-body.milliseconds())
@@ -169,14 +169,14 @@ func readRequest(body fields, asked, now time.Time) (*Request, error) {
 		return nil, errPage
 	}
 	r.Command = entry.Commands[0]
-	if flags&flagBare != 0 {
+	if flags&flagInvalid != 0 {
 		r.Command.Kind = 0
 	}
 	if flags&flagDuplicate != 0 {
 		r.MarkDuplicate()
 	}
-	r.Relayed = flags&flagElsewhere != 0
-	r.awaitsReport = flags&flagAwaits != 0
+	r.Relayed = flags&flagRelayed != 0
+	r.awaitsReport = flags&flagAwaitsReport != 0
 	r.Read = r.Command.Kind.IsRead()
 	r.Size = wire.RequestOverhead + len(encoded) + len(r.ResponseTopic) + len(r.Correlation) + len(r.Command.Operations)*fsm.OperationOverhead
 	return r, nil

@@ -11,9 +11,9 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// SendOrder is the message's deadline, or its arrival time if it has no deadline. A value that is greater by
+	// SentEstimate is the message's deadline, or its arrival time if it has no deadline. A value that is greater by
 	// expiryRounding means that the client sent this copy later. Absorb does not change it.
-	SendOrder time.Time
+	SentEstimate time.Time
 	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. Zero if nothing is known, as
 	// of what is redelivered. Absorb does not change it.
 	BrokerAfter time.Time
@@ -34,7 +34,7 @@ type Request struct {
 	Scan           ScanStage
 	Sequence       uint64   // grows with the place in Buffer.order
 	client         string   // client key on this node, if the other node uses another key
-	outcome        uint64   // index of the log entry with its outcome; 0 while that is not known
+	outcomeIndex   uint64   // index of the log entry with its outcome; 0 while that is not known
 	contradictedBy []string // nodes that were found, in this leadership, to have received the request in another order than this one
 	// awaitsReport says that an earlier leader executed the request. The present one may not know that this node holds it, so its
 	// delivery watermark may pass the outcome unanswered. The request stays until the leader reports it as answered.
@@ -114,8 +114,8 @@ func (r *Request) Absorb(other *Request) {
 	if other.IsDuplicate() {
 		r.MarkDuplicate()
 	}
-	if r.outcome == 0 {
-		r.SetOutcomeIndex(other.outcome)
+	if r.outcomeIndex == 0 {
+		r.SetOutcomeIndex(other.outcomeIndex)
 		r.awaitsReport = other.awaitsReport
 	}
 }

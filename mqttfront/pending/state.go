@@ -38,14 +38,14 @@ func (s State) IsHeld() bool { return s <= StateLate }
 func (r *Request) State() State { return r.state }
 
 // OutcomeIndex returns the index of the log entry with the outcome, 0 while that is not known.
-func (r *Request) OutcomeIndex() uint64 { return r.outcome }
+func (r *Request) OutcomeIndex() uint64 { return r.outcomeIndex }
 
 // IsDuplicate reports whether the request was found to have an outcome already.
 func (r *Request) IsDuplicate() bool { return r.state == StateDuplicate || r.state == StateRetrieving }
 
 // IsOpen reports whether nothing is known that keeps the request from being executed.
 func (r *Request) IsOpen() bool {
-	return r.outcome == 0 && !r.IsDuplicate() && r.state != StateLate && r.state != StateRejecting
+	return r.outcomeIndex == 0 && !r.IsDuplicate() && r.state != StateLate && r.state != StateRejecting
 }
 
 // MarkDuplicate notes that the request was found to have an outcome already.
@@ -81,13 +81,13 @@ func (r *Request) MarkRejecting(now time.Time) {
 }
 
 // MarkResent notes that the client of a request in the store sent it again after the outcome. The outcome is retrieved once more.
-func (r *Request) MarkResent() { r.state, r.outcome = StateRetrieving, 0 }
+func (r *Request) MarkResent() { r.state, r.outcomeIndex = StateRetrieving, 0 }
 
 // MarkDelivering notes that the reply is on its way to the broker. index is that of the log entry with the outcome, 0 for what is not in the log.
 func (r *Request) MarkDelivering(index uint64, now time.Time) {
 	r.state = StateDelivering
 	if !r.Read {
-		r.outcome = index
+		r.outcomeIndex = index
 	}
 	if r.Began.IsZero() {
 		r.Began = now
@@ -102,7 +102,7 @@ func (r *Request) AwaitReport() { r.awaitsReport = true }
 
 // SetOutcomeIndex sets the index of the log entry that has the outcome; 0 means that it is not known.
 func (r *Request) SetOutcomeIndex(index uint64) {
-	if r.outcome = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
+	if r.outcomeIndex = index; index != 0 && (r.state == StatePending || r.state == StateLate) {
 		r.state = StateOutcomeKnown
 	}
 }
@@ -112,7 +112,7 @@ func (r *Request) MarkHeld() {
 	switch {
 	case r.state == StateRetrieving:
 		r.state = StateDuplicate
-	case r.outcome != 0:
+	case r.outcomeIndex != 0:
 		r.state = StateOutcomeKnown
 	case r.state == StateRejecting:
 		r.state = StateLate

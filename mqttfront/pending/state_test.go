@@ -48,7 +48,7 @@ func TestRequestsMoveOnlyAsDocumented(t *testing.T) {
 		{"the leadership ends before the broker has the value that was read", StateDelivering, unknown, (*Request).MarkHeld, StatePending, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := &Request{state: test.from, outcome: test.outcome}
+			r := &Request{state: test.from, outcomeIndex: test.outcome}
 			test.do(r)
 			if r.state != test.to || r.IsOpen() != test.open {
 				t.Errorf("state %d, open %v; want %d, %v", r.state, r.IsOpen(), test.to, test.open)
@@ -74,9 +74,9 @@ func TestAbsorbKeepsWhatIsKnown(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			kept := &Request{state: test.kept}
-			kept.Absorb(&Request{state: test.other, outcome: test.outcome})
-			if kept.state != test.to || kept.outcome != test.outcome {
-				t.Errorf("state %d, outcome %d; want %d, %d", kept.state, kept.outcome, test.to, test.outcome)
+			kept.Absorb(&Request{state: test.other, outcomeIndex: test.outcome})
+			if kept.state != test.to || kept.outcomeIndex != test.outcome {
+				t.Errorf("state %d, outcome %d; want %d, %d", kept.state, kept.outcomeIndex, test.to, test.outcome)
 			}
 		})
 	}

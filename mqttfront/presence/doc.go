@@ -26,7 +26,7 @@ const (
 	Disconnected                 // the client's connection has ended
 	TakenOver                    // the client's connection has ended because it has another one
 	Present                      // the client is connected, since an unknown time
-	Started                      // the broker has started: no client that was connected before is connected any more
+	Uptime                       // the broker has started: no client that was connected before is connected any more
 )
 
 // Event is what a broker publishes about a client.

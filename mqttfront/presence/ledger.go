@@ -70,7 +70,7 @@ func (l *ledger) event(e Event, now int64) {
 		if len(l.recheckAt) < maxAbsent {
 			l.recheckAt[e.ClientID] = now + confirmAfter
 		}
-	case Started:
+	case Uptime:
 		l.brokerRuns(e.Ago.Milliseconds())
 	}
 }

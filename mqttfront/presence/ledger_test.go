@@ -103,11 +103,11 @@ func TestLostSessionForgetsEarlierEvents(t *testing.T) {
 func TestBrokerStartIsReportedOnce(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
-	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)
+	l.event(Event{Kind: Uptime, Ago: 10 * time.Second}, 100_500)
 	l.marker(110_400)
-	l.event(Event{Kind: Started, Ago: 20 * time.Second}, 110_500)
+	l.event(Event{Kind: Uptime, Ago: 20 * time.Second}, 110_500)
 	l.marker(200_000)
-	l.event(Event{Kind: Started, Ago: 5 * time.Second}, 260_000)                                                          // it has waited for this node for a minute
+	l.event(Event{Kind: Uptime, Ago: 5 * time.Second}, 260_000)                                                           // it has waited for this node for a minute
 	want := []broker.Disconnect{{Everyone: true, Time: 90_000 - slack - 10}, {Everyone: true, Time: 195_000 - slack - 5}} // a thousandth of the uptime earlier
 	if !slices.Equal(*disconnects, want) {
 		t.Errorf("%+v", *disconnects)
@@ -132,7 +132,7 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 			l.begin(start+row.first-500, false)
 			for age := row.first; age < row.first+7*24*3_600_000; age += interval {
 				l.marker(start + age - 50)
-				l.event(Event{Kind: Started, Ago: time.Duration(row.uptime(age)) * time.Millisecond}, start+age)
+				l.event(Event{Kind: Uptime, Ago: time.Duration(row.uptime(age)) * time.Millisecond}, start+age)
 			}
 			if len(*disconnects) != 1 || (*disconnects)[0].Time > start {
 				t.Errorf("%+v, and the broker started at %d", *disconnects, start)
@@ -145,9 +145,9 @@ func TestBrokerClockThatLagsIsNoStart(t *testing.T) {
 func TestBrokerStartThatNobodySawIsReported(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.marker(100_000)
-	l.event(Event{Kind: Started, Ago: 10 * time.Second}, 100_500)
+	l.event(Event{Kind: Uptime, Ago: 10 * time.Second}, 100_500)
 	l.begin(500_000, false) // the node was away
-	l.event(Event{Kind: Started, Ago: 200 * time.Second}, 500_500)
+	l.event(Event{Kind: Uptime, Ago: 200 * time.Second}, 500_500)
 	if len(*disconnects) != 2 {
 		t.Errorf("%+v", *disconnects)
 	}

@@ -93,7 +93,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	s.client = paho.NewClient(paho.ClientConfig{
 		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: w.config.ConnectTime,
 		OnClientError:      s.ended,
-		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.Refusal{Reason: d.ReasonCode}) },
+		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
 	began := w.now()
 	connack, err := s.client.Connect(dialing, s.connect(w.resumable))
@@ -101,7 +101,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 		_ = s.conn.Close() // the earlier error is returned
 		w.config.Dialer.Next()
 		if connack != nil {
-			err = &mqttconn.Refusal{Reason: connack.ReasonCode}
+			err = &mqttconn.ReasonCodeError{Reason: connack.ReasonCode}
 		}
 		return fmt.Errorf("connect as %s: %w", s.clientID(), err)
 	}
@@ -138,7 +138,7 @@ func (w *Watcher) Publish(ctx context.Context, topic string, payload []byte) err
 	}
 	response, err := client.Publish(ctx, &paho.Publish{Topic: topic, QoS: 1, Payload: payload})
 	if response != nil && response.ReasonCode >= 0x80 {
-		return &mqttconn.Refusal{Reason: response.ReasonCode}
+		return &mqttconn.ReasonCodeError{Reason: response.ReasonCode}
 	}
 	return err
 }

@@ -15,11 +15,11 @@ import (
 type Config struct {
 	Cluster     string // prefix of the client ids
 	Connections int    // publishing connections
-	// Notifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
-	Notifications int
-	Bytes         int           // bounds the keys and values of these; a single larger notification is kept
-	BackoffMin    time.Duration // between attempts to connect
-	BackoffMax    time.Duration
+	// MaxNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are given up.
+	MaxNotifications     int
+	MaxNotificationBytes int           // bounds the keys and values of these; a single larger notification is kept
+	BackoffMin           time.Duration // between attempts to connect
+	BackoffMax           time.Duration
 }
 
 // Environment is all that an Outbox touches outside of its own memory. The functions are safe for concurrent use.
@@ -97,7 +97,7 @@ func (o *Outbox) newConnections(handler Handler) *Connections {
 	for i := range o.config.Connections {
 		c.all = append(c.all, &connection{
 			config: &o.config, env: &o.env, penalties: &o.penalties, onLost: o.lost, handler: handler, clientID: o.config.clientID(i),
-			queue: newQueue(o.config.Notifications, o.config.Bytes, o.penalties.key), notified: make(map[string]struct{}),
+			queue: newQueue(o.config.MaxNotifications, o.config.MaxNotificationBytes, o.penalties.key), notified: make(map[string]struct{}),
 		})
 		c.all[i].downSince.Store(time.Now().UnixMilli())
 	}
@@ -130,12 +130,12 @@ func (o *Outbox) Down(now time.Time) (longest time.Duration) {
 }
 
 // InTakeoverLoop reports whether, within loopWarningInterval, publishing connections were lost so often that another client probably takes them over.
-func (o *Outbox) InTakeoverLoop() bool { return o.loop.lately(time.Now()) }
+func (o *Outbox) InTakeoverLoop() bool { return o.loop.detectedRecently(time.Now()) }
 
-// lost counts a lost connection, after the next one is up. A loss counts for the takeover loop if the connection was up for at most loopConnection and the
+// lost counts a lost connection, after the next one is up. A loss counts for the takeover loop if the connection was up for at most maxLoopUptime and the
 // node's own session stayed up, which shows that the broker was reachable. The reason code does not matter.
 func (o *Outbox) lost(connectedAt time.Time, uptime time.Duration) {
-	if uptime > loopConnection || !o.env.SessionUpSince(connectedAt) || !o.loop.lost(time.Now()) {
+	if uptime > maxLoopUptime || !o.env.SessionUpSince(connectedAt) || !o.loop.lost(time.Now()) {
 		return
 	}
 	o.env.Metrics.takeoverLoops.Inc()

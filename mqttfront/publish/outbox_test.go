@@ -83,7 +83,7 @@ func (r *recorder) Kick(request *wire.Request) {
 }
 
 func newTestOutbox(broker *fakeBroker, confirm func(context.Context) error) *Outbox {
-	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, Notifications: 10, Bytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, Environment{
+	return NewOutbox(Config{Cluster: "holdfast", Connections: 2, MaxNotifications: 10, MaxNotificationBytes: 1000, BackoffMin: time.Second, BackoffMax: time.Minute}, Environment{
 		Connect: broker.connect, Confirm: confirm, TrustedIdentity: func() bool { return false },
 		SessionUpSince: func(time.Time) bool { return true }, AwaitSession: func(context.Context, time.Time) {},
 		Pause: func(ctx context.Context, d time.Duration) {
@@ -243,8 +243,8 @@ func TestWhoEndedAConnection(t *testing.T) {
 		want bool
 	}{
 		"the broker":                    {true, io.EOF, true},
-		"the broker, with a reason":     {true, &mqttconn.Refusal{Reason: 0x90}, true},
-		"another client of the same id": {true, &mqttconn.Refusal{Reason: mqttconn.ReasonSessionTakenOver}, false},
+		"the broker, with a reason":     {true, &mqttconn.ReasonCodeError{Reason: 0x90}, true},
+		"another client of the same id": {true, &mqttconn.ReasonCodeError{Reason: mqttconn.ReasonSessionTakenOver}, false},
 		"the network":                   {true, mqttconn.ErrSilent, false},
 		"this side":                     {true, mqttconn.ErrClosed, false},
 		"the broker's end":              {false, io.EOF, false},
@@ -286,7 +286,7 @@ func TestTakeoverLoopIsDetectedOnce(t *testing.T) {
 					detected++
 				}
 			}
-			if detected != test.want || l.lately(now) != (test.want > 0) {
+			if detected != test.want || l.detectedRecently(now) != (test.want > 0) {
 				t.Errorf("detected %d times", detected)
 			}
 		})

@@ -18,8 +18,8 @@ const (
 	loopWindow          = time.Minute
 	loopLosses          = 4 // within loopWindow
 	loopWarningInterval = 10 * time.Minute
-	// loopConnection is how long a connection lives at most whose loss counts. Outbox.lost selects the losses.
-	loopConnection = 5 * time.Second
+	// maxLoopUptime is how long a connection lives at most whose loss counts. Outbox.lost selects the losses.
+	maxLoopUptime = 5 * time.Second
 )
 
 // lost records a loss, when the next connection is up. It returns true if a loop is to be logged: at most once in each loopWarningInterval.
@@ -37,8 +37,8 @@ func (l *takeoverLoop) lost(now time.Time) bool {
 	return true
 }
 
-// lately reports whether a loop was logged within the last loopWarningInterval.
-func (l *takeoverLoop) lately(now time.Time) bool {
+// detectedRecently reports whether a loop was logged within the last loopWarningInterval.
+func (l *takeoverLoop) detectedRecently(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.detected.IsZero() && now.Sub(l.detected) < loopWarningInterval

@@ -50,7 +50,7 @@ func (c *Clients) Kick(r *wire.Request) {
 // notification without a subscriber tries again. The filter has a single-level wildcard
 // for the key, as the protocol's Rust library subscribes.
 func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
-	wanted := broker.Subscription{ClientID: clientID, Filter: topics.OfClient(clientID) + "+"}
+	wanted := broker.Subscription{ClientID: clientID, Filter: topics.NotificationPrefix(clientID) + "+"}
 	if otherwise != nil {
 		wanted.NotMade = func() { c.propose(*otherwise) }
 	}

@@ -167,7 +167,7 @@ func TestBacklogOfDropped(t *testing.T) {
 	f.Applied(&fsm.EntryOutcome{
 		Index: 4, Commands: []fsm.Command{probe.first().Command}, Results: []fsm.Result{{Code: fsm.CodeNoReply}},
 	}, nil)
-	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
+	f.removeExpired(time.Now().Add(pending.AnsweredMemory + time.Second))
 	f.receiver.decodeAndAdmit(t.Context(), message(del, strings.Repeat("a", 16), nil, "__srcId", "c"), ingest.Arrival{At: time.Now(), Backlog: true}, func() {})
 	if f.held() != 0 {
 		t.Error("it is held")

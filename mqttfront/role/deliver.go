@@ -22,7 +22,7 @@ func (l *Leader) answerLocked(r *pending.Request, index uint64, result *fsm.Resu
 	l.metrics.Answered(r, result)
 	if result.Code == fsm.CodeNoReply {
 		l.addUnsentLocked(index)
-		l.markEarlierAnsweredLocked(r)
+		l.markInheritedAnsweredLocked(r)
 		l.load.remove(r)
 		l.endLocked(r)
 		return
@@ -124,14 +124,14 @@ func (l *Leader) endReplyLocked(o *publish.Output) {
 		if o.Index == 0 || r.Read { // no entry of the log tells the peers that it is answered
 			l.reportLocked(r.Command.ID)
 		}
-		l.markEarlierAnsweredLocked(r)
+		l.markInheritedAnsweredLocked(r)
 		l.load.remove(r)
 		l.endLocked(r)
 	}
 }
 
-// markEarlierAnsweredLocked notes that a request need not be answered any more, if an earlier leader executed it.
-func (l *Leader) markEarlierAnsweredLocked(r *pending.Request) {
+// markInheritedAnsweredLocked notes that a request need not be answered any more, if an earlier leader executed it.
+func (l *Leader) markInheritedAnsweredLocked(r *pending.Request) {
 	if _, ok := l.inherited[r.Command.ID]; ok {
 		l.inherited[r.Command.ID] = true
 	}

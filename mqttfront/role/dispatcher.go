@@ -55,7 +55,7 @@ func (d *Dispatcher) mayWatch(clientID string) (watches bool) {
 	if writes > 0 {
 		return true
 	}
-	d.store.View(func(m *fsm.Machine) { watches = m.Watches(clientID) })
+	d.store.View(func(m *fsm.Machine) { watches = m.HasWatches(clientID) })
 	return watches
 }
 
@@ -86,7 +86,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case now := <-ticker.C:
-			d.giveUp(now)
+			d.removeExpired(now)
 			d.recheckPending()
 		}
 	}

@@ -26,7 +26,7 @@ func (l *Leader) decideLocked(r *pending.Request, onArrival bool, now time.Time)
 	// An expired or shed request had no effect: its copies may get the refusal as an answer. A late request, or one with an outcome, may have had one.
 	d.silent = late || hasOutcome
 	if onArrival && !d.reject && !r.IsInvalid() {
-		d.overload = l.load.overload(r, now.Sub(r.Arrived), l.config.OverloadAge)
+		d.overload = l.load.overloadReason(r, now.Sub(r.Arrived), l.config.OverloadAge)
 	}
 	if r.Command.Kind == fsm.KindScan && l.load.scans.full(r.ClientKey()) { // also a SCAN that was held: its refusal needs no log entry
 		d.overload = "scans"
@@ -94,7 +94,7 @@ func (l *Leader) submitLocked(r *pending.Request, d decision) {
 	case command.Kind == fsm.KindScan: // its client has a write in the log: a no-op follows that, and the SCAN reads when the no-op is applied
 		command = fsm.NoOp()
 	default: // a write; or a GET whose client has a write in the store, which goes through the log behind that
-		command = l.loggedLocked(r)
+		command = l.commandForLogLocked(r)
 	}
 	l.pending.BeginLogging(r)
 	if !l.store.Propose(command, r) {
@@ -121,7 +121,7 @@ func (l *Leader) resolveRejectedLocked(r *pending.Request, index uint64, result 
 		return true
 	}
 	l.metrics.HeldDropped.WithLabelValues("outcome_unknown").Inc()
-	l.markEarlierAnsweredLocked(r)
+	l.markInheritedAnsweredLocked(r)
 	l.addUnsentLocked(index)
 	l.pending.EndLogging(r)
 	l.load.remove(r)
@@ -141,9 +141,9 @@ func (l *Leader) stripOversizeLocked(command *fsm.Command) {
 // replyFields is how many bytes the packet of a reply has beyond its payload, its topic and the Correlation Data, at most.
 const replyFields = 256
 
-// loggedLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.
+// commandForLogLocked returns the command of a request as it goes into the log: encoded for the log version in force, and without keys and values that exceed a limit.
 // For a TXN it sets MaxReply to what the broker accepts, because a transaction whose reply cannot be delivered must not take effect.
-func (l *Leader) loggedLocked(r *pending.Request) fsm.Command {
+func (l *Leader) commandForLogLocked(r *pending.Request) fsm.Command {
 	command := r.Command.ForVersion(l.known.version)
 	l.stripOversizeLocked(&command)
 	if command.Kind != fsm.KindTxn {

@@ -6,8 +6,8 @@ import (
 	"holdfast/mqttfront/pending"
 )
 
-// giveUp removes the expired requests and hints that are of no use any more.
-func (t *tracker) giveUp(now time.Time) {
+// removeExpired removes the expired requests and hints that are of no use any more.
+func (t *tracker) removeExpired(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending.Hints().Forget(now)

@@ -64,7 +64,7 @@ func (f follower) requeuedLocked(r *pending.Request) {
 	}
 }
 
-func (follower) expectsLocked() bool { return true }
+func (follower) expectsCopiesLocked() bool { return true }
 
 func (f follower) reportedLocked(id fsm.RequestID, now time.Time) {
 	if r := f.pending.Get(id); r != nil && r.State().IsHeld() {

@@ -191,7 +191,7 @@ func TestReportsReleaseReads(t *testing.T) {
 	}
 	f.HandleBroadcast(id[:])
 	f.HandleBroadcast(id[:])
-	f.giveUp(time.Now().Add(pending.AnsweredMemory + time.Second))
+	f.removeExpired(time.Now().Add(pending.AnsweredMemory + time.Second))
 	arrive(f, get, strings.Repeat("a", 16), "__srcId", "c")
 	if f.held() != 1 {
 		t.Error("an old report still lets go")
@@ -350,7 +350,7 @@ func TestExpiredPeerCopyFixesPosition(t *testing.T) {
 				withExpiry(f, del, strings.Repeat("B", 16), 3, "__srcId", "c")
 				time.Sleep(500 * time.Millisecond)
 				if forgets {
-					other.giveUp(time.Now())
+					other.removeExpired(time.Now())
 				}
 				takeUpFrom(t, f, s, other)
 				if order := f.heldOrder("ABC"); order != "ABC" {
@@ -395,7 +395,7 @@ func TestLiveCopyTakesThePlaceOfAnExpiredOne(t *testing.T) {
 				time.Sleep(2800 * time.Millisecond)
 				withExpiry(third, del, strings.Repeat("b", 16), 3, "__srcId", "c")
 				time.Sleep(500 * time.Millisecond)
-				other.giveUp(time.Now())
+				other.removeExpired(time.Now())
 				s.held = map[string][][]byte{test.first: pages(other)}
 				if test.third != "" {
 					s.held[test.third] = pages(third)
@@ -420,7 +420,7 @@ func TestExpiredIsForgottenWhenTheBufferIsHalfFull(t *testing.T) {
 					withExpiry(f, del, strings.Repeat(letter, 16), 1, "__srcId", "c")
 				}
 				time.Sleep(2 * time.Second)
-				f.giveUp(time.Now())
+				f.removeExpired(time.Now())
 				if f.held() != want {
 					t.Errorf("room for %d: %d are held", messages, f.held())
 				}
@@ -441,7 +441,7 @@ func TestExpiredRequestThatIsSentAgain(t *testing.T) {
 				withExpiry(f, del, strings.Repeat("A", 16), 1, "__srcId", "c")
 				withExpiry(f, del, strings.Repeat("B", 16), 10, "__srcId", "c")
 				time.Sleep(2 * time.Second)
-				f.giveUp(time.Now())
+				f.removeExpired(time.Now())
 				again := message(del, strings.Repeat("A", 16), nil, "__srcId", "c")
 				again.Redelivered = test.redelivered
 				f.receiver.decodeAndAdmit(t.Context(), again, ingest.Arrival{At: time.Now()}, func() {})

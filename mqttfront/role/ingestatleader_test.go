@@ -193,9 +193,9 @@ func TestExpiredWriteIsRejectedDespitePeerCopy(t *testing.T) {
 				withExpiry(other, del, first, 2, "__srcId", "c")
 				withExpiry(other, del, second, 4, "__srcId", "c")
 				time.Sleep(1800 * time.Millisecond) // expired here, and not there
-				f.giveUp(time.Now())
+				f.removeExpired(time.Now())
 				if test.forgets {
-					f.giveUp(began.Add(10 * time.Second))
+					f.removeExpired(began.Add(10 * time.Second))
 				}
 				serve(f)
 				f.mergeAndExecute(s.machine, map[string][]*pending.Request{"other": heldBy(t, other)})

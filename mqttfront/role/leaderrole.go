@@ -82,6 +82,6 @@ func (l *Leader) requeuedLocked(r *pending.Request) {
 	l.dropStaleLocked(r)
 }
 
-func (l *Leader) expectsLocked() bool { return false }
+func (l *Leader) expectsCopiesLocked() bool { return false }
 
 func (l *Leader) reportedLocked(fsm.RequestID, time.Time) {} // of an earlier leader

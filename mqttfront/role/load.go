@@ -32,9 +32,9 @@ func (u *load) remove(r *pending.Request) {
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
-// overload returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than most,
+// overloadReason returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than most,
 // "client_share" if its client has too much under way.
-func (u *load) overload(r *pending.Request, waited, most time.Duration) string {
+func (u *load) overloadReason(r *pending.Request, waited, most time.Duration) string {
 	switch {
 	case waited > most:
 		return "age"

@@ -111,7 +111,7 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 				}
 				return false
 			}
-			return l.omitsLocked(m, r, now, report)
+			return l.resolvePeerRequestLocked(m, r, now, report)
 		})
 	}
 	added, full := l.pending.Merge(elsewhere, executableIn(m))
@@ -131,10 +131,10 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 	return added
 }
 
-// omitsLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
-// answers it already. If the peer need not hold it any longer, omitsLocked calls report, which returns true. It marks a request that awaits a report, and
+// resolvePeerRequestLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
+// answers it already. If the peer need not hold it any longer, resolvePeerRequestLocked calls report, which returns true. It marks a request that awaits a report, and
 // that this node takes, as a duplicate.
-func (l *Leader) omitsLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
+func (l *Leader) resolvePeerRequestLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
 	if !mayMerge(r, now) {
 		return true
 	}

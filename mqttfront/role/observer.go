@@ -37,7 +37,7 @@ func (d *Dispatcher) appliedCommandLocked(outcome *fsm.EntryOutcome, i int, tags
 	if tags != nil && tags[i] != nil {
 		d.role.committedLocked(tags[i].(*pending.Request), outcome, i)
 	}
-	d.recordEndLocked(outcome, i, d.role.expectsLocked())
+	d.recordEndLocked(outcome, i, d.role.expectsCopiesLocked())
 }
 
 // Restored implements the store's observer: the state may know outcomes of held requests that the node was not told of. If the leader has changed,

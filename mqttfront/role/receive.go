@@ -53,7 +53,7 @@ func (c *Receiver) SessionBegun() { c.dispatcher.forgetArrivals() }
 
 // decodeAndAdmit decodes what was received, and takes it in.
 func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message, arrival ingest.Arrival, done func()) {
-	r := &pending.Request{Arrived: arrival.At, SendOrder: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
+	r := &pending.Request{Arrived: arrival.At, SentEstimate: arrival.At, BrokerAfter: arrival.BrokerAfter, Redelivered: message.Redelivered, Backlog: arrival.Backlog}
 	if message.Redelivered { // perhaps from before the session began anew
 		r.BrokerAfter = time.Time{}
 	}
@@ -73,7 +73,7 @@ func (c *Receiver) decodeAndAdmit(ctx context.Context, message mqttconn.Message,
 	default:
 		r.Done, r.HoldUntil, r.Command.BrokerTime = done, arrival.At.Add(ttl), origin.Time
 		if !r.Deadline.IsZero() {
-			r.SendOrder = r.Deadline
+			r.SentEstimate = r.Deadline
 		}
 		r.Size = max(r.Size, wire.RequestOverhead+message.Size) // the request keeps all of the packet that it points into
 		c.dispatcher.admit(ctx, r)

@@ -15,7 +15,7 @@ const (
 )
 
 // reportAnswered reports to the other nodes, until the context ends, the requests that they need not hold any longer: reads and invalid requests that are
-// answered, and those that a merge found to be answered or refused (omitsLocked).
+// answered, and those that a merge found to be answered or refused (resolvePeerRequestLocked).
 func (l *Leader) reportAnswered(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()

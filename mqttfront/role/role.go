@@ -28,8 +28,8 @@ type role interface {
 	readDoneLocked(r *pending.Request, result *fsm.Result)
 	// requeuedLocked decides what becomes of a request that is held again, or still held when a leadership ends.
 	requeuedLocked(r *pending.Request)
-	// expectsLocked reports whether requests whose outcomes the log shows are held here, or are still to come.
-	expectsLocked() bool
+	// expectsCopiesLocked reports whether requests whose outcomes the log shows are held here, or are still to come.
+	expectsCopiesLocked() bool
 	// reportedLocked handles a leader's report that a request is answered and need not be held.
 	reportedLocked(id fsm.RequestID, now time.Time)
 }

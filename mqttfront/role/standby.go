@@ -47,6 +47,6 @@ func (s standby) requeuedLocked(r *pending.Request) {
 	s.releaseLocked(r)
 }
 
-func (standby) expectsLocked() bool { return false }
+func (standby) expectsCopiesLocked() bool { return false }
 
 func (standby) reportedLocked(fsm.RequestID, time.Time) {} // it concerns held requests alone

@@ -118,13 +118,13 @@ func (g grammar) parse(request *resp.Request, command *fsm.Command) fsm.ErrorCod
 	switch kind {
 	case fsm.KindSet:
 		command.Value = arguments[2]
-		if request.Count > resp.MaxArguments || !g.setOptions(arguments[3:], command) {
+		if request.Count > resp.MaxArguments || !g.parseSetOptions(arguments[3:], command) {
 			return fsm.ErrorSyntax
 		}
 	case fsm.KindVDel:
 		command.Value = arguments[2]
 	case fsm.KindDel:
-		if request.Count > 2 && !g.version(arguments[2:], command) {
+		if request.Count > 2 && !g.parseIfVersion(arguments[2:], command) {
 			return fsm.ErrorSyntax
 		}
 	case fsm.KindKeyNotify:
@@ -195,8 +195,8 @@ func parsePattern(pattern []byte, command *fsm.Command) bool {
 	return err == nil
 }
 
-// version reads IFVER version, at the beginning of the options.
-func (g grammar) version(options [][]byte, command *fsm.Command) bool {
+// parseIfVersion reads IFVER parseIfVersion, at the beginning of the options.
+func (g grammar) parseIfVersion(options [][]byte, command *fsm.Command) bool {
 	if len(options) < 2 || !g.is(options[0], "IFVER") || command.Condition != fsm.Always {
 		return false
 	}
@@ -205,8 +205,8 @@ func (g grammar) version(options [][]byte, command *fsm.Command) bool {
 	return err == nil
 }
 
-// setOptions reads [NX | NEX [expected] | IFVER version] [PX ms] in any order, each at most once.
-func (g grammar) setOptions(options [][]byte, command *fsm.Command) bool {
+// parseSetOptions reads [NX | NEX [expected] | IFVER version] [PX ms] in any order, each at most once.
+func (g grammar) parseSetOptions(options [][]byte, command *fsm.Command) bool {
 	command.Expected, command.TTL = nil, 0
 	for len(options) > 0 {
 		switch {
@@ -216,7 +216,7 @@ func (g grammar) setOptions(options [][]byte, command *fsm.Command) bool {
 				return false
 			}
 			command.TTL, options = ttl, options[2:]
-		case g.version(options, command):
+		case g.parseIfVersion(options, command):
 			options = options[2:]
 		case g.is(options[0], "NX") && command.Condition == fsm.Always:
 			command.Condition, options = fsm.IfAbsent, options[1:]

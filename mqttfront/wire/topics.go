@@ -18,7 +18,7 @@ const (
 
 // isResponseTopic reports whether the store may publish replies on a topic, which is not empty.
 func isResponseTopic(topic string) bool {
-	return strings.Count(topic, "/") < maxTopicLevels && topic != topics.Invoke && !strings.HasPrefix(topic, topics.Reserved) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
+	return strings.Count(topic, "/") < maxTopicLevels && topic != topics.Invoke && !strings.HasPrefix(topic, topics.ReservedPrefix) && !strings.HasPrefix(topic, "holdfast/") && topic[0] != '$' &&
 		!strings.ContainsAny(topic, "+#\x00") && utf8.ValidString(topic)
 }
 

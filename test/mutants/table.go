@@ -150,7 +150,7 @@ func readCached(m *fsm.Machine, command *fsm.Command) fsm.Result {
 		{
 			Name: "clock_voters", What: "the cluster's clock asks voters only, and forgets the clock that the log carries", Check: "odd reply, version ahead", Edits: []overlay.Edit{
 				{File: "cluster/clusterclock.go", Old: "known && server.ID != self {", New: "known && server.ID != self && server.Suffrage == raft.Voter {"},
-				{File: "cluster/clusterclock.go", Old: "\t\tbases = withCarried(bases, c.carried)\n", New: ""},
+				{File: "cluster/clusterclock.go", Old: "\t\tbases = withLogBase(bases, c.logBase)\n", New: ""},
 			},
 			Faults: []string{"members demoted while a clock is wrong", "leadership transfer", "kill -9"},
 		},
@@ -248,7 +248,7 @@ func mirrors() []Mutant {
 		one("mirror_keeps_deleted", "a retained message of a key that does not exist stays", "mirrors", compare,
 			"\tlike := w.value == string(message.Payload) &&", "\tlike := w.result == resultCleared || w.value == string(message.Payload) &&").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_missing", "what the broker does not have is not published when the leadership begins", "mirrors", compare,
-			"missing := p.s.backlog.missing(t, !published)", "missing := p.s.backlog.missing(t, published && !published)").shownBy("broker restart", "kill -9", "pause"),
+			"missing := p.s.backlog.resolveExpected(t, !published)", "missing := p.s.backlog.resolveExpected(t, published && !published)").shownBy("broker restart", "kill -9", "pause"),
 		one("mirror_change_lost", "a change of a key that is just being published is not published", "mirrors", backlog,
 			"\t\tif changedMeanwhile {\n\t\t\tb.push", "\t\tif changedMeanwhile && false {\n\t\t\tb.push").shownBy("slow links"),
 	}

@@ -128,7 +128,7 @@ func (t *tunables) drawLimits(r *rand.Rand) {
 	case 2:
 		s.Limits.Watches = 6
 	}
-	s.Dialect = pick(r, fsm.DialectAuto, fsm.DialectSDK)
+	s.Dialect = pick(r, fsm.DialectRuleAuto, fsm.DialectRuleSDK)
 	s.Mirrors = pick(r, nil, []fsm.Mirror{{Keys: "*", Topic: mirrorTopics + "all/"}}, []fsm.Mirror{
 		{Keys: "brief/*", Topic: mirrorTopics + "brief/"}, {Keys: "[lp]*", Topic: mirrorTopics + "some/"}, {Keys: "*[0-4]", Topic: mirrorTopics + "some/"},
 	})

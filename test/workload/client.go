@@ -133,7 +133,7 @@ func (c *Client) Take(topic string, payload []byte, properties *packets.Properti
 	r.Op.Reply.Next = label(reply.Next)
 	r.Op.NotesAt = c.load.History.NoteCount(c.ID)
 	if !version.IsZero() {
-		c.clock.AtLeast(version)
+		c.clock.RaiseTo(version)
 	}
 	close(r.done)
 	c.load.Answered.Add(1)
