@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// change sets a key of the copy, or deletes it if the version is 0.
 func (f *Follower) change(key string, version int64) {
 	f.copy.items[key] = Item{fmt.Append(nil, version), Version{Wall: version, NodeID: "StateStore"}}
 	if version == 0 {

@@ -150,7 +150,7 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 	}
 }
 
-// Compare-and-set by the version: a value that came back is not the one that was read.
+// Compare-and-set by the version notices that a key was set again, also to the same value.
 func TestIfVersionRefusesAValueThatCameBack(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
@@ -316,7 +316,7 @@ func TestBrokenConnectionsFailNoCommandAndEndNoWatch(t *testing.T) {
 	}
 }
 
-// measureStalls measures, until the test ends, for how long at most this process did not get to run.
+// measureStalls measures, until the test ends, the longest time in which this process did not run.
 func measureStalls(t *testing.T) (longest func() time.Duration) {
 	const interval = 20 * time.Millisecond
 	var most atomic.Int64
@@ -411,7 +411,7 @@ func TestLockIsHeldByOneClient(t *testing.T) {
 	}
 }
 
-// After Close, what waits ends, and says what is known.
+// Close ends waiting calls and watches with ErrClosed. A later call is not executed.
 func TestCloseEndsWaitingCalls(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })

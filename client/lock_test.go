@@ -120,7 +120,8 @@ func TestLockReportsUnknownOutcomeUntilItIsSettled(t *testing.T) {
 	}
 }
 
-// lockStandIn connects a client to a store of two functions, which get how many SETs, or KEYNOTIFYs, came before, and return the answer, or "" for none.
+// lockStandIn connects a client to a stand-in for the store. set and watch get the number of earlier SETs or KEYNOTIFYs, and return the payload of the
+// reply, or "" for no reply. stop is the same for each STOP.
 func lockStandIn(t *testing.T, timeout time.Duration, set, watch func(earlier int) string, stop string) *client.Client {
 	t.Helper()
 	sets, watches := 0, 0

@@ -10,7 +10,7 @@ import (
 	"holdfast/client"
 )
 
-// Each loss of the connection is told, also when nothing changes in between.
+// Each loss of the connection is reported, also when no key changes in between.
 func TestEachGapIsReportedOnce(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, func(config *client.Config) { config.Addresses = []string{p.address()} })
@@ -41,7 +41,7 @@ func TestEachGapIsReportedOnce(t *testing.T) {
 	}
 }
 
-// Watches are renewed, for a store that ends those that are not.
+// Renewals are not reported to the watcher, and the watch goes on.
 func TestWatchesAreRenewed(t *testing.T) {
 	c := connect(t, func(config *client.Config) { config.WatchRenewal = 50 * time.Millisecond })
 	watcher, err := c.Watch(t.Context(), "renewed")

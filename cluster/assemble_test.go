@@ -23,7 +23,7 @@ func (nobodyThere) Call(context.Context, raft.Server, peer.Method, []byte) ([]by
 	return nil, errors.New("unreachable")
 }
 
-// What was to be a cluster of two may be one of one, as long as it has not begun: the list of members is read again meanwhile.
+// The list of initial members is read again until the cluster begins: one that was planned with two members may begin with one.
 func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, other := Peer{"n1", "n1:7400"}, Peer{"n2", "n2:7400"}

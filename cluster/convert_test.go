@@ -138,7 +138,7 @@ func TestWALAcceptsEntriesAfterAnInstalledSnapshot(t *testing.T) {
 	}
 }
 
-// A deposed leader has a snapshot, entries of its own right behind it, and no log before. It comes back into step with the others.
+// A deposed leader has a snapshot, uncommitted entries of its own right after it, and no log before it. It catches up with the others.
 func TestDeposedLeaderWithNothingBeforeItsSnapshot(t *testing.T) {
 	network := NewNetwork()
 	ids := []raft.ServerID{"n1", "n2", "n3"}

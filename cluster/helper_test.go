@@ -34,7 +34,7 @@ type recorder struct {
 	brokerDown atomic.Bool
 }
 
-// reply is a tag that waits for its end.
+// reply is the tag of a command or a read. done is closed when that has ended.
 type reply struct {
 	done    chan struct{}
 	index   uint64
@@ -211,7 +211,7 @@ func startCluster(t testing.TB, size int, change ...func(*Config, *Environment))
 	return members
 }
 
-// leader waits until one of the members serves, and returns it.
+// leader waits until one of the members serves, and returns it. It returns each leadership once: a second call waits for the next one.
 func leader(t testing.TB, members ...*member) *member {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

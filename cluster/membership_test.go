@@ -53,7 +53,7 @@ func TestUnsafeMembershipChangesAreRefused(t *testing.T) {
 		t.Errorf("a voter, as a non-voter: %v", err)
 	}
 	fresh.raftForTest().Shutdown()
-	// It may have noticed by now that it has no majority, or notice it when it advances the cluster's time before it hands over.
+	// n1 may have noticed that it has no majority, or notice it when it advances cluster time before the transfer.
 	if err := n.Membership().Remove(t.Context(), "n1"); !errors.Is(err, peer.ErrRefused) && !errors.Is(err, peer.ErrNotLeader) && !errors.Is(err, peer.ErrNotDone) {
 		t.Errorf("removed the one that is alive of two: %v", err)
 	}
@@ -75,7 +75,7 @@ func TestSnapshotRightAfterAMembershipChange(t *testing.T) {
 	}
 }
 
-// A non-voter that is removed is not made a voter by an autopilot whose picture is a second old.
+// Autopilot does not make a removed non-voter a voter, although its peer statuses may be a second old.
 func TestRemovedNonVoterStaysOut(t *testing.T) {
 	network := NewNetwork()
 	n := leader(t, startMember(t, network, "n1", servers("n1"), memoryStores()))

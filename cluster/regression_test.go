@@ -87,8 +87,7 @@ func TestTicksAfterAdvance(t *testing.T) {
 	}
 }
 
-// The leader that made a member a voter is lost. Whether the promoted member is the only one that knows, or one that does not know yet, those
-// that are left elect a leader.
+// The leader that made a member a voter is lost. Whichever of the remaining members have the new configuration in their logs, they elect a leader.
 func TestPromotionOfWhichNotAllKnow(t *testing.T) {
 	for name, test := range map[string]struct {
 		members       []raft.ServerID

@@ -17,7 +17,7 @@ import (
 	"holdfast/fsm"
 )
 
-// The tests here show the counterexamples from which rules of the architecture come, on the real cluster code: each fails when
+// The tests with a † show the counterexamples from which rules of the architecture come, on the real cluster code. Each fails when
 // its rule is switched off.
 
 // waitFor waits until the condition holds.
@@ -217,8 +217,8 @@ func TestIdleLeaderLogsDeliveryWatermark(t *testing.T) {
 	}
 }
 
-// † What a leader published in an earlier leadership never enters the log in a later one: its successor may have begun to repeat that, and a
-// mark behind what is repeated would end the repetition in its middle.
+// † What a leader published in an earlier leadership never enters the log in a later one. Its successor may be repeating that, and a watermark
+// beyond the repeated part would end the repetition too early.
 func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)
@@ -247,7 +247,7 @@ func TestDeliveryWatermarkEndsWithLeadership(t *testing.T) {
 	}
 }
 
-// A leader that alone has lost its broker hands over to a member that has not; when none has, it stays.
+// A leader that has lost its broker transfers the leadership to a member that has one. If no member has one, it stays.
 func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 	members := startCluster(t, 3)
 	loseBroker := func(lost bool) {
@@ -279,7 +279,7 @@ func TestLeadershipIsTransferredWhenTheBrokerIsLost(t *testing.T) {
 	waitFor(t, "the one with a broker leads", func() bool { return better.raftForTest().State() == raft.Leader })
 }
 
-// What an observer tells reaches the others; what they hold can be collected, page by page.
+// A broadcast reaches the other members. The requests that they hold are collected page by page.
 func TestBroadcastReachesAllAndHeldRequestsAreCollected(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
@@ -400,7 +400,7 @@ func TestOneRestoreAtATime(t *testing.T) {
 	}
 }
 
-// † A leader whose clock is set while it asks the others stamps nothing of it.
+// † A leader's wall clock that is set while it polls the others does not move the cluster clock.
 func TestClockThatIsSetDuringAPoll(t *testing.T) {
 	members := startCluster(t, 3)
 	n := leader(t, members...)
@@ -456,8 +456,8 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-// A transfer of leadership to a member that cannot be reached is not tried again in the same term: raft would take it to be in
-// progress for good, and the node would refuse every proposal when it leads again.
+// A failed transfer of leadership to a member that cannot be reached is not tried again in the same term before the member keeps up. Raft
+// could take it to be in progress for good, and the node would refuse every proposal when it leads again.
 func TestTransferThatCameToNothing(t *testing.T) {
 	members := startCluster(t, 3)
 	first := leader(t, members...)

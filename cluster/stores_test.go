@@ -59,8 +59,7 @@ func TestFlippedBitHalts(t *testing.T) {
 	}
 }
 
-// A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with a word of what to do, not
-// with a panic.
+// A log with a hole, as it is left when the newest snapshot turns out to be damaged, is refused with ErrIncomplete, not with a panic.
 func TestLogWithAHoleIsRefused(t *testing.T) {
 	stores := memoryStores()
 	m := startMember(t, NewNetwork(), "n1", servers("n1"), stores)

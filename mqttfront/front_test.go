@@ -19,7 +19,7 @@ import (
 	"holdfast/mqttfront/metrics"
 )
 
-// fakeStore takes nothing up, and counts what it is given.
+// fakeStore accepts every command, executes none, and counts the proposals.
 type fakeStore struct {
 	machine *fsm.Machine
 	held    map[string][][]byte

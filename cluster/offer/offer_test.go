@@ -108,7 +108,7 @@ func TestOfferIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A member without a memory is new, or has lost its disk: it leaves the settings in force as they are.
+// A member that remembers no offer is new, or has lost its disk. It leaves the settings in force as they are.
 func TestMemberWithoutAMemoryChangesNothing(t *testing.T) {
 	other := fsm.DefaultSettings()
 	other.Limits.Keys = 7
@@ -202,7 +202,7 @@ func TestMirrorsComeWithTheirVersion(t *testing.T) {
 	}
 }
 
-// Mirrors that are added, changed and removed on a node that does not lead come into force by way of the leader.
+// Mirrors that are added, changed and removed on a node that does not lead are each offered to the leader.
 func TestMirrorsOfANodeThatDoesNotLead(t *testing.T) {
 	f := &fake{version: fsm.Version, serving: true}
 	mustOffer(t, New(withKeys(5), f.env()))
@@ -242,7 +242,7 @@ func TestMemberThatIsBehindBringsBackNoSettings(t *testing.T) {
 	}
 }
 
-// A newer version of the log is no reason to offer for a member that never has.
+// A member that has never made an offer makes none when a newer log version comes into force.
 func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
 	other := withKeys(7).Settings
 	f := &fake{version: fsm.VersionMirrors - 1, serving: true, inForce: &other}
@@ -348,7 +348,7 @@ func TestChangeOfALimitKeepsTheMirrors(t *testing.T) {
 	}
 }
 
-// What a member has not offered because it is new stays so while an older version of the log is in force.
+// A new member makes no offer while an older log version is in force, however often it is asked to.
 func TestNewMemberOffersNothingUnderAnOldVersion(t *testing.T) {
 	inForce := withKeys(7).Settings
 	wanted := withKeys(5)

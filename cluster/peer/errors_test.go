@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An error that wraps two sentinels has one meaning at the other member, and always the same: first of all that an outcome is unknown.
+// An error that wraps two sentinels arrives at the other member as one of them, always the same. ErrOutcomeUnknown comes before all others.
 func TestErrorOfTwoKindsArrivesAsTheGraverOne(t *testing.T) {
 	tests := map[string]struct{ err, want, not error }{
 		"unknown and not done":    {fmt.Errorf("%w: %w", ErrNotDone, ErrOutcomeUnknown), ErrOutcomeUnknown, ErrNotDone},

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The queue is one: what comes first goes first, whatever is kept of its slice.
+// Items are dropped in the order in which they were pushed, however much of its slice the queue keeps.
 func TestQueueKeepsItsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var queue fifo[int]

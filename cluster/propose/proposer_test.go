@@ -152,7 +152,7 @@ func start(t *testing.T, config Config) (f *fakeRaft, stop func() error) {
 	return startWith(t, config, func() int64 { return time.Now().UnixMilli() })
 }
 
-// startWith is start, with the cluster's clock, which the proposer asks between the beginning of an entry and its mark.
+// startWith is start with a given cluster clock. For each entry, the proposer reads the clock before the delivery watermark.
 func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, stop func() error) {
 	t.Helper()
 	f = &fakeRaft{t: t}
@@ -297,7 +297,7 @@ func TestTimePassesWhileAnythingWaitsForIt(t *testing.T) {
 	})
 }
 
-// The delivery watermark may move twice around one entry: the first move is in the entry, and the second one follows although nothing else does.
+// The delivery watermark may move twice around one entry. The first move is in the entry. The second is logged although no command follows.
 func TestMarkThatMovesAroundAnEntryGoesOutInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f *fakeRaft

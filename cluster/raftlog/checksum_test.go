@@ -12,7 +12,7 @@ import (
 	"holdfast/fsm"
 )
 
-// The bytes of a checksum stay as they are: logs on disks and members of before have them.
+// The bytes of a checksum must not change: logs on disks and older members have them.
 func TestChecksumIsStable(t *testing.T) {
 	log := &raft.Log{Index: 0x0102030405060708, Term: 9, Type: raft.LogConfiguration, Data: []byte("data")}
 	if addChecksum(log); hex.EncodeToString(log.Extensions) != goldenChecksum {

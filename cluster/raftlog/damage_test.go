@@ -104,7 +104,7 @@ func readDamaged(dir string, kind Kind, want []*raft.Log) (what damaged) {
 	return what
 }
 
-// places returns how many places are damaged: HOLDFAST_FLIPS, or few.
+// places returns how many bits are flipped in each file, one at a time: HOLDFAST_FLIPS, or 80.
 func places(t *testing.T) int {
 	text := os.Getenv("HOLDFAST_FLIPS")
 	if text == "" {

@@ -321,7 +321,7 @@ func TestDataFolderWithBrackets(t *testing.T) {
 	}
 }
 
-// raft-wal keeps a buffer for each segment, which is as large as the largest append.
+// A WAL of large entries takes little memory, although raft-wal keeps a buffer of up to twice the largest append for each segment.
 func TestMemoryOfAWALWithLargeEntries(t *testing.T) {
 	stores := openStores(t, t.TempDir(), WAL)
 	const batches, batch, size = 8, 8, 4 << 20
@@ -346,7 +346,7 @@ func TestMemoryOfAWALWithLargeEntries(t *testing.T) {
 	}
 }
 
-// After a flipped bit in its newest meta page, bbolt goes back by a transaction, here to before entries were replaced.
+// After a flipped bit in its newest meta page, bbolt goes back by a transaction, here to before entries were replaced. The log is then refused.
 func TestReplacedEntriesDoNotComeBack(t *testing.T) {
 	dir := t.TempDir()
 	stores := openStores(t, dir, WAL)

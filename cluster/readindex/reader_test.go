@@ -135,7 +135,7 @@ func TestReadsNeedAConfirmationOfTheirOwn(t *testing.T) {
 	})
 }
 
-// With Each the state is locked for each read anew: entries are applied between reads that take long.
+// With OneByOne the state is locked for each read anew, so that entries can be applied between reads that take long.
 func TestEachReadLocksTheState(t *testing.T) {
 	for each, want := range map[bool]int{true: 3, false: 1} {
 		t.Run(fmt.Sprintf("each %v", each), func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The writing of a snapshot rests four times as long as it worked, never for long, and not after hardly any work.
+// The writer of a snapshot pauses for four times as long as it worked, for maxPause at most, and only after workTime of work.
 func TestWritingRests(t *testing.T) {
 	var now time.Duration
 	var rests []time.Duration

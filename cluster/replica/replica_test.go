@@ -58,7 +58,7 @@ func TestEntryThatCannotBeAppliedHaltsTheReplica(t *testing.T) {
 	}
 }
 
-// Each entry is told of once, with its state's hash, and a wall clock that goes back is not.
+// Each entry is reported once, and the hash of its state is known. A wall clock that goes back is not reported.
 func TestReplicaReportsEachEntry(t *testing.T) {
 	r := &recorder{}
 	replica := New(r.env())
@@ -70,7 +70,7 @@ func TestReplicaReportsEachEntry(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("a state that waits for a change is not told")
+		t.Error("the channel for the next change is not closed")
 	}
 	if len(r.outcomes) != 4 || len(r.walls) != 2 || r.walls[1] != 2000 {
 		t.Errorf("%d outcomes, clocks %v", len(r.outcomes), r.walls)

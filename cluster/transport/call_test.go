@@ -17,7 +17,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// A call ends with its context also while the member takes nothing from the connection, and so do the calls that wait to write.
+// While the member reads nothing, a send ends at the context's deadline, but not before minWriteTime and not after writeTimeout. A call that waits
+// to write ends with its context.
 func TestSendIsBoundedByItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -112,7 +113,7 @@ func TestNewConnectionIsNotSilent(t *testing.T) {
 	}
 }
 
-// What joining nodes name as their addresses is forgotten again. A member that is down keeps its delay, and one that is connected its connection.
+// Idle clients, such as those of addresses that joining nodes named, are removed. A client that is connected or in use stays.
 func TestClientsOfGoneMembersAreRemoved(t *testing.T) {
 	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
 	caller := listen(t, "n1.a", nil, members(peer.Known))

@@ -11,8 +11,8 @@ import (
 	"holdfast/cluster/peer"
 )
 
-// Raft stops listening to the answers of a pipeline at the first that ends it, and may send a few more messages before it sees
-// that: none of them may wait for somebody who listens.
+// Raft reads no more answers of a pipeline after the first one that ends it, and may send a few more messages until then. None of
+// these sends may wait until an answer is read.
 func TestAPipelineTakesMoreWhenNobodyListens(t *testing.T) {
 	follower := listen(t, "n2", nil, members(peer.Known, "n1"))
 	leader := listen(t, "n1", nil, members(peer.Known, "n2"))

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo answers calls with what they bring, and knows the members of a test.
+// echo is a Handler that answers most calls with the caller's id and the request, and knows the members of a test.
 type echo struct {
 	standing map[raft.ServerID]peer.Standing
 	address  raft.ServerAddress
@@ -127,7 +127,7 @@ func TestWipedNodeRefusesCallsToOldIncarnation(t *testing.T) {
 	}
 }
 
-// Who is no member, of another cluster, or of another protocol, is told so.
+// A caller that is no member, or that names another cluster or protocol, gets the reason of the refusal.
 func TestStrangersAreRefusedWithTheReason(t *testing.T) {
 	handler := members(peer.Known, "n1.a")
 	handler.standing["n3.c"] = peer.Possible
@@ -302,7 +302,7 @@ func TestCertificatesNameMembers(t *testing.T) {
 	}
 }
 
-// A renewed certificate is used for the next connection; what cannot be read leaves the old one in use until it can be.
+// A renewed certificate is used for the next connection, also after a file that could not be read.
 func TestCertificatesAreReloaded(t *testing.T) {
 	ca := testcert.NewAuthority(t)
 	ca.Issue("n1", "n1", "127.0.0.1")
@@ -317,7 +317,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := call(t, caller, listener.server(), peer.MethodTerm); err == nil {
-		t.Fatal("a listener without a certificate was believed")
+		t.Fatal("a listener whose certificate file is damaged was believed")
 	}
 	ca.Issue("n2", "n2", "127.0.0.1")
 	for deadline := time.Now().Add(10 * time.Second); call(t, caller, listener.server(), peer.MethodTerm) != nil; <-time.After(20 * time.Millisecond) {
@@ -327,7 +327,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	}
 }
 
-// HTTP that is forwarded comes out of the listener for it.
+// The listener that HTTP returns accepts the connections that DialHTTP opens.
 func TestForwardedHTTPReachesTheListener(t *testing.T) {
 	listener := listen(t, "n2.b", nil, members(peer.Known, "n1.a"))
 	caller := listen(t, "n1.a", nil, members(peer.Known))

@@ -164,7 +164,7 @@ func (s *standIn) serveAPI(w http.ResponseWriter, r *http.Request) {
 // withAPI returns a driver that only calls the API.
 func withAPI(api API) *Driver { return &Driver{api: api} }
 
-// A client that watches and does not subscribe is subscribed to its notifications, once; one that does subscribe is left alone.
+// A client that watches is subscribed to all of its notifications, once, unless it has such a subscription. A subscription to one key is none.
 func TestSubscribesOnBehalfOfClients(t *testing.T) {
 	s := startStandIn(t)
 	d := withAPI(API{URL: s.api.URL, Key: func() []byte { return []byte(apiKey + ":" + apiSecret) }, Client: s.api.Client()})
@@ -226,7 +226,7 @@ func newDriver(s *standIn, key string) *Driver {
 	return New(config, API{URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") }, Client: s.api.Client()})
 }
 
-// listen runs the driver, and returns what it tells.
+// listen runs the driver, and returns the disconnects that it reports.
 func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -248,7 +248,7 @@ func listen(t *testing.T, d *Driver) <-chan broker.Disconnect {
 	return told
 }
 
-// awaitDisconnect waits for a disconnect of a client that is no earlier than a watch.
+// awaitDisconnect waits until a disconnect of a client is reported that ends a watch of the time watch.
 func awaitDisconnect(t *testing.T, told <-chan broker.Disconnect, id string, watch int64) {
 	t.Helper()
 	for {
@@ -263,7 +263,7 @@ func awaitDisconnect(t *testing.T, told <-chan broker.Disconnect, id string, wat
 	}
 }
 
-// A client that disconnects is told of, and its watches end, also one that is only as old as the connection.
+// The disconnect of a client is reported with a time that also ends a watch that was made just before.
 func TestDisconnectsAreReported(t *testing.T) {
 	s := startStandIn(t)
 	d := newDriver(s, apiKey+":"+apiSecret)

@@ -80,7 +80,7 @@ func newRig(network func(context.Context, string) (net.Conn, error)) *rig {
 	return r
 }
 
-// connected returns a connection of the session, and gives it messages.
+// connected returns a connection of the session, and a function that gives it messages.
 func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string, payload []byte)) {
 	near, far := net.Pipe()
 	conn := mqttconn.NewConn(near, mqttconn.Receiver{MaxPacket: MaxPacket})
@@ -96,7 +96,7 @@ func (r *rig) connected(t *testing.T) (c *connection, receive func(topic string,
 	}
 }
 
-// probe returns what a probe says that was sent at a moment.
+// probe returns the payload of a probe that this process sent at a moment.
 func (r *rig) probe(sent time.Time) []byte {
 	return fmt.Appendf(nil, "%d %d %d", r.probes.proberID, sent.Sub(r.probes.start).Microseconds(), sent.UnixMilli())
 }
@@ -164,8 +164,8 @@ func TestSessionThatIsKeptIsNotTaken(t *testing.T) {
 
 // forgetfulBroker acknowledges everything and delivers what is published on the node's topics, except on the connections that it forgets.
 type forgetfulBroker struct {
-	forgets  int  // connections, the first ones
-	silent   bool // nothing is acknowledged behind SUBACK
+	forgets  int  // how many connections, from the first, lose their subscription
+	silent   bool // no publication is acknowledged
 	connects chan packets.Connect
 }
 
@@ -199,7 +199,7 @@ func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {
 	for name, test := range map[string]struct {
 		forgets int
 		silent  bool
-		want    int // connections within 30 s
+		want    int // connections within 28 s
 	}{
 		"lost at one connection": {2, false, 4}, // each session is begun by two connections
 		"never lost":             {0, false, 2},
@@ -345,7 +345,7 @@ func TestLeaderConnectsOnlyWhenConfirmed(t *testing.T) {
 	}
 }
 
-// A leader's session counts as silent from its beginning until it is connected, and is wrong when that takes long.
+// A leader's session counts as silent from its beginning until it is connected. Err reports it when that takes longer than SilenceLimit.
 func TestLeaderWithoutItsSessionIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := newWorld(nil, &fakeContact{})

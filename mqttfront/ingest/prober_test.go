@@ -57,7 +57,7 @@ func TestResumeAfterRestart(t *testing.T) {
 	}
 }
 
-// How old what waits in a session is, is told by the probe that returned last, and by no reconnect.
+// The age of a session is known from the last probe that returned. A reconnect does not make it younger.
 func TestAgeOfASessionIsThatOfItsLastProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)

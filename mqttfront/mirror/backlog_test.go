@@ -46,7 +46,7 @@ func (w *world) arrive(refused bool) {
 	w.backlog.done(first.entry, !refused)
 }
 
-// sendAll has everything sent and taken, whatever rests.
+// sendAll has everything sent and acknowledged, also what waits for a backoff or a retry.
 func (w *world) sendAll() {
 	for {
 		w.backlog.resetBackoff()
@@ -202,7 +202,7 @@ func TestTopicsAreFoundByWhatTheyBeginWith(t *testing.T) {
 	}
 }
 
-// A topic that is not answered is the fault if others are answered, or if it was sent alone; otherwise all in flight are suspect, and each is found out.
+// A topic that is not answered counts as refused if others are answered, or if it was sent alone. Otherwise all in flight are suspect, and are sent alone.
 func TestOverdueTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBacklog()

@@ -34,7 +34,8 @@ func (m *Mirror) connected() *session {
 	return s
 }
 
-// In sync is what was compared and acknowledged, but for the latest changes: nothing that the broker refuses, also while that is tried again.
+// A mirror is in sync when it is compared, and all is acknowledged but the changes of the last second. While the broker refuses a topic it is not, also
+// while the topic is tried again.
 func TestInSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestMirror()
@@ -78,7 +79,7 @@ func TestInSync(t *testing.T) {
 	})
 }
 
-// Before any mirror is in force nothing is owned; a topic belongs to the mirror whose topics begin like it.
+// Before any mirror is in force no topic is owned. After that, a topic is owned if it begins with a mirror's prefix.
 func TestOwns(t *testing.T) {
 	m := newTestMirror()
 	m.mirrors.Store(new([]fsm.Mirror))

@@ -52,7 +52,7 @@ func TestRefusedTopicsKeepNothingElseFromBeingShown(t *testing.T) {
 	oneOf := func(t topic) bool { return t.prefix == "t/" && t.key == "7" }
 	for name, test := range map[string]struct {
 		broker strict
-		losses int // at most, in ten minutes: by the rests after new faults, and by those between rounds
+		losses int // at most, in the first 620 s: the backoff after new faults and the retry intervals bound them
 	}{
 		"a mirror, and says so":                          {strict{refuses: mirrorOf("t/"), answers: true}, 0},
 		"a mirror, and ends the connection, too":         {strict{refuses: mirrorOf("t/"), answers: true, ends: true}, 16},
@@ -122,7 +122,8 @@ func TestMirrorIsTrustedAgain(t *testing.T) {
 	})
 }
 
-// However many topics the broker refuses, one that was refused for the first time is tried again within the retry interval, and all are within five minutes.
+// However many topics the broker refuses, one that was in flight when the connection ended is tried first, and within maxBackoff. Each of the others is
+// tried at least twice in three times maxBackoff.
 func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const denied = 1000
@@ -148,7 +149,7 @@ func TestRefusedTopicsAreTriedInRounds(t *testing.T) {
 		pushAll()
 		for b.refusedCount() < denied {
 			run(step)
-			b.resetBackoff() // ends the rests
+			b.resetBackoff()
 		}
 		b.push(good)
 		for e := b.take(time.Now()); e == nil || e.topic != good; e = b.take(time.Now()) { // then the network fails

@@ -8,11 +8,11 @@ import (
 	"holdfast/fsm"
 )
 
-// copied is a request as one node received it, and since when its session had been up to date at that time.
+// copied is a request as one node received it. Its times are counted from the beginning of the test.
 type copied struct {
 	number  int
-	at      time.Duration
-	current time.Duration
+	at      time.Duration // when it arrived
+	current time.Duration // the broker received it after this
 }
 
 func listOf(began time.Time, copies ...copied) (list []*Request) {

@@ -212,8 +212,8 @@ func (m *modelTest) merge() string {
 	return "merge"
 }
 
-// adoptOrder takes the buffer's order over into the model after a merge, whose order TestMergedOrderIsTheTrueOne shows. Requests that are
-// not open keep their order.
+// adoptOrder takes the buffer's order over into the model after a merge. That this order is right is shown by TestMergedOrderIsTheTrueOne of package
+// role. Requests that are not open keep their order.
 func (m *modelTest) adoptOrder() {
 	var before, after []*Request
 	for _, r := range m.model {

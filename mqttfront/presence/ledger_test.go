@@ -21,7 +21,7 @@ func newTestLedger() (*ledger, *[]broker.Disconnect) {
 
 const slack = int64(Slack / time.Millisecond)
 
-// A disconnect is reported at once, with the time of the last marker, and again when the client is still away a while later.
+// A disconnect is reported at once, with the time of the last marker less Slack, and again when the client is still away a while later.
 func TestDisconnectIsReportedAgainWhenTheClientStaysAway(t *testing.T) {
 	l, disconnects := newTestLedger()
 	l.begin(1_000, false)

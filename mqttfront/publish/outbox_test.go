@@ -235,7 +235,7 @@ func TestDownCountsOnlyWhileLeading(t *testing.T) {
 	})
 }
 
-// Only a broker that is there itself ends a connection because of what came over it.
+// The broker ended a connection because of a message on it only if the node's own session stayed up, and nothing else explains the end.
 func TestWhoEndedAConnection(t *testing.T) {
 	for name, test := range map[string]struct {
 		up   bool
@@ -310,7 +310,7 @@ func TestWatermarkCoversWhatIsDeliveredWithoutAGap(t *testing.T) {
 	}
 }
 
-// What a notification is worth ends while it waits.
+// The TTL of a notification runs while it waits in the queue.
 func TestNotificationExpiresInTheQueue(t *testing.T) {
 	now := time.Now()
 	o := &Output{Event: &fsm.Event{Key: "k"}, Receiver: &fsm.Receiver{ClientID: "c"}, Queued: now, TTL: time.Minute}

@@ -14,10 +14,10 @@ import (
 // correlationA is the correlation data of the request of these tests.
 var correlationA = strings.Repeat("a", 16)
 
-// A second leader change before the first new leader has swept.
+// The leader changes again before the first new leader has swept. The second new leader answers the request, when it begins or by its sweep.
 func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
-	_, other, s, _ := executedByEarlierLeader(t) // the first new leader's mark has passed index
-	// the first new leader goes; a third begins, and reaches the follower (at Begin or by sweep)
+	_, other, s, _ := executedByEarlierLeader(t) // the first new leader's delivery watermark has passed the outcome
+	// The first new leader is lost. A third one begins, and reaches the follower.
 	if _, err := s.machine.Apply(s.machine.Status().Index+1, 2, fsm.AppendEntry(nil, &fsm.Entry{Commands: []fsm.Command{{Kind: fsm.KindLeaderStart}}})); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestRequestIsAnsweredAfterTwoTakeovers(t *testing.T) {
 	}
 }
 
-// The re-answer's leader is lost between commit and publication of the retrieving entry.
+// A leader retrieves the outcome of a request through the log, and is lost before it has published the reply. The next leader answers.
 func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	page, _ := other.Held(0, time.Nanosecond)
@@ -64,7 +64,7 @@ func TestOutcomeThatWasRetrievedAndNotPublishedIsAnswered(t *testing.T) {
 	}
 }
 
-// A follower got its copy after the entry was applied. The new leader answered its own copy at Begin; the sweep answers again.
+// A follower got its copy after the entry was applied. The new leader answered its own copy at Begin, so its sweep does not answer again.
 func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")
@@ -89,7 +89,7 @@ func TestLateCopyIsNotAnsweredAgain(t *testing.T) {
 	}
 }
 
-// A former leader that lives on: the new leader answered all at Begin.
+// A former leader still holds a request that the new leader answered at Begin. The sweep does not answer it again.
 func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	former, s := newNode(t)
 	serve(former)
@@ -117,7 +117,7 @@ func TestRequestOfAFormerLeaderIsNotAnsweredAgain(t *testing.T) {
 	}
 }
 
-// What comes in a backlog is dropped as answered although the takeover says that it may not be.
+// A copy in a session's backlog is kept if an earlier leader executed the request: its reply may not have been published.
 func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	probe, s := newNode(t)
 	arrive(probe, del, correlationA, "__srcId", "c")
@@ -136,7 +136,7 @@ func TestBacklogOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	}
 }
 
-// Two followers await the report: it names the request twice, and each takes the second for a copy to come.
+// Two followers await a report of one request. The report names it once: a follower would take a second one for a copy that is still to come.
 func TestRequestIsReportedOnce(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")
@@ -174,7 +174,7 @@ func TestRequestIsReportedOnce(t *testing.T) {
 	}
 }
 
-// A follower that answers Held but applies nothing for a while: answered with each sweep.
+// A follower that lists a request in Held, and applies nothing for a while, has it answered once, and not with each sweep.
 func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	leader, other, s, index := executedByEarlierLeader(t)
 	page, _ := other.Held(0, time.Nanosecond)
@@ -201,7 +201,7 @@ func TestLaggingFollowerIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// Answered at Begin and delivered, but the mark is held back by another output.
+// The new leader answered the request at Begin, and the log does not have the delivery watermark yet. The sweep does not answer again.
 func TestAnsweredRequestIsReportedBeforeTheWatermarkPasses(t *testing.T) {
 	leader, s := newNode(t)
 	arrive(leader, del, correlationA, "__srcId", "c")

@@ -53,7 +53,7 @@ func TestSweepDoesNotOvertakeTheOwnSession(t *testing.T) {
 	})
 }
 
-// What passed the leader by is taken up when a probe says so.
+// A sweep takes up a request that the leader's session missed when a probe that was sent after it has returned. A later request has to wait.
 func TestSweepTakesUpWhatIsBehindTheBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)

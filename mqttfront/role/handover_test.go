@@ -27,7 +27,7 @@ func nodeHolding(t *testing.T, requests ...string) (*node, *fakeStore) {
 	return f, s
 }
 
-// order returns the requests that a front end holds, as follow names them.
+// order returns the names of the requests that a front end holds, as in nodeHolding.
 func (f *node) order() (names []string) {
 	for _, r := range f.list() {
 		names = append(names, r.Command.Principal.ClientID+":"+strings.TrimRight(string(r.Correlation), "-"))
@@ -254,7 +254,7 @@ func TestCopyAfterTheOutcomeIsHeldAnew(t *testing.T) {
 	}
 }
 
-// What has taken effect, and of which the state knows nothing any more, is not executed again.
+// A write that has taken effect is not executed again after the dedup table has forgotten its outcome.
 func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	f, s := newNode(t)
 	arrive(f, del, strings.Repeat("a", 16), "__srcId", "c")
@@ -266,7 +266,7 @@ func TestForgottenOutcomeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// A leader takes up what the others have held for long: it passed this node by.
+// A leader takes up a request that only another node received.
 func TestLeaderTakesUpWhatItMissed(t *testing.T) {
 	f, s := newNode(t)
 	serve(f)

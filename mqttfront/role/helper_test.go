@@ -28,7 +28,7 @@ type fakeStore struct {
 	alone     bool
 	told      [][]byte
 	held      map[string][][]byte
-	asked     func() map[string][][]byte // if it is set, what is held now
+	asked     func() map[string][][]byte // replaces held if it is set
 	machine   *fsm.Machine
 	proposed  []fsm.Command
 	tags      []any
@@ -65,7 +65,7 @@ func (s *fakeStore) Confirm(context.Context) error { return nil }
 func (s *fakeStore) View(f func(*fsm.Machine))     { f(s.machine) }
 func (s *fakeStore) SetPublished(index uint64)     { s.published = index }
 
-// node is what a front end has of this package, and of what this package works with.
+// node is the part of a front end that this package implements or uses.
 type node struct {
 	*Dispatcher
 	barrier  *ingest.Barrier
@@ -126,7 +126,7 @@ func (o *fakeOutbox) deliver() {
 	o.outputs = o.outputs[:0]
 }
 
-// serve makes the front end serve.
+// serve begins a leadership of the node.
 func serve(f *node) *fakeOutbox { return serveWith(f, PeerRequests{}) }
 
 // serveWith is serve, with what other nodes hold.
@@ -166,14 +166,14 @@ const (
 	get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
 )
 
-// first and last return requests that a front end holds, of which there is one.
+// first and last return the first and the last request that a front end holds. There must be one.
 func (f *node) first() *pending.Request { return f.list()[0] }
 func (f *node) last() *pending.Request  { return f.list()[f.held()-1] }
 
 // held returns how many requests a front end holds.
 func (f *node) held() int { return f.pending.Len() }
 
-// heldBytes returns the memory that these keep.
+// heldBytes returns the size of these requests.
 func (f *node) heldBytes() int { return f.pending.Bytes() }
 
 // writes returns how many writes of a client are under way.
@@ -205,7 +205,7 @@ func (f *node) add(requests ...*pending.Request) {
 	}
 }
 
-// locked runs work while no role works.
+// locked runs work with the mutex of the Dispatcher locked.
 func (f *node) locked(work func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +222,7 @@ func (f *node) drop(r *pending.Request) {
 // list returns all requests that a front end holds, in their order.
 func (f *node) list() []*pending.Request { return slices.Collect(f.pending.All()) }
 
-// arrive hands a request of the client c to a front end, and returns whether it is acknowledged.
+// arrive hands a request to a front end, and returns whether it is acknowledged. The client is c, unless user has another __srcId.
 func arrive(f *node, payload, correlation string, user ...string) (acknowledged *bool) {
 	return arriveWith(f, payload, correlation, nil, user...)
 }

@@ -133,8 +133,8 @@ func collectOnce(t *testing.T, f *node) PeerRequests {
 	return leading(f).CollectFromPeers(t.Context(), untilConnected)
 }
 
-// † A node that was started anew leads. Its session does not deliver request "a" again, which it acknowledged before, but does deliver "b". The other node's session lags: it has
-// b only later. While the publishing connections are not up, the node asks again.
+// † A node that was started anew leads. Its session does not deliver request a again, which it acknowledged before, but does deliver b. The other node's
+// session lags: it has b only later. While the publishing connections are not up, the node asks again.
 func TestTakeoverAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newNode(t)

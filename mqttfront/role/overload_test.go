@@ -28,8 +28,8 @@ func TestOverloadIsRefusedThroughTheLog(t *testing.T) {
 	}
 }
 
-// † No refusal without the log can be kept: another node may get the request later and execute it, or the only one again. A write without an
-// identity that a busy leader will not take stays unanswered.
+// † A refusal that is not in the log cannot be kept: another node may receive the request later and execute it, and so may the only node. A write
+// without an identity that a busy leader will not take stays unanswered.
 func TestOverloadWithoutIdentityIsUnanswered(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("alone %v", alone), func(t *testing.T) {

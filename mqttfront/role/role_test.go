@@ -208,7 +208,7 @@ func TestScansFollowWrites(t *testing.T) {
 	}
 }
 
-// An option goes into the log when every member knows it. Before, it is answered as a member answers that does not.
+// An option goes into the log when every member knows it. Before that, it is answered as by a member that does not know it.
 func TestNewOptionsWaitForAllMembers(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload []byte
@@ -316,7 +316,7 @@ func TestWatermarkCoversWhatTheBrokerHas(t *testing.T) {
 	}
 }
 
-// Whatever is held of a request keeps all of its bytes, also those that nobody looks at: they count.
+// A held request keeps the whole message in memory, so the size of the whole message counts.
 func TestHeldBytesAreThoseThatAreKept(t *testing.T) {
 	f, _ := newNode(t, func(c *Config) { c.HoldBytes = 1 << 20 })
 	for i := range 20 {

@@ -113,7 +113,8 @@ func TestLateCopyOfWhatAnEarlierLeaderExecutedIsKept(t *testing.T) {
 	}
 }
 
-// A node does not know what a later leader will publish: of what it answered itself while it led, and of what it held when it received a snapshot.
+// A node that led does not know whether a later leader publishes its replies. Nor does a node that received a snapshot, of the requests that it held. Both
+// keep such a request until a report.
 func TestCommittedRequestAwaitsAReport(t *testing.T) {
 	tests := map[string]func(*node, *fakeStore, fsm.Command){
 		"the leadership ends": func(f *node, s *fakeStore, w fsm.Command) {

@@ -62,7 +62,7 @@ func set() *paho.Publish {
 	}
 }
 
-// A request is worth answering for its message expiry, within the bounds, and its outcome is remembered for longer by the margin.
+// The TTL of a request is its message expiry, up to MaxExpiry. Its outcome is remembered for the TTL and Margin.
 func TestTimesOfARequest(t *testing.T) {
 	d := Decoder{DefaultExpiry: time.Minute, MaxExpiry: 2 * time.Minute, Margin: time.Hour}
 	now := time.Now()

@@ -178,7 +178,7 @@ func TestOperationsOfATransactionAreParsed(t *testing.T) {
 	}
 }
 
-// A transaction has the times of a command, and each operation the errors of them that its own command has.
+// A transaction has one timestamp and one fencing token. Each operation has the errors of these that it would have as a command of its own.
 func TestTimesOfATransaction(t *testing.T) {
 	var command fsm.Command
 	ParsePayload(resp.AppendArray(nil, "TXN",

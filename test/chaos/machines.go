@@ -12,7 +12,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// hold keeps a machine from being started until it is released. It waits until no check of whether it runs is under way.
+// hold keeps a machine from being started until each hold is released. It waits for a start or a check of the machine that is under way.
 func (m *machine) hold() {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -133,7 +133,7 @@ type verification struct {
 	} `json:"hashes"`
 }
 
-// verify compares the states of all replicas. It returns why it could not, or what is missing.
+// verify compares the state hashes of all replicas. missing is why not all were compared. Hashes that differ are recorded as a failure.
 func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	leader := w.leader()
 	if leader == nil {
@@ -155,7 +155,8 @@ func (w *world) verify(ctx context.Context) (v verification, missing string) {
 	return v, ""
 }
 
-// settle waits until all machines are members and tell their state, and returns what is missing at the end of its patience. States that differ are a violation.
+// settle waits until the leader has the state hashes of all replicas, for at most patience. It returns what is missing then. Hashes that differ
+// are recorded as a failure.
 func (w *world) settle(ctx context.Context, patience time.Duration) (v verification, missing string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
 		if v, missing = w.verify(ctx); missing == "" || time.Now().After(deadline) || ctx.Err() != nil {

@@ -13,7 +13,7 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// firewall is what a node's packets meet. It is lost when its container ends, and put up again when that starts.
+// firewall is the packet filter and the delays of a node's network. They are lost when the container ends. machine.start puts them up again.
 type firewall struct {
 	mu     sync.Mutex
 	from   map[string]int // addresses whose packets are dropped, and how many faults want that
@@ -88,10 +88,10 @@ func (m *machine) apply(ctx context.Context) error {
 	return nil
 }
 
-// cut drops what one node sends to another between members, or heals that.
+// cut adds change to the number of faults that drop what one node sends to another between members. apply puts it into effect.
 func (w *world) cut(from, to *machine, change int) { to.firewall.set(incoming, from.MemberIP, change) }
 
-// cutBroker drops all between a node and the broker, or heals that.
+// cutBroker adds change to the number of faults that drop everything between a node and the broker. apply puts it into effect.
 func (w *world) cutBroker(m *machine, change int) {
 	m.firewall.set(incoming, w.brokerIP, change)
 	m.firewall.set(outgoing, w.brokerIP, change)

@@ -167,7 +167,7 @@ func (w *world) progress(ctx context.Context) (stop func()) {
 	return func() { cancel(); printing.Wait() }
 }
 
-// awaitService waits until there is service again, after the last fault.
+// awaitService undoes what faults have left behind, and waits until the load's probe is served.
 func (w *world) awaitService(ctx context.Context) {
 	if err := w.healAll(ctx); err != nil {
 		w.fail("healing: %v", err)
@@ -209,7 +209,7 @@ func (w *world) save(ctx context.Context) error {
 	return err
 }
 
-// saveLogs writes what the containers printed into the report.
+// saveLogs writes what the containers printed into the report's folder.
 func (w *world) saveLogs(ctx context.Context) {
 	for _, c := range w.containers() {
 		text := c.logs(ctx, 1_000_000)

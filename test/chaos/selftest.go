@@ -43,8 +43,8 @@ const (
 // errUncaught says that a mutant got through.
 var errUncaught = errors.New("not caught")
 
-// runSelftest runs each mutant with faults that fit, and expects a broken promise that fits; and the product with the same faults, which
-// has to keep it.
+// runSelftest runs each mutant with its faults: one of its checks has to find a violation. It runs the product with the same faults: no check
+// may find one.
 func runSelftest(ctx context.Context, o options) error {
 	var faults error
 	for _, m := range selftests() {
@@ -73,7 +73,8 @@ func runSelftest(ctx context.Context, o options) error {
 	return faults
 }
 
-// run runs a build, and returns which of the checks saw something.
+// run runs a mutant, or the product if build is empty, with the mutant's faults. It returns the checks that found violations: of a mutant only
+// those of m.checks.
 func (m *mutant) run(ctx context.Context, folder, build string) (broken []string, took time.Duration, err error) {
 	began := time.Now()
 	err = runOnce(ctx, options{

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// simulated returns the simulation's kind of fault for each kind of this harness; empty for what the simulation has no like of, because it
-// has no kernel and no real broker, or because its clients do that anyway.
+// simulated returns the simulation's kind of fault for each kind of this harness. It is empty where the simulation has none: it has no kernel
+// and no real broker, or its clients do that anyway.
 func simulated() map[string]string {
 	return map[string]string{
 		"power failure of the leader": "power failure", "power failure of a node": "power failure", "power failure of a majority": "power failure", "power failure of all": "kill all",
@@ -25,7 +25,7 @@ func simulated() map[string]string {
 }
 
 // search returns the command that looks for a failure of this run in the simulation, where it can be repeated: with the same nodes, the
-// same ingest and the kinds of faults that were drawn before.
+// same ingest and the kinds of faults of the plan.
 func search(nodes int, ingest string, faults []fault) string {
 	wanted := make(map[string]bool)
 	for _, f := range faults {

@@ -22,7 +22,7 @@ const (
 	maxHeld = 200_000
 	// maxUnsent is how many notifications may wait to be published.
 	maxUnsent = 1_000_000
-	// patience is how long the judge looks at one key.
+	// patience bounds each search for an order of the operations on one key or bank.
 	patience = 20 * time.Second
 )
 

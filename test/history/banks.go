@@ -22,7 +22,7 @@ const (
 // bank is the values of the accounts, "" for none. It is the state of the model.
 type bank [BankAccounts]string
 
-// Account returns the number of an account.
+// Account returns the number of the account that a key names. It panics if the key names none.
 func Account(key string) int {
 	number, err := strconv.Atoi(key[strings.LastIndexByte(key, '/')+1:])
 	if err != nil || number < 0 || number >= BankAccounts {
@@ -34,7 +34,7 @@ func Account(key string) int {
 // AccountValue returns the value of an account. unique is what no other value has.
 func AccountValue(amount int, unique string) string { return fmt.Sprintf("%d %s", amount, unique) }
 
-// Balance returns the balance that a value says; no value is none.
+// Balance returns the balance in the value of an account. ok is false if there is none.
 func Balance(value string) (amount int, ok bool) {
 	text, _, _ := strings.Cut(value, " ")
 	amount, err := strconv.Atoi(text)
@@ -63,7 +63,7 @@ func (b *bank) isMet(o *Op) bool {
 	}
 }
 
-// step says whether a reply is right for a bank, and what the bank is then. No reply is right for every bank.
+// step reports whether a reply is right for a bank, and returns the bank after the operation. A nil reply is right for every bank.
 func (b bank) step(o *Op, reply *resp.Reply) (bool, bank) {
 	if reply != nil && reply.Kind == resp.ReplyError {
 		return true, b

@@ -31,7 +31,7 @@ type Conditions struct {
 	NotesComplete bool
 	// WatchTTL is how long a watch lasts that is not renewed; 0 is for as long as its client is connected.
 	WatchTTL time.Duration
-	// Patience is how long to look at one key.
+	// Patience bounds each search for an order of the operations on one key or bank, of which there are at most two. 0 is no bound.
 	Patience time.Duration
 }
 
@@ -46,7 +46,7 @@ type Findings struct {
 	Violations []Violation
 	// Expected is how many notifications had to come, Repeated how many came again.
 	Expected, Repeated int
-	// Checked is how many keys were held against the model; Undecided are those that took too long.
+	// Checked is how many keys and banks were held against their model. Undecided is how many of them took too long.
 	Checked, Undecided int
 	// Sums is how many times all accounts of a bank were read at once.
 	Sums int
@@ -56,7 +56,7 @@ type Findings struct {
 	Contested int
 	// Ordered says that the order of each client was checked, Complete that notifications were checked for completeness.
 	Ordered, Complete bool
-	// picture is of the first keys that no order explains; nil if there are none.
+	// picture is of the first key or bank that no order explains, nil if there is none.
 	picture *picture
 }
 
@@ -279,7 +279,7 @@ func (j *judge) checkFencing() {
 	}
 }
 
-// checkLocks: while somebody surely holds a lock nobody else gets it, and tokens grow.
+// checkLocks: while a client surely holds a lock no other client gets it. Tokens are versions: checkVersions shows that they grow.
 func (j *judge) checkLocks() {
 	for key, ops := range j.history.byKey() {
 		if family(key) != "lock" {
@@ -336,7 +336,7 @@ func (j *judge) checkExpiry() {
 	}
 }
 
-// checkLost: of keys without a model of their own, too, what is read at the end is no older than what was acknowledged.
+// checkLost: for the keys of flood and watched, which have no model, what is read at the end is no older than what was acknowledged.
 func (j *judge) checkLost() {
 	acknowledged := make(map[string]*Op)
 	for _, o := range j.history.Ops {

@@ -39,8 +39,7 @@ const (
 	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: values are unique
 )
 
-// Op is one operation as its client saw it. Times are since the beginning of the run. It is written by its client only, until the
-// end of the run.
+// Op is one operation as its client saw it. Times are since the beginning of the run. Until the end of the run only its client writes to it.
 type Op struct {
 	Number    int
 	Client    string

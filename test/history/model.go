@@ -32,7 +32,7 @@ const (
 	errorToken         = "the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized"
 )
 
-// step says whether a reply is right for a state, and what the state is then. An unknown reply is right for every state.
+// step reports whether a reply is right for a state, and returns the state after the operation. An unknown reply is right for every state.
 func step(state register, o *Op, known bool, reply *resp.Reply) (bool, register) {
 	if known && reply.Kind == resp.ReplyError {
 		switch reply.Error {
@@ -206,7 +206,7 @@ func needed(ops []*Op, reads []porcupine.Operation) (left []porcupine.Operation)
 	return left
 }
 
-// WritePicture writes porcupine's picture of the first key that no order explains, if there is one.
+// WritePicture writes porcupine's picture, in HTML, of the first key or bank that no order explains. Without one it writes no file.
 func (f *Findings) WritePicture(path string) error {
 	if f.picture == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"holdfast/resp"
 )
 
-// scanPage returns one page of the first scan of a client; keys are apart by spaces.
+// scanPage returns one page of the first scan of a client. Spaces separate the keys.
 func scanPage(sequence int, call, replied float64, keys string, after, next string) *Op {
 	return with(op("s", Scan, "scan/*", "", call, replied, "", 0), func(o *Op) {
 		o.Sequence, o.ScanNumber, o.After = sequence, 1, after

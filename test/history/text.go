@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Write writes what each client did and saw, for people. Nobody may add to the history meanwhile. That it was written is for the
-// writer to tell.
+// Write writes what each client did and saw, for people. Nobody may add to the history meanwhile. It ignores errors of w: the caller has to
+// get them from w.
 func (h *History) Write(w io.Writer) {
 	for _, o := range h.Ops {
 		fmt.Fprintln(w, o)

@@ -175,7 +175,7 @@ func TestAttacksOnTopics(t *testing.T) {
 	}
 	for _, id := range []string{
 		"holdfast-out-0", "holdfast-n1-in", "holdfast-n1-in-01234567", "holdfast-ingest", "holdfast-n1-presence",
-		"press-1", "press-1/services", "robot-1/services", "press", "robotics", // a user's clients have its name
+		"press-1", "press-1/services", "robot-1/services", "press", "robotics", // the client ids of a user are its name, or begin with its name and a hyphen
 	} {
 		tried++
 		if _, err := login(t, g.address, &paho.Connect{ClientID: id, Username: "robot", UsernameFlag: true, Password: []byte(password), PasswordFlag: true}); err == nil {

@@ -31,7 +31,7 @@ type memberInfo struct {
 	TrailsLeaderBy uint64 `json:"trailsLeaderBy"`
 }
 
-// newMember prepares a process of a cluster; peers are those of the others, and its own.
+// newMember prepares a process of a cluster. address is its own for the other members, peers the value of --cluster.peers.
 func newMember(t testing.TB, id, broker, address, peers string, extra ...string) *server {
 	t.Helper()
 	s := &server{health: fmt.Sprintf("127.0.0.1:%d", freePort(t)), admin: fmt.Sprintf("127.0.0.1:%d", freePort(t)), id: id, peer: address}
@@ -151,7 +151,7 @@ func (s *server) signal(t testing.TB, signal syscall.Signal) {
 	}
 }
 
-// load is a steady load of SETs of unique keys, each of which has to be answered, once.
+// load is a steady load: each client sets a new key, and reads it. No request may fail.
 type load struct {
 	t       testing.TB
 	cancel  context.CancelFunc
@@ -240,7 +240,7 @@ func (l *load) progress(more int) {
 	})
 }
 
-// delaysAround returns the delays of requests that were under way at or after a moment, ascending.
+// delaysAround returns the delays of the answered requests that were under way between two moments, ascending.
 func (l *load) delaysAround(from, to time.Time) (delays []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,7 +47,7 @@ func sdk(more ...string) []string { return append([]string{"__protVer", "1.0"}, 
 // ahead is a timestamp that many milliseconds in the future.
 func ahead(ms int64) string { return fmt.Sprintf("%d:0:tester", time.Now().UnixMilli()+ms) }
 
-// rows returns the rows of the commands that every store of the protocol has.
+// rows returns the rows of SET, GET, DEL, VDEL and KEYNOTIFY of keys, with the extension IFVER.
 func rows() []row {
 	return []row{
 		// §2: SET, GET, DEL, VDEL
@@ -398,7 +398,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 	})
 }
 
-// §1: an invalid response topic is never answered, and the embedded broker sends its publisher away.
+// §1: a request with an invalid response topic is not answered or executed, and the embedded broker disconnects its publisher.
 func TestInvalidResponseTopics(t *testing.T) {
 	t.Parallel() // it mostly waits
 	onBoth(t, nil, func(t *testing.T, target *target) {
@@ -427,7 +427,7 @@ func TestInvalidResponseTopics(t *testing.T) {
 				t.Errorf("%s: it was executed", topic)
 			}
 		}
-		// A forged __srcId gets nobody else thrown out: the embedded broker knows better.
+		// A forged __srcId does not get another client disconnected: the embedded broker knows the publisher.
 		forger := connect(t, target, "forger", false)
 		forger.publish(request{payload: array("GET", "x"), properties: []string{"__srcId", "watcher"}, topic: invokeTopic})
 		if m := watcher.call(request{payload: array("GET", "x")}); string(m.Payload) != "$-1\r\n" {

@@ -110,7 +110,7 @@ func TestExportAndImportKeepEachKey(t *testing.T) {
 	}
 }
 
-// An import leaves existing keys alone if asked, changes nothing in a dry run, and stops at a bad line with the number to go on with.
+// An import leaves existing keys alone if asked, changes nothing in a dry run, stops at a bad line, and begins at the line of --from.
 func TestImportIsCarefulAndResumable(t *testing.T) {
 	r := startExport(t)
 	token, _ := client.ParseVersion("1696374425000:1:StateStore")
@@ -152,7 +152,7 @@ func TestImportIsCarefulAndResumable(t *testing.T) {
 	}
 }
 
-// A thousand lines before a bad one are stored, and the number that is printed goes on with it.
+// A thousand lines before a bad one are stored. The number to go on with is that of the bad line.
 func TestImportSaysWhereToGoOn(t *testing.T) {
 	r := startExport(t)
 	var lines bytes.Buffer
@@ -175,7 +175,7 @@ func TestImportSaysWhereToGoOn(t *testing.T) {
 	}
 }
 
-// An import is what its client may do: it stops at what is denied, or finds no room, and says where to go on.
+// An import stops when the policy denies a key, or a quota is exceeded, and says where to go on.
 func TestImportNeedsRightsAndRoom(t *testing.T) {
 	lines := `{"key":"allowed/1","value":"v"}` + "\n" + `{"key":"allowed/2","value":"v"}` + "\n" + `{"key":"other","value":"v"}` + "\n" + `{"key":"allowed/3","value":"v"}` + "\n"
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
@@ -185,7 +185,7 @@ func TestImportNeedsRightsAndRoom(t *testing.T) {
 		want     string
 	}{
 		"a policy": {[]string{"--policyFile", policy}, `line 3: key "other": not authorized; go on with --from 3`},
-		"a quota":  {[]string{"--limits.keys", "2"}, `the quota has been exceeded; go on with --from`}, // keys of their own are stored in any order
+		"a quota":  {[]string{"--limits.keys", "2"}, `the quota has been exceeded; go on with --from`}, // different keys are stored in any order
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := startExport(t, test.settings...)
@@ -225,7 +225,7 @@ func TestExportWaitsForALeader(t *testing.T) {
 	}
 }
 
-// A named pipe is written to, and not replaced by a file. An import from it reports a line that fails while the other end stays open.
+// A named pipe is written to, and not replaced by a file. An import from a pipe reports a line that fails while the other end is open.
 func TestExportAndImportUsePipes(t *testing.T) {
 	r := startExport(t)
 	r.set("k", "v")

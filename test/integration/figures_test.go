@@ -53,7 +53,7 @@ func fill(t *testing.T, broker string, keys int) {
 	writing.Wait()
 }
 
-// patiently waits longer than eventually.
+// patiently is eventually with a limit of 5 minutes. It returns how long it took.
 func patiently(t *testing.T, what string, condition func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()

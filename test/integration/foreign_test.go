@@ -64,7 +64,7 @@ func TestPythonPahoSetsGetsAndWatches(t *testing.T) {
 	})
 }
 
-// The commands of the README work when they are pasted, and their exit codes are what scripts rely on.
+// The client commands print what they should, with the exit codes that scripts rely on.
 func TestCommandsOfTheReadmeWorkWhenPasted(t *testing.T) {
 	onBoth(t, nil, func(t *testing.T, target *target) {
 		for _, step := range []struct {

@@ -106,7 +106,7 @@ func TestLibrariesOnTheWire(t *testing.T) {
 			l.drive(t, p)
 		})
 	}
-	// The broker answers the node that a copy was delivered; else the node would end the watch.
+	// The broker acknowledges a copied notification as delivered. With 0x10 (no matching subscribers) the node would end the watch.
 	if metrics := s.metrics(t); !strings.Contains(metrics, `holdfast_notifications_total{result="no_subscriber"} 0`) {
 		t.Error("the broker found no subscriber for a notification that was delivered")
 	}
@@ -252,7 +252,7 @@ func TestQueuedRequestsSurviveWillsAndRestarts(t *testing.T) {
 	}
 }
 
-// A client that does not read costs the broker what the shipped configuration allows, and no other client its answers.
+// A client that does not read costs the broker at most three times the bytes that the shipped configuration allows, and no other client its answers.
 func TestDeafClientIsBounded(t *testing.T) {
 	const allowed = (64 + 32) << 20 // max_queued_bytes and max_inflight_bytes
 	g := startGuarded(t)

@@ -40,7 +40,7 @@ func (s *server) wipe(t testing.TB) {
 	}
 }
 
-// settled waits until every member that runs is a voter of the same members, and in step.
+// settled waits until there are size members, each of them a reachable voter at most 10 entries behind the leader, and their states agree.
 func (m members) settled(t testing.TB, size int) {
 	t.Helper()
 	eventually(t, "all members vote and are in step", func() bool {
@@ -67,7 +67,7 @@ func TestWipedNodeIsANewMember(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	l := startLoad(t, broker.address, 8, 10*time.Millisecond)
-	for range 2 { // a follower, then the leader
+	for range 2 { // each time a follower, which is made the leader then
 		wiped := m.other(m.leader(t))
 		before := wiped.idOf(t, m.leader(t))
 		wiped.kill()
@@ -361,7 +361,7 @@ func TestMembersWithCertificates(t *testing.T) {
 			stranger.kill()
 		})
 	}
-	// Renewed while the nodes run: the next connections show the new ones, which one that restarts sees.
+	// The certificates are renewed while the nodes run. The restart of one makes new connections, for which they are read again.
 	for _, s := range m {
 		ca.Issue(s.id, s.id, "127.0.0.1")
 	}
@@ -392,7 +392,7 @@ func TestMovedNodeIsReachedAtItsNewAddress(t *testing.T) {
 	broker := startMosquitto(t)
 	m := startMembers(t, 3, "mqtt://"+broker.address, "--log.level", "info")
 	m.settled(t, 3)
-	for range 2 { // a follower, and the one that leads then
+	for range 2 { // each time a follower
 		moved := m.other(m.leader(t))
 		if out, code := moved.operate(t, "raft", "transfer-leader", m.leader(t).id); code != 0 && code != 3 {
 			t.Error(out)

@@ -44,7 +44,7 @@ func (p *peer) retained(filters ...string) map[string]string {
 	return found
 }
 
-// late returns what a new client is sent.
+// late returns the retained messages that a new client is sent, from the topics that begin with below.
 func late(t *testing.T, address, below string) map[string]string {
 	t.Helper()
 	p := connect(t, &target{address: address}, fmt.Sprintf("late-%d", counter.Add(1)), false)
@@ -52,7 +52,7 @@ func late(t *testing.T, address, below string) map[string]string {
 	return p.retained(below + "#")
 }
 
-// state returns what the store has, as a mirror of all keys with a prefix would show it.
+// state returns the keys that match a pattern, as a mirror would show them: version and value by topic.
 func state(t *testing.T, c *client.Client, pattern, topic string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -190,7 +190,7 @@ func TestMirrorShowsEachKeyAsItIs(t *testing.T) {
 	})
 }
 
-// Whatever ends, with whatever the broker has lost: a late subscriber is sent exactly the state again, and a client that follows the keys has it.
+// After crashes of nodes and of the broker, a late subscriber is sent exactly the state again, and a client that follows the keys has it, too.
 func TestMirrorsAreInLineAfterCrashes(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)

@@ -25,11 +25,11 @@ const (
 type peer struct {
 	t      *testing.T
 	client *paho.Client
-	conn   net.Conn // below it
+	conn   net.Conn // of client
 	id     string
 	topic  string // for responses
 	most   byte   // QoS that the broker accepts
-	packet int    // largest that the broker accepts
+	packet int    // largest packet that the broker accepts, in bytes
 	inbox  chan *paho.Publish
 	ended  chan byte // the reason of the broker's DISCONNECT, 0 for a lost connection
 }

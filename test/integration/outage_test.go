@@ -30,7 +30,7 @@ type proxyState int
 const (
 	proxyOpen  proxyState = iota
 	proxyCut              // connections are closed, and new ones too
-	proxyQuiet            // nothing passes, and nobody is told
+	proxyQuiet            // nothing passes, and connections stay open
 )
 
 func startProxy(t testing.TB, target string) *proxy {
@@ -183,7 +183,7 @@ func TestBrokerRestartUnderACluster(t *testing.T) {
 	m.settled(t, 3)
 }
 
-// Two nodes of one name: each says that the other is there, and they do not throw each other out for ever.
+// Two nodes of one name: at least one of them logs it, and they do not take over each other's session for ever.
 func TestTwoNodesOfOneName(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())
@@ -201,7 +201,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 	}
 }
 
-// Two clusters of one name at one broker: it is said.
+// Two clusters of one name at one broker: a node of one of them logs it.
 func TestTwoClustersOfOneName(t *testing.T) {
 	broker := startMosquitto(t)
 	first := newServer(t, "mqtt://"+broker.address, t.TempDir())

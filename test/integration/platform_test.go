@@ -65,7 +65,7 @@ func TestStepDownAndKeepPeers(t *testing.T) {
 	l.stop()
 	l.check(t, broker.address)
 
-	// Nobody is taken for surplus, or for the last, on the word of a node that has lost the others.
+	// A node without a leader cannot tell which members are surplus: keep-peers fails. Only --if-any accepts that no node answers.
 	m[1].kill()
 	m[2].kill()
 	eventually(t, "n1 has no leader", func() bool {

@@ -70,8 +70,8 @@ func TestWatchesEndWithTheirClientOnMosquitto(t *testing.T) {
 	eventually(t, "the watch ends with the broker", func() bool { return watchesOf(t, s, "restart") == 0 })
 }
 
-// † A client that goes and comes back at once, or takes its own connection over, keeps the watch that it makes then, however late the
-// broker's word of its end comes. The watches that it had made before end.
+// † A client that disconnects and comes back at once, or takes over its own session, keeps the watch that it makes then, however late the
+// broker reports the end of the earlier connection.
 func TestLateDisconnectOnMosquitto(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broker := startMosquitto(t)

@@ -1,5 +1,5 @@
-// Package integration runs the real holdfast command against real brokers, with clients that know nothing of its code: plain
-// MQTT clients, mosquitto_rr and Debian's python3-paho-mqtt.
+// Package integration runs the real holdfast command against real brokers. Most clients share no code with it: plain MQTT
+// clients, mosquitto_rr and Debian's python3-paho-mqtt. Some tests use package client.
 package integration
 
 import (
@@ -134,8 +134,7 @@ func (p *process) stop() (int, time.Duration) {
 // nextPort is where freePort looks next, offset by the process: ports are given once only.
 var nextPort atomic.Uint32
 
-// freePort returns a port on which nobody listens now, and which nobody gets for a connection of his own: it is below the range
-// that the system takes those from.
+// freePort returns a port on which nobody listens now. It is below the range from which Linux takes the local ports of connections.
 func freePort(t testing.TB) int {
 	t.Helper()
 	const first, count = 20_000, 12_000

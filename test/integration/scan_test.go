@@ -11,7 +11,7 @@ import (
 	"holdfast/resp"
 )
 
-// setKeys sets keys, a few at a time.
+// setKeys sets keys, one after the other.
 func setKeys(t *testing.T, p *peer, keys []string) {
 	t.Helper()
 	for _, key := range keys {

@@ -82,7 +82,7 @@ func TestReplyOfATransactionFitsIntoTheBrokersPackets(t *testing.T) {
 	must(t, p.call(request{payload: array("GET", "c")}), "$1\r\n1\r\n")
 }
 
-// That holds for a transaction that waits for a leader as well: it is executed when the leadership begins.
+// A transaction that waits for a leader is checked against the broker's packet size as well. It is executed when the leadership begins.
 func TestReplyOfAWaitingTransactionFitsIntoTheBrokersPackets(t *testing.T) {
 	broker := startMosquitto(t, "max_packet_size 4000")
 	s := newServer(t, "mqtt://"+broker.address, t.TempDir())

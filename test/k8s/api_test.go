@@ -28,8 +28,8 @@ spec:
 // certManager is the module whose resource definitions are installed.
 const certManager = "github.com/cert-manager/cert-manager@v1.19.1"
 
-// TestChartInstallsUpgradesAndRollsBackWithoutWarnings gives the chart to a real API server: every combination of values with strict validation of fields, in a namespace of the level
-// `restricted`, whose warnings are failures; then an installation, an upgrade, and a rollback.
+// TestChartInstallsUpgradesAndRollsBackWithoutWarnings gives the chart to a real API server. It validates the fields of every combination of values
+// strictly, in a namespace of the level `restricted`, whose warnings are failures. Then it installs, upgrades, and rolls back.
 func TestChartInstallsUpgradesAndRollsBackWithoutWarnings(t *testing.T) {
 	c := startControlPlane(t)
 	c.resources(t)

@@ -23,7 +23,7 @@ type controlPlane struct {
 	kubeconfig string
 }
 
-// startControlPlane skips the test if a program is missing.
+// startControlPlane starts the programs. If one is missing, it skips the test, or fails it in CI.
 func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	folder := t.TempDir()

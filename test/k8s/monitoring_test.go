@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metricName finds metrics in an expression; what histograms add to a name is not part of it.
+// metricName finds the metrics of an expression, or of a line of /metrics: the whole name, with a histogram's _bucket, _sum or _count.
 var metricName = regexp.MustCompile(`\bholdfast_[a-z_]+[a-z]`)
 
 // Every metric that an alert or the dashboard asks for is one that a node has, and every alert has its section in the documentation.

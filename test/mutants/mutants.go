@@ -40,7 +40,7 @@ func (m Mutant) shownBy(faults ...string) Mutant {
 	return m
 }
 
-// ErrUnknown says that no mutant has a name.
+// ErrUnknown says that no mutant has the given name.
 var ErrUnknown = errors.New("no such mutant")
 
 // Find returns the mutant of a name, among All.
@@ -85,7 +85,7 @@ func Overlay(ctx context.Context, folder string, mutants ...Mutant) (string, err
 	return o.Write(folder)
 }
 
-// Version1 is a build that knows no KindPinNonVoter yet: rolling upgrades are tested with a binary that really lacks something.
+// Version1 is a build of log version 1, which lacks all kinds of commands after KindAdvance. Rolling upgrades are tested with it.
 func Version1() Mutant {
 	return Mutant{Name: "version_1", What: "log format version 1", Edits: []overlay.Edit{
 		{File: "fsm/version.go", Old: "const Version = VersionForeignTTL", New: "const Version = 1"},

@@ -208,7 +208,7 @@ func TestStatusPageShowsTheClusterAndItsFaults(t *testing.T) {
 		t.Errorf("title %q, chart %q", title, chart)
 	}
 
-	// Only what begins with the prefix, and again when the node has been away.
+	// Only the keys that begin with the prefix are shown. When the node is killed, the page says that it does not answer.
 	err = chromedp.Run(ctx,
 		chromedp.SendKeys("#prefix", "a-press/", chromedp.ByQuery),
 		chromedp.Poll(`document.querySelectorAll('#keys tbody tr').length === 5`, nil, chromedp.WithPollingTimeout(20*time.Second)),

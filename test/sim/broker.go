@@ -37,8 +37,8 @@ type broker struct {
 	stalled  string        // the client that gets nothing for now
 	losses   []sessionLoss // ends of sessions that had a subscription
 	retained map[string]*message
-	saved    map[string]*message // what a broker without persistence has of these after its next start
-	stores   int                 // of retained messages since they were saved
+	saved    map[string]*message // the retained messages after a restart without sessions
+	stores   int                 // changes of retained since it was saved
 	stack    *stack
 	work     sync.WaitGroup
 }
@@ -132,8 +132,8 @@ func (b *broker) start() error {
 	return nil
 }
 
-// stop ends all connections. Without the sessions it forgets all of them, as a broker without persistence does, and what it has retained since it
-// was saved.
+// stop ends all connections. Without keepSessions the broker forgets all sessions, as one without persistence does, and its retained messages are
+// again what they were when they were last saved.
 func (b *broker) stop(keepSessions bool) {
 	b.mu.Lock()
 	b.up = false
@@ -156,8 +156,8 @@ func (b *broker) stop(keepSessions bool) {
 	b.work.Wait()
 }
 
-// attach connects a client to its session, and reports whether there was one. A client that was connected under the same id is sent
-// away.
+// attach connects a client to its session, and reports whether there was one. An earlier connection under the same id is taken over:
+// it ends with reason 0x8E.
 func (b *broker) attach(id string, cleanStart bool, expiry time.Duration, limit int) (*attachment, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -124,7 +124,7 @@ func (c *client) receive(a *attachment) {
 	}
 }
 
-// reach is the way to the broker, or back. It lasts for as long as the broker is silent.
+// reach waits while the broker is silent, and then for the network's latency: the way of a message to the broker, or back.
 func (c *client) reach() {
 	for opened := c.sim.network.host("broker").running.whenOpen(); opened != nil && !c.sim.load.Ended(); opened = c.sim.network.host("broker").running.whenOpen() {
 		select {

@@ -147,8 +147,8 @@ func (d *deliveries) passed(index uint64) (at time.Duration, ok bool) {
 	return d.marks[i].at, true
 }
 
-// served reports whether the service answered at least some requests that were sent at a moment or later before another moment, by the publishing
-// connection by which a client receives everything. Replies leave it in order, so an earlier one was not just late.
+// served reports whether at least three requests that were sent at from or later were answered until to, by the publishing connection that serves the
+// client. Replies leave a connection in order, so an earlier one was not just late.
 func (d *deliveries) served(ops []*history.Op, client string, publishers int, from, to time.Duration) bool {
 	const some = 3
 	answered := 0
@@ -186,9 +186,9 @@ func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
-// checkDelivered: a write that took effect, that all nodes received, and for which its client still waits, is answered once the
-// delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered after
-// that, so others must have been answered that were sent then. Copies count: each is answered.
+// checkDelivered: a SET that has an outcome in the log, that all nodes' sessions received, and for which its client still waits, is answered
+// once the delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered
+// later than that, so requests that were sent later must have been answered, too. Each copy counts as a request.
 func (s *simulation) checkDelivered() {
 	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {

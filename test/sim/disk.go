@@ -31,10 +31,10 @@ type disk struct {
 	stable    map[string][]byte
 	snapshots []*savedSnapshot // the newest last
 	offered   []byte
-	contact   int64
+	contact   int64 // of the contactStore, as Save got it
 	touched   bool  // contact was ever saved
-	synced    int64 // what is left of it when the power fails
-	wasSynced bool
+	synced    int64 // what contact becomes when the power fails
+	wasSynced bool  // what touched becomes then
 
 	trouble time.Time     // when a fault last did something to it
 	latency time.Duration // of each write
@@ -298,7 +298,7 @@ func (s logStore) DeleteRange(first, last uint64) error {
 	})
 }
 
-// stableStore is a raft.StableStore. Its failures end the process here already: raft takes them for the end of the world.
+// stableStore is a raft.StableStore. A failure ends the process here, because raft would panic.
 type stableStore struct{ mount *mount }
 
 var errNotFound = errors.New("not found") // the text is raft's
@@ -381,7 +381,7 @@ type snapshotSink struct {
 	data  bytes.Buffer
 }
 
-// Write implements raft.SnapshotSink. It takes the time of a write, so that the writing of a snapshot rests.
+// Write implements raft.SnapshotSink. It takes as long as a disk write, so that others run while a snapshot is written.
 func (s *snapshotSink) Write(p []byte) (int, error) {
 	if err := s.mount.write(func(*disk) {}); err != nil {
 		return 0, err

@@ -381,8 +381,8 @@ func (s *simulation) injectDiskFault(f *fault, d *disk) bool {
 // clockSeen is how long it takes at most until all nodes that can answer have seen a clock that was set.
 const clockSeen = 3 * time.Second
 
-// resetClocks sets all clocks to the true time, and reports whether all nodes have surely been asked for them since: leaders remember what a node that is away
-// said last.
+// resetClocks sets all clocks to the true time, and reports whether leaders have surely asked all nodes for their clocks since. Of a node that is
+// away they remember the last answer.
 func (s *simulation) resetClocks() bool {
 	for _, h := range s.hosts {
 		h.offset.Store(0)

@@ -40,7 +40,7 @@ type host struct {
 	mu      schedule.Mutex
 	process *process
 	stopped bool // for good
-	held    int  // hands that are on its disk, or end its process: nobody may start it
+	held    int  // how many calls of hold are not undone by letGo: the node is not started meanwhile
 	damaged bool // by a fault: the node may refuse to go on
 	removed bool // by a fault: the node may find itself removed
 	starts  int
@@ -64,7 +64,7 @@ type process struct {
 	number int // of the host's processes
 
 	closing  atomic.Bool
-	closed   chan struct{} // when the node is
+	closed   chan struct{} // closed when the node is closed
 	registry *prometheus.Registry
 	stop     context.CancelCauseFunc
 	gone     chan struct{} // closed when nothing of it is left

@@ -121,8 +121,8 @@ func (s *simulation) loseSessions(random *rand.Rand, lasts time.Duration, but ..
 }
 
 // isolateLeaders slows all traffic with the broker, and cuts off each leader from the other nodes shortly after it began to lead, sometimes
-// from the broker as well. The delivery watermark in the log does not cover yet what that leader published. Half of the times it is made the
-// leader again soon, while its successor still repeats that.
+// from the broker as well. The delivery watermark in the log does not cover yet what that leader published, so its successor publishes it
+// again. Half of the times the old leader leads again before that is done.
 func (s *simulation) isolateLeaders(ctx context.Context, f *fault) {
 	const longest = 4 * time.Second // until another one leads
 	random := rand.New(rand.NewPCG(s.seed, uint64(f.variant)))

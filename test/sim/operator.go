@@ -190,7 +190,7 @@ func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker}, link{"broker", leader.name, classBroker})
 	for _, l := range slowed {
-		delay := f.delay * 2 / 3 // network.travel draws 0.5 to 1.5 times this
+		delay := f.delay * 2 / 3 // network.drawLatency draws 0.5 to 1.5 times this
 		if l.class == classBroker {
 			delay = f.delay / 10
 		}
@@ -315,7 +315,7 @@ func (s *simulation) asLeader(what string, do func(context.Context, *cluster.Nod
 	return s.done(what, do(ctx, node))
 }
 
-// changeSettings offers other settings on one node for a time: limits, or a policy that shuts a guest out.
+// changeSettings offers other settings on one node for a time: limits, mirrors, or a policy that denies the guest everything.
 func (s *simulation) changeSettings(f *fault, h *host) {
 	node := h.member()
 	if node == nil {

@@ -64,8 +64,8 @@ type fault struct {
 	shape    shape
 	classes  []class
 	delay    time.Duration
-	offset   time.Duration
-	points   uint64 // synchronisation points before a node stops
+	offset   time.Duration // of a clock; of deposeLeader: from the loss of the leader's broker connections to the transfer
+	points   uint64        // synchronisation points before a node stops
 	variant  int
 	silently bool
 	sprung   bool // a node entered the path of its trap; traps.mu must be held

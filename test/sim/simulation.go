@@ -59,7 +59,7 @@ type simulation struct {
 	mu         schedule.Mutex
 	violations []history.Violation
 	registries []*prometheus.Registry
-	effects    map[string]int // of faults, by kind, that were there
+	effects    map[string]int // faults that had an effect, by kind
 	damaging   channelMutex   // while a machine loses what it has
 	restarting channelMutex   // the broker
 	setting    channelMutex   // clocks
@@ -84,7 +84,7 @@ func (t channelMutex) TryLock() bool {
 	}
 }
 
-// newSimulation begins a run, inside of a bubble of virtual time: the run is in order from the first map that is made.
+// newSimulation begins a run, in a bubble of virtual time. It starts the schedule before it makes the first map, because maps draw from the seed.
 func newSimulation(config Config) *simulation {
 	settings := schedule.Draw(config.Seed, config.Schedule)
 	schedule.Start(settings, config.Record)

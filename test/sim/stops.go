@@ -50,7 +50,7 @@ func (t *traps) remove(f *fault) (sprung bool) {
 	return f.sprung
 }
 
-// stopLater stops the host's node if there is a trap.
+// stopLater springs the trap if one is set: the host's node stops when it has passed the trap's synchronisation points.
 func (h *host) stopLater(trap **fault) {
 	t := &h.sim.traps
 	t.mu.Lock()

@@ -38,10 +38,11 @@ func (s *simulation) roomForAll() bool {
 	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// sameWay reports whether two requests surely came to the leader in their order: they reached the same nodes' sessions, the broker lost none of these,
-// no more nodes ended meanwhile than may fail at a time, because what a node held ends with it, and the node that executed the later one did not end: it
-// learns of what it held before from others, and perhaps too late (docs/guarantees.md). Or that node received the earlier one before, whatever the others
-// received.
+// sameWay reports whether two requests surely came to the leader in their order. In both cases the node that executed the later one did not end: after
+// a restart it learns from others what it held before, perhaps too late (docs/guarantees.md).
+//   - They reached the same nodes' sessions, the broker lost none of these, and only a minority of the nodes ended: what a node held ends with it.
+//   - They reached the session of the node that executed the later one, the broker did not lose it, and the earlier one did not expire in a queue.
+//     What the other nodes received does not matter.
 func (s *simulation) sameWay(a, b *history.Op) bool {
 	first, second := nodeSessions(a.Copies[0].Receivers), nodeSessions(b.Copies[0].Receivers)
 	replied := max(a.Replied, b.Replied)

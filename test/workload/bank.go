@@ -11,7 +11,7 @@ import (
 type teller struct {
 	name   string
 	values [history.BankAccounts]string // that it read or wrote last; "" before the first
-	// single is what it read last by itself, with its version.
+	// single is the number of the account that it read last by a GET, and version that value's version.
 	single  int
 	version hlc.Timestamp
 }

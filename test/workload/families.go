@@ -18,7 +18,7 @@ func (c *Client) key(family string, n int) string {
 
 func (c *Client) generation() int { return int(c.load.Now() / c.load.Generation) }
 
-// unique returns a value that nobody else ever writes.
+// unique returns a value for the client's next operation. No other operation has it.
 func (c *Client) unique() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *Client) watches() {
 	c.watch(history.Op{Key: "watched/0"}, history.Op{Key: "watched/1"}, history.Op{Key: "watched/2"})
 }
 
-// watchesPatterns watches them by patterns, of which several match a key and each has a literal prefix of another size.
+// watchesPatterns watches these keys, and accounts of banks, mostly by patterns. Several match one key, with literal prefixes of different sizes.
 func (c *Client) watchesPatterns() {
 	c.watch(history.Op{Key: "watched/*", Glob: true}, history.Op{Key: "watched/1", Glob: true}, history.Op{Key: "w*/[02]", Glob: true}, history.Op{Key: "watched/2"}, history.Op{Key: "bank/*/[02]", Glob: true})
 }

@@ -121,7 +121,7 @@ func (r *Report) but(check string) string {
 	}
 }
 
-// Recovered returns how long after the last fault was over a write was acknowledged, and whether one ever was.
+// Recovered returns the time from the end of the last fault to the first reply that acknowledges a SET, and whether there was one.
 func Recovered(run *record.Run, h *history.History) (took time.Duration, ever bool) {
 	healed := time.Duration(run.Healed)
 	for _, o := range h.Ops {
@@ -217,7 +217,7 @@ func (r *Report) kinds() (kinds []Kind) {
 	return kinds
 }
 
-// Window is a time in which nobody got an answer.
+// Window is a time between two replies in which no client got one.
 type Window struct {
 	From, Lasted time.Duration
 	Faults       string // at that time
@@ -226,7 +226,7 @@ type Window struct {
 // shortest is the shortest time without an answer that is shown.
 const shortest = 2 * time.Second
 
-// windows returns the times without any answer.
+// windows returns the times of at least shortest between two successive replies. The time after the last reply is not one of them.
 func (r *Report) windows() (windows []Window) {
 	var answers []time.Duration
 	for _, o := range r.history.Ops {

@@ -36,7 +36,7 @@ func run() (*record.Run, *history.History) {
 	return r, h
 }
 
-// The report is one file that has everything, and says first what was broken.
+// report.html needs no other file. It says whether promises were broken, and escapes what clients wrote.
 func TestReportSaysFirstWhatWasBroken(t *testing.T) {
 	r, h := run()
 	for want, findings := range map[string]*history.Findings{

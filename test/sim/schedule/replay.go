@@ -42,8 +42,8 @@ func StopAfter(group int, points uint64, d time.Duration) {
 	simStopAfter(uint32(group), max(points, 1), int64(d))
 }
 
-// DelayAfter counts the synchronisation points that the goroutines of a group pass, and lets the goroutine sleep that passes the last one. points is at least
-// 1. A later call replaces one whose points are not passed yet.
+// DelayAfter counts the synchronisation points that the goroutines of a group pass, at least one, and lets the goroutine that passes the last one
+// sleep for a virtual time. A later call replaces one whose points are not passed yet.
 func DelayAfter(group int, points uint64, d time.Duration) {
 	simDelayAfter(uint32(group), max(points, 1), int64(d))
 }

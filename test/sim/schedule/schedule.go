@@ -32,7 +32,7 @@ type Settings struct {
 	Demote float64 // the goroutine gets a priority below all others (with PickHighest)
 	Yield  float64 // other goroutines run first
 	Behind float64 // that a goroutine that is woken does not run next; of wakings (with PickFirst)
-	// Longest bounds stops and delays, in virtual time. Their logarithm is even between 50 µs and it.
+	// Longest bounds stops and delays, in virtual time. Their logarithm is uniform between 50 µs and Longest.
 	Longest time.Duration
 }
 

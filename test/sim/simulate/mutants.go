@@ -10,8 +10,8 @@ import (
 	"holdfast/test/sim"
 )
 
-// finds returns the checks, of those that are expected, that found something. If none is expected, it returns all but those that only say that the
-// process crashed or hung.
+// finds returns the expected checks that found something. If none is expected, it returns all that found something but "end" (the process crashed
+// or hung) and "simulation" (the simulation itself failed).
 func finds(r *sim.Result, expected ...string) (checks []string) {
 	for _, v := range r.Violations {
 		counts := slices.Contains(expected, v.Check) || len(expected) == 0 && v.Check != "end" && v.Check != "simulation"

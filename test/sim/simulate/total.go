@@ -122,7 +122,7 @@ func (t *total) printFailures(w io.Writer) {
 const (
 	leastOperations = 20 // a virtual second
 	mostBetween     = 10 * time.Second
-	manySeeds       = 20 // from as many on it is held against what checks were made
+	manySeeds       = 20 // with this many runs or more, enough of them must have been checked in full
 )
 
 // enough returns an error when there was too little to see.
