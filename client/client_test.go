@@ -65,6 +65,9 @@ func (p *proxy) accept() {
 		p.attempts = append(p.attempts, time.Now())
 		if err != nil || p.refusing {
 			_ = near.Close()
+			if far != nil {
+				_ = far.Close()
+			}
 			p.mu.Unlock()
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"holdfast/cluster/peer"
 	"holdfast/cluster/raftlog"
 	"holdfast/fsm"
+	"holdfast/internal/policy"
 )
 
 // The tests with a † show the counterexamples from which rules of the architecture come, on the real cluster code. Each fails when
@@ -424,12 +425,12 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 		members = append(members, startMember(t, network, server.ID, ids, stores[i]))
 	}
 	leader(t, members...)
-	limits := func(m *member) (keys, watches int64) {
+	inForce := func(m *member) (keys int64, hasPolicy bool) {
 		m.View(func(machine *fsm.Machine) {
 			s, _ := machine.Settings()
-			keys, watches = s.Limits.Keys, s.Limits.Watches
+			keys, hasPolicy = s.Limits.Keys, s.Policy != nil
 		})
-		return keys, watches
+		return keys, hasPolicy
 	}
 	waitFor(t, "all have offered", func() bool {
 		for _, s := range stores {
@@ -443,16 +444,27 @@ func TestOffersOnlyWhatChanged(t *testing.T) {
 	wanted := DefaultConfig().Offer
 	wanted.Settings.Limits.Keys = 77
 	members[1].SetOffer(wanted)
-	waitFor(t, "the change is in force", func() bool { keys, _ := limits(members[0]); return keys == 77 })
+	waitFor(t, "the setting is in force everywhere", func() bool {
+		return !slices.ContainsFunc(members, func(m *member) bool { keys, _ := inForce(m); return keys != 77 })
+	})
 	waitFor(t, "it is remembered", func() bool {
 		data, _ := stores[1].Offered.Load()
 		return !bytes.Equal(data, before)
 	})
-	if _, err := members[2].env.Stores.Offered.Load(); err != nil {
+	rules, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"a"}, Resources: []policy.Resource{{Access: policy.Read, Keys: []string{"*"}}}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if keys, _ := limits(members[2]); keys != 77 {
-		waitFor(t, "it is in force everywhere", func() bool { keys, _ := limits(members[2]); return keys == 77 })
+	wanted = DefaultConfig().Offer // this node's setting is still the default
+	wanted.Settings.Policy = rules
+	members[2].SetOffer(wanted)
+	waitFor(t, "the policy is in force everywhere", func() bool {
+		return !slices.ContainsFunc(members, func(m *member) bool { _, hasPolicy := inForce(m); return !hasPolicy })
+	})
+	for i, m := range members {
+		if keys, _ := inForce(m); keys != 77 {
+			t.Errorf("%s: the policy brought back a limit of %d keys", ids[i].ID, keys)
+		}
 	}
 }
 

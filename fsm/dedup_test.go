@@ -133,8 +133,8 @@ func inOrder(d *dedup) (all []dedupEntry) {
 	return all
 }
 
-// Which outcomes are forgotten when there are too many for one entry does not depend on whether a replica has come by them one
-// by one or from a snapshot.
+// If more outcomes have expired than one entry removes, every replica removes the same ones, whether it recorded them one by one
+// or restored them from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	live := newDedup()
 	for i := range uint32(maxExpiredPerEntry + 1000) {
@@ -211,7 +211,7 @@ func TestNewerVersionIsUnknown(t *testing.T) {
 	}
 }
 
-// Copies that prolong outcomes cost no memory without bound.
+// The memory of the dedup table stays bounded, however often copies prolong outcomes.
 func TestProlongedOutcomesAreBounded(t *testing.T) {
 	d, random := newDedup(), rand.New(rand.NewPCG(1, 1))
 	ids := make([]RequestID, 2000)

@@ -28,7 +28,7 @@ func TestDedupAgainstModel(t *testing.T) {
 		var snapshots []snapshot
 		for range 3000 {
 			var id RequestID
-			binary.BigEndian.PutUint16(id[:], uint16(random.IntN(400))<<6) // several of each first bits
+			binary.BigEndian.PutUint16(id[:], uint16(random.IntN(400))<<6) // several ids share their first bits
 			switch choice := random.IntN(20); {
 			case choice < 10:
 				m := dedupEntry{id: id, expires: now + random.Int64N(8000), client: random.Uint64N(3), index: random.Uint64()}

@@ -99,7 +99,7 @@ func TestExportPagesAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever the keys and the pattern, an export has what a SCAN of an unrestricted client has, and the keys that are not valid UTF-8 only without one.
+// For every pattern, an export has the keys that a SCAN of an unrestricted client has. Neither has a key that is not valid UTF-8.
 func TestExportMatchesScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLeaderOf(t, Version)

@@ -87,7 +87,7 @@ func (l *testLeader) do(command Command) Result {
 	return l.apply(command).Results[0]
 }
 
-// pass lets cluster time and the cluster clock pass, and tells the machine.
+// pass advances cluster time and the cluster clock by some milliseconds, and applies an empty entry.
 func (l *testLeader) pass(ms int64) *EntryOutcome {
 	l.t.Helper()
 	l.elapsed += ms

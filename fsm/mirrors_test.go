@@ -10,7 +10,7 @@ import (
 	"holdfast/hlc"
 )
 
-// byTheRules returns what the mirrors of TestMirroredKeysAreWhatChanged show, from what clients read of the keys that it sets.
+// byTheRules returns by topic what the mirrors of TestMirroredKeysAreWhatChanged should show. It gets each key as a client would.
 func (l *testLeader) byTheRules() map[string]string {
 	all := make(map[string]string)
 	for _, letter := range "ab" {
@@ -46,7 +46,7 @@ func (l *testLeader) shown() map[string]string {
 	return all
 }
 
-// follow takes up what an entry changed.
+// follow updates copied with the mirrored keys that an entry changed.
 func (l *testLeader) follow(copied map[string]string, outcome *EntryOutcome) {
 	for _, changed := range outcome.Mirrored {
 		value, ok := l.m.Mirrored(changed.Key)
@@ -61,7 +61,7 @@ func (l *testLeader) follow(copied map[string]string, outcome *EntryOutcome) {
 	}
 }
 
-// Whoever takes up each key that an entry names has what the mirrors show.
+// A copy that is updated with the EntryOutcome.Mirrored of each entry equals what the mirrors show.
 func TestMirroredKeysAreWhatChanged(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -30,7 +30,7 @@ type modelWatch struct {
 	pattern     bool
 }
 
-// covers reports whether the watch is of a key. The patterns are those of drawCommand.
+// covers reports whether the watch is of a key. The patterns are those of drawOf.
 func (w modelWatch) covers(key string) bool {
 	switch {
 	case !w.pattern:
@@ -186,7 +186,7 @@ func (m *model) run(c *Command, told *[]string) string {
 	return "ok " + next.version
 }
 
-// transact holds each operation against the state as it is, and runs them one after the other if none is refused.
+// transact checks each operation against the state before the transaction. If none is refused and no condition is unmet, it runs them in order.
 func (m *model) transact(c *Command, told *[]string) string {
 	uses := map[string][]Kind{}
 	for i := range c.Operations {
@@ -268,7 +268,7 @@ func describe(r Result) string {
 	case CodeReplies:
 		var replies []string
 		for i := range r.Replies {
-			r.Replies[i].hasVersion = false // a copy's have none
+			r.Replies[i].hasVersion = false // the replies to a copy have none
 			replies = append(replies, describe(r.Replies[i]))
 		}
 		return fmt.Sprintf("replies %q", replies) + v
@@ -379,7 +379,7 @@ func TestMachineAgreesWithTheModel(t *testing.T) {
 	})
 }
 
-// drawExpected makes the version that a command expects that of the value, now and then.
+// drawExpected makes about half of the commands with IfVersion expect the version that their key has, if the key exists.
 func (m *model) drawExpected(t *rapid.T, c *Command) {
 	if v, exists := m.keys[string(c.Key)]; exists && c.Condition == IfVersion && rapid.Bool().Draw(t, "the version that is there") {
 		c.ExpectedVersion, _ = hlc.Parse(v.version)

@@ -68,8 +68,8 @@ func TestRestoreThroughTheLogReplacesTheKeys(t *testing.T) {
 	}
 }
 
-// A restore into a cluster that is younger than the snapshot makes cluster time leap: what counts from the present does not age by
-// that.
+// A restore into a cluster that is younger than the snapshot moves cluster time forward. The outcomes and watches of the cluster do
+// not age by that.
 func TestReplaceInAYoungCluster(t *testing.T) {
 	old := newLeader(t)
 	old.do(old.set("k", "old"))
@@ -104,8 +104,8 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 	}
 }
 
-// Each store's cluster time counts from its own beginning: in an older store a key of another one's backup keeps what was left of its time to live, and a
-// remembered outcome and a watch stay. In a backup of the same store they have aged.
+// Each store's cluster time counts from its own beginning. A backup of another, younger store is restored as if no time had passed: a key keeps the time
+// to live that was left, and outcomes and watches stay. In a backup of the same store they have aged.
 func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 	for name, test := range map[string]struct {
 		version uint32
@@ -146,7 +146,7 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 	}
 }
 
-// What is not whole, or not the same, replaces nothing.
+// A staged snapshot that is incomplete, damaged, or of another restore or leader replaces nothing.
 func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	l := newLeader(t)
 	l.do(l.set("k", "v"))
@@ -168,7 +168,7 @@ func TestIncompleteSnapshotReplacesNothing(t *testing.T) {
 	refused("of a leader that is gone", Command{Kind: KindRestore, Nonce: 3, Offset: uint64(len(backup))})
 }
 
-// Members that stay non-voters are remembered, also by a snapshot, and are not a list without end.
+// The machine and its snapshots remember pinned non-voters. Their number is bounded.
 func TestPinNonVoter(t *testing.T) {
 	l := newLeader(t)
 	l.do(Command{Kind: KindPinNonVoter, Key: []byte("n2.b")})

@@ -64,7 +64,7 @@ func TestTimestampOfTheStoreIsNeverSkewed(t *testing.T) {
 	l.want("above it", l.do(l.set("k", "v", func(c *Command) { c.Timestamp = hlc.Timestamp{Wall: startWall + 1_000_000, Counter: 30, NodeID: "c"} })), CodeError, ErrorTimestampSkew)
 }
 
-// The checks answer in the order of the protocol. Each row breaks one more rule than the row before, an earlier one, so the rows do not run alone.
+// The checks answer in the order of the protocol. Each row also breaks a rule that is checked before those of the rows above, so no row runs alone.
 func TestOrderOfChecks(t *testing.T) {
 	l := newLeader(t)
 	deny, _ := policy.Compile([]policy.Rule{{ClientIDs: []string{"c"}, Resources: []policy.Resource{{Access: policy.ReadWrite, Keys: []string{"*"}}}}})
@@ -341,7 +341,7 @@ func TestQuotasAreEnforced(t *testing.T) {
 	l.want("low storage: deleting", low.Results[2], CodeDeleted, NoError)
 }
 
-// A client that has its share of the watches gets no more; renewing and ending count, also after a snapshot.
+// A client that has its share of the watches gets no more. A renewal is not one more, and an end makes room. A restored machine has the same count.
 func TestWatchShareOfAClient(t *testing.T) {
 	l := newLeader(t)
 	l.configure(func(s *Settings) { s.Limits.WatchesPerClient = 2 })

@@ -326,7 +326,7 @@ func TestShortenedPageGoesOnAfterItsLastKey(t *testing.T) {
 	}
 }
 
-// A SCAN that is in the log of a later version by mistake must not diverge: it is an error like any that the machine does not execute.
+// If a later version puts a SCAN into the log by mistake, replicas must not diverge: it is an error, as is any command that the machine does not execute.
 func TestScanInTheLogIsAnError(t *testing.T) {
 	l := newLeaderOf(t, Version)
 	if result := l.do(*scanOf("*", nil)); result.Code != CodeError || result.Error != ErrorSyntax {

@@ -27,7 +27,7 @@ func repliesIn(r Result) (all []string) {
 	return all
 }
 
-// All operations take effect, at one index, with versions that grow, and each is told in its order.
+// All operations take effect at one index, with growing versions. Their events are in the order of the operations.
 func TestTransactionTakesEffectAsOne(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.apply(l.set("a", "1"), l.set("b", "2"), l.set("c", "3"), watching("w", "a"), watching("w", "b"), watching("w", "new"))
@@ -48,8 +48,8 @@ func TestTransactionTakesEffectAsOne(t *testing.T) {
 	}
 }
 
-// A transaction that is refused, or whose condition is not met, changes nothing. An operation that is refused decides before one whose condition is
-// not met, and the first of several.
+// A transaction that is refused, or whose condition is not met, changes nothing. A refused operation decides before one whose condition is not met.
+// Among several refused operations the first decides.
 func TestTransactionThatIsNotAppliedChangesNothing(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	fenced := l.do(l.set("fenced", "1", token(l.wall)))
@@ -134,15 +134,15 @@ func TestPolicyOfATransaction(t *testing.T) {
 	denied := l.do(l.txn(l.set("mine", "2"), l.set("theirs", "2")))
 	l.want("a write of what may be read", denied, CodeError, ErrorNotAuthorized)
 	l.want("a read of what may not", l.do(l.txn(l.set("mine", "2"), getting("secret"))), CodeError, ErrorNotAuthorized)
-	if value := l.get("mine").Value; denied.Operation != 1 || value != "" && value != "1" {
-		t.Errorf("operation %d, value %q", denied.Operation, value)
+	if got := l.m.Read(&Command{Kind: KindGet, Principal: client("c"), Key: []byte("mine")}); denied.Operation != 1 || got.Value != "1" {
+		t.Errorf("operation %d, value %+v", denied.Operation, got)
 	}
 	unidentified := l.txn(l.set("mine", "2"))
 	unidentified.Unidentified = true
 	l.want("without an identity", l.do(unidentified), CodeError, ErrorNotAuthorized)
 }
 
-// A transaction changes nothing if its reply would be larger than the broker accepts, or if it reads more bytes than the longest value may have.
+// A transaction is refused if its reply would be larger than the broker accepts, or if it reads more than the greater of 256 KiB and Limits.ValueBytes.
 func TestReplyOfATransactionIsBounded(t *testing.T) {
 	l := newLeaderOf(t, VersionTxn)
 	l.apply(l.set("a", strings.Repeat("x", 3000)), l.set("b", strings.Repeat("x", 200<<10)), l.set("c", strings.Repeat("x", 200<<10)))

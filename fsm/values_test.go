@@ -120,7 +120,7 @@ func sameRecords(scan func(func(*record) bool), model map[string]modelRecord) er
 	return different
 }
 
-// Once a snapshot is released, a SET changes the record that is there, and needs no place in the order.
+// While a snapshot is unreleased, a SET replaces the record. Once the snapshot is released, a SET changes the record in place.
 func TestSetInPlaceNeedsNoSnapshot(t *testing.T) {
 	v := newValues()
 	first := v.set(nil, []byte("key"), []byte("1"), hlc.Clock{}, noDeadline, nil)

@@ -10,10 +10,10 @@ import (
 	"holdfast/internal/glob"
 )
 
-// verb is a command beside which others are measured.
+// verb is a command whose time and allocations are measured.
 type verb struct {
 	name        string
-	allocations float64 // at most, of the whole entry; they are to shrink
+	allocations float64 // of one run, at most; lower it when a change saves some
 	prepare     func(l *testLeader)
 	run         func(l *testLeader, n int)
 }
@@ -29,7 +29,7 @@ func (l *testLeader) applyOnly(command *Command) *EntryOutcome {
 	return outcome
 }
 
-// verbs are SET and what only Holdfast has, each in an entry of its own.
+// verbs returns SET and the commands that only Holdfast has. Each write is in an entry of its own.
 func verbs() []verb {
 	key := func(n int) string { return fmt.Sprintf("line-%d/state", n%1000) }
 	value := strings.Repeat("v", 100)

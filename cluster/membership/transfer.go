@@ -94,7 +94,7 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 	return best, nil
 }
 
-// failedTransfers remembers the failed failedTransfers of the current term. Raft v1.7.3 must not be asked for the same member again while the member does not
+// failedTransfers remembers the failed transfers of the current term. Raft v1.7.3 must not be asked for the same member again while the member does not
 // keep up. The first attempt may have left a value in the member's triggerDeferErrorCh, which has room for one, and the second blocks in its send. If
 // the leadership ends just then, raft's replication goroutine reads the channel no more. Raft would take the transfer to be in progress for good, and
 // refuse every proposal when this node leads again. A member that has all that the leader had at the failure shows that the goroutine reads the channel.

@@ -12,7 +12,8 @@ var (
 	ErrNotLeader = errors.New("this node does not lead")
 	// ErrOutcomeUnknown says that a command may or may not take effect.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
-	// ErrNotDone says that a command had no effect and will have none.
+	// ErrNotDone says that a command or a change had no effect and will have none. A step before it, such as a pin or the removal of a predecessor, may
+	// have been committed.
 	ErrNotDone = errors.New("the command was not executed")
 	// ErrUnconfirmed says that a majority did not confirm the leadership.
 	ErrUnconfirmed = fmt.Errorf("%w: no majority of the voters confirmed its leadership", ErrNotLeader)

@@ -125,6 +125,9 @@ func TestFlippedBitInALog(t *testing.T) {
 			dir := t.TempDir()
 			writeDamageLog(t, dir, kind)
 			files := readTree(t, dir)
+			if found := inProcess(t, dir, kind); found != harmless {
+				t.Fatalf("the undamaged log: %s", found)
+			}
 			for name, file := range files {
 				found, used := make(map[damaged]int), file.data
 				random := rand.New(rand.NewPCG(1, uint64(len(used))))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -64,6 +65,18 @@ func (a *administration) requireYes(what string) error {
 	return usagef("this %s; say --yes if you want it", what)
 }
 
+// parseAddress returns the address of the admin API as a URL. The error is a usageError.
+func (a *administration) parseAddress() (*url.URL, error) {
+	address, err := url.Parse(a.address)
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--admin: %w", err)}
+	}
+	if address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" {
+		return nil, usagef("--admin is %q: must begin with http:// or https:// and a host", a.address)
+	}
+	return address, nil
+}
+
 // request calls the admin API and passes the body of the answer to use. --timeout bounds all of it, use included.
 func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
 	if a.output != "text" && a.output != "json" {
@@ -76,12 +89,12 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	defer cancel()
 	var connected atomic.Bool // the request may have been sent
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	if _, err := a.parseAddress(); err != nil {
+		return err
+	}
 	request, err := http.NewRequestWithContext(traced, method, strings.TrimSuffix(a.address, "/")+path, body)
 	if err != nil {
 		return &usageError{fmt.Errorf("--admin: %w", err)}
-	}
-	if scheme := request.URL.Scheme; scheme != "http" && scheme != "https" {
-		return usagef("--admin is %q: must begin with http:// or https://", a.address)
 	}
 	transport, err := a.tls.HTTP()
 	if err != nil {
@@ -93,7 +106,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 		if method != http.MethodGet && path != httpapi.ExportPath && connected.Load() {
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
 		}
-		if method != http.MethodGet { // nothing was sent: a timeout must not say that the outcome is unknown
+		if method != http.MethodGet && path != httpapi.ExportPath { // nothing was sent: a timeout must not say that the outcome is unknown
 			return fmt.Errorf("%w: %v", errUnavailable, err)
 		}
 		return fmt.Errorf("%w: %w", errUnavailable, err)

@@ -54,3 +54,13 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 		})
 	}
 }
+
+// An address that names no host is an error of the command line, and no proof that nobody listens.
+func TestNobodyListensNeedsAnAddress(t *testing.T) {
+	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
+		a := &administration{address: address, timeout: time.Second}
+		if listens, err := a.somebodyListens(t.Context()); listens || !isUsage(err) {
+			t.Errorf("%q: %t, %v", address, listens, err)
+		}
+	}
+}

@@ -86,10 +86,10 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	in, size := command.InOrStdin(), int64(0)
 	if len(arguments) > 0 && arguments[0] != "-" {
 		file, err := openFile(command.Context(), arguments[0], os.O_RDONLY)
-		if command.Context().Err() != nil {
+		switch {
+		case err != nil && command.Context().Err() != nil:
 			return err
-		}
-		if err != nil {
+		case err != nil:
 			return &usageError{err}
 		}
 		defer func() { _ = file.Close() }() // it was only read

@@ -109,12 +109,13 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	child := exec.Command(arguments[0], arguments[1:]...)
 	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
 	attributes, giveBack := ownGroup(command.InOrStdin())
-	defer giveBack()
+	defer func() { giveBack(child.Process) }()
 	child.SysProcAttr = attributes
 	child.Stdin, child.Stdout, child.Stderr = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
 	}
+	beforeSecondInterrupt(command.Context(), func() { _ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) }) // it must not go on without the lock
 	exited := make(chan error, 1)
 	go func() { exited <- child.Wait() }()
 	select {
@@ -130,21 +131,25 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 
 // ownGroup puts the command into its own process group, so that terminate can signal all its processes. If this process is in the foreground group of a
 // terminal, the command's group takes its place: the command can read input, and receives Ctrl-C instead of holdfast. giveBack makes this process's group the
-// foreground group again, for what comes next in a script.
-func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func()) {
+// foreground group again, for what comes next in a script, if the command's group still is that group. child is nil if the command was not started.
+func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(child *os.Process)) {
 	attributes = &syscall.SysProcAttr{Setpgid: true}
 	file, ok := stdin.(*os.File)
 	if !ok {
-		return attributes, func() {}
+		return attributes, func(*os.Process) {}
 	}
 	terminal, group := int(file.Fd()), unix.Getpgrp()
 	if foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil || foreground != group {
-		return attributes, func() {}
+		return attributes, func(*os.Process) {}
 	}
 	attributes.Foreground, attributes.Ctty = true, terminal
-	return attributes, func() {
-		signal.Ignore(syscall.SIGTTOU) // which a background group gets for this call
-		defer signal.Reset(syscall.SIGTTOU)
+	return attributes, func(child *os.Process) {
+		foreground, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP)
+		isChild := child != nil && foreground == child.Pid
+		if err != nil || !isChild && !errors.Is(syscall.Kill(-foreground, 0), syscall.ESRCH) { // a shell has taken it meanwhile
+			return
+		}
+		signal.Ignore(syscall.SIGTTOU)                               // which a background group gets for the next call
 		_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, group) // without a terminal there is nothing to give back
 	}
 }
@@ -153,6 +158,7 @@ func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func()
 func terminate(child *exec.Cmd, exited <-chan error, grace time.Duration) error {
 	group := -child.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM) // it may have ended already
+	_ = syscall.Kill(group, syscall.SIGCONT) // a command that is stopped can clean up, too
 	select {
 	case err := <-exited:
 		_ = syscall.Kill(group, syscall.SIGKILL) // what it has left behind

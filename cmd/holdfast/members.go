@@ -194,9 +194,9 @@ func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, rem
 // restarting. It then returns false if the connection is refused or the host name does not exist. Otherwise, as when the host does not
 // answer at all, it returns an error: nothing is known.
 func (a *administration) somebodyListens(ctx context.Context) (bool, error) {
-	address, err := url.Parse(a.address)
+	address, err := a.parseAddress()
 	if err != nil {
-		return false, &usageError{fmt.Errorf("--admin: %w", err)}
+		return false, err
 	}
 	port := address.Port()
 	if port == "" {

@@ -19,15 +19,15 @@ type output struct {
 // write writes the output under a name. A temporary file in the same folder is renamed to it, so that a file with the name is complete. A
 // symbolic link is followed. A pipe or a device gets the stream: renaming would replace it.
 func (o *output) write(ctx context.Context, name string) error {
-	if target, err := filepath.EvalSymlinks(name); err == nil {
-		name = target
-	}
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && info.IsDir():
 		return usagef("%s is a folder", name)
-	case err == nil && !info.Mode().IsRegular():
+	case err == nil && (!info.Mode().IsRegular() || isStdout(info)):
 		return o.writeStream(ctx, name)
+	}
+	if name, err = followLinks(name); err != nil {
+		return err
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another command may write FILE, too
 	if err != nil {
@@ -43,6 +43,28 @@ func (o *output) write(ctx context.Context, name string) error {
 		return err
 	}
 	return syncFolder(filepath.Dir(name))
+}
+
+// isStdout reports whether a file is the standard output, as /dev/stdout is: other commands may write to it, too.
+func isStdout(info os.FileInfo) bool {
+	stdout, err := os.Stdout.Stat()
+	return err == nil && os.SameFile(info, stdout)
+}
+
+// followLinks returns the file that symbolic links lead to. It need not exist.
+func followLinks(name string) (string, error) {
+	const most = 40 // as in Linux
+	for range most {
+		target, err := os.Readlink(name)
+		if err != nil {
+			return name, nil // it is no link
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(name), target)
+		}
+		name = target
+	}
+	return "", usagef("%s: too many symbolic links", name)
 }
 
 func (o *output) writeStream(ctx context.Context, name string) error {

@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// hangs makes the test binary a process that does not end when it is told to stop.
+// hangs is the environment variable that makes the test binary a process that does not end after the first signal.
 const hangs = "HOLDFAST_TEST_HANGS"
 
 func TestSecondInterruptEndsTheProcess(t *testing.T) {
 	if os.Getenv(hangs) != "" {
 		ctx, stop := untilStopped(t.Context())
 		defer stop()
+		beforeSecondInterrupt(ctx, func() { fmt.Println("last") })
 		fmt.Println("running")
 		<-ctx.Done()
 		fmt.Println("stopping")
@@ -49,21 +51,25 @@ func TestSecondInterruptEndsTheProcess(t *testing.T) {
 				}
 			}
 			ended := make(chan struct{})
-			go func() {
-				_ = command.Wait() // how it ended is in ProcessState
-				close(ended)
-			}()
-			again := time.Tick(10 * time.Millisecond)
-			for running := true; running; {
-				select {
-				case <-again: // the first one may come before the process is ready for it
-					send(syscall.SIGINT)
-				case <-ended:
-					running = false
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for again := time.Tick(10 * time.Millisecond); ; { // the first one may come before the process is ready for it
+					select {
+					case <-again:
+						send(syscall.SIGINT)
+					case <-ended:
+						return
+					}
 				}
+			})
+			if !lines.Scan() || lines.Text() != "last" {
+				t.Errorf("it says %q, want the last action", lines.Text())
 			}
-			if status := command.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {
-				t.Errorf("ended by %v", command.ProcessState)
+			_ = command.Wait() // how it ended is in ProcessState
+			close(ended)
+			sending.Wait()
+			if code := command.ProcessState.ExitCode(); code != exitInterrupted {
+				t.Errorf("it ended by %v", command.ProcessState)
 			}
 		})
 	}

@@ -61,7 +61,8 @@ const (
 )
 
 func (a *administration) saveSnapshot(command *cobra.Command, target string, keep int) error {
-	ctx := command.Context()
+	ctx, cancel := context.WithTimeout(command.Context(), a.timeout) // also for an output that nobody reads
+	defer cancel()
 	if target == "-" {
 		return a.streamSnapshot(ctx, command.OutOrStdout())
 	}

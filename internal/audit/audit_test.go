@@ -108,8 +108,8 @@ func TestOnlyEffectiveAndDeniedWritesAreRecorded(t *testing.T) {
 	}
 }
 
-// Each change of a transaction is recorded, with its number in it, and of one that was denied the operation that was. After a crash between two lines
-// the rest is written when the log is applied again.
+// Each change of a transaction is recorded with the number of its operation. Of a denied transaction the denied operation is recorded. After a crash
+// between two lines the rest is written when the log is applied again.
 func TestOperationsOfATransactionAreRecorded(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
@@ -250,7 +250,7 @@ func TestRotationLosesNoLine(t *testing.T) {
 	closeLog(t, l)
 }
 
-// Each attempt at a rotation that failed after the moves would push out a kept file.
+// A rotation that cannot open the next file moves no file: otherwise each attempt would push out a kept one.
 func TestRotationThatCannotOpenTheNextFileMovesNone(t *testing.T) {
 	c := config(t)
 	c.MaxBytes, c.Files = 200, 1

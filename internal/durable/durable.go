@@ -32,6 +32,25 @@ func WriteFile(file string, data []byte) error {
 	return nil
 }
 
+// Rename syncs a file, gives it another name, and returns when both survive a crash.
+func Rename(from, to string) error {
+	file, err := os.OpenFile(from, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	err = file.Sync()
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(from, to)
+	}
+	if err == nil {
+		err = SyncDir(filepath.Dir(to))
+	}
+	return err
+}
+
 // SyncDir makes what was created, renamed or removed in a folder survive a crash.
 func SyncDir(dir string) error {
 	folder, err := os.Open(dir)

@@ -85,7 +85,7 @@ func TestLongPatternIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A compiled pattern is not much larger than its text: the store keeps thousands of them.
+// A compiled pattern takes at most 5 bytes for each byte of the longest text: the store keeps thousands of them.
 func TestCompiledPatternIsSmall(t *testing.T) {
 	const patterns, most = 1000, 5 * MaxSize
 	heap := func() uint64 {
@@ -146,7 +146,7 @@ func TestPrefixIsTheLiteralBeginning(t *testing.T) {
 	}
 }
 
-// No pattern takes more than Steps says, which is no more than MaxSize for each byte of the key: not seconds.
+// Matching is not exponential: Steps is at most about MaxSize for each byte of the key. The time limit leaves room for slow machines.
 func TestMatchDoesNotExplode(t *testing.T) {
 	key := strings.Repeat("a", 64<<10)
 	for _, pattern := range []string{strings.Repeat("a*", 500) + "b", strings.Repeat("*a", 500) + "b", "*" + strings.Repeat("?a", 500) + "b*", "*[" + strings.Repeat("b", 1020) + "]*"} {

@@ -150,7 +150,7 @@ func (a *api) set(key, value string) {
 	a.execute(fsm.Command{Kind: fsm.KindSet, Key: []byte(key), Value: []byte(value), Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), NodeID: "c"}})
 }
 
-// Any node answers; keys and prefixes may be any bytes; pages have no gaps.
+// Any node answers. Keys may be any bytes. Pages have no gaps and no repeats.
 func TestKeysAndWatches(t *testing.T) {
 	leader, follower := startAPIs(t)
 	keys := []string{"a b", "a;b", "a&b=c", "a\xff\x00", "a%zz", "a+b", "b"}
@@ -216,7 +216,7 @@ func TestKeysAndWatches(t *testing.T) {
 	}
 }
 
-// What only the leader can do is done by way of any node, also when the leader hands over for it.
+// Any node forwards what only the leader can do, also when the leader transfers leadership for it.
 func TestChangesByWayOfAnyNode(t *testing.T) {
 	leader, follower := startAPIs(t)
 	leader.set("k", "v")
@@ -241,7 +241,7 @@ func TestChangesByWayOfAnyNode(t *testing.T) {
 			t.Fatal("it does not lead")
 		}
 	}
-	// The one that leads now is demoted by way of the other: it hands over first.
+	// The node that leads now is demoted by way of the old leader. It transfers leadership first.
 	name := peer.NodeName(follower.node.ID())
 	var answer any
 	if code := leader.call(http.MethodPost, "/v1/members/"+name+"/demote", nil, &answer); code != 200 {

@@ -59,7 +59,6 @@ func TestExportHasKeysAndValues(t *testing.T) {
 	}
 }
 
-// A page may begin after a key that is longer than the headers of a request may be.
 // A request that the leader took and did not answer may be made again if it changes nothing. Otherwise its outcome is unknown.
 func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 	_, follower := startAPIs(t)
@@ -95,6 +94,7 @@ func TestForwardedRequestWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+// A page may begin after a key that is longer than the headers of a request may be.
 func TestExportGoesOnBehindALongKey(t *testing.T) {
 	leader, follower := startAPIs(t)
 	long := strings.Repeat("\xff", 60<<10)

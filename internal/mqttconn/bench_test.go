@@ -41,7 +41,7 @@ func readOwn(reader *bufio.Reader) error {
 	return err
 }
 
-// What is received costs its bytes, the text in it, and the message.
+// A received message costs three allocations: its bytes, the text in it, and the message.
 func TestAllocationsOfReceiving(t *testing.T) {
 	if allocations := testing.AllocsPerRun(100, rereading(t, readOwn)); allocations > 3 {
 		t.Errorf("%v allocations, want 3", allocations)

@@ -62,7 +62,7 @@ func TestEncodedPublishIsWhatPahoReads(t *testing.T) {
 	}
 }
 
-// A header that claims more than the limit costs nothing.
+// A header that claims more than the limit is refused before the rest of the packet is read.
 func TestReadPacketIsBounded(t *testing.T) {
 	for _, header := range []string{"\x30\xff\xff\xff\x7f", "\x30\xff\xff\xff\xff\x0f", "\x30\x80\x80\x80\x80\x01", "\x30\x81\x08"} {
 		t.Run(header, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 	}
 }
 
-// Messages go to the receiver and nowhere else, whatever the pieces in which they come; while it has one in hand, nothing is read.
+// Messages go only to the receiver, in whatever pieces they arrive. While the receiver handles one, nothing is read.
 func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -155,7 +155,7 @@ func TestNothingIsReadWhileTheReceiverBlocks(t *testing.T) {
 				t.Errorf("%d bytes for a packet of %d, redelivered: %v", p.Size, len(message), p.Redelivered)
 			}
 			if !conn.Blocked() {
-				t.Error("the receiver has a message in hand, and does not say so")
+				t.Error("the receiver handles a message, and Blocked is false")
 			}
 			letGo <- struct{}{}
 		}

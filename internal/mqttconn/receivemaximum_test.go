@@ -11,7 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// acknowledgeWindows is a broker that acknowledges so many messages at a time, in one write, until its end of the connection is closed.
+// acknowledgeWindows is a broker that acknowledges window messages at a time, in one write, until the connection is closed.
 func acknowledgeWindows(conn net.Conn, window uint16) {
 	if _, err := packets.ReadPacket(conn); err != nil {
 		return

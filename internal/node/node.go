@@ -276,14 +276,14 @@ func (f contactFile) Load() (int64, bool) {
 // Save implements ingest.ContactStore. It is not synced: after a power failure an older time only makes the session start
 // clean. 0 is synced: after a power failure a time from before would resume a session that must start clean.
 func (f contactFile) Save(wall int64) error {
-	if wall == 0 {
-		return durable.WriteFile(string(f), []byte("0"))
-	}
 	temporary := string(f) + ".new"
 	if err := os.WriteFile(temporary, strconv.AppendInt(nil, wall, 10), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, string(f))
+	if wall != 0 {
+		return os.Rename(temporary, string(f))
+	}
+	return durable.Rename(temporary, string(f))
 }
 
 // unpredictable returns 64 bits that nobody can predict.

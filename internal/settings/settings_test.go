@@ -20,7 +20,7 @@ func write(t *testing.T, text string) string {
 	return file
 }
 
-// A flag counts before the environment, that before the file, that before the default.
+// Flags override the environment, which overrides the file, which overrides the defaults.
 func TestFlagsOverrideEnvironmentOverridesFile(t *testing.T) {
 	file := write(t, "node: {id: file, dataDir: file}\nlimits:\n  keyBytes: 1KiB\n  keys: 7\nbroker:\n  addresses: [mqtt://a:1, mqtts://b]\nwatch:\n")
 	environment := []string{"HOLDFAST_NODE_ID=environment", "HOLDFAST_LIMITS_KEYS=8", "HOLDFAST_PORT=tcp://1.2.3.4:5", "HOLDFAST_BROKER=mqtt://x", "OTHER=1"}

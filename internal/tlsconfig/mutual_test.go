@@ -1,6 +1,7 @@
 package tlsconfig
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -45,6 +46,36 @@ func TestHalfWrittenCertificatesAreNotLoaded(t *testing.T) {
 			m.failed = time.Time{} // no pause
 			if m.reloadIfChanged() == before {
 				t.Error("the whole file is not used")
+			}
+		})
+	}
+}
+
+func TestWholeCertificateFilesAreRead(t *testing.T) {
+	authority := testcert.NewAuthority(t)
+	one, err := os.ReadFile(authority.File("ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+	for name, test := range map[string]struct {
+		more string // after a certificate
+		want error
+	}{
+		"nothing more":                 {"", nil},
+		"text":                         {"the end\n", nil},
+		"a certificate in a comment":   {"#" + begin + "\n#MII\n#" + end + "\n", nil},
+		"a block of another type":      {"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n", nil},
+		"a block that nobody can read": {begin + "\n!\n" + end + "\n", nil},
+		"the beginning of a block":     {begin + "\nMII", ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := t.TempDir() + "/ca.crt"
+			if err := os.WriteFile(file, append(slices.Clone(one), test.more...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (Files{CA: file}).Client(); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
 			}
 		})
 	}

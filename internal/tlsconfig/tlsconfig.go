@@ -62,7 +62,7 @@ func (f Files) authorities() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// readWhole reads a file of certificates. One that ends within a certificate is being written, and may lack others.
+// readWhole reads a file of certificates. One that ends within a PEM block is being written, and may lack others.
 func readWhole(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -72,8 +72,9 @@ func readWhole(file string) ([]byte, error) {
 	for block := new(pem.Block); block != nil; {
 		block, rest = pem.Decode(rest)
 	}
-	if bytes.Contains(rest, []byte("-----BEGIN")) {
-		return nil, fmt.Errorf("%w: %s ends within a certificate", ErrInvalid, file)
+	const begin, end = "-----BEGIN ", "\n-----END "
+	if last := bytes.LastIndex(append([]byte("\n"), rest...), []byte("\n"+begin)); last >= 0 && !bytes.Contains(rest[last:], []byte(end)) {
+		return nil, fmt.Errorf("%w: %s ends within a PEM block", ErrInvalid, file)
 	}
 	return data, nil
 }

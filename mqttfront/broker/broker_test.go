@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// fakeDriver vouches for client ids. Its Kick never returns in time; it subscribes clients as result and err say.
+// fakeDriver vouches for client ids. Its Kick never returns in time. SubscribeNotifications returns made and err.
 type fakeDriver struct {
 	NoDriver
 	kicked  chan Publisher

@@ -18,7 +18,7 @@ type Driver interface {
 	// one call runs at a time.
 	WatchDisconnects(ctx context.Context, disconnected func(Disconnect)) error
 	// Kick disconnects a publisher. Some brokers can only disconnect all clients of its user name. The error wraps ErrUnsupported if the broker can do neither.
-	// It is nil if the publisher is not connected any more.
+	// It is nil if the broker knows that the publisher is not connected any more.
 	Kick(ctx context.Context, publisher Publisher) error
 	// TrustedIdentity reports whether the broker vouches for the identity in requests. If not, it is the client's own claim.
 	TrustedIdentity() bool

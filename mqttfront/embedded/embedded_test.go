@@ -264,7 +264,7 @@ func TestNodesAreProtected(t *testing.T) {
 	}
 }
 
-// The stamps are the broker's own, and its word on who went away is in the order of connections.
+// Clients cannot forge the broker's stamps. The time of a disconnect is that of the stamps of its connection, and grows with each connection.
 func TestOriginAndDisconnects(t *testing.T) {
 	b := startBroker(t)
 	disconnects := make(chan broker.Disconnect, 10)
@@ -353,7 +353,7 @@ func TestResumedSessionRedeliversInOrder(t *testing.T) {
 	}
 }
 
-// A session whose client stays away keeps a bounded number of bytes.
+// A session whose client stays away is dropped when it holds more than maxSessionBytes.
 func TestSessionThatIsAwayIsBounded(t *testing.T) {
 	b := startBroker(t)
 	conn := rawConnect(t, b, "away", true)

@@ -79,10 +79,12 @@ func (s *session) compare(ctx context.Context) error {
 			return err
 		}
 		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
+		if found.blind { // nothing is known of what is missing
+			found.missing, all.missing, all.unretained = 0, 0, 0
+		}
 		s.corrected(found)
 		all.stale += found.stale
-		if found.blind { // nothing is known of what is missing
-			all.missing, all.unretained = 0, 0
+		if found.blind {
 			break
 		}
 		all.missing += found.missing

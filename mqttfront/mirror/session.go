@@ -30,7 +30,7 @@ type session struct {
 	publisher *mqttconn.Publisher
 	maxPacket int              // that the broker accepts, in bytes
 	begun     func()           // called when a comparison begins
-	corrected func(comparison) // called after each pass of a comparison, with what it has found; not after one that succeeded and is blind
+	corrected func(comparison) // called after each pass of a comparison, with what it has found
 	compared  func(comparison) // called when a comparison has ended
 	failed    func(error)      // called when it could not be made, and is tried again
 	onRefused func(topic)      // called when the broker refuses a topic

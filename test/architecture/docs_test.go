@@ -76,8 +76,7 @@ func pages(t *testing.T, root string) map[string]string {
 	return texts
 }
 
-// Links from one page to another lead somewhere, and `make` commands name targets.
-// Each fuzz target of the product is one that `make fuzz` runs, and the other way round.
+// `make fuzz` runs exactly the fuzz targets that exist.
 func TestMakeFuzzRunsEachTarget(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -107,6 +106,7 @@ func TestMakeFuzzRunsEachTarget(t *testing.T) {
 	}
 }
 
+// Links from one page to another lead somewhere, and `make` commands name targets.
 func TestDocumentationLinksAndTargets(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))

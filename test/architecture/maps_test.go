@@ -26,7 +26,7 @@ type source struct {
 	Module                             *struct{ Main bool }
 }
 
-// sources returns the packages of the module, or of what the simulation is made of, and all that they import.
+// sources returns the packages that match the patterns, and all that they import.
 func sources(t *testing.T, patterns ...string) (packages []source) {
 	t.Helper()
 	command := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Imports,TestImports,XTestImports,Module"}, patterns...)...)
@@ -124,7 +124,7 @@ func addressOrder(t *testing.T, packages []source, wanted func(*source) bool) (f
 			files = append(files, file)
 		}
 		info := &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object)}
-		config := types.Config{Importer: imports, Error: func(error) {}} // of assembly, for instance: what is found is what counts
+		config := types.Config{Importer: imports, Error: func(error) {}} // type errors are ignored: functions in assembly have no body, for instance
 		_, _ = config.Check(p.ImportPath, fset, files, info)
 		for _, at := range rangesByAddress(fset, files, info) {
 			found = append(found, p.ImportPath+" "+at)

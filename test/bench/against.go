@@ -80,7 +80,7 @@ func (c *comparison) against(this, other string) string {
 	return b.String()
 }
 
-// quotients divides the figures of each round that both have: a run that was interrupted has an incomplete one.
+// quotients divides a by b, round by round. An interrupted round that only one of them has is left out.
 func quotients(a, b []float64) []float64 {
 	all := make([]float64, min(len(a), len(b)))
 	for i := range all {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// compareOptions are the flags of `bench compare`.
+// compareOptions are the flags of all commands that measure.
 type compareOptions struct {
 	holdfast    string
 	dir         string
@@ -79,7 +79,7 @@ type point struct {
 	Workload    string    `json:"workload"`
 	Outstanding int       `json:"outstanding"`
 	Rates       []float64 `json:"rates"` // requests per second, by round
-	P50         []float64 `json:"p50"`   // milliseconds
+	P50         []float64 `json:"p50"`   // milliseconds, as all latencies
 	P99         []float64 `json:"p99"`
 	P999        []float64 `json:"p99.9"`
 	// Processor is the processor time per request in microseconds, by process and round, as the kernel counts it.

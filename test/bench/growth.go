@@ -44,8 +44,8 @@ type growthPoint struct {
 	Memory      float64 `json:"mebibytes,omitempty"`         // of a node, anonymous
 	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // beyond key and value
 	Restart     float64 `json:"restartSeconds,omitempty"`    // until it is ready again, after kill -9
-	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // milliseconds, while a snapshot is taken
-	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // how long that takes
+	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // milliseconds, while snapshots are taken
+	Snapshot    float64 `json:"snapshotSeconds,omitempty"`   // the longest of those that ended under load
 	Filled      float64 `json:"fillKeysPerSecond,omitempty"` // how fast the keys were written
 }
 

@@ -1,6 +1,6 @@
 // Command bench measures Holdfast beside what a user would pick instead: etcd and NATS JetStream KV, beside a bare hashicorp/raft,
 // and beside what the broker can do at most. Every system runs as processes of its own on this machine; rounds are interleaved, and
-// medians are reported. It is a module of its own, because the peers are built from theirs.
+// medians are reported. It is a module of its own, because it links the peers.
 package main
 
 import (

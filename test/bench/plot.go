@@ -15,7 +15,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Sizes of a plot.
+// Sizes of a plot, in points.
 const (
 	plotWidth, plotHeight vg.Length = 780, 420
 	legendWidth           vg.Length = 260

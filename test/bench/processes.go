@@ -99,7 +99,7 @@ func listens(address string) bool {
 	return err == nil && conn.Close() == nil
 }
 
-// ports gives ports on which nobody listens, below the range that the system takes its own from.
+// ports gives loopback addresses with ports on which nobody listens, below the range of ephemeral ports.
 type ports struct{ next int }
 
 func (p *ports) take() string {

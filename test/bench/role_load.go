@@ -119,7 +119,8 @@ func putLoad(ctx context.Context, s store, o *loadOptions) error {
 	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-// forEach calls do for each number below count, from atOnce goroutines, which have numbers, too. It returns the first error, after which it begins no other call.
+// forEach calls do for each n from 0 to count-1, from atOnce goroutines; worker is the number of the goroutine. It returns the first error, after which it
+// begins no other call.
 func forEach(ctx context.Context, count, atOnce int, do func(ctx context.Context, worker, n int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -25,7 +25,7 @@ type system struct {
 	start     func(ctx context.Context, env *environment) (*deployment, error)
 }
 
-// workload is a mix of requests: a series in the plot, and a column in the table.
+// workload is a mix of requests. With a system it is a series in the plots, and a row in the tables.
 type workload struct {
 	name string
 	gets int // of 100 requests
@@ -209,7 +209,7 @@ func answers(url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// echoSystem measures the broker alone: as many processes subscribe as a cluster has nodes, and one of them answers each request.
+// echoSystem measures the broker alone: a number of processes subscribe, and the first of them answers each request.
 func echoSystem(name string, subscribers int, workloads []workload) system {
 	return system{name: name, workloads: workloads, start: func(ctx context.Context, env *environment) (*deployment, error) {
 		d := &deployment{kind: "echo"}
@@ -368,7 +368,7 @@ type measurement struct {
 	took   time.Duration
 }
 
-// perRequest returns what a time is for each request, in microseconds. Load that is not measured has the same rate.
+// perRequest divides a time by the number of requests, and returns microseconds. It assumes the measured rate for the warm-up, too.
 func (m *measurement) perRequest(used time.Duration) float64 {
 	return float64(used.Microseconds()) / (m.result.Rate * m.took.Seconds())
 }

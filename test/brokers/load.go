@@ -23,7 +23,7 @@ type pressure struct {
 	mu           sync.Mutex
 	answered     int
 	failed       []error
-	longest      time.Duration // a request took, since mark
+	longest      time.Duration // that an answered request took, since during began
 	acknowledged [loadClients]int
 	finished     [loadClients]int // requests of each client, also those that failed
 }
@@ -78,7 +78,8 @@ func (l *pressure) run(ctx context.Context, c *client.Client, number int) {
 	}
 }
 
-// during does something under load, waits until the load goes on, and returns how long the longest request took and how many failed.
+// during does something under load, waits until the load goes on, and returns how long the longest answered request took, and how many
+// failed.
 func (l *pressure) during(what string, do func() error) (gap time.Duration, failed int, err error) {
 	if err := l.progress(200); err != nil {
 		return 0, 0, fmt.Errorf("before %s: %w", what, err)
@@ -110,7 +111,7 @@ func (l *pressure) progress(more int) error {
 	})
 }
 
-// everyClient waits until each client has finished a request that it began after the call, so that none that was lost is left out.
+// everyClient waits until each client has finished a request that it began after the call: all that were under way before are counted then.
 func (l *pressure) everyClient() error {
 	l.mu.Lock()
 	before := l.finished

@@ -33,7 +33,7 @@ func main() {
 // pageName is the name, for --only, of the check that follows docs/brokers/mosquitto.md.
 const pageName = "mosquitto-page"
 
-// tools are the programs under test.
+// tools are the programs under test, and the folders of the project and of the results.
 type tools struct {
 	repository  string
 	holdfast    string // the product

@@ -17,7 +17,7 @@ type broker struct {
 	suite suite
 	// prepare writes the configuration into a folder and returns the command, which may be started several times.
 	prepare func(ctx context.Context, t *tools, root, folder string, port int) (func() *exec.Cmd, error)
-	// version is a command that prints the version, and the words before it.
+	// version is a command that prints the broker's name and version.
 	version []string
 	// user is the user name, and password, that every client needs; empty is none.
 	user string

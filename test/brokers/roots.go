@@ -63,7 +63,7 @@ func makeRoot(ctx context.Context, s suite, folder string) error {
 	if err := errors.Join(os.RemoveAll(folder), os.MkdirAll(folder, 0o755)); err != nil {
 		return err
 	}
-	// debootstrap has no script for a release that is younger than itself; all of them are sid's.
+	// debootstrap has no script for a release that is younger than itself. The script of sid serves all releases.
 	if err := quiet(ctx, "debootstrap", "--variant=minbase", string(s), folder, mirror, "/usr/share/debootstrap/scripts/sid"); err != nil {
 		return err
 	}

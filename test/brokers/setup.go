@@ -87,7 +87,8 @@ systemctl() { install -d -o mosquitto /run/mosquitto; mosquitto -c /etc/mosquitt
 cd %s/clone
 `
 
-// setupEpilogue is what the page promises: a client publishes requests, which say who it is, and does not become a node.
+// setupEpilogue tests what the page promises: the broker stamps requests with the client id, a client cannot connect with a node's client id, and a node
+// serves the client.
 const setupEpilogue = `
 as() { user=$1 secret=$2; shift 2; mosquitto_rr -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u $user -P $secret -W 2 "$@"; }
 mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -q 1 -u holdfast -P "$NODES_PASSWORD" -i holdfast-n1-in -W 4 -F '%P' -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke > seen &
@@ -95,7 +96,8 @@ sleep 1
 as press "$PRESS_PASSWORD" -i press-1 -t statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke -e clients/press-1/r -D publish user-property '$holdfast-client-id' forged -m x || true
 wait %2 || true
 grep -q 'holdfast-client-id:press-1' seen
-if mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -u press -P "$PRESS_PASSWORD" -i holdfast-out-0 -t x -W 2; then exit 1; fi
+if grep -q 'press-1.*forged' seen; then echo 'the forged client id counts: it is the last'; exit 1; fi
+if mosquitto_sub -h 127.0.0.1 -p 8883 --cafile /etc/mosquitto/holdfast/ca.crt -V 5 -u press -P "$PRESS_PASSWORD" -i holdfast-out-0 -t x -E -W 5; then echo 'connected as a node'; exit 1; fi
 install -d /etc/holdfast
 printf %s "$NODES_PASSWORD" > /etc/holdfast/broker-password
 printf %s "$PRESS_PASSWORD" > /etc/holdfast/press-password

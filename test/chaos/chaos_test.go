@@ -64,7 +64,7 @@ func TestSearchNamesKindsOfTheSimulation(t *testing.T) {
 	}
 }
 
-// Every kind of fault that may be drawn, or that a mutant asks for, can be injected.
+// Every kind of fault that a mutant or the smoke asks for may be drawn, and injection.run knows every kind that may be drawn.
 func TestEveryKindOfFaultCanBeInjected(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

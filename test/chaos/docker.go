@@ -56,7 +56,7 @@ func (c container) pid(ctx context.Context) (string, error) {
 	return strings.TrimSpace(output), err
 }
 
-// running reports whether the container runs.
+// running reports whether the container runs. It is false also if Docker does not answer.
 func (c container) running(ctx context.Context) bool {
 	output, err := docker(ctx, "inspect", "-f", "{{.State.Running}}", c.name)
 	return err == nil && strings.TrimSpace(output) == "true"

@@ -32,7 +32,7 @@ var errBusy = errors.New("other faults are there")
 func bodyLock(m *machine) *sync.Mutex { return &m.body } // of faults of the process or the disk
 func netLock(m *machine) *sync.Mutex  { return &m.net }  // of faults of the network
 
-// occupy locks those wanted machines that no other fault of the class has locked, until done is called. It returns one machine at least, or an error.
+// occupy locks lockOf's mutex of those wanted machines where it is free, until done is called. It returns at least one machine, or an error.
 func (in *injection) occupy(wanted []*machine, lockOf func(*machine) *sync.Mutex) (got []*machine, done func(), err error) {
 	if len(wanted) == 0 {
 		return nil, nil, errNothing
@@ -336,7 +336,8 @@ func (in *injection) cutOff(ctx, always context.Context, chosen []*machine) (boo
 	})
 }
 
-// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. They are counted, because faults overlap.
+// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. Faults
+// overlap: change counts, or the caller holds the machines' netLock.
 func (in *injection) withFirewallsChanged(ctx, always context.Context, change func(by int)) (bool, error) {
 	change(1)
 	err := in.applyAll(always)

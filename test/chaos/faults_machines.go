@@ -12,8 +12,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority, or, if it is far, of one node, and back at the end. That one wrong clock moves nothing is promised; of
-// two, of three that can be asked, it is not.
+// jump sets the clocks of a minority wrong, and right again at the end. An offset beyond harmless is for one node alone: one wrong clock is promised to have
+// no effect, but two of three reachable ones are not.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
 	offset, who := time.Duration(in.random.Int64N(int64(2*most)))-most, "a minority"
@@ -23,10 +23,10 @@ func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	return in.setAhead(ctx, in.choose(who), offset)
 }
 
-// harmless is how far a clock may be ahead without anybody being refused for it.
+// harmless is how far a clock may be off without a request being refused for it.
 const harmless = 50 * time.Second
 
-// jumpTogether sets all clocks, so far that nobody is refused for it, and back at the end: what expires must not heed it.
+// jumpTogether sets all clocks off by up to harmless, and back at the end. Expiry must not heed it.
 func (in *injection) jumpTogether(ctx, _ context.Context) (bool, error) {
 	offset := time.Duration(in.random.Int64N(int64(2*harmless))) - harmless
 	return in.setAhead(ctx, in.choose("all"), offset)
@@ -103,8 +103,8 @@ func (in *injection) slowDisk(ctx, always context.Context) (bool, error) {
 	})(ctx, always)
 }
 
-// stopped does something to a machine while its node is down, when all machines are well, and waits until they are again: of two
-// disks that lose what they have one after the other the second may be the last.
+// stopped waits until all machines are well, calls do while the machine's node is down, and waits until all are well again. Without that
+// the second of two disks that lose their contents could have the last copy.
 func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (bool, error) {
 	free, ok := in.takeDisk(ctx, m)
 	if !ok {
@@ -114,7 +114,8 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 	return in.stop(ctx, m, do)
 }
 
-// takeDisk waits, for as long as the fault is to last, until no disk is being lost and no other fault is on the machine, and keeps it so.
+// takeDisk waits, for as long as the fault is to last, until no disk is being lost and no other fault of the process or the disk is on the machine. It keeps
+// both so until free is called.
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
 		if in.damaging.TryLock() {
@@ -132,7 +133,7 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// stop does something to a machine while its node is down. The damaging, and the machine, are taken.
+// stop is stopped for a caller that has called takeDisk. It reports false if do was not called or failed.
 func (in *injection) stop(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
@@ -155,8 +156,8 @@ func (in *injection) stop(ctx context.Context, m *machine, do func() error) (boo
 	return err == nil, err
 }
 
-// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. A node that has not read there does not notice. It is
-// replaced afterwards, so that the damage does not add to the loss of another disk.
+// flip flips a bit in the newest file whose name matches a pattern. Zeros at its end are not in use. If the node has not noticed, its disk
+// is emptied afterwards, so that the damage does not add to the loss of another disk.
 func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	m := in.choose("a node")[0]
 	free, ok := in.takeDisk(ctx, m)
@@ -225,7 +226,7 @@ func (in *injection) replaceMember(ctx, _ context.Context) (bool, error) {
 	return in.stopped(ctx, m, m.wipe)
 }
 
-// removeMember removes a member, which ends; it is started again, with an empty disk, and joins.
+// removeMember stops a machine, has the leader remove its member, and starts it again with an empty disk: its node joins as another member.
 func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 	m := in.choose("a node")[0]
 	return in.stopped(ctx, m, func() error {

@@ -46,6 +46,9 @@ var errUncaught = errors.New("not caught")
 // runSelftest runs each mutant with its faults: one of its checks has to find a violation. It runs the product with the same faults: no check
 // may find one.
 func runSelftest(ctx context.Context, o options) error {
+	if o.mutant != "" && !slices.ContainsFunc(selftests(), func(m mutant) bool { return m.name == o.mutant }) {
+		return fmt.Errorf("--mutant: there is no %q", o.mutant)
+	}
 	var faults error
 	for _, m := range selftests() {
 		if o.mutant != "" && o.mutant != m.name {

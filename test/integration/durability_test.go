@@ -207,8 +207,12 @@ func TestBrokerRestartUnderLoadLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the watch goes on", func() bool {
-		event := <-watcher.Events()
-		return string(event.Value) == "after"
+		select {
+		case event := <-watcher.Events():
+			return string(event.Value) == "after"
+		case <-time.After(time.Second):
+			return false
+		}
 	})
 }
 

@@ -350,7 +350,10 @@ func TestGoLibrary(t *testing.T) {
 		m := startMembersBehind(t, g)
 		ctx, stop := context.WithCancel(t.Context())
 		killed := make(chan int, 1)
-		go func() { killed <- killLeaders(ctx, t, m, 10*time.Second) }()
+		go func() {
+			defer close(killed) // also when no leader is found, which ends the goroutine
+			killed <- killLeaders(ctx, t, m, 10*time.Second)
+		}()
 		run(t, "5", append(production(g), "HOLDFAST_TIMEOUT=3m", "HOLDFAST_REPEATS=1")...)
 		stop()
 		count := <-killed

@@ -146,6 +146,10 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	if err := os.WriteFile(behind, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	dangling, missing := filepath.Join(folder, "dangling"), filepath.Join(t.TempDir(), "missing")
+	if err := os.Symlink(missing, dangling); err != nil {
+		t.Fatal(err)
+	}
 	pipe := filepath.Join(folder, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
@@ -155,7 +159,7 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 		data, _ := os.ReadFile(pipe)
 		read <- len(data)
 	}()
-	for _, to := range []string{link, pipe} {
+	for _, to := range []string{link, dangling, pipe} {
 		before, _ := os.Lstat(to)
 		if out, code := s.operate(t, "raft", "snapshot", "save", to); code != 0 {
 			t.Errorf("code %d: %s", code, out)
@@ -167,8 +171,10 @@ func TestSnapshotsInFoldersAndPipes(t *testing.T) {
 	if n := <-read; n == 0 {
 		t.Error("nothing came through the pipe")
 	}
-	if info, err := os.Stat(behind); err != nil || info.Size() == 0 {
-		t.Errorf("nothing is in the file behind the link: %v", err)
+	for _, target := range []string{behind, missing} {
+		if info, err := os.Stat(target); err != nil || info.Size() == 0 {
+			t.Errorf("nothing is in the file behind the link: %v", err)
+		}
 	}
 
 	snapshot, code := s.operate(t, "raft", "snapshot", "save", "-")

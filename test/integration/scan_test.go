@@ -197,7 +197,8 @@ func TestManyScansAtATimeAreRefusedAndAskedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := func() bool {
-		return !strings.Contains(s.metrics(t), `holdfast_requests_refused_total{reason="scans"} 0`)
+		const counter = `holdfast_requests_refused_total{reason="scans"} `
+		return strings.Contains(s.metrics(t), counter) && !strings.Contains(s.metrics(t), counter+"0\n")
 	}
 	eventually(t, "a scan is refused", func() bool {
 		var work sync.WaitGroup

@@ -198,7 +198,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"broker.addresses={mqtts://x:1},broker.tls.ca=x,broker.tls.clientCertificate=true": "broker.tls.existingSecret",
 	} {
 		t.Run(value, func(t *testing.T) {
-			if _, err := template(t, "--set", broker, "--set", value); err == nil || !strings.Contains(err.Error(), reason) {
+			_, err := template(t, "--set", broker, "--set", value)
+			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), value, ""), reason) { // the arguments are in the error
 				t.Errorf("%v", err)
 			}
 		})

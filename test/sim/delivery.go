@@ -194,7 +194,10 @@ func (s *simulation) checkDelivered() {
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {
 		return
 	}
-	d := &s.deliveries
+	d, receivers := &s.deliveries, len(s.hosts)
+	if s.tunables.front.IngestAtLeader {
+		receivers = 1
+	}
 	for _, o := range s.load.History.Ops {
 		if o.Verb != history.Set || o.Anonymous || o.Value == "" || strings.HasPrefix(o.Key, "lock/") {
 			continue
@@ -208,7 +211,7 @@ func (s *simulation) checkDelivered() {
 			continue
 		}
 		sessions := nodeSessions(o.Copies[0].Receivers)
-		if len(sessions) < len(s.hosts) || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
+		if len(sessions) < receivers || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
 			continue
 		}
 		if d.endedHosts(from, to) > 1 || s.broker.lossesBetween(sessions, s.trace.start.Add(from), s.trace.start.Add(to)) {

@@ -425,7 +425,7 @@ func (s offerStore) Save(data []byte) error {
 	return s.mount.write(func(d *disk) { d.offered = bytes.Clone(data) })
 }
 
-// contactStore is an mqttfront.ContactStore. What it saves is not synced: a machine that loses its power may have an older one, or none.
+// contactStore is an mqttfront.ContactStore. What it saves is not synced, but for 0: a machine that loses its power may have an older one, or none.
 type contactStore struct{ mount *mount }
 
 // Load implements mqttfront.ContactStore.
@@ -438,7 +438,7 @@ func (s contactStore) Load() (wall int64, ok bool) {
 func (s contactStore) Save(wall int64) error {
 	s.mount.view().locked(func(d *disk) {
 		d.contact, d.touched = wall, true
-		if d.random.IntN(4) == 0 {
+		if wall == 0 || d.random.IntN(4) == 0 {
 			d.synced, d.wasSynced = wall, true
 		}
 	})

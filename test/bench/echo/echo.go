@@ -1,5 +1,5 @@
-// Package echo answers requests of the state store without doing anything: what a broker and its clients can do at most when the
-// store costs nothing. A responder sits on the same connections as a node does, acknowledges each request as it comes, and
+// Package echo answers requests of the state store without doing anything. It shows what a broker and its clients can do at most
+// when the store costs nothing. A responder sits on the same connections as a node does, acknowledges each request as it comes, and
 // answers at once, with as many bytes and properties as a real reply.
 package echo
 

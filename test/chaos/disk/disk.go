@@ -164,7 +164,8 @@ func (u *unsynced) read(f *os.File, to []byte, offset int64) (int, error) {
 	return len(to), nil
 }
 
-// write keeps data in memory in the place of unsynced writes that it covers, or with through, if it overlaps no other, puts it into the file at once.
+// write keeps data in memory, in the place of the unsynced writes that it covers. With through it writes data to the file at once instead, unless data
+// overlaps another unsynced write in part.
 func (u *unsynced) write(f *os.File, data []byte, offset int64, through bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -210,5 +211,5 @@ func (u *unsynced) truncate(f *os.File, size int64) error {
 	return f.Truncate(size)
 }
 
-// through draws whether a write reaches the folder before it is synced.
+// drawThrough draws whether a write reaches the folder before it is synced.
 func drawThrough() bool { return rand.IntN(2) == 0 }

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// mount mounts a disk for a test, and returns the folder behind it and the path.
+// mount mounts a disk for a test, and returns it, the folder behind it, and the path.
 func mount(t *testing.T) (d *Disk, folder, path string) {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
@@ -74,7 +74,7 @@ func TestDiskReadsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// What was not synced is lost, all or some of it.
+// Before a sync only some of the writes are in the folder, after it all are.
 func TestUnsyncedIsLost(t *testing.T) {
 	_, folder, path := mount(t)
 	f, err := os.Create(filepath.Join(path, "a"))

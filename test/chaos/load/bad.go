@@ -13,7 +13,7 @@ import (
 	"holdfast/test/workload"
 )
 
-// Clients that behave badly. Nothing of what they do is in the history: the others' must be as if they were not there.
+// Clients that behave badly. Nothing of what they do is in the history: the other clients must not notice them.
 
 // bad lets a client of a kind behave badly until the context ends.
 func bad(ctx context.Context, kind, broker string) error {
@@ -84,7 +84,7 @@ func (b *badClient) deaf(ctx context.Context) error {
 	if err := b.send(b.id, "SET", "bad/long", strings.Repeat("x", 1<<20)); err != nil {
 		return err
 	}
-	for ctx.Err() == nil && b.sent < 300 { // without a PUBACK that is read the window is the end
+	for ctx.Err() == nil && b.sent < 300 { // no PUBACK is read, so the window ends it
 		select {
 		case b.window <- struct{}{}:
 			<-b.window
@@ -99,7 +99,7 @@ func (b *badClient) deaf(ctx context.Context) error {
 	return nil
 }
 
-// watchers makes ten thousand clients watch one key, and changes that again and again.
+// watchers watches one key under ten thousand client ids, over one connection, and changes the key again and again.
 func (b *badClient) watchers(ctx context.Context) error {
 	const crowd = 10_000
 	watching := make(chan struct{}, crowd)

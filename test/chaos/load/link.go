@@ -40,7 +40,7 @@ func newLink(load *workload.Load, broker, id string, persistent bool, disconnect
 	return l
 }
 
-// publish puts a publication into the queue. What is queued when a connection ends, or cannot be made, is lost.
+// publish puts a publication into the queue. It is lost if the queue is full, and if it is still queued when a connection ends or cannot be made.
 func (l *link) publish(p *workload.Publication) {
 	select {
 	case l.out <- p:
@@ -151,7 +151,7 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	if !ok || connack.ReasonCode != 0 {
 		return false, fmt.Errorf("%s is refused: %v", id, answer.Content)
 	}
-	window := 20 // far below the 65,535 that MQTT allows: what is under way when a broker fails is sent again
+	window := 20 // far below MQTT's default of 65,535: what is under way when a broker fails is sent again
 	if connack.Properties != nil && connack.Properties.ReceiveMaximum != nil {
 		window = int(*connack.Properties.ReceiveMaximum)
 	}

@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// server is the load, as it is told what to do.
+// server is the HTTP API by which the harness directs the load.
 type server struct {
 	broker      string
 	folder      string
@@ -88,7 +88,7 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 	s.state(w, r)
 }
 
-// probe answers how long it took until a write and a read have worked.
+// probe answers how long it took until a write and a read have worked, or a minute or more if they have not.
 func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	const patience = time.Minute
 	took, _ := s.prober.Probe(patience)
@@ -117,7 +117,7 @@ func (s *server) over(w http.ResponseWriter, r *http.Request) {
 // longestLife is longer than that of any key with an expiry.
 const longestLife = 10 * time.Second
 
-// finish reads all keys once more, and writes the history.
+// finish waits until keys have expired, reads all keys once more, checks the mirrors, writes the history, and ends the process.
 func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	s.load.Sleep(longestLife)
 	for _, o := range s.prober.ReadAll() {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,9 +101,15 @@ func (r *Report) verdicts() (verdicts []Verdict) {
 		{"replicas differ", "all replicas have the same state at the end"},
 		{"bounds", "memory is bounded"},
 		{"odd reply", "every reply is one of the protocol, and has an explanation"},
+		{"scan", "a scan finds each key that is there throughout, and sees its client's writes"},
+		{"transaction", "a transaction takes effect as a whole, or not at all"},
 		{"harness", "nodes end and join only with a reason"},
 	} {
 		verdicts = append(verdicts, Verdict{v[0], v[1], count[v[0]], r.but(v[0])})
+		delete(count, v[0])
+	}
+	for _, check := range slices.Sorted(maps.Keys(count)) {
+		verdicts = append(verdicts, Verdict{Check: check, Says: "a check without a row of its own", Count: count[check]})
 	}
 	return verdicts
 }

@@ -69,7 +69,7 @@ func (o *options) hunt(ctx context.Context, folder string) error {
 			fmt.Printf("%-22s %-58s NOT CAUGHT in %d runs (would be by: %s)\n", m.Name, m.What, tried, m.Check)
 			continue
 		}
-		fmt.Printf("%-22s %-58s caught by seed %d, schedule %d, run %d: %s\n", m.Name, m.What, caught.Seed, caught.Schedule, tried, strings.Join(finds(caught), ", "))
+		fmt.Printf("%-22s %-58s caught by seed %d, schedule %d, run %d: %s\n", m.Name, m.What, caught.Seed, caught.Schedule, tried, strings.Join(finds(caught, m.Checks()...), ", "))
 	}
 	if len(escaped) > 0 {
 		return fmt.Errorf("the simulation does not catch %v", escaped)
