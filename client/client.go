@@ -97,7 +97,7 @@ func Connect(ctx context.Context, config Config) (*Client, error) {
 }
 
 // connectAny makes at most as many attempts as there are addresses, each with a fair share of the time. An attempt dials all addresses until one
-// answers. If each refuses, it is the last. If there is no session at the one that answers, the next attempt begins with another address.
+// answers. After a failed attempt, the next one begins with another address.
 func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()
@@ -105,15 +105,11 @@ func (c *Client) connectAny(ctx context.Context) (*session, error) {
 	for left := len(c.dialer.Addresses); left > 0; left-- {
 		attempt, cancel := context.WithTimeout(ctx, c.timeout(ctx)/time.Duration(left))
 		s, err := c.connect(attempt)
-		outOfTime := attempt.Err() != nil
 		cancel()
 		if err == nil {
 			return s, nil
 		}
 		failures = append(failures, err)
-		if errors.Is(err, errDial) && !outOfTime {
-			break
-		}
 		c.dialer.Next()
 	}
 	return nil, errors.Join(failures...)

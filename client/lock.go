@@ -264,8 +264,8 @@ func (l *Lock) renew(ctx context.Context, renewedAt time.Time) {
 	}
 }
 
-// Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more. A later call then returns the
-// same. After another error Unlock may be called again; otherwise the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
+// Unlock ends the renewal and releases the lock. The error is ErrLockLost when this client did not have it any more, or Lost was closed before. After nil
+// and ErrLockLost, later calls return the same. After any other error Unlock may be called again, or the lock expires. After ErrOutcomeUnknown, an ErrLockLost of the next call may mean that the first call released the lock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	select {
 	case l.unlocking <- struct{}{}:

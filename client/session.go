@@ -55,15 +55,12 @@ const (
 	maxWindow = 4096
 )
 
-// errDial says that no broker accepted a connection.
-var errDial = errors.New("no broker answers")
-
 // connect connects to one of the brokers and subscribes. Nothing of a session survives on the broker: what was under way is
 // sent again.
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	network, err := c.dialer.Dial(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errDial, err)
+		return nil, err
 	}
 	s := &session{
 		deliver: c.deliver, toSend: c.toSend, brokerMaxPacket: math.MaxInt,

@@ -90,8 +90,8 @@ type TxnResult struct {
 // check is made against what is there before the transaction. The fencing token of a transaction holds for all of its operations; if several have
 // one, it has to be the same.
 //
-// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A missing key
-// is no such condition of a VDel, or of a Del without IfVersion: they do nothing then.
+// If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel, or a
+// Del without IfVersion, of a missing key does nothing and does not stop the others.
 func (c *Client) Txn(ctx context.Context, operations ...Op) (TxnResult, error) {
 	arguments := [][]byte{[]byte("TXN")}
 	var token Version

@@ -18,7 +18,7 @@ type leadership struct {
 	scanner  *readindex.Reader // of SCANs: no GET waits behind one
 }
 
-// commandRouter hands commandRouter to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
+// commandRouter hands commands to the proposer, and reads to the reader, while this node leads. It gives a command's result to the goroutine in execute
 // that waits for it, or to the observer. It is safe for concurrent use.
 type commandRouter struct {
 	leadership atomic.Pointer[leadership]       // accepts proposals and reads; nil before LeaderStart is applied and after Serve returns

@@ -7,7 +7,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Observer is the front end, as the cluster calls it. Its methods must be safe for concurrent use. Applied and Restored come in the order of the log,
+// Observer is what the cluster calls of the front end. Its methods must be safe for concurrent use. Applied and Restored come in the order of the log,
 // one at a time.
 type Observer interface {
 	// Applied is called for each entry on every member, in the order of the log, with the state locked. It must be quick. Of the node it may call

@@ -24,7 +24,7 @@ type sessionAwaiter struct {
 	log     *slog.Logger
 }
 
-// await waits until a probe that was sent at the moment or after it has returned, for sessionWait at most. It ends early when a request waits for room.
+// await waits for sessionWait at most, until a probe that was sent no earlier than moment has returned. It ends early when a request waits for room.
 func (a *sessionAwaiter) await(ctx context.Context, moment time.Time) {
 	waiting, cancel := context.WithTimeout(ctx, sessionWait)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 
 // TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not lead, if to
 // is this node, or if to is empty and there is no other voter. It first puts cluster time into the log, so that keys expire even if leaders change all the
-// time. Its errors are those of Remove.
+// time. Its errors wrap peer.ErrRefused, peer.ErrNotDone or peer.ErrOutcomeUnknown.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil
@@ -36,7 +36,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
 		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
-			return fmt.Errorf("transfer leadership: %w: the leadership was lost before: %v", peer.ErrNotDone, err)
+			return fmt.Errorf("transfer leadership: %w: the leadership was lost before the transfer began", peer.ErrNotDone)
 		case err != nil:
 			return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	// ErrNotLeader says that this node is not serving as the leader, or knows none. The request was not carried out.
+	// ErrNotLeader says that this node does not serve as the leader, knows no leader, or is itself the leader that it should call. The request was not carried out.
 	ErrNotLeader = errors.New("this node does not lead")
 	// ErrOutcomeUnknown says that a command may or may not take effect.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown")
@@ -43,7 +43,8 @@ type remoteKind struct {
 	kind error
 }
 
-// remoteKinds returns the sentinels. If an error wraps several, the first one of the list is sent.
+// remoteKinds returns the sentinels that are sent. ErrUnconfirmed is sent as ErrNotLeader, which it wraps. If an error wraps
+// several, the first one of the list is sent.
 func remoteKinds() []remoteKind {
 	return []remoteKind{
 		{"unknown", ErrOutcomeUnknown}, {"refused", ErrRefused}, {"notDone", ErrNotDone}, {"notLeader", ErrNotLeader}, {"unreachable", ErrUnreachable},

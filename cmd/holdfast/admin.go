@@ -71,19 +71,27 @@ func (a *administration) parseAddress() (*url.URL, error) {
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("--admin: %w", err)}
 	}
-	if address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" {
+	if address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
 		return nil, usagef("--admin is %q: must begin with http:// or https:// and a host", a.address)
 	}
 	return address, nil
 }
 
-// request calls the admin API and passes the body of the answer to use. --timeout bounds all of it, use included.
-func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
+// checkFlags returns a usageError for the first flag that makes no sense.
+func (a *administration) checkFlags() error {
 	if a.output != "text" && a.output != "json" {
 		return usagef("--output is %q: must be text or json", a.output)
 	}
 	if a.timeout <= 0 {
 		return usagef("--timeout is %v: must be positive", a.timeout)
+	}
+	return nil
+}
+
+// request calls the admin API and passes the body of the answer to use. --timeout bounds all of it, use included.
+func (a *administration) request(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
+	if err := a.checkFlags(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

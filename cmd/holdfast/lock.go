@@ -115,7 +115,11 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 	if err := child.Start(); err != nil {
 		return 0, &usageError{fmt.Errorf("run the command: %w", err)}
 	}
-	beforeSecondInterrupt(command.Context(), func() { _ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) }) // it must not go on without the lock
+	beforeSecondInterrupt(command.Context(), func() {
+		_ = syscall.Kill(-child.Process.Pid, syscall.SIGKILL) // it must not go on without the lock
+		giveBack(child.Process)
+	})
+	defer beforeSecondInterrupt(command.Context(), func() {})
 	exited := make(chan error, 1)
 	go func() { exited <- child.Wait() }()
 	select {

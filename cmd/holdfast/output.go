@@ -23,11 +23,15 @@ func (o *output) write(ctx context.Context, name string) error {
 	switch {
 	case err == nil && info.IsDir():
 		return usagef("%s is a folder", name)
-	case err == nil && (!info.Mode().IsRegular() || isStdout(info)):
+	case err == nil && isStdout(info):
+		return o.stream(os.Stdout) // not opened again: it shares its offset with other commands
+	case err == nil && !info.Mode().IsRegular():
 		return o.writeStream(ctx, name)
 	}
-	if name, err = followLinks(name); err != nil {
-		return err
+	if target, err := filepath.EvalSymlinks(name); err == nil {
+		name = target
+	} else if _, linkErr := os.Readlink(name); linkErr == nil { // renaming would replace it
+		return usagef("%s is a link to a file that is not there: %v", name, err)
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.part") // a name of its own: another command may write FILE, too
 	if err != nil {
@@ -45,26 +49,10 @@ func (o *output) write(ctx context.Context, name string) error {
 	return syncFolder(filepath.Dir(name))
 }
 
-// isStdout reports whether a file is the standard output, as /dev/stdout is: other commands may write to it, too.
+// isStdout reports whether a file is the standard output, as /dev/stdout is.
 func isStdout(info os.FileInfo) bool {
 	stdout, err := os.Stdout.Stat()
 	return err == nil && os.SameFile(info, stdout)
-}
-
-// followLinks returns the file that symbolic links lead to. It need not exist.
-func followLinks(name string) (string, error) {
-	const most = 40 // as in Linux
-	for range most {
-		target, err := os.Readlink(name)
-		if err != nil {
-			return name, nil // it is no link
-		}
-		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(name), target)
-		}
-		name = target
-	}
-	return "", usagef("%s: too many symbolic links", name)
 }
 
 func (o *output) writeStream(ctx context.Context, name string) error {

@@ -6,9 +6,10 @@ import (
 	"os/signal"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
-// exitInterrupted is the exit code after a second Ctrl-C, as a shell reports a process that SIGINT has ended.
+// exitInterrupted is the exit code after a second Ctrl-C where SIGINT does not end the process, as that of a container with the number 1.
 const exitInterrupted = 128 + int(syscall.SIGINT)
 
 // lastActionKey is the context key of an atomic.Pointer to what runs before a second Ctrl-C ends the process.
@@ -29,6 +30,9 @@ func untilStopped(parent context.Context) (context.Context, context.CancelFunc) 
 		if action := last.Load(); action != nil {
 			(*action)()
 		}
+		signal.Reset(os.Interrupt)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // so that a shell ends its script, too
+		time.Sleep(100 * time.Millisecond)
 		os.Exit(exitInterrupted)
 	})
 	return ctx, stop

@@ -61,6 +61,9 @@ const (
 )
 
 func (a *administration) saveSnapshot(command *cobra.Command, target string, keep int) error {
+	if err := a.checkFlags(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(command.Context(), a.timeout) // also for an output that nobody reads
 	defer cancel()
 	if target == "-" {

@@ -70,7 +70,7 @@ type Dialer struct {
 	// Network replaces the network, in tests; nil is TCP.
 	Network func(ctx context.Context, address string) (net.Conn, error)
 
-	last atomic.Uint32
+	first atomic.Uint32 // index of the address with which the next Dial begins
 }
 
 // Dial returns a connection, or the errors of all addresses.
@@ -78,13 +78,13 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 	if len(d.Addresses) == 0 {
 		return nil, errors.New("there is no broker address")
 	}
-	first := int(d.last.Load())
+	first := int(d.first.Load())
 	var failures []error
 	for i := range d.Addresses {
 		index := (first + i) % len(d.Addresses)
 		conn, err := d.dial(ctx, d.Addresses[index], len(d.Addresses)-i)
 		if err == nil {
-			d.last.Store(uint32(index))
+			d.first.Store(uint32(index))
 			return conn, nil
 		}
 		failures = append(failures, err)
@@ -95,7 +95,7 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 // Next makes the next Dial begin with another address: the one that answered does not serve.
 func (d *Dialer) Next() {
 	if len(d.Addresses) > 0 {
-		d.last.Store((d.last.Load() + 1) % uint32(len(d.Addresses)))
+		d.first.Store((d.first.Load() + 1) % uint32(len(d.Addresses)))
 	}
 }
 

@@ -68,6 +68,7 @@ func TestWholeCertificateFilesAreRead(t *testing.T) {
 		"a block of another type":      {"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n", nil},
 		"a block that nobody can read": {begin + "\n!\n" + end + "\n", nil},
 		"the beginning of a block":     {begin + "\nMII", ErrInvalid},
+		"a block but for its end":      {begin + "\nMII\n-----END CERTIF", ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := t.TempDir() + "/ca.crt"

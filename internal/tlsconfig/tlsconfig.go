@@ -72,9 +72,12 @@ func readWhole(file string) ([]byte, error) {
 	for block := new(pem.Block); block != nil; {
 		block, rest = pem.Decode(rest)
 	}
-	const begin, end = "-----BEGIN ", "\n-----END "
-	if last := bytes.LastIndex(append([]byte("\n"), rest...), []byte("\n"+begin)); last >= 0 && !bytes.Contains(rest[last:], []byte(end)) {
-		return nil, fmt.Errorf("%w: %s ends within a PEM block", ErrInvalid, file)
+	const begin, end, dashes = "\n-----BEGIN ", "\n-----END ", "-----"
+	rest = append([]byte("\n"), rest...)
+	if last := bytes.LastIndex(rest, []byte(begin)); last >= 0 {
+		if _, label, ends := bytes.Cut(rest[last:], []byte(end)); !ends || !bytes.Contains(label, []byte(dashes)) {
+			return nil, fmt.Errorf("%w: %s ends within a PEM block", ErrInvalid, file)
+		}
 	}
 	return data, nil
 }

@@ -37,7 +37,7 @@ type hook struct {
 	log          *slog.Logger
 
 	sequence atomic.Int64
-	// gate keeps messages back while a session is established: else those between an old session and its replacement are lost.
+	// gate holds publishes back while a session is being taken up: else those between the old one and its replacement are lost.
 	gate        sync.RWMutex
 	replacing   atomic.Pointer[mqtt.Client] // who holds the gate
 	connections sync.Map                    // *mqtt.Client to *connection

@@ -80,7 +80,7 @@ func (s *session) compare(ctx context.Context) error {
 		}
 		all.keys, all.unshown, all.blind, all.dropped, all.unretained = found.keys, found.unshown, found.blind, found.dropped, found.unretained
 		if found.blind { // nothing is known of what is missing
-			found.missing, all.missing, all.unretained = 0, 0, 0
+			all.missing, all.unretained = 0, 0
 		}
 		s.corrected(found)
 		all.stale += found.stale
@@ -177,7 +177,9 @@ func (s *session) runPass(ctx context.Context, corrected map[topic]string) (foun
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found.stale, found.unretained, found.dropped = p.stale, p.unretained, p.first.Load() && !p.last.Load()
-	found.blind = found.blind || !p.first.Load() || p.seen == 0 && p.unretained > 0
+	if found.blind = found.blind || !p.first.Load() || p.seen == 0 && p.unretained > 0; found.blind {
+		found.missing = 0 // what the broker does not send may be there
+	}
 	s.env.Metrics.corrections.WithLabelValues(reasonMissing).Add(float64(found.missing))
 	s.env.Metrics.corrections.WithLabelValues(reasonStale).Add(float64(found.stale))
 	return found, err

@@ -186,7 +186,7 @@ func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
-// checkDelivered: a SET that has an outcome in the log, that all nodes' sessions received, and for which its client still waits, is answered
+// checkDelivered: a SET that has an outcome in the log, that all ingest sessions received, and for which its client still waits, is answered
 // once the delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered
 // later than that, so requests that were sent later must have been answered, too. Each copy counts as a request.
 func (s *simulation) checkDelivered() {

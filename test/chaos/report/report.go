@@ -109,7 +109,7 @@ func (r *Report) verdicts() (verdicts []Verdict) {
 		delete(count, v[0])
 	}
 	for _, check := range slices.Sorted(maps.Keys(count)) {
-		verdicts = append(verdicts, Verdict{Check: check, Says: "a check without a row of its own", Count: count[check]})
+		verdicts = append(verdicts, Verdict{Check: check, Says: check + ": a check without a row of its own", Count: count[check]})
 	}
 	return verdicts
 }
