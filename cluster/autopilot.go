@@ -19,7 +19,7 @@ import (
 const stabilizationTime = 2 * time.Second
 
 // autopilotRunner runs raft-autopilot on the leader, and tells it the state of the members. Autopilot promotes non-voters that have caught up.
-// It removes nobody: a member that is away may come back.
+// It removes no member: one that does not answer may come back.
 type autopilotRunner struct {
 	config autopilot.Config
 	self   *self

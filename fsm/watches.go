@@ -139,7 +139,7 @@ func (w *watches) unindex(ended *watch) {
 	}
 }
 
-// setPolicy puts a policy in force, which decides the changes of which keys a client may see; nil allows everything.
+// setPolicy puts a policy in force. For each change of a key, the policy decides which clients are notified; nil allows all.
 func (w *watches) setPolicy(p *policy.Policy) {
 	w.cached = nil
 	w.patterns.setPolicy(p)

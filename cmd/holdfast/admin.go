@@ -111,13 +111,14 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		if method != http.MethodGet && path != httpapi.ExportPath && connected.Load() {
+		switch changes := method != http.MethodGet && path != httpapi.ExportPath; {
+		case changes && connected.Load():
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
-		}
-		if method != http.MethodGet && path != httpapi.ExportPath { // nothing was sent: a timeout must not say that the outcome is unknown
+		case changes: // nothing was sent: %v hides a timeout, for which exitCode returns exitUnknown
 			return fmt.Errorf("%w: %v", errUnavailable, err)
+		default:
+			return fmt.Errorf("%w: %w", errUnavailable, err)
 		}
-		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {

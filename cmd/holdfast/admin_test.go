@@ -55,7 +55,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// An address that names no host is an error of the command line, and no proof that nobody listens.
+// If --admin names no host, the command fails. It does not report that no process listens there.
 func TestNobodyListensNeedsAnAddress(t *testing.T) {
 	for _, address := range []string{"localhost:7401", "http:///", "store-0:7401", ""} {
 		a := &administration{address: address, timeout: time.Second}

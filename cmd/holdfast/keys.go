@@ -250,20 +250,16 @@ func readAll(ctx context.Context, stdin io.Reader) ([]byte, error) {
 
 func newDel() *cobra.Command {
 	var v ifVersion
-	var command *cobra.Command
-	command = newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n"+
+	var condition []client.Option
+	command := newRemove("del KEY", "Delete a key", "  holdfast del lines/7/recipe\n"+
 		"  version=$(holdfast set lines/7/draft 'steel, 3mm')\n"+
 		"  holdfast del lines/7/draft --if-version \"$version\"", cobra.ExactArgs(1),
 		func(ctx context.Context, store *client.Client, arguments []string, options []client.Option) (client.Version, error) {
-			condition, err := v.options(command.Flags())
-			if err != nil {
-				return client.Version{}, err
-			}
 			return store.Del(ctx, arguments[0], append(options, condition...)...)
 		})
 	v.add(command.Flags())
-	command.PreRunE = func(command *cobra.Command, _ []string) error { // before it connects
-		_, err := v.options(command.Flags())
+	command.PreRunE = func(command *cobra.Command, _ []string) (err error) { // before it connects
+		condition, err = v.options(command.Flags())
 		return err
 	}
 	return command

@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
+
+	"holdfast/internal/durable"
 )
 
 // output is a file that a command writes.
@@ -46,7 +47,7 @@ func (o *output) write(ctx context.Context, name string) error {
 		_ = os.Remove(partial) // the earlier error is returned
 		return err
 	}
-	return syncFolder(filepath.Dir(name))
+	return durable.SyncDir(filepath.Dir(name))
 }
 
 // isStdout reports whether a file is the standard output, as /dev/stdout is.
@@ -81,12 +82,4 @@ func saveTo(name string, write func(io.Writer) error) error {
 		err = closeErr
 	}
 	return err
-}
-
-func syncFolder(name string) error {
-	folder, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

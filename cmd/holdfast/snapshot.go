@@ -64,7 +64,7 @@ func (a *administration) saveSnapshot(command *cobra.Command, target string, kee
 	if err := a.checkFlags(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), a.timeout) // also for an output that nobody reads
+	ctx, cancel := context.WithTimeout(command.Context(), a.timeout) // bounds the wait for the reader of a pipe, too
 	defer cancel()
 	if target == "-" {
 		return a.streamSnapshot(ctx, command.OutOrStdout())
@@ -139,7 +139,7 @@ func removeOld(folder string, keep int) error {
 		case !isSaved || !ends || err != nil:
 		case rest == "":
 			saved = append(saved, entry.Name())
-		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // nobody is writing it any more
+		case strings.HasSuffix(rest, ".part") && time.Since(written) > 24*time.Hour: // the command that wrote it has ended
 			old = append(old, entry.Name())
 		}
 	}

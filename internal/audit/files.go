@@ -166,7 +166,7 @@ func (f *files) finishRotation() error {
 		free++
 	}
 	for number := free; number > 1; number-- {
-		if err := os.Rename(f.name(number-1), f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) { // somebody may take files away
+		if err := os.Rename(f.name(number-1), f.name(number)); err != nil && !errors.Is(err, fs.ErrNotExist) { // an operator may have moved the file
 			return err
 		}
 	}

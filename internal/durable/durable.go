@@ -14,17 +14,12 @@ func WriteFile(file string, data []byte) error {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	defer func() { _ = os.Remove(temporary.Name()) }() // gone already when all went well
-	if _, err = temporary.Write(data); err == nil {
-		err = temporary.Sync()
-	}
+	_, err = temporary.Write(data)
 	if closeErr := temporary.Close(); err == nil {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(temporary.Name(), file)
-	}
-	if err == nil {
-		err = SyncDir(filepath.Dir(file))
+		err = Rename(temporary.Name(), file)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

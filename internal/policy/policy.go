@@ -47,7 +47,7 @@ type Resource struct {
 }
 
 // Rule grants its resources to its principals. A principal is meant when any of the three lists names it; a rule without any
-// principals means nobody. An entry of Attributes names the principals that have all attributes of the entry.
+// principals grants nothing. An entry of Attributes names each principal that has all attributes of the entry.
 type Rule struct {
 	ClientIDs  []string // globs
 	Usernames  []string // globs

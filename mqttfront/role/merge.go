@@ -131,9 +131,9 @@ func (l *Leader) mergePeerRequestsLocked(m *fsm.Machine, byNode map[string][]*pe
 	return added
 }
 
-// resolvePeerRequestLocked reports whether this node does not take a request from a peer: nobody waits for it, it is answered, or this node
-// answers it already. If the peer need not hold it any longer, resolvePeerRequestLocked calls report, which returns true. It marks a request that awaits a report, and
-// that this node takes, as a duplicate.
+// resolvePeerRequestLocked reports whether this leader leaves out a request that a peer holds: no client waits for it, it is answered, or this
+// leader answers it already. If the peer need not hold it any longer, resolvePeerRequestLocked calls report, which returns true. If the leader takes a
+// request that awaits a report, resolvePeerRequestLocked marks it as a duplicate.
 func (l *Leader) resolvePeerRequestLocked(m *fsm.Machine, r *pending.Request, now time.Time, report func(fsm.RequestID) bool) bool {
 	if !mayMerge(r, now) {
 		return true

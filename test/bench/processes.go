@@ -99,7 +99,7 @@ func listens(address string) bool {
 	return err == nil && conn.Close() == nil
 }
 
-// ports gives loopback addresses with ports on which nobody listens, below the range of ephemeral ports.
+// ports returns loopback addresses with free ports, below the range of ephemeral ports.
 type ports struct{ next int }
 
 func (p *ports) take() string {

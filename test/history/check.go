@@ -31,7 +31,7 @@ type Conditions struct {
 	NotesComplete bool
 	// WatchTTL is how long a watch lasts that is not renewed; 0 is for as long as its client is connected.
 	WatchTTL time.Duration
-	// Patience bounds each search for an order of the operations on one key or bank, of which there are at most two. 0 is no bound.
+	// Patience bounds a search for an order of the operations on one key or bank. The checker makes at most two searches for each. 0 is no bound.
 	Patience time.Duration
 }
 

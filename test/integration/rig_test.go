@@ -134,7 +134,7 @@ func (p *process) stop() (int, time.Duration) {
 // nextPort is where freePort looks next, offset by the process: ports are given once only.
 var nextPort atomic.Uint32
 
-// freePort returns a port on which nobody listens now. It is below the range from which Linux takes the local ports of connections.
+// freePort returns a port on which no process listens now. It is below the range from which Linux takes the local ports of connections.
 func freePort(t testing.TB) int {
 	t.Helper()
 	const first, count = 20_000, 12_000
