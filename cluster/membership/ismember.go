@@ -31,7 +31,7 @@ func (m *Membership) isMember(ctx context.Context, id raft.ServerID) (bool, erro
 		return false, err
 	}
 	if future.Index() > m.env.Raft.CommitIndex() {
-		return true, nil // a change is under way: it may yet come to nothing
+		return true, nil // a change is under way, and may fail
 	}
 	_, member := peer.Find(future.Configuration().Servers, id)
 	return member, nil

@@ -14,9 +14,9 @@ import (
 	"holdfast/fsm"
 )
 
-// TransferIfLeading hands the leadership to a member, by its name or id, or to any voter if to is empty. It does nothing on a node that does not lead, if to
-// is this node, or if to is empty and there is no other voter. It first puts cluster time into the log, so that keys expire even if leaders change all the
-// time. Its errors wrap peer.ErrRefused, peer.ErrNotDone or peer.ErrOutcomeUnknown.
+// TransferIfLeading transfers the leadership to a member, by its name or raft id, or to any other voter if to is empty. It returns nil and does nothing in three
+// cases: this node does not lead, to is this node, or to is empty and there is no other voter. Before the transfer it puts cluster time into the log, so that
+// keys expire even if leaders change all the time. Its errors wrap peer.ErrRefused, peer.ErrNotDone or peer.ErrOutcomeUnknown.
 func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Raft.State() != raft.Leader {
 		return nil
@@ -35,7 +35,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 	if m.env.Serving() {
 		_, err := m.env.Execute(ctx, fsm.Command{Kind: fsm.KindAdvance})
 		switch {
-		case errors.Is(err, peer.ErrOutcomeUnknown): // of the advance alone: the transfer has not begun
+		case errors.Is(err, peer.ErrOutcomeUnknown): // that of the KindAdvance; the transfer has not begun
 			return fmt.Errorf("transfer leadership: %w: the leadership was lost before the transfer began", peer.ErrNotDone)
 		case err != nil:
 			return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
@@ -55,7 +55,7 @@ func (m *Membership) TransferIfLeading(ctx context.Context, to string) error {
 		return nil
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrNotDone, err)
-	default: // the target may have been asked to stand, and may still win
+	default: // raft may have sent TimeoutNow: the target may still win an election
 		m.recordFailed(term, target.ID)
 		return fmt.Errorf("transfer leadership: %w: %w", peer.ErrOutcomeUnknown, err)
 	}
@@ -74,7 +74,7 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 		case target.Suffrage != raft.Voter:
 			return raft.Server{}, fmt.Errorf("%w: %s does not vote, so it cannot lead", peer.ErrRefused, to)
 		case m.TransferBlocked(term, target.ID):
-			return raft.Server{}, fmt.Errorf("%w: a transfer to %s has come to nothing already", peer.ErrNotDone, to)
+			return raft.Server{}, fmt.Errorf("%w: a transfer to %s failed in this term; try again when its log has caught up", peer.ErrNotDone, to)
 		}
 		return target, nil
 	}
@@ -89,15 +89,20 @@ func (m *Membership) successor(term uint64, servers []raft.Server, to string) (r
 		}
 	}
 	if best.ID == "" {
-		return raft.Server{}, fmt.Errorf("%w: the transfers to all other voters have come to nothing already", peer.ErrNotDone)
+		return raft.Server{}, fmt.Errorf("%w: the transfers to all other voters failed in this term; try again when their logs have caught up", peer.ErrNotDone)
 	}
 	return best, nil
 }
 
-// failedTransfers remembers the failed transfers of the current term. Raft v1.7.3 must not be asked for the same member again while the member does not
-// keep up. The first attempt may have left a value in the member's triggerDeferErrorCh, which has room for one, and the second blocks in its send. If
-// the leadership ends just then, raft's replication goroutine reads the channel no more. Raft would take the transfer to be in progress for good, and
-// refuse every proposal when this node leads again. A member that has all that the leader had at the failure shows that the goroutine reads the channel.
+// failedTransfers remembers the failed transfers of the current term, because of a fault of raft v1.7.3. A second transfer to a member that does not keep up can
+// stop raft from taking proposals for good:
+//
+//   - Raft sends a request to the member's replication goroutine on a channel with room for one (triggerDeferErrorCh). The request of a failed transfer may
+//     still be in the channel. Then the send of the next transfer blocks.
+//   - If the leadership ends at that moment, the replication goroutine ends and nothing receives from the channel again. The transfer counts as in progress for
+//     ever, and raft refuses every proposal when this node leads again.
+//
+// A member whose log has all that the leader's had at the failure shows that the replication goroutine has emptied the channel.
 type failedTransfers struct {
 	mu   sync.Mutex
 	term uint64
@@ -106,7 +111,7 @@ type failedTransfers struct {
 
 type failedTransfer struct {
 	at   time.Time
-	last uint64 // index of the last entry in the log then
+	last uint64 // index of the last entry in this node's log at that time
 }
 
 // transferRetryDelay is the least time between a failed transfer and the next one to the same member.
@@ -136,8 +141,8 @@ func (m *Membership) TransferBlocked(term uint64, to raft.ServerID) bool {
 	return ok && t.term == term && (description.LastIndex < failed.last || time.Since(failed.at) < transferRetryDelay)
 }
 
-// Transfer is TransferIfLeading, but returns ErrNotLeader on a node that does not lead, and an error that wraps ErrRefused if there is no other
-// voter. If there is one, a transfer to this node itself succeeds.
+// Transfer is TransferIfLeading, except that it returns peer.ErrNotLeader on a node that does not lead, and an error that wraps peer.ErrRefused if there is no
+// other voter. If there is one, a transfer to this node itself returns nil.
 func (m *Membership) Transfer(ctx context.Context, to string) error {
 	switch {
 	case m.env.Raft.State() != raft.Leader:

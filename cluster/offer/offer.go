@@ -11,61 +11,69 @@ import (
 // Offer is what a node wants the settings of the cluster to be.
 type Offer struct {
 	Settings fsm.Settings
-	// KeepPolicy leaves the policy in force as it is: the node has no policy file.
+	// KeepPolicy leaves the policy in force as it is, and Settings.Policy does not matter. It is true for a node without a policy file.
 	KeepPolicy bool
 }
 
+// command returns the Configure that replaces all settings by the offer's.
 func (o *Offer) command() fsm.Command {
 	settings := o.Settings
 	return fsm.Command{Kind: fsm.KindConfigure, Settings: &settings, KeepPolicy: o.KeepPolicy}
 }
 
-// encode returns the offer as the log has it, with a part as the entry's number.
-func (o *Offer) encode(p part) []byte {
-	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(p), Commands: []fsm.Command{o.command()}})
+// encode returns the offer for MethodOffer: as a log entry whose number is the set of changed parts.
+func (o *Offer) encode(changed parts) []byte {
+	return fsm.AppendEntry(nil, &fsm.Entry{Number: uint64(changed), Commands: []fsm.Command{o.command()}})
 }
 
-// part says what an offer replaces of the settings in force; parts may be combined with |. Only the leader fills in the rest: its state is the newest. Another
-// member, which may be catching up, would bring back older settings. Members with an older build ignore the part and propose the offer as it is.
-type part uint64
+// parts is a set of parts of the settings, or whole. A Configure command always carries all settings, but an offer may replace only those parts in which the
+// node's settings changed. The leader takes all other parts from its state, which is the newest: a member that is catching up would bring back older settings.
+// A leader with an older build ignores the set and proposes the offer as it is.
+type parts uint64
 
 const (
-	policyPart       part = 1 << iota // the policy
-	mirrorsPart                       // the mirrors
-	clientLimitsPart                  // the shares of clients, if none are in force
-	settingsPart                      // all settings but the policy and the mirrors; the shares of clients are among them, whatever is in force
-	allParts              = policyPart | mirrorsPart | clientLimitsPart | settingsPart
+	policyPart       parts = 1 << iota // the policy
+	mirrorsPart                        // the mirrors
+	clientLimitsPart                   // the limits per client (WatchesPerClient and DedupPerClient), if the cluster has none
+	settingsPart                       // everything else, and the limits per client even if the cluster has some
+	allParts               = policyPart | mirrorsPart | clientLimitsPart | settingsPart
 	// whole is all settings, and the policy unless the offer keeps it.
-	whole part = 0
+	whole parts = 0
 )
 
-// mergedWith returns the settings in force with the parts of the offer in their place.
-func (o *Offer) mergedWith(inForce fsm.Settings, p part) *Offer {
-	if p == whole {
+// has reports whether one of some parts is in the set.
+func (p parts) has(some parts) bool { return p&some != 0 }
+
+// mergedWith returns an offer of the settings in force in which the changed parts are those of o.
+func (o *Offer) mergedWith(inForce fsm.Settings, changed parts) *Offer {
+	if changed == whole {
 		return o
 	}
-	filled := Offer{Settings: inForce, KeepPolicy: p&policyPart == 0 || o.KeepPolicy}
-	if p&settingsPart != 0 {
-		filled.Settings = o.Settings
-		filled.Settings.Mirrors, filled.Settings.Policy = inForce.Mirrors, inForce.Policy
+	replacesPolicy := changed.has(policyPart) && !o.KeepPolicy
+	merged := Offer{Settings: inForce, KeepPolicy: !replacesPolicy}
+	if changed.has(settingsPart) {
+		merged.Settings = o.Settings
+		merged.Settings.Mirrors, merged.Settings.Policy = inForce.Mirrors, inForce.Policy
 	}
-	if limits := &filled.Settings.Limits; p&clientLimitsPart != 0 && limits.WatchesPerClient == 0 && limits.DedupPerClient == 0 {
-		limits.WatchesPerClient, limits.DedupPerClient = o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient
+	if changed.has(clientLimitsPart) && !hasClientLimits(&merged.Settings.Limits) {
+		limits, wanted := &merged.Settings.Limits, &o.Settings.Limits
+		limits.WatchesPerClient, limits.DedupPerClient = wanted.WatchesPerClient, wanted.DedupPerClient
 	}
-	if p&mirrorsPart != 0 {
-		filled.Settings.Mirrors = o.Settings.Mirrors
+	if changed.has(mirrorsPart) {
+		merged.Settings.Mirrors = o.Settings.Mirrors
 	}
-	if p&policyPart != 0 {
-		filled.Settings.Policy = o.Settings.Policy
+	if replacesPolicy {
+		merged.Settings.Policy = o.Settings.Policy
 	}
-	return &filled
+	return &merged
 }
 
-// keepsOtherClientLimits reports whether mergedWith would leave shares of clients in force that are not those of the offer.
-func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, p part) bool {
+func hasClientLimits(l *fsm.Limits) bool { return l.WatchesPerClient != 0 || l.DedupPerClient != 0 }
+
+// keepsOtherClientLimits reports whether mergedWith leaves limits per client in force that differ from those of the offer.
+func (o *Offer) keepsOtherClientLimits(inForce *fsm.Limits, changed parts) bool {
 	wanted := &o.Settings.Limits
-	isSet := inForce.WatchesPerClient != 0 || inForce.DedupPerClient != 0
-	return p&(clientLimitsPart|settingsPart) == clientLimitsPart && isSet &&
+	return changed.has(clientLimitsPart) && !changed.has(settingsPart) && hasClientLimits(inForce) &&
 		(inForce.WatchesPerClient != wanted.WatchesPerClient || inForce.DedupPerClient != wanted.DedupPerClient)
 }
 
@@ -75,7 +83,7 @@ func (o Offer) forVersion(version uint32) *Offer {
 	return &o
 }
 
-// fingerprint has hashes of an offer's parts.
+// fingerprint has hashes of an offer's parts. settings covers settingsPart and clientLimitsPart.
 type fingerprint struct{ settings, policy, mirrors [sha256.Size]byte }
 
 func (o *Offer) fingerprint() (f fingerprint) {
@@ -90,18 +98,20 @@ func (o *Offer) fingerprint() (f fingerprint) {
 	return f
 }
 
-// offered is what a member remembers of its last offer.
+// offered is what a member stores of its last offer.
 type offered struct {
 	fingerprint
-	version uint32 // the newest version of the log in force under which the settings had this hash; 0 is unknown
+	// version is that of the log for which fingerprint.settings was made (see forVersion): the newest one that was in force. 0 is unknown.
+	version uint32
 }
 
-// bytes returns the three hashes, and the version in big-endian order.
+// bytes returns the encoding for the Store: the hashes of the settings, the policy and the mirrors, and the version in big-endian order.
 func (o *offered) bytes() []byte {
 	return binary.BigEndian.AppendUint32(slices.Concat(o.settings[:], o.policy[:], o.mirrors[:]), o.version)
 }
 
-// readOffered reads what bytes wrote. Older builds wrote no version, and those that knew no mirrors two hashes. ok is false if it is none of these.
+// readOffered decodes what bytes returned. Older builds stored three hashes without a version, and the oldest only two: they had no mirrors. ok is false for
+// data of any other length.
 func readOffered(data []byte) (o offered, ok bool) {
 	const hashes = 3 * sha256.Size
 	switch len(data) {

@@ -147,6 +147,21 @@ func TestOnlyWhatChangedIsOffered(t *testing.T) {
 	}
 }
 
+// A node whose policy file is removed proposes nothing: the policy in force stays.
+func TestRemovedPolicyFileIsNoProposal(t *testing.T) {
+	compiled, err := policy.Compile([]policy.Rule{{ClientIDs: []string{"*"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	withPolicy, keepsPolicy := withKeys(5), withKeys(5)
+	withPolicy.Settings.Policy, keepsPolicy.KeepPolicy = compiled, true
+	f := &fake{version: fsm.Version, serving: true, inForce: &withPolicy.Settings, remembered: memoryOf(withPolicy)}
+	mustOffer(t, New(keepsPolicy, f.env()))
+	if len(f.executed) != 0 || f.inForce.Policy != compiled || !bytes.Equal(f.remembered, memoryOf(keepsPolicy)) {
+		t.Errorf("%d proposals, policy %v", len(f.executed), f.inForce.Policy)
+	}
+}
+
 // A member that does not lead gives its offer to the leader, and takes that of another member only where it leads.
 func TestOfferGoesByWayOfTheLeader(t *testing.T) {
 	inForce := withKeys(4).Settings
@@ -181,7 +196,7 @@ func withMirrors(keys int64, mirrors ...fsm.Mirror) Offer {
 // What a new version of the log adds comes into force with it, and brings back none of the older settings of the node that adds it.
 func TestMirrorsComeWithTheirVersion(t *testing.T) {
 	all := fsm.Mirror{Keys: "*", Topic: "all/"}
-	for name, before := range map[string]uint32{"from before the shares of clients": 1, "from just before": fsm.VersionMirrors - 1} {
+	for name, before := range map[string]uint32{"from before limits per client": 1, "from just before": fsm.VersionMirrors - 1} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{version: before, serving: true}
 			wanted := withMirrors(5, all)
@@ -255,18 +270,18 @@ func TestNewMemberOffersNothingWithANewVersion(t *testing.T) {
 	}
 }
 
-// Shares of clients that are changed from none are a change like any other, also if another node has set some.
-func TestSharesChangedFromNoneComeIntoForce(t *testing.T) {
-	withShares := func(share int64) Offer {
+// Limits per client that a node changes from none replace those of another node.
+func TestClientLimitsChangedFromNoneComeIntoForce(t *testing.T) {
+	withLimits := func(limit int64) Offer {
 		o := withKeys(5)
-		o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = share, share
+		o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = limit, limit
 		return o
 	}
 	f := &fake{version: fsm.Version, serving: true}
-	mustOffer(t, New(withShares(0), f.env()))
-	others := withShares(50).Settings
+	mustOffer(t, New(withLimits(0), f.env()))
+	others := withLimits(50).Settings
 	f.inForce = &others
-	mustOffer(t, New(withShares(100), f.env()))
+	mustOffer(t, New(withLimits(100), f.env()))
 	if limits := f.inForce.Limits; limits.WatchesPerClient != 100 || limits.DedupPerClient != 100 {
 		t.Errorf("%+v is in force", limits)
 	}
@@ -362,8 +377,8 @@ func TestNewMemberOffersNothingUnderAnOldVersion(t *testing.T) {
 	}
 }
 
-// withShares is withKeys with shares of clients.
-func withShares(keys, watches int64) Offer {
+// withClientLimits is withKeys with limits per client.
+func withClientLimits(keys, watches int64) Offer {
 	o := withKeys(keys)
 	o.Settings.Limits.WatchesPerClient, o.Settings.Limits.DedupPerClient = watches, 20
 	return o
@@ -371,13 +386,13 @@ func withShares(keys, watches int64) Offer {
 
 // A member without a memory that offers a change under an older version of the log does not offer it again when the version rises.
 func TestRiseOfTheVersionBringsBackNoSettings(t *testing.T) {
-	keepsPolicy := withShares(5, 10)
+	keepsPolicy := withClientLimits(5, 10)
 	keepsPolicy.KeepPolicy = true
-	for name, change := range map[string]Offer{"of a limit": withShares(6, 10), "of the policy": keepsPolicy} {
+	for name, change := range map[string]Offer{"of a limit": withClientLimits(6, 10), "of the policy": keepsPolicy} {
 		t.Run(name, func(t *testing.T) {
 			inForce := withKeys(7).Settings
 			f := &fake{version: fsm.VersionClientShares - 1, serving: true, inForce: &inForce}
-			o := New(withShares(5, 10), f.env())
+			o := New(withClientLimits(5, 10), f.env())
 			mustOffer(t, o)
 			o.Set(change)
 			mustOffer(t, o)
@@ -391,14 +406,14 @@ func TestRiseOfTheVersionBringsBackNoSettings(t *testing.T) {
 	}
 }
 
-// A member whose shares of clients are left out because another one has set some says so.
-func TestSharesThatAreLeftOutAreLogged(t *testing.T) {
+// A member logs that its limits per client are not applied because another one has set some.
+func TestClientLimitsThatAreNotAppliedAreLogged(t *testing.T) {
 	for name, row := range map[string]struct {
 		watches int64 // in force
 		warns   bool
 	}{"none in force": {0, false}, "the same in force": {10, false}, "others in force": {50, true}} {
 		t.Run(name, func(t *testing.T) {
-			inForce := withShares(5, row.watches).Settings
+			inForce := withClientLimits(5, row.watches).Settings
 			if row.watches == 0 {
 				inForce = withKeys(5).Settings
 			}
@@ -407,7 +422,7 @@ func TestSharesThatAreLeftOutAreLogged(t *testing.T) {
 			var logged bytes.Buffer
 			env := f.env()
 			env.Log = slog.New(slog.NewTextHandler(&logged, nil))
-			mustOffer(t, New(withShares(5, 10), env))
+			mustOffer(t, New(withClientLimits(5, 10), env))
 			if warns := strings.Contains(logged.String(), "are not applied"); warns != row.warns {
 				t.Errorf("logged %q", logged.String())
 			}

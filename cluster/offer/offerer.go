@@ -18,7 +18,7 @@ type Store interface {
 	Save([]byte) error
 }
 
-// Environment has what an Offerer uses of its node. The functions are safe for concurrent use.
+// Environment has what an Offerer uses of its node. The functions must be safe for concurrent use.
 type Environment struct {
 	Offered Store
 	// Settings returns the settings in force. configured is false if none are yet.
@@ -41,8 +41,8 @@ type Offerer struct {
 	env     Environment
 	changed chan struct{} // has room for one
 	// offering and composing are mutexes whose lock takes a context: the channel is full while the lock is held. offering is locked before composing.
-	offering  chan struct{} // held by Offer
-	composing chan struct{} // held while an offer is merged with the settings in force and proposed
+	offering  chan struct{} // held by Offer and Prepare
+	composing chan struct{} // held from the merge with the settings in force until the result is applied
 
 	mu     sync.Mutex
 	wanted Offer
@@ -110,43 +110,19 @@ func (o *Offerer) offer(ctx context.Context) error {
 	last, remembered := readOffered(data)
 	version := o.env.Version()
 	current := wanted.forVersion(version)
-	next, all := offered{current.fingerprint(), max(last.version, version)}, wanted.fingerprint()
-	if remembered && version < fsm.VersionMirrors {
-		next.mirrors = last.mirrors // mirrors are offered once VersionMirrors is in force
-	}
-	inForce, configured := o.env.Settings()
-	switch {
+	next := offered{current.fingerprint(), max(last.version, version)}
+	switch inForce, configured := o.env.Settings(); {
 	case !configured: // not through CallLeader: another leader may have settings by now
 		err = o.execute(ctx, current, whole)
 	case !remembered:
 		if same := (&Offer{Settings: inForce, KeepPolicy: current.KeepPolicy}).fingerprint(); same != next.fingerprint {
 			o.env.Log.Warn("this node's settings differ from the cluster's and are not applied: to apply them, change them on any node")
 		}
-		next = offered{all, fsm.Version} // the newest version, so that a later log version does not trigger an offer
-	case last == next:
-		return nil
-	case last.fingerprint == next.fingerprint: // only the version is stored
+		next = offered{wanted.fingerprint(), fsm.Version} // the newest version, so that a later log version does not trigger an offer
 	default:
-		changed := changedParts(&last, &next.fingerprint, &all, wanted.forVersion(fsm.VersionClientShares-1).fingerprint())
-		switch {
-		case changed == 0: // an older version of the log is in force than at the last offer
-			return nil
-		case changed&(settingsPart|clientLimitsPart) != 0:
-			next.version = version
-		case next.settings != last.settings: // only because an older version of the log is in force: they are not offered
-			next.settings, next.version = last.settings, last.version
-		}
-		if err = o.propose(ctx, current, changed); err != nil {
-			break
-		}
-		if current.keepsOtherClientLimits(&inForce.Limits, changed) {
-			o.env.Log.Warn("this node's limits.watchesPerClient and limits.dedupEntriesPerClient differ from the cluster's and are not applied: to apply them, change them on any node")
-		}
-		if changed != clientLimitsPart {
-			o.env.Log.Info("this node's changed settings are in force")
-		}
+		next, err = o.offerChanges(ctx, &wanted, version, &last)
 	}
-	if err != nil {
+	if err != nil || next == last {
 		return err
 	}
 	if err := o.env.Offered.Save(next.bytes()); err != nil {
@@ -155,11 +131,46 @@ func (o *Offerer) offer(ctx context.Context) error {
 	return nil
 }
 
-// changedParts returns which parts differ from the last offer. all is the fingerprint of the whole offer, withoutClientLimits that of the offer without per-client limits.
-func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fingerprint) (changed part) {
+// offerChanges proposes the parts in which this node's settings differ from its last offer. version is that of the log in force. It returns what becomes the
+// last offer.
+func (o *Offerer) offerChanges(ctx context.Context, wanted *Offer, version uint32, last *offered) (next offered, err error) {
+	current, all := wanted.forVersion(version), wanted.fingerprint()
+	next = offered{current.fingerprint(), max(last.version, version)}
+	if version < fsm.VersionMirrors {
+		next.mirrors = last.mirrors // this node offers its mirrors when VersionMirrors is in force
+	}
+	if next.fingerprint == last.fingerprint {
+		return next, nil // the version may be newer
+	}
+	changed := changedParts(last, &next.fingerprint, &all, wanted.forVersion(fsm.VersionClientShares-1).fingerprint())
 	switch {
-	case last.settings == now.settings, last.settings == all.settings: // the second while an old log is applied again under an older version
-	case last.settings == withoutClientLimits.settings && last.version < fsm.VersionClientShares: // only the per-client limits are new
+	case changed == 0: // the fingerprints differ because an older version of the log is in force than at the last offer
+		return *last, nil
+	case changed.has(settingsPart | clientLimitsPart):
+		next.version = version
+	case next.settings != last.settings: // only because an older version of the log is in force: the settings are not offered
+		next.settings, next.version = last.settings, last.version
+	}
+	inForce, _ := o.env.Settings()
+	if err := o.propose(ctx, current, changed); err != nil {
+		return *last, err
+	}
+	if current.keepsOtherClientLimits(&inForce.Limits, changed) {
+		o.env.Log.Warn("this node's limits.watchesPerClient and limits.dedupEntriesPerClient differ from the cluster's and are not applied: to apply them, change them on any node")
+	}
+	if changed != clientLimitsPart {
+		o.env.Log.Info("this node's changed settings are in force")
+	}
+	return next, nil
+}
+
+// changedParts returns which parts differ from the last offer. now is the fingerprint of the settings that the log version in force knows, all that of all
+// settings, and withoutClientLimits that of the settings without limits per client.
+func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fingerprint) (changed parts) {
+	switch {
+	// An older version of the log may be in force than at the last offer, while a restarted member applies its log again. Then last has settings that now lacks.
+	case last.settings == now.settings, last.settings == all.settings:
+	case last.settings == withoutClientLimits.settings && last.version < fsm.VersionClientShares: // only the limits per client are new
 		changed |= clientLimitsPart
 	default:
 		changed |= settingsPart
@@ -173,12 +184,12 @@ func changedParts(last *offered, now, all *fingerprint, withoutClientLimits fing
 	return changed
 }
 
-// propose puts an offer into the log, here or by way of the leader.
-func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
-	err := o.execute(ctx, offer, p)
+// propose puts the changed parts of an offer into the log, or asks the leader to do that.
+func (o *Offerer) propose(ctx context.Context, offer *Offer, changed parts) error {
+	err := o.execute(ctx, offer, changed)
 	if errors.Is(err, peer.ErrNotLeader) {
-		inForce, _ := o.env.Settings() // an older leader ignores the parts and proposes the whole offer
-		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.mergedWith(inForce, p).encode(p))
+		inForce, _ := o.env.Settings() // for a leader with an older build, which proposes all parts as they are in the request
+		_, err = o.env.CallLeader(ctx, peer.MethodOffer, offer.mergedWith(inForce, changed).encode(changed))
 	}
 	if err != nil {
 		return fmt.Errorf("propose the settings: %w", err)
@@ -186,9 +197,9 @@ func (o *Offerer) propose(ctx context.Context, offer *Offer, p part) error {
 	return nil
 }
 
-// execute merges parts of an offer into the settings in force, and proposes the result unless it changes nothing. The error wraps peer.ErrNotLeader if this
-// node does not lead.
-func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
+// execute merges the changed parts of an offer into the settings in force, and proposes the result unless it is what is in force. The error wraps
+// peer.ErrNotLeader if this node does not lead.
+func (o *Offerer) execute(ctx context.Context, offer *Offer, changed parts) error {
 	if err := lock(ctx, o.composing); err != nil {
 		return err
 	}
@@ -196,8 +207,8 @@ func (o *Offerer) execute(ctx context.Context, offer *Offer, p part) error {
 	if !o.env.Serving() {
 		return peer.ErrNotLeader
 	}
-	if inForce, configured := o.env.Settings(); configured && p != whole {
-		offer = offer.mergedWith(inForce, p)
+	if inForce, configured := o.env.Settings(); configured && changed != whole {
+		offer = offer.mergedWith(inForce, changed)
 		if same := (&Offer{Settings: inForce}).fingerprint(); (&Offer{Settings: offer.Settings}).fingerprint() == same {
 			return nil
 		}
@@ -212,11 +223,11 @@ func (o *Offerer) Handle(ctx context.Context, request []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", peer.ErrRefused, err)
 	}
-	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || part(entry.Number)&^allParts != 0 {
+	if len(entry.Commands) != 1 || entry.Commands[0].Kind != fsm.KindConfigure || parts(entry.Number)&^allParts != 0 {
 		return fmt.Errorf("%w: not an offer of settings", peer.ErrRefused)
 	}
 	command := entry.Commands[0]
-	return o.execute(ctx, &Offer{Settings: *command.Settings, KeepPolicy: command.KeepPolicy}, part(entry.Number))
+	return o.execute(ctx, &Offer{Settings: *command.Settings, KeepPolicy: command.KeepPolicy}, parts(entry.Number))
 }
 
 // Run offers this node's settings once it has caught up with the leader, when they change, and when a newer version of the log comes into force.

@@ -1,10 +1,10 @@
-// Package embedded is an MQTT broker inside the process, for trials and demonstrations, on mochi-mqtt.
+// Package embedded is an MQTT broker inside the process, for trials and demonstrations. It uses mochi-mqtt.
 //
-// It is also the Driver that knows everything: it stamps who published a request, reports which clients disconnect, disconnects
-// clients, and delivers notifications to clients that never subscribed to them, because some client libraries do not subscribe.
+// It is also its own Driver, and the one that provides most: it stamps requests with their publisher, reports disconnects, disconnects clients, and delivers
+// notifications to clients that did not subscribe to them, because some client libraries do not subscribe.
 //
-// mochi v2.7.9 has faults that real clients meet. They are worked around here by its public hooks; each has its comment, and a
-// test. The price: a client's own Receive Maximum is not honoured.
+// mochi v2.7.9 has faults that real clients meet. This package works around them with mochi's public hooks; each workaround has a comment and a test. The
+// workarounds have one cost: the broker does not respect a client's Receive Maximum.
 package embedded
 
 import (
@@ -33,11 +33,11 @@ type Config struct {
 	Log     *slog.Logger
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Cluster string       // the prefix of the nodes' client ids, which nobody else may use
-	// NodeUsername and NodePassword are the login of the nodes. Everybody else connects as they like. The password is asked for each
-	// connection; without one there are no nodes, unless the broker is Open.
+	// NodeUsername and NodePassword are the login of the store's nodes. Other clients need no login. NodePassword is called for each connection. If it is nil or
+	// returns nothing, no connection is a node's, unless the broker is Open.
 	NodeUsername string
 	NodePassword func() []byte
-	// Open takes any client that uses a node's client id for a node.
+	// Open accepts each connection with a node's client id as that of a node, without a login.
 	Open bool
 }
 
@@ -59,28 +59,28 @@ type Broker struct {
 const (
 	connectTimeout = 10 * time.Second // for a CONNECT packet
 	writeTimeout   = 5 * time.Second  // for a client that does not read
-	// resumeTimeout replaces writeTimeout while a session is resumed: all clients that publish wait for it.
+	// resumeTimeout replaces writeTimeout while a session is resumed: all publishing clients wait meanwhile.
 	resumeTimeout = 250 * time.Millisecond
-	// maxPacketSize is announced to clients. mochi allocates what a header claims before anybody has logged in.
+	// maxPacketSize bounds packets of clients, in bytes, also before their login: mochi allocates the length in a packet's header before it reads the packet.
 	maxPacketSize = 20 << 20
-	// maxInFlight stays below the number of packet ids: translating one needs a free id.
+	// maxInFlight bounds the messages in flight to one client. It is below the number of packet ids, because OnPacketRead needs a free one.
 	maxInFlight = 60_000
-	// maxSessionExpiry is how long, in seconds, a client may be away and find its session again.
+	// maxSessionExpiry bounds the session expiry interval that a client asks for, in seconds.
 	maxSessionExpiry = 3600
-	// maxSessionBytes is what a session that is away may keep; beyond it the session is dropped.
+	// maxSessionBytes bounds the messages that are queued for a session without a connection, in bytes. Beyond that the session is removed.
 	maxSessionBytes = 64 << 20
 )
 
-// Start starts a broker. A port that is taken is an error here.
+// Start starts a broker. The error says why, for instance that the port is in use.
 func Start(config Config) (*Broker, error) {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.ReceiveMaximum = 65535
 	capabilities.MaximumInflight = maxInFlight
 	capabilities.MaximumClientWritesPending = 131072
 	capabilities.MaximumPacketSize = maxPacketSize
-	capabilities.MaximumMessageExpiryInterval = 0 // else mochi gives every message an expiry, and the order of a resend is lost
+	capabilities.MaximumMessageExpiryInterval = 0 // otherwise mochi computes expiry times from Created, which OnPublish replaces
 	capabilities.MaximumSessionExpiryInterval = maxSessionExpiry
-	capabilities.TopicAliasMaximum = 0 // an alias would survive into the next connection of a session
+	capabilities.TopicAliasMaximum = 0 // mochi would keep a client's aliases for its next connection
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	b := &Broker{config: config, base: config.Wall() << 20}
 	b.ordinal.Store(b.base)
@@ -106,13 +106,13 @@ func Start(config Config) (*Broker, error) {
 // Address returns the host and port on which the broker listens.
 func (b *Broker) Address() string { return b.listener.Address() }
 
-// Close disconnects everybody and waits for the end.
+// Close disconnects all clients and waits until their connections have ended. Later calls return the same error.
 func (b *Broker) Close() error {
 	b.closing.Do(func() { b.closed = b.server.Close() })
 	return b.closed
 }
 
-// The user properties that the broker stamps on requests. What a client puts there itself is removed.
+// The user properties that the broker stamps on requests. It removes properties of these names that the client sent.
 const (
 	ClientIDProperty   = "$holdfast-client-id"
 	UsernameProperty   = "$holdfast-username"
@@ -138,20 +138,20 @@ func (b *Broker) Origin(request *paho.Publish) (origin broker.Origin) {
 // TrustedIdentity implements broker.Driver.
 func (b *Broker) TrustedIdentity() bool { return true }
 
-// WatchDisconnects implements broker.Driver. Nobody who was connected before the broker started is connected now.
-func (b *Broker) WatchDisconnects(ctx context.Context, gone func(broker.Disconnect)) error {
+// WatchDisconnects implements broker.Driver. It first reports that all clients that were connected before the broker started have disconnected.
+func (b *Broker) WatchDisconnects(ctx context.Context, disconnected func(broker.Disconnect)) error {
 	b.mu.Lock()
-	gone(broker.Disconnect{Everyone: true, Time: b.base}) // under the lock, so that the next disconnect is reported after it
-	b.observers.Add(&gone)
+	disconnected(broker.Disconnect{Everyone: true, Time: b.base}) // under the lock, so that the next disconnect is reported after it
+	b.observers.Add(&disconnected)
 	b.mu.Unlock()
 	<-ctx.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.observers.Delete(&gone)
+	b.observers.Delete(&disconnected)
 	return nil
 }
 
-// reportDisconnect tells the watchers that a client disconnected.
+// reportDisconnect reports a client's disconnect to the callers of WatchDisconnects.
 func (b *Broker) reportDisconnect(clientID string, ordinal int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -87,7 +87,7 @@ func (l *listener) serveConn(conn *clientConn, establish listeners.EstablishFn) 
 	}
 	l.open.Add(conn)
 	l.work.Go(func() {
-		err := establish(l.ID(), conn) // returns when the connection has ended, and OnDisconnect has run if the client was authenticated
+		err := establish(l.ID(), conn) // returns when mochi is done with the connection
 		l.ended(conn)
 		_ = conn.tcp.Close()
 		l.mu.Lock()
