@@ -214,7 +214,7 @@ func (g *growth) restart(ctx context.Context, d *deployment, m *growthPoint, byt
 		return err
 	}
 	d.processes[len(d.processes)-1] = again
-	if err := d.settled(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers("http://" + d.health[0] + "/readyz") }); err != nil {
+	if err := d.settled(ctx, "the restarted node is ready", 5*time.Minute, func() bool { return answers(ctx, "http://"+d.health[0]+"/readyz") }); err != nil {
 		return err
 	}
 	m.Restart = time.Since(began).Seconds()
