@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// BrokerDownFor returns for how long this node could not have served clients: because its session with the broker is down,
-// because nothing has come over it for more than 1.5 probe intervals, or because, while it leads, a publishing connection
-// is down.
+// BrokerDownFor returns how long this node has been unable to serve clients. It is the longest of: the outage or silence of the node's own session; on the
+// leader, the outage of a publishing connection; on the leader with cluster.ingest: leader, the outage or silence of the leader's session. A session counts
+// as silent when it has delivered nothing for more than 1.5 probe intervals. 0 means no outage.
 func (f *Front) BrokerDownFor() time.Duration {
 	now := time.Now()
 	silence := max(f.session.Silence(now), f.outbox.Down(now))

@@ -43,7 +43,8 @@ type Publisher struct {
 type Origin struct {
 	// Time orders the events of one client. Its unit is the driver's: it can be compared with Disconnect.Time of the same driver only. 0 is unknown.
 	Time int64
-	// QoS is the level with which the client published. 0 is unknown. The level of the delivery is checked in any case.
+	// QoS is the QoS with which the client published, if it was above 0 and the broker reports it; otherwise 0. The QoS with which the request was delivered is
+	// never higher, and is checked in any case.
 	QoS byte
 }
 

@@ -24,8 +24,8 @@ type Feed struct {
 	failedAt time.Time
 }
 
-// NewFeed returns a Feed that is not running yet. It calls pause between two attempts to watch, and dropped for each disconnect that it had no
-// room for.
+// NewFeed returns a Feed that is not running yet. It calls pause between two attempts to watch, and dropped for each disconnect that it drops:
+// the oldest one, when a new one finds no room.
 func NewFeed(driver Driver, pause func(context.Context), dropped func(), log *slog.Logger) *Feed {
 	return &Feed{driver: driver, pause: pause, dropped: dropped, log: log, disconnects: make(chan Disconnect, maxDisconnects)}
 }

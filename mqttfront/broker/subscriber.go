@@ -18,8 +18,9 @@ const (
 type Subscription struct {
 	ClientID string
 	Filter   string
-	// NotMade is called if the driver made no subscription because the client has one already, because the broker does not know the client, or
-	// because the driver cannot make one. It is not called after a failure, or if the queue was full. It may be nil.
+	// NotMade is called by Subscriber.Run if the driver made no subscription because the client has one already, because the broker does not know the
+	// client, or because the driver returned ErrUnsupported. It is not called if the driver failed, if the queue was full, or if Subscribe returned
+	// false. It may be nil.
 	NotMade func()
 }
 

@@ -28,8 +28,8 @@ import (
 
 // Config says how the broker listens, and who belongs to the store itself.
 type Config struct {
-	Listen  string // host:port; port 0 is any free one
-	TLS     *tls.Config
+	Listen  string      // host:port; port 0 is any free one
+	TLS     *tls.Config // nil: plain TCP
 	Log     *slog.Logger
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Cluster string       // the prefix of the nodes' client ids, which nobody else may use
@@ -169,7 +169,7 @@ func (b *Broker) Kick(_ context.Context, publisher broker.Publisher) error {
 	return nil
 }
 
-// protected reports whether only nodes may publish on a topic: notifications and probes.
+// protected reports whether only nodes may publish on a topic: notifications, and the topics under holdfast/ (probes and the markers of mirrors and presence).
 func protected(topic string) bool {
 	return strings.HasPrefix(topic, notificationPrefix) || strings.HasPrefix(topic, "holdfast/")
 }

@@ -56,7 +56,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		HeldDropped: vector("holdfast_held_requests_dropped_total", "Requests given up unanswered by this node.", "reason"),
 		Refused:     vector("holdfast_requests_refused_total", "Requests answered that the service is overloaded: they waited too long (age), their client has too many under way (client_share), too many SCANs are (scans), or there is no room to remember the outcome (outcomes).", "reason"),
 		Subscribed:  vector("holdfast_notification_subscriptions_total", "Attempts to subscribe a watching client to its notifications by the driver: made, present (it has a subscription), failed, unsupported (by the driver's settings), or dropped (the queue was full).", "result"),
-		Kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected for an invalid response topic.", "result"),
+		Kicked:      vector("holdfast_clients_sent_away_total", "Clients that were to be disconnected: for an invalid response topic, or because the broker ends publishing connections on replies to them.", "result"),
 		Unreported:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_reports_dropped_total", Help: "Answered requests that were left out of a report to the other nodes because it was full: these keep them until the requests expire."}),
 		TakenUp:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_held_requests_taken_up_total", Help: "Requests that only other nodes held when this one led."}),
 	}
@@ -68,7 +68,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	for stage, name := range [stages]string{StageQueue: "queue", StageCommit: "commit", StagePublish: "publish"} {
 		m.stages[stage] = seconds.WithLabelValues(name)
 	}
-	// Series that are there from the start, so that the first event of a kind is a change and not a beginning.
+	// Each series begins at 0, so that increase() counts the first event.
 	for _, series := range []struct {
 		vector *prometheus.CounterVec
 		values []string

@@ -30,7 +30,7 @@ type backlog struct {
 	flight        []*entry // those that are being sent, the oldest first, and some that have been sent
 	inFlightCount int
 	alone         bool                   // the one in flight is of a quarantined mirror: nothing else is sent meanwhile
-	quarantines   map[string]*quarantine // by what the topics of the mirror begin with
+	quarantines   map[string]*quarantine // by topic.prefix; some are lifted
 	answered      time.Time              // when the broker has answered last
 	// answeredSent is when the latest topic was sent that the broker has answered.
 	answeredSent time.Time
@@ -47,7 +47,7 @@ const (
 	maxFlight = 4096
 )
 
-// refusal is that the broker has refused a topic, by its PUBACK.
+// refusal is a PUBACK with which the broker has refused a topic.
 type refusal struct {
 	at       time.Time
 	prefix   string // what the topics of the mirror begin with
@@ -236,7 +236,9 @@ func (b *backlog) done(sent *entry, accepted bool) {
 	} else {
 		b.refusal = refusal{now, sent.topic.prefix, b.quarantines[sent.topic.prefix].isRefused(sent.topic)}
 		b.refusedLocked(sent, now)
-		b.topics[sent.topic] = awaitingRetry
+		if b.quarantines[sent.topic.prefix].isRefused(sent.topic) { // not if there was no room to remember it
+			b.topics[sent.topic] = awaitingRetry
+		}
 	}
 	signal(b.wake)
 }
@@ -363,7 +365,8 @@ func (b *backlog) answeredAllBefore(moment time.Time) bool {
 	return !slices.ContainsFunc(b.flight, before) && (len(b.queue) == 0 || !before(b.queue[0]))
 }
 
-// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that the broker has not answered.
+// lag returns how many topics are not known to be as in the state, and how long ago the oldest was queued that the broker has not answered. Topics in stage
+// unseen or awaitingRetry count in topics, but not in oldest.
 func (b *backlog) lag() (topics int, oldest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

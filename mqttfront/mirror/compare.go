@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// quiet is how long the broker must have sent nothing before it counts as having sent all retained messages.
+	// quiet is how long the broker must have sent no retained message of a mirror before it counts as having sent all of them.
 	quiet = time.Second
 	// markerWait is how long the comparison waits for a message that the node sends itself, and that follows the retained ones with most brokers.
 	// Two further markers are retained: they show whether the broker sends retained messages at all, and whether it drops some.
@@ -382,7 +382,8 @@ func (p *pass) count(number *int) {
 	*number++
 }
 
-// wasPublished reports whether a pass has published a version. If it is pending no more, the broker has acknowledged it.
+// wasPublished reports whether a pass of this comparison has queued this version to be published, and the key has not changed since the comparison began.
+// If the topic is not pending any more, the broker has acknowledged the version.
 func (p *pass) wasPublished(t topic, version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

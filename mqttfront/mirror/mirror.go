@@ -58,7 +58,7 @@ type Mirror struct {
 	leading       bool
 	session       *session   // nil while there is no connection
 	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
-	since         time.Time  // when comparing became true
+	since         time.Time  // when comparing became true, or the last comparison ended; Status.Lag counts from it. Zero without mirrors
 	wanted        uint64     // how many times Resync was called
 	begun         uint64     // wanted when the last comparison began
 	last          comparison // that has ended
@@ -198,8 +198,8 @@ type Status struct {
 	Unretained int // topics that the broker has acknowledged, and does not retain
 	Topics     int // that are not known to be as in the state
 	Refused    int // topics that the broker refuses, or ends the connection on
-	// Lag is the age of the oldest change that the broker has not acknowledged. Without a connection, and until a comparison has succeeded, it is at least
-	// the time since the connection was lost or the comparison became due. Failed attempts do not reset it.
+	// Lag is the age of the oldest change that the broker has not acknowledged. Refused topics that wait for a retry do not count. Without a connection, and
+	// until a comparison has succeeded, it is at least the time since the connection was lost or the comparison became due. Failed attempts do not reset it.
 	Lag time.Duration
 	// InSync says that the broker has acknowledged what the last comparison found, and all changes that are older than one second.
 	InSync bool
@@ -224,7 +224,7 @@ func (m *Mirror) Status() Status {
 		Stale: m.corrected.stale, Blind: m.last.blind, Dropped: m.last.dropped, Unretained: m.last.unretained, Refused: m.backlog.refusedCount(), Fault: m.fault,
 	}
 	s.Topics, s.Lag = m.backlog.lag()
-	if !s.Connected || s.Comparing {
+	if (!s.Connected || s.Comparing) && !m.since.IsZero() {
 		s.Lag = max(s.Lag, time.Since(m.since))
 	}
 	s.InSync = s.Connected && !s.Comparing && !s.Dropped && s.Refused+s.Unretained == 0 && s.Lag < min(recent, time.Since(m.ended))
@@ -268,12 +268,15 @@ const stableUptime = 5 * time.Second
 // idle waits until there may be mirrors, or the context ends.
 func (m *Mirror) idle(ctx context.Context) {
 	m.mu.Lock()
-	m.since, m.comparing, m.begun, m.last, m.fault = time.Now(), false, m.wanted, comparison{}, ""
+	m.since, m.comparing, m.begun, m.last, m.fault = time.Time{}, false, m.wanted, comparison{}, ""
 	m.mu.Unlock()
 	select {
 	case <-ctx.Done():
 	case <-m.restart:
 		signal(m.restart) // Run takes it
+		m.mu.Lock()
+		m.compareLocked()
+		m.mu.Unlock()
 	}
 }
 
@@ -340,7 +343,7 @@ func (m *Mirror) attach(s *session) {
 	m.backlog.begin(s.prefixes)
 }
 
-// detach ends the session's part. failed says that the connection ended by itself.
+// detach ends the session's part. failed says that a topic in flight may have ended the connection.
 func (m *Mirror) detach(failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

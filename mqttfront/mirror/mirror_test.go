@@ -79,6 +79,30 @@ func TestInSync(t *testing.T) {
 	})
 }
 
+// The lag of a first mirror counts from the moment at which it came into force, not from the time when there was none.
+func TestLagDoesNotCountTheTimeWithoutMirrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTestMirror()
+		mirrors := m.mirrors.Swap(&[]fsm.Mirror{})
+		idle := make(chan struct{})
+		go func() {
+			defer close(idle)
+			m.idle(t.Context())
+		}()
+		time.Sleep(time.Hour)
+		m.mirrors.Store(mirrors)
+		if s := m.Status(); s.Lag != 0 || s.InSync {
+			t.Errorf("before Run has read that there is a mirror: %+v", s)
+		}
+		m.replaced()
+		<-idle
+		time.Sleep(3 * time.Second)
+		if s := m.Status(); s.Lag != 3*time.Second || s.InSync {
+			t.Errorf("three seconds later: %+v", s)
+		}
+	})
+}
+
 // Before any mirror is in force no topic is owned. After that, a topic is owned if it begins with a mirror's prefix.
 func TestOwns(t *testing.T) {
 	m := newTestMirror()

@@ -195,6 +195,31 @@ func TestForgottenTopicIsNotTriedInItsRound(t *testing.T) {
 	}
 }
 
+// A refused topic for which there is no room in the list of refused topics is published when its key changes again.
+func TestRefusedTopicWithoutRoomIsPublishedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog()
+		q := &quarantine{refused: make(map[topic]struct{}), untried: maxRefused, retryAt: time.Now().Add(time.Hour)}
+		for i := range maxRefused {
+			q.order = append(q.order, topic{"t/", fmt.Sprint(i)})
+			q.refused[q.order[i]] = struct{}{}
+		}
+		b.quarantines["t/"] = q
+		last := topic{"t/", "last"}
+		for range 2 {
+			b.push(last)
+			e := b.take(time.Now())
+			if e == nil || e.topic != last {
+				t.Fatalf("%+v is published", e)
+			}
+			b.done(e, false)
+		}
+		if !q.forgotten || len(q.order) != maxRefused {
+			t.Errorf("forgotten: %v, %d refused", q.forgotten, len(q.order))
+		}
+	})
+}
+
 // A quarantined mirror with much to publish lets the topics of other mirrors wait for one topic at a time.
 func TestQuarantinedMirrorDelaysOthersByOneTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

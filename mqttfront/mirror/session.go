@@ -114,7 +114,7 @@ func (s *session) publish(ctx context.Context, next *entry) bool {
 			s.acknowledged(next, &w, reason)
 		}
 	})
-	if errors.Is(err, mqttconn.ErrTooLarge) { // the topic alone is: the broker cannot retain anything there
+	if errors.Is(err, mqttconn.ErrTooLarge) { // messageOf has left out a large value: even a message that clears the topic is too large
 		s.skipped(next, resultTooLarge)
 		return true
 	}

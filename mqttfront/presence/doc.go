@@ -26,7 +26,7 @@ const (
 	Disconnected                 // the client's connection has ended
 	TakenOver                    // the client's connection has ended because it has another one
 	Present                      // the client is connected, since an unknown time
-	Uptime                       // the broker has started: no client that was connected before is connected any more
+	Uptime                       // the broker has reported its uptime; no client that was connected before its start is connected any more
 )
 
 // Event is what a broker publishes about a client.
@@ -35,7 +35,7 @@ type Event struct {
 	ClientID string
 	// Connection orders the connections of one client, where the broker publishes that; 0 is unknown.
 	Connection int64
-	// Ago is, for Started, an upper bound on the broker's uptime when it published the event.
+	// Ago is, for Uptime, an upper bound on the broker's uptime when it published the event.
 	Ago time.Duration
 }
 

@@ -54,13 +54,14 @@ type Decoder struct {
 	DefaultExpiry, MaxExpiry time.Duration
 	// Margin is how long an outcome is remembered beyond the time for which its request is worth answering.
 	Margin time.Duration
-	// Reserved reports whether no reply may be published on a topic, beside those of the protocol. It may be nil.
+	// Reserved reports whether a topic is reserved, in addition to the protocol's reserved topics. A request with such a response topic gets VerdictKick.
+	// It must be safe for concurrent use. nil reserves no further topic.
 	Reserved func(topic string) bool
 }
 
-// Decode fills in a request from a message that arrived at a time. It returns how long the request is worth answering, if it is executed or answered,
-// and the reason if not. The command's BrokerTime is left alone. publisherQoS is the QoS
-// with which the client published, as the broker reports it; 0 is unknown.
+// Decode fills in r from a message that arrived at a time. r must be zero, except for Command.BrokerTime, which Decode does not touch. publisherQoS is the
+// QoS with which the client published, as the broker reports it; 0 is unknown. For VerdictIgnore and VerdictKick, Decode returns the reason. For the other
+// verdicts it returns ttl: how long the request is worth answering.
 func (d *Decoder) Decode(message *paho.Publish, arrived time.Time, publisherQoS byte, r *Request) (ttl time.Duration, verdict Verdict, reason string) {
 	topic := message.Properties.ResponseTopic
 	if topic == "" {

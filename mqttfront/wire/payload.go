@@ -10,13 +10,15 @@ import (
 	"holdfast/resp"
 )
 
-// ParsePayload reads a command from the payload of a request. If the payload is the same error under every setting, Kind is 0 and Error is set. If it is
-// an error only while verbs and options are case sensitive, CaseError is set beside the command. If it is another error while they are, Kind is
-// KindInvalid, and CaseError and Error are set. The setting is replicated, so the state machine decides.
+// ParsePayload reads a command from the payload of a request. command.Kind, CaseError and Error must be zero. A replicated setting says whether verbs and
+// options are case sensitive, so ParsePayload parses for both values and the state machine decides:
+//   - The same error for both: Kind is 0, and Error is set.
+//   - An error only if case sensitive: the command is set, and CaseError is that error.
+//   - Two different errors: Kind is KindInvalid, CaseError is the error if case sensitive, and Error is the other one.
 func ParsePayload(payload []byte, command *fsm.Command) { parsePayload(payload, command, false) }
 
-// parsePayload is ParsePayload, of an operation of a transaction or of a command by itself. What the strict grammar accepts, the lenient one reads
-// alike. So the lenient one is tried only if the strict one fails.
+// parsePayload is ParsePayload. operation says that the payload is an operation of a TXN. The lenient grammar reads what the strict one accepts in the same
+// way. So the lenient one is tried only if the strict one fails.
 func parsePayload(payload []byte, command *fsm.Command, operation bool) {
 	request, err := resp.ReadRequest(payload)
 	if err != nil {
@@ -195,7 +197,7 @@ func parsePattern(pattern []byte, command *fsm.Command) bool {
 	return err == nil
 }
 
-// parseIfVersion reads IFVER parseIfVersion, at the beginning of the options.
+// parseIfVersion reads IFVER version, at the beginning of the options.
 func (g grammar) parseIfVersion(options [][]byte, command *fsm.Command) bool {
 	if len(options) < 2 || !g.is(options[0], "IFVER") || command.Condition != fsm.Always {
 		return false
