@@ -22,10 +22,10 @@ type Conditions struct {
 	// used up at any time.
 	QuotaTight   func(*Op) bool
 	WatchesTight bool
-	// Restricted is the prefix of clients that policy keeps from something at times; empty is none.
+	// Restricted is the prefix of the ids of clients to which policy may deny operations at times; empty is none.
 	Restricted string
-	// SameWay reports whether two requests of a client that were sent once each have surely come to the leader in their order; nil
-	// says that no two did.
+	// SameWay reports whether two requests of a client that were sent once each have surely come to the leader in their order. If it is nil,
+	// the order of each client is not checked.
 	SameWay func(a, b *Op) bool
 	// NotesComplete says that no bound was so tight that notifications were given up.
 	NotesComplete bool

@@ -80,7 +80,7 @@ func readEDN(o *Op) string {
 	return "nil"
 }
 
-// registerEDN returns an operation's function and value; no function is for what a register does not know.
+// registerEDN returns an operation's function and value. The function is empty for an operation that the register model lacks.
 func registerEDN(o *Op) (f, value string) {
 	switch {
 	case o.Verb == Get:

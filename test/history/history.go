@@ -39,7 +39,8 @@ const (
 	IfVer  Condition = "IFVER" // Expected is the value that had ExpectedVersion: values are unique
 )
 
-// Op is one operation as its client saw it. Times are since the beginning of the run. Until the end of the run only its client writes to it.
+// Op is one operation as its client saw it. Times are since the beginning of the run. Until the end of the run only its client writes to it, from
+// several goroutines: a reply and a later copy are recorded under the client's mutex.
 type Op struct {
 	Number    int
 	Client    string
@@ -175,7 +176,8 @@ func read(reply *resp.Reply) (values []string) {
 	return values
 }
 
-// Applied reports whether the operation is known to have changed something.
+// Applied reports whether the operation is known to have taken effect. A TXN takes effect if its conditions hold, even if it only reads. It is false
+// for a GET, a SCAN and a KEYNOTIFY.
 func (o *Op) Applied() bool {
 	switch o.Verb {
 	case Set:
@@ -207,7 +209,7 @@ func (o *Op) Overloaded() bool {
 	return o.Known && o.Reply.Kind == resp.ReplyError && o.Reply.Error == errorOverloaded
 }
 
-// Singly reports whether the request was published once, and is known to have reached the broker.
+// Singly reports whether the request was published once, and is known to have reached a session (simulation) or the broker (chaos).
 func (o *Op) Singly() bool { return len(o.Copies) == 1 && len(o.Copies[0].Receivers) > 0 }
 
 // Notification is a notification as its client saw it.
@@ -282,7 +284,7 @@ func (h *History) AddAhead(format string, args ...any) {
 	h.Ahead = append(h.Ahead, fmt.Sprintf(format, args...))
 }
 
-// Keys returns all keys of operations, but for patterns and those that are written down as labels.
+// Keys returns all keys of operations and of the parts of transactions. It leaves out patterns, and keys that are recorded as labels.
 func (h *History) Keys() (keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"holdfast/resp"
 )
 
-// change is a notification without the time at which it came.
+// change identifies what a notification reports. It has neither the value nor the time at which the notification came.
 type change struct {
 	Key     string
 	Version hlc.Timestamp
@@ -29,7 +29,7 @@ func (c change) before(other change) bool {
 // certainly before anything.
 func (c change) surelyBefore(other change) bool { return !c.Deleted && c.Version.Before(other.Version) }
 
-// checkNotes: notifications come in order, complete, and again only from some point on.
+// checkNotes: notifications come in order and complete, only of watched keys, and a repetition runs from some point to the end.
 func (j *judge) checkNotes() {
 	complete := j.conditions.NotesComplete
 	watching := make(map[string][]*Op)
@@ -55,8 +55,9 @@ func (j *judge) checkNotes() {
 // be repeated together with missed ones, so nothing is checked as a repetition.
 const resubscribeTime = 5 * time.Second
 
-// checkSuffixes: per key, what is new comes in order. What is repeated is repeated from some point to the end. If notifications may have been
-// dropped (complete is false), a leader may publish one that the leader before it dropped.
+// checkSuffixes: new changes of one key come in order, and new SETs come in the order of their versions across keys. A repetition starts at some point
+// and runs to the end. If notifications may have been dropped (complete is false), repetitions are not checked, and a leader may publish one that the
+// leader before it dropped.
 func (j *judge) checkSuffixes(client string, notes []Notification, complete bool) {
 	var seen []change // as they came first
 	position := make(map[change]int)
@@ -111,8 +112,8 @@ func (j *judge) checkSuffixes(client string, notes []Notification, complete bool
 	}
 }
 
-// notificationAge is how old a notification may be when it comes: it expires after 30 s, and a broker may count that in whole seconds and from the moment at
-// which it got it.
+// notificationAge is how old a notification may be when it comes. By default it expires after 30 s. A broker may count that in whole seconds, and from the
+// moment at which it got the notification. The simulation draws 120 s or 2 s instead of 30 s (test/sim/tunables.go).
 const notificationAge = 70 * time.Second
 
 // checkWatched: a notification is of a key that the client watches, or watched until less than notificationAge ago. watching are its own KEYNOTIFY and STOP.

@@ -162,8 +162,8 @@ func (c *client) uplink() {
 // stampProperty is the user property by which the broker says who published.
 const stampProperty = "mqtt-client"
 
-// stamp returns the properties of a publication with the client's id as the broker knows it. Some clients name themselves differently in their
-// requests; clients that watch keys must not.
+// stamp adds the client id that the broker vouches for to the properties of a publication. For some clients this id differs from the __srcId in their
+// requests. For a client that watches keys both must be the same: the topic of its notifications has the id.
 func (c *client) stamp(properties *packets.Properties) *packets.Properties {
 	id := c.ID
 	for _, family := range []string{"register", "locker", "expirer", "writer", "flooder"} {

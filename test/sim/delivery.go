@@ -13,8 +13,7 @@ import (
 	"holdfast/test/sim/schedule"
 )
 
-// deliveries is what the simulation sees of replies that no client sees: when a write was applied, when its reply reached the broker, and
-// how far the delivery watermark was.
+// deliveries records what no client sees: when a write was applied, when the broker got its reply, and how far the delivery watermark was.
 type deliveries struct {
 	mu      schedule.Mutex
 	applied map[string]fsm.RequestID           // by the value that was set
@@ -57,7 +56,7 @@ type observer struct {
 // Applied implements cluster.Observer.
 func (o observer) Applied(outcome *fsm.EntryOutcome, tags []any) {
 	select {
-	case <-o.dead: // the only voter commits what reaches no disk
+	case <-o.dead: // a killed process that is the only voter commits entries to a copy of its disk: they do not count
 	default:
 		o.host.sim.deliveries.apply(outcome, o.host.sim.trace.now())
 		o.host.sim.executions.apply(outcome, o.host.sim.trace.now())
@@ -186,9 +185,10 @@ func (d *deliveries) endedBetween(host string, from, to time.Duration) bool {
 	return slices.ContainsFunc(d.ended, func(e ending) bool { return e.host == host && e.at >= from && e.at <= to })
 }
 
-// checkDelivered: a SET that has an outcome in the log, that all ingest sessions received, and for which its client still waits, is answered
-// once the delivery watermark has passed it, unless more than one node ended meanwhile. What an earlier leader executed may be answered
-// later than that, so requests that were sent later must have been answered, too. Each copy counts as a request.
+// checkDelivered: a SET is answered if it has an outcome in the log, all ingest sessions received its first copy, and the delivery watermark passed it
+// while its client still waited. It may stay unanswered if more than one node ended meanwhile, or the broker lost one of these sessions. A leader may
+// answer what an earlier leader executed after the watermark has passed it. So the check applies only if requests that were sent later were answered.
+// If several entries have copies of the SET, the last one counts.
 func (s *simulation) checkDelivered() {
 	const late = 2 * time.Second // that a follower's own copy may need to come, and be answered
 	if !s.roomForAll() || s.metric("holdfast_publish_abandoned_total", "reply") > 0 || s.metric("holdfast_held_requests_dropped_total", "stale") > 0 {

@@ -121,7 +121,7 @@ func (d *disk) flipped(data []byte) []byte {
 	return damaged
 }
 
-// copied returns what a process believes that it has once it is dead.
+// copied returns a copy of the disk for a process that has died: what still runs of the process reads and writes the copy.
 func (d *disk) copied() *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -329,7 +329,8 @@ func (p *process) run(ctx context.Context) error {
 	return p.close(at, node)
 }
 
-// close closes the node once, and waits for it: by a channel, because a goroutine that waits for a lock holds up virtual time.
+// close closes the node once. Later callers wait by a channel until it is closed: without the overlay (package golib) a goroutine that waits for a
+// sync.Mutex holds up virtual time.
 func (p *process) close(ctx context.Context, node *cluster.Node) error {
 	if p.closing.Swap(true) {
 		<-p.closed

@@ -30,11 +30,13 @@ func (s *simulation) giveLead(ctx context.Context, to *host, within time.Duratio
 	return false
 }
 
-// leadWithLateSession delays what one node receives from the broker, and lets the node lead: it executes late what the others have had for long.
-// There are three variants:
-//   - stallRequests: the broker withholds only its requests, until shortly after it leads. It then gets requests that the old leader has refused.
-//   - loseBefore: before the leader changes, the old leader receives nothing from the broker, and the remaining nodes lose their sessions.
-//   - loseWhileLeading: the other nodes lose their sessions while it leads.
+// leadWithLateSession delays what the broker sends to one node, and lets that node lead. The late node executes requests long after the other nodes
+// received them. It reports whether the late node led. There are three variants:
+//   - stallRequests: the broker sends no requests to the late node until shortly after that node leads. The late node then gets requests that the old
+//     leader has refused.
+//   - loseBefore: the link from the broker to the late node is slow. Before the leader changes, the old leader receives nothing from the broker, and
+//     the remaining nodes lose their sessions.
+//   - loseWhileLeading: the link from the broker to the late node is slow. The other nodes lose their sessions while the late node leads.
 func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, late *host) bool {
 	const stallRequests, loseWhileLeading = 0, 2 // 1 is loseBefore
 	if s.tunables.front.IngestAtLeader || !s.lagging.TryLock() {
@@ -70,9 +72,9 @@ func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, 
 	return led
 }
 
-// expireWithoutLeader lets what clients send expire, and be forgotten, at all nodes while none of them leads. One node is stopped meanwhile: it reads
-// its copies from its socket when the next leader has executed later requests of the same clients. It reports whether the stopped node takes such
-// copies at all.
+// expireWithoutLeader leaves the cluster without a leader until the requests of clients expire, and the running nodes forget them. One node is stopped
+// meanwhile. It reads its copies of these requests from its socket after the next leader has executed later requests of the same clients. If the stopped
+// node would drop such copies because its session is too old by then, or if it cannot be stopped, expireWithoutLeader does nothing and returns false.
 func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	stopped := f.lasts + f.delay
 	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionAge-time.Second {
@@ -102,7 +104,7 @@ func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	late.disk.locked(func(d *disk) { d.trouble = time.Now() })
 	s.sleep(f.delay)
 	late.setAsleep(false)
-	s.sleep(2 * time.Second) // the leader asks for them each second
+	s.sleep(2 * time.Second) // the leader asks the other nodes for held requests each second
 	return true
 }
 

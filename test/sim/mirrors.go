@@ -20,7 +20,8 @@ func (s *simulation) checkMirrors() {
 	}
 }
 
-// unlike says which retained message is not as the state; empty is none. The topics of a mirror that is no more stay as they are.
+// unlike says which retained message is not as the state; empty is none. It does not look at the topics of mirrors that were removed: their retained
+// messages stay.
 func (s *simulation) unlike() string {
 	node, missing := s.leadingMember()
 	if missing != "" {

@@ -185,8 +185,8 @@ func (s *simulation) deposeAll(ctx context.Context, f *fault) (deposed bool) {
 	return deposed
 }
 
-// depose makes another node the leader, and lets the old one know late: what the others say to it is slow, though not so slow that it
-// gives up by itself, and so is its way to the broker, to which it has just lost its connections.
+// depose makes another node the leader, and lets the old leader learn of it late. Raft's messages from the others to the old leader are slow, but
+// not so slow that it gives up by itself. Its link with the broker is slow, too, and at most times it has just lost its connections to the broker.
 func (s *simulation) depose(ctx context.Context, f *fault, leader *host, node *cluster.Node) bool {
 	slowed := append(s.links(f, []*host{leader}), link{leader.name, "broker", classBroker}, link{"broker", leader.name, classBroker})
 	for _, l := range slowed {

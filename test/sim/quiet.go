@@ -110,7 +110,8 @@ func (s *simulation) leadingMember() (node *cluster.Node, missing string) {
 	return node, ""
 }
 
-// apart says what still keeps the replicas from being the same; empty is nothing.
+// apart says what still keeps the replicas from being the same; empty is nothing. It promotes a member that does not vote. If replicas differ at
+// one index, it records a violation and returns nothing, so that converge does not wait.
 func (s *simulation) apart() string {
 	node, missing := s.leadingMember()
 	if missing != "" {

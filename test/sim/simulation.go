@@ -69,7 +69,8 @@ type simulation struct {
 	findings *history.Findings
 }
 
-// channelMutex is a lock that may be held while virtual time passes. A goroutine that waits for a sync.Mutex stops virtual time.
+// channelMutex is a lock that may be held while virtual time passes. Without the overlay (package golib) a goroutine that waits for a sync.Mutex stops
+// virtual time.
 type channelMutex chan struct{}
 
 func (t channelMutex) Lock()   { t <- struct{}{} }

@@ -32,14 +32,15 @@ func (s *simulation) notesComplete() bool {
 		s.metric("holdfast_notifications_total", "given_up") == 0 && s.metric("holdfast_notifications_total", "expired") == 0
 }
 
-// roomForAll reports whether every node had room to hold each request, and the state to remember each that it refused: one that
-// passes the leader by is executed later, and comes out of its client's order.
+// roomForAll reports whether every node had room to hold each request, and the dedup table had room to remember each refusal. Without room a request
+// may bypass the leader, be executed later, and break the order of its client.
 func (s *simulation) roomForAll() bool {
 	return s.metric("holdfast_held_requests_dropped_total", "full") == 0 && s.tunables.offer.Limits.DedupEntries >= fewOutcomes
 }
 
-// sameWay reports whether two requests surely came to the leader in their order. In both cases the node that executed the later one did not end: after
-// a restart it learns from others what it held before, perhaps too late (docs/guarantees.md).
+// sameWay reports whether two requests surely came to the leader in their order. There are two cases. In both, the node that executed the later one did
+// not end: after a restart it learns from others what it held before, perhaps too late (docs/guarantees.md). Which node executed a read is not
+// recorded, so for a later request that reads only the first case applies, and it does not look whether that node ended.
 //   - They reached the same nodes' sessions, the broker lost none of these, and only a minority of the nodes ended: what a node held ends with it.
 //   - They reached the session of the node that executed the later one, the broker did not lose it, and the earlier one did not expire in a queue.
 //     What the other nodes received does not matter.

@@ -22,7 +22,8 @@ const (
 	notifyPrefix = "clients/statestore/v1/" + serviceID + "/"
 )
 
-// Client is one client of the store. Begin, Do and Await are for one goroutine, its work's.
+// Client is one client of the store. Begin, Do, Await, Probe and ReadAll are for one goroutine at a time. Take and Publication.Reached may run in others
+// at the same time.
 type Client struct {
 	ID   string
 	load *Load

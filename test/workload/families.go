@@ -379,8 +379,8 @@ func (c *Client) scans() {
 	}
 }
 
-// Staff hires the clients of a run and lets them work. hire returns a client whose session the broker keeps or does not keep while it
-// is away, or nil for one that is left out.
+// Staff hires the clients of a run and lets them work. hire returns a client, or nil for one that is left out. The broker keeps the session of a
+// persistent client while the client is away. With more, the clients of large values and of set elements work, too.
 func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	employ := func(id string, persistent bool, work func(*Client)) {
 		c := hire(id, persistent)
@@ -424,8 +424,8 @@ func (l *Load) Staff(hire func(id string, persistent bool) *Client, more bool) {
 	}
 }
 
-// ReadAll reads every key that was ever used, some at once, and returns the reads that were not answered however often they were sent. Reads that are
-// refused as overload are sent again, fewer at once.
+// ReadAll reads the keys that History.Keys returns, except those of Probe, some at once. Reads that are not answered, or answered by an error, are sent
+// again, fewer at once. ReadAll returns the reads that were not answered in the last attempt. A read that was refused each time is not among them.
 func (c *Client) ReadAll() (unanswered []*history.Op) {
 	const attempts = 4
 	atOnce := 50

@@ -47,7 +47,7 @@ func New(settings Settings) *Load {
 // Now returns the time since the beginning.
 func (l *Load) Now() time.Duration { return time.Since(l.began) }
 
-// Go runs what Wait waits for.
+// Go runs f in a goroutine that Wait waits for.
 func (l *Load) Go(f func()) { l.work.Go(f) }
 
 // Done is closed when everybody is to stop.
@@ -63,7 +63,7 @@ func (l *Load) Ended() bool {
 	}
 }
 
-// Sleep waits, and reports whether to go on.
+// Sleep waits, at most until End, and reports whether to go on. It is not cut short by Over.
 func (l *Load) Sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

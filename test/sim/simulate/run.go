@@ -120,7 +120,7 @@ func (o *options) runAll(ctx context.Context, binary string, pairs []pair, tell 
 				result, err := o.run(ctx, binary, p)
 				if err != nil {
 					cancel(err)
-					continue // the loop below waits until a worker takes each pair
+					continue // ctx has ended: the run of another pair fails at once
 				}
 				telling.Lock()
 				if !tell(result) {
