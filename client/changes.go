@@ -10,7 +10,7 @@ import (
 // Follower.mu.
 type changes struct {
 	first    []string            // keys that were there at first, in their order; the receiver's own
-	waiting  []string            // keys in the order of their first change; some are not queued any more
+	waiting  []string            // keys in the order of their first change; may have a key twice, and keys that are not queued any more
 	queued   map[string]struct{} // keys that wait
 	reported map[string]Version  // by key: the version that was returned last
 	wake     chan struct{}       // has room for one

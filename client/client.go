@@ -31,7 +31,7 @@ import (
 // Config says where the broker is and who the client is. Only Addresses is needed.
 type Config struct {
 	Addresses []string // mqtt://host:port or mqtts://host:port, tried in turn
-	ClientID  string   // empty: a random one
+	ClientID  string   // must be unique, and not hold '/', '+', '#' or NUL; empty: a random one
 	Username  string
 	Password  []byte      // at most 65,535 bytes
 	TLS       *tls.Config // for mqtts
@@ -39,7 +39,8 @@ type Config struct {
 	// InvokeTopic is where requests are published. Default: the state store's. A stand-in for the store may listen elsewhere.
 	InvokeTopic string
 
-	// Timeout is how long a command waits for its answer when its context has no deadline. Default 10 s.
+	// Timeout is how long a command waits for its answer when its context has no deadline. It also bounds each attempt to reconnect, and each KEYNOTIFY and
+	// STOP that the client sends by itself. Default 10 s.
 	Timeout time.Duration
 	// KeepAlive is the MQTT keep-alive time, rounded to whole seconds, at least 1 s and at most 65,535 s. Default 30 s.
 	KeepAlive time.Duration
@@ -122,7 +123,7 @@ func (c *Client) applyDefaults() error {
 		c.config.ClientID = "holdfast-client-" + hex.EncodeToString(random)
 	}
 	if strings.ContainsAny(c.config.ClientID, "/+#\x00") {
-		return fmt.Errorf("client id %q: must not hold '/', '+' or '#'", c.config.ClientID)
+		return fmt.Errorf("client id %q: must not hold '/', '+', '#' or NUL", c.config.ClientID)
 	}
 	if c.config.InvokeTopic == "" {
 		c.config.InvokeTopic = topics.Invoke

@@ -86,7 +86,7 @@ func (o *options) fail(format string, details ...any) {
 	}
 }
 
-// limitTo fails if there is an expiry, or a condition other than the one that the command has, if it has one.
+// limitTo calls fail if there is an expiry, or a condition other than the given one. An empty condition allows none.
 func (o *options) limitTo(command, condition string) {
 	if o.expires {
 		o.fail("%s has no expiry", command)
@@ -167,7 +167,8 @@ func (c *Client) Keys(ctx context.Context, pattern string) iter.Seq2[string, err
 	}
 }
 
-// page asks for a page. The store answers a few SCANs at a time and refuses others, so it asks again until the time for an answer is over.
+// page requests one page. The store executes a few SCANs at a time and answers the others with ErrOverloaded. So page sends the SCAN again until the
+// context or Config.Timeout ends.
 func (c *Client) page(ctx context.Context, arguments [][]byte) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout(ctx))
 	defer cancel()

@@ -17,7 +17,7 @@ var (
 	ErrNotExecuted = errors.New("not executed")
 	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the client is closed")
-	// ErrProtocol says that an answer is not what the protocol allows.
+	// ErrProtocol says that an answer is not what the protocol allows. The command may have been executed, as after ErrOutcomeUnknown.
 	ErrProtocol = errors.New("the answer is not understood")
 	// ErrRefused says that the broker refused a request, usually by its access control. The command was not executed, unless the error is also
 	// ErrOutcomeUnknown.
@@ -26,7 +26,8 @@ var (
 	ErrProtocolVersion = errors.New("the store does not support this protocol version")
 )
 
-// The errors of the store, each with the text that the protocol gives it. A ServerError is one of them, by errors.Is.
+// The errors of the store, each with the text that the protocol gives it. errors.Is matches a ServerError with the error that has its text. A ServerError
+// with any other text matches none of them.
 var (
 	ErrTimestampSkew          = errors.New("the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized")
 	ErrFencingTokenRequired   = errors.New("a fencing token is required for this request")

@@ -29,14 +29,14 @@ type Follower struct {
 	copy      followed
 	processed int // how many events of the watcher were processed by run
 	gaps      int // how many of these were gaps
-	covered   int // how many gaps the last completed pass covers; -1 before the first one, and when the copy is no longer kept up to date
+	covered   int // how many gaps the last completed pass covers; -1 until a pass has covered all gaps, and when the copy is no longer kept up to date
 	changes   []*changes
 	err       error
 }
 
 // Follow makes a local copy of all keys that match a pattern and that the client may read, and keeps it up to date until Close or Client.Close. Keys
-// describes the pattern language. The context bounds the time until the copy is complete for the first time, which is when Follow returns. It is an
-// extension of Holdfast. A copy has no keys of more than 4096 bytes, because no watch of a pattern is of these.
+// describes the pattern language. The context bounds the time until the copy is complete for the first time, which is when Follow returns. Follow needs
+// SCAN and GLOB, which only Holdfast has. The copy leaves out keys of more than 4096 bytes, because a watch of a pattern does not report their changes.
 //
 // The copy watches first, and then makes a pass: it lists the keys and reads each. It does so again after each gap, as after a lost connection. What was
 // deleted meanwhile is deleted from the copy. Some changes come without a notification: those of a restored backup or of changed rights, and those after
@@ -141,7 +141,7 @@ func (f *Follower) Err() error {
 	return f.err
 }
 
-// Close ends the watch. The copy stays as it is.
+// Close ends the watch. The copy stays as it is, and can still be read. The context and the error are those of Watcher.Close.
 func (f *Follower) Close(ctx context.Context) error {
 	f.stop()
 	<-f.done

@@ -2,8 +2,8 @@ package client
 
 import "slices"
 
-// followed is the copy of a Follower. It knows nothing of connections: it is given what notifications and reads say, and says whether that changes it. It is
-// not safe for concurrent use.
+// followed is the copy of a Follower, without any connection. The Follower passes notifications and results of reads to its methods, which report whether
+// the copy changed. followed is not safe for concurrent use.
 //
 // Notifications come in the order of the changes. Some may come again, and after a gap some never come. A pass reads every key at least once.
 // Reads and notifications overtake each other.
@@ -11,7 +11,7 @@ type followed struct {
 	items map[string]Item
 	// newest is the highest version that was notified since the last reset. A pass that begins after a gap, a deletion without a notification, and a read
 	// of an older version reset it. Versions grow across all keys, and the version of a deletion is that of the deleted value. So a notification of a SET that is
-	// not newer is a repetition, or one that was lost in a gap and is repeated now.
+	// not newer is a repetition, or one that was lost in a gap and is repeated now. Both are ignored: the pass after the gap reads the key.
 	newest Version
 	pass   *passState // nil if none is under way
 }

@@ -18,19 +18,20 @@ import (
 // session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
 type session struct {
 	deliver func(*paho.Publish) // a reply or a notification
-	// toSend marks a request as sent. It returns nil if its caller has stopped waiting. again says that an earlier session has sent it.
+	// toSend marks a request as sent. It returns nil if its caller has stopped waiting. again says that it was sent before, by an
+	// earlier session, or by this one when the invoke topic had no subscriber.
 	toSend          func(*call) (publish *paho.Publish, again bool)
 	mqtt            *paho.Client
 	conn            *mqttconn.Conn
 	acks            *mqttconn.Acks
-	brokerMaxPacket int // that the broker accepts
+	brokerMaxPacket int // bytes: the broker's Maximum Packet Size
 	began           time.Time
 	reason          chan error // why it ended; only the first error counts
 	ctx             context.Context
 	cancel          context.CancelFunc
 	sending         sync.WaitGroup
 
-	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, or maxWindow
+	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, at most maxWindow
 	// watching counts the goroutines of watchAgainLocked; guarded by Client.mu.
 	watching map[subject]int
 	wake     chan struct{} // has room for one
@@ -200,10 +201,6 @@ func (c *Client) resume(s *session) {
 		c.watchAgainLocked(watched, established)
 	}
 	for _, waiting := range c.order {
-		if waiting.sent && time.Since(waiting.began) > maxResendAge {
-			waiting.finish(answer{err: ErrOutcomeUnknown}) // a copy could take effect a second time
-			continue
-		}
 		if waiting.watches {
 			c.replaceCorrelationLocked(waiting)
 		}
@@ -211,8 +208,8 @@ func (c *Client) resume(s *session) {
 	}
 }
 
-// maxResendAge bounds for how long a call is sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. A
-// call ends with its message expiry, so only one with a longer timeout reaches this bound.
+// maxResendAge is the age at which a call is not sent again. The store deduplicates a request for its message expiry, at most 10 min, plus 2 min. The timeout of
+// a call is its message expiry. So only a call with a timeout above 12 min reaches this bound.
 const maxResendAge = 12 * time.Minute
 
 // renewWatches sends a KEYNOTIFY for each watched subject every WatchRenewal, until the session ends: a store with watch.ttl ends watches that are not
@@ -269,11 +266,16 @@ func (s *session) sendAll() {
 	}
 }
 
-// toSend marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply.
+// toSend marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
+// a copy might take effect a second time: it is older than maxResendAge. It then ends the wait.
 func (c *Client) toSend(waiting *call) (publish *paho.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending[waiting.correlation] != waiting {
+		return nil, false
+	}
+	if waiting.sent && time.Since(waiting.began) > maxResendAge {
+		waiting.finish(answer{err: ErrOutcomeUnknown})
 		return nil, false
 	}
 	again, waiting.sent = waiting.sent, true

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 )
@@ -35,6 +36,34 @@ func TestRefusedCopyHasAnUnknownOutcome(t *testing.T) {
 			}
 			if got := <-waiting.done; !errors.Is(got.err, ErrRefused) || errors.Is(got.err, ErrOutcomeUnknown) != again {
 				t.Errorf("%v", got.err)
+			}
+		})
+	}
+}
+
+// A request that is older than the store's memory of it is not sent again, neither by the next session nor after a PUBACK that says that nobody subscribed.
+func TestOldRequestIsNotSentAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		sent bool
+		age  time.Duration
+		want bool
+	}{
+		"sent, and old":     {true, maxResendAge + time.Second, false},
+		"sent, and recent":  {true, time.Minute, true},
+		"not sent, but old": {false, maxResendAge + time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiting := &call{correlation: "c", publish: &paho.Publish{}, sent: test.sent, began: time.Now().Add(-test.age), done: make(chan answer, 1)}
+			c := &Client{pending: map[string]*call{"c": waiting}}
+			publish, again := c.toSend(waiting)
+			if (publish != nil) != test.want || again != (test.sent && test.want) {
+				t.Errorf("message: %v, again: %v", publish != nil, again)
+			}
+			if test.want {
+				return
+			}
+			if got := <-waiting.done; !errors.Is(got.err, ErrOutcomeUnknown) {
+				t.Error(got.err)
 			}
 		})
 	}

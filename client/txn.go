@@ -12,7 +12,8 @@ import (
 // MaxOps is how many operations a transaction may have.
 const MaxOps = 128
 
-// Op is an operation of a transaction. It may be used again. It keeps the values that it is made with, which must not be changed meanwhile.
+// Op is an operation of a transaction. It may be used again. It keeps the values that it is made with, which must not be changed while it
+// is in use.
 type Op struct {
 	arguments [][]byte
 	token     Version
@@ -86,9 +87,9 @@ type TxnResult struct {
 	Results []OpResult
 }
 
-// Txn executes all operations at one moment, or none of them (TXN): 1 to MaxOps. Two may not write the same key, and none may read what another writes. Each
-// check is made against what is there before the transaction. The fencing token of a transaction holds for all of its operations; if several have
-// one, it has to be the same.
+// Txn executes all operations at one moment, or none of them (TXN): 1 to MaxOps. Two may not write the same key, and none may read what another writes: that
+// is an ErrSyntax. A wrong number of operations is an ErrArgumentCount. Each check is made against what is there before the transaction. The fencing token
+// of a transaction holds for all of its operations; if several have one, it has to be the same.
 //
 // If a condition is not met, the error is a *NotAppliedError, with the version of the first key whose condition is not met. A VDel, or a
 // Del without IfVersion, of a missing key does nothing and does not stop the others.

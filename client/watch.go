@@ -57,12 +57,12 @@ type Watcher struct {
 // WatchOption changes what Watch watches.
 type WatchOption func(*subject)
 
-// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. Keys describes the pattern language. It is an
-// extension of Holdfast.
+// Glob makes Watch watch all keys that match a pattern, now or later, and that the client may read. Keys describes the pattern language. A key of more
+// than 4096 bytes, or that is not valid UTF-8, matches no pattern. Only Holdfast has GLOB; other stores of the protocol do not know it.
 func Glob() WatchOption { return func(s *subject) { s.isGlob = true } }
 
-// Watch watches a key. When it returns, every later change is received, as long as the connection lasts; see EventGap. A pattern that is malformed, or
-// longer than 1024 bytes, is ErrNotExecuted.
+// Watch watches a key. When it returns, every later change is received. After a lost connection the client makes the watch again, and the Watcher gets an
+// EventGap. The context bounds the call, not the watch. A pattern that is malformed, or longer than 1024 bytes, is ErrNotExecuted.
 func (c *Client) Watch(ctx context.Context, key string, list ...WatchOption) (*Watcher, error) {
 	w := &Watcher{client: c, watched: subject{key: key}, events: make(chan Event, c.config.WatchBuffer+1)}
 	for _, option := range list {
@@ -182,7 +182,7 @@ func (w *Watcher) deliverLocked(event Event) {
 	}
 }
 
-// gapLocked queues an EventGap, unless the last queued event is one. Client.mu must be held.
+// gapLocked queues an EventGap, unless the last event in the channel is one that was not received yet. Client.mu must be held.
 func (w *Watcher) gapLocked() {
 	if w.ended || (w.gapped && len(w.events) > 0) {
 		return

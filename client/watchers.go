@@ -13,7 +13,7 @@ type subject struct {
 	isGlob bool
 }
 
-// keyNotify returns the request that watches the subject, or ends that.
+// keyNotify returns the KEYNOTIFY that watches the subject, or with stop the one that ends the watch.
 func (s subject) keyNotify(stop bool) [][]byte {
 	arguments := [][]byte{[]byte("KEYNOTIFY"), []byte(s.key)}
 	if s.isGlob {

@@ -34,16 +34,16 @@ type config struct {
 // Option changes what is started.
 type Option func(*config)
 
-// Nodes makes it a cluster of 1, 3 or 5 nodes. One is the default, and the quickest.
+// Nodes sets the number of nodes of the cluster: 1, 3 or 5. The default is 1, which starts fastest. Any other number ends the test.
 func Nodes(count int) Option { return func(c *config) { c.trial.Nodes = count } }
 
-// Policy makes it obey an authorization policy. The broker vouches for client ids and user names.
+// Policy makes the store obey the authorization policy in a file. The broker vouches for client ids and user names.
 func Policy(file string) Option { return func(c *config) { c.settings.PolicyFile = file } }
 
 // Log shows what the store logs. Nothing is the default.
 func Log(log *slog.Logger) Option { return func(c *config) { c.trial.Log = log } }
 
-// startTimeout is how long a store may take until it serves, on a machine that is busy. It takes a fraction of a second.
+// startTimeout bounds the wait until a store serves. Usually that takes a fraction of a second; a busy machine may need longer.
 const startTimeout = 30 * time.Second
 
 // Start starts a store with a broker on a free port of 127.0.0.1, and waits until it serves. When the test ends, the store is stopped

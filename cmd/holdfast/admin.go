@@ -109,9 +109,10 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 		return &usageError{err}
 	}
 	defer transport.CloseIdleConnections()
+	changes := method != http.MethodGet && path != httpapi.ExportPath
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		switch changes := method != http.MethodGet && path != httpapi.ExportPath; {
+		switch {
 		case changes && connected.Load():
 			return &codeError{exitUnknown, "the outcome is unknown: " + err.Error()}
 		case changes: // nothing was sent: %v hides a timeout, for which exitCode returns exitUnknown
@@ -122,7 +123,7 @@ func (a *administration) request(ctx context.Context, method, path string, body 
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if response.StatusCode != http.StatusOK {
-		return failure(response)
+		return failure(response, changes)
 	}
 	return use(response.Body)
 }
@@ -136,12 +137,16 @@ type unavailableError struct{ text string }
 func (e *unavailableError) Error() string        { return e.text }
 func (e *unavailableError) Is(target error) bool { return target == errUnavailable }
 
-// failure turns an answer that is no success into an error.
-func failure(response *http.Response) error {
+// failure turns an answer that is no success into an error. changes says that the request was to change something.
+func failure(response *http.Response, changes bool) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096)) // as much as there is
 	var told httpapi.Error
 	if json.Unmarshal(text, &told) != nil || told.Error == "" {
-		return fmt.Errorf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+		answer := fmt.Sprintf("%s: %s", response.Status, strings.TrimSpace(string(text)))
+		if changes && response.StatusCode >= http.StatusInternalServerError { // of a proxy, or cut: a node may have executed the request
+			return &codeError{exitUnknown, "the outcome is unknown: " + answer}
+		}
+		return errors.New(answer)
 	}
 	if response.StatusCode == http.StatusNotFound {
 		return &codeError{exitNotApplied, told.Error}

@@ -14,6 +14,8 @@ import (
 func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer hangsUp.Close()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Bad Gateway", http.StatusBadGateway) }))
+	defer proxy.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and makes no TLS handshake
@@ -27,6 +29,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 		timeout       time.Duration
 	}{
 		"the node hangs up":                   {hangsUp.URL, unknown, time.Minute},
+		"a proxy lost the node's answer":      {proxy.URL, unknown, time.Minute},
 		"nobody listens":                      {"http://127.0.0.1:1", unavailable, time.Minute},
 		"the certificate is of nobody's":      {secure.URL, unavailable, time.Minute},
 		"a handshake that takes too long":     {"https://" + silent.Addr().String(), unavailable, 100 * time.Millisecond},

@@ -155,7 +155,7 @@ func (b *bench) request(ctx context.Context, worker int) (err error) {
 	} else {
 		_, err = c.Set(ctx, key, b.value)
 	}
-	if errors.Is(err, client.ErrOutcomeUnknown) {
+	if errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrProtocol) {
 		err = fmt.Errorf("%w: %w", load.ErrUnknown, err)
 	}
 	return err

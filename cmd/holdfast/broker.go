@@ -27,8 +27,8 @@ func newBroker() *cobra.Command {
 		Use:   "broker",
 		Short: "Run the embedded MQTT broker alone, for trials",
 		Long: `Runs the MQTT 5 broker of ` + "`holdfast dev`" + ` by itself, for trials of a cluster without another broker. It keeps sessions in memory only:
-what is queued is gone when it ends. Clients connect as they like. With --node-password-file only the store's nodes know the login
-under which its own client ids and topics may be used; without, any client that uses such an id is taken for a node.`,
+what is queued is gone when it ends. Clients need no login. With --node-password-file, only a connection with the nodes' login may use
+the client ids and topics of nodes. Without it, any client that uses such an id is taken for a node.`,
 		Example: "  holdfast broker --listen 0.0.0.0:1883\n  holdfast server --broker.addresses mqtt://127.0.0.1:1883",
 		Args:    positional(cobra.NoArgs),
 		RunE:    func(command *cobra.Command, _ []string) error { return o.run(command) },

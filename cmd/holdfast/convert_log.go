@@ -13,7 +13,7 @@ func newConvertLog() *cobra.Command {
 	a := administration{output: "text"}
 	command := &cobra.Command{
 		Use:   "convert-log",
-		Short: "Make a stopped node's log one of its cluster.logStore",
+		Short: "Convert the log of a stopped node to the store that cluster.logStore names",
 		Long: `Copies the log and the votes in the data folder of a stopped node to the store that cluster.logStore names, wal or boltdb, then removes the old ones.
 It may be called again when it was interrupted. Convert one node after the other; nothing is lost meanwhile.
 

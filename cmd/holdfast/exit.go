@@ -15,8 +15,8 @@ const (
 	exitDone        = 0
 	exitNotApplied  = 1 // not found, the condition was not met, or a check failed
 	exitUsage       = 2
-	exitServerError = 3
-	exitUnknown     = 4 // timeout: the outcome is unknown
+	exitServerError = 3 // any other error, of the store or of this program
+	exitUnknown     = 4 // no answer in time, or one that is not understood: the outcome is unknown; of `raft verify`: a member did not answer
 	exitNoLock      = 5 // the lock could not be acquired
 	exitLockLost    = 6
 	exitRemoved     = 7 // this node was removed from its cluster
@@ -50,7 +50,7 @@ func exitCode(err error) (code int, silent bool) {
 		return exitNotApplied, false
 	case errors.Is(err, client.ErrNotExecuted): // definitely not done
 		return exitServerError, false
-	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, client.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
 		return exitUnknown, false
 	default:
 		return exitServerError, false

@@ -24,7 +24,7 @@ func newKeysImport() *cobra.Command {
 		Short: "Store keys and values from lines of JSON, from a file or from the standard input",
 		Long: `Stores the key of each line of an export with a SET, as any client does: the policy and the quotas apply, watchers are notified, and
 each key gets a new version. A line has key or keyBase64, value or valueBase64, and perhaps ttl (milliseconds), token (the fencing token that
-the SET carries and that the key then requires) and version, which is not used. Lines with one key take effect in their order; to store an
+the SET carries and that the key then requires) and version, which is not used. Lines with the same key take effect in their order; to store an
 earlier one again fails if a later one raised the token.
 
 It stops at the first line that fails, and prints the number with which --from goes on. Lines before that number are stored; some after it
@@ -58,7 +58,7 @@ type importing struct {
 	room    *sync.Cond
 	pending map[int]bool // numbers of the lines that are read and not stored
 	bytes   int          // total size of the lines that are read and whose attempt has not ended
-	next    int          // the next line to be read
+	next    int          // number of the line that is being read, or of the next one
 	counts  importCounts
 	err     error // the first; no further line is read
 	stopped bool  // a line could not be stored; no further line is stored
@@ -105,7 +105,7 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	defer func() { _ = store.Close() }() // Close always returns nil
 	i.room = sync.NewCond(&i.mu)
 	last := i.store(command.Context(), store, in, size, newProgress(command.ErrOrStderr(), "lines"))
-	if i.err == nil && i.from > 1 && last < i.from {
+	if i.err == nil && i.from > last+1 { // the next line after the last one is what an interrupted import may say
 		return usagef("--from is %d: there are %d lines", i.from, last)
 	}
 	if i.err != nil {
@@ -114,8 +114,8 @@ func (i *importing) run(command *cobra.Command, arguments []string) (err error) 
 	return i.print(command.OutOrStdout())
 }
 
-// store reads all lines and stores them. Lines with one key go to one worker, so that they take effect in their order. It returns the number of the last
-// line that was read.
+// store reads all lines and stores them. Lines with the same key go to the same worker, so that they take effect in their order. It returns the number of
+// the last line that was read.
 func (i *importing) store(ctx context.Context, store *client.Client, in io.Reader, size int64, shown *progress) (last int) {
 	reading, stop := context.WithCancel(ctx) // ends with the first line that is not stored
 	defer stop()

@@ -219,7 +219,7 @@ func newSet() *cobra.Command {
 	return command
 }
 
-// sameValue is what --nex without a value means: a word joiner, which help prints as nothing. So --nex cannot compare with that one character.
+// sameValue is the value of --nex when none is given. It is one word joiner, which help prints as nothing. So --nex cannot compare with that value.
 const sameValue = "\u2060"
 
 func readValue(ctx context.Context, stdin io.Reader, arguments []string, file string) ([]byte, error) {

@@ -16,8 +16,8 @@ type lineOrError struct {
 	err  error
 }
 
-// readLines returns the lines with their numbers, from 1 on. An error comes in place of a line. If the context ends, that error is its cause. A read cannot be
-// interrupted: one that is under way then goes on in its own goroutine.
+// readLines returns the lines with their numbers, from 1 on. An error comes in place of a line, and the caller must stop then. When the context ends, the
+// error is context.Cause of it. A read cannot be interrupted: one that is under way then goes on in its own goroutine.
 func readLines(ctx context.Context, in io.Reader) iter.Seq2[int, lineOrError] {
 	return func(yield func(int, lineOrError) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -80,6 +81,7 @@ Exits with the command's code, 5 when the lock could not be acquired, 6 when it 
 	return command
 }
 
+// acquireLock acquires the lock within wait: 0 is one attempt, and a negative time is no limit. The error is a codeError if another holder has the lock.
 func (c *connection) acquireLock(ctx context.Context, store *client.Client, name string, ttl, wait time.Duration) (*client.Lock, error) {
 	switch {
 	case wait == 0:
@@ -94,7 +96,7 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 	var lock *client.Lock
 	var err error
 	if wait == 0 {
-		lock, err = store.TryLock(ctx, name, []byte(store.ID()), ttl)
+		lock, err = store.TryLock(ctx, name, []byte(store.ID()+":"+rand.Text()), ttl) // two commands may have the same client id
 	} else {
 		lock, err = store.Lock(ctx, name, ttl)
 	}
@@ -104,8 +106,14 @@ func (c *connection) acquireLock(ctx context.Context, store *client.Client, name
 	return lock, err
 }
 
-// runLocked runs the command and returns its exit code. It terminates the command when the lock is lost or the context ends.
+// runLocked runs the command and returns its exit code. It terminates the command when the lock is lost or the context ends, and does not start it if the lock is
+// lost already.
 func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, grace time.Duration) (int, error) {
+	select {
+	case <-lock.Lost(): // the answer came too late
+		return 0, &codeError{exitLockLost, "the lock was lost before the command was started"}
+	default:
+	}
 	child := exec.Command(arguments[0], arguments[1:]...)
 	child.Env = append(os.Environ(), "HOLDFAST_FENCING_TOKEN="+lock.Token().String())
 	attributes, giveBack := ownGroup(command.InOrStdin())
@@ -135,7 +143,8 @@ func runLocked(command *cobra.Command, lock *client.Lock, arguments []string, gr
 
 // ownGroup puts the command into its own process group, so that terminate can signal all its processes. If this process is in the foreground group of a
 // terminal, the command's group takes its place: the command can read input, and receives Ctrl-C instead of holdfast. giveBack makes this process's group the
-// foreground group again, for what comes next in a script, if the command's group still is that group. child is nil if the command was not started.
+// foreground group again, for what comes next in a script. It does nothing if another group that has processes is the foreground group by then. child is nil
+// if the command was not started.
 func ownGroup(stdin io.Reader) (attributes *syscall.SysProcAttr, giveBack func(child *os.Process)) {
 	attributes = &syscall.SysProcAttr{Setpgid: true}
 	file, ok := stdin.(*os.File)

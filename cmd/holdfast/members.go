@@ -90,8 +90,9 @@ func countSuccessors(health *cluster.Health, leader string) (first string, able,
 
 // keepOptions is what `keep-peers` is told.
 type keepOptions struct {
-	ifAny bool
-	names []string
+	ifAny   bool
+	names   []string
+	unknown []string // names that were reported as those of no member
 }
 
 func newKeepPeers() *cobra.Command {
@@ -101,8 +102,9 @@ func newKeepPeers() *cobra.Command {
 			k.names = names
 			return a.keepPeers(command, &k)
 		}, true)
-	command.Long = `Removes every member that is not named, the leader with a hand-over, the node that is asked last. It waits, within --timeout, for a leader
-that knows who the members are, and tries again what did not work: nothing is removed on the word of a node that has lost the others.`
+	command.Long = `Removes every member that is not named. A leader hands over before it is removed. The node that answers this command is removed
+last. It waits, within --timeout, for a leader that knows who the members are, and tries again what did not work: nothing is removed on
+the word of a node that has lost the others.`
 	command.Flags().BoolVar(&k.ifAny, "if-any", false, "succeed when nobody listens at the address: there is no cluster to make smaller")
 	return command
 }
@@ -174,7 +176,8 @@ func (a *administration) removeOneOther(ctx context.Context, k *keepOptions, rem
 		return false, usagef("none of %s is a member: that would remove all", strings.Join(k.names, ", "))
 	}
 	for _, name := range k.names {
-		if !slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
+		if !slices.Contains(k.unknown, name) && !slices.ContainsFunc(all, func(m membership.Member) bool { return m.Node == name }) {
+			k.unknown = append(k.unknown, name)
 			_, _ = fmt.Fprintf(notes, "holdfast: %s is no member\n", name) // a failure to write to standard error cannot be reported
 		}
 	}

@@ -31,7 +31,7 @@ func newMirror() *cobra.Command {
 }
 
 func newMirrorCheck() *cobra.Command {
-	command := newAdmin("check", "As resync, with exit code 1 if anything was not known to be in line", "holdfast mirror check", cobra.NoArgs,
+	command := newAdmin("check", "Like resync, with exit code 1 if a message was missing or stale, or could not be compared", "holdfast mirror check", cobra.NoArgs,
 		func(a *administration, command *cobra.Command, _ []string) error {
 			m, err := a.resyncMirrors(command.Context())
 			if err != nil {

@@ -15,7 +15,7 @@ import (
 	"holdfast/client"
 )
 
-// operation is a command of a transaction, as its line says.
+// operation is a command of a transaction, parsed from one line.
 type operation struct {
 	verb, key string
 	op        client.Op

@@ -9,13 +9,15 @@ import (
 	"time"
 )
 
-// exitInterrupted is the exit code after a second Ctrl-C where SIGINT does not end the process, as that of a container with the number 1.
+// exitInterrupted is the exit code after a second Ctrl-C if SIGINT does not end the process: SIGINT was ignored when the process started, or it is process 1 of a
+// container.
 const exitInterrupted = 128 + int(syscall.SIGINT)
 
 // lastActionKey is the context key of an atomic.Pointer to what runs before a second Ctrl-C ends the process.
 type lastActionKey struct{}
 
-// untilStopped returns a context that ends when the process is told to stop. A second Ctrl-C then ends the process at once, whatever it still waits for.
+// untilStopped returns a context that ends with SIGINT, SIGTERM or SIGHUP; SIGHUP does not count under nohup. A Ctrl-C after that ends the process at once,
+// whatever it still waits for. A further SIGTERM or SIGHUP does nothing.
 func untilStopped(parent context.Context) (context.Context, context.CancelFunc) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
@@ -31,8 +33,10 @@ func untilStopped(parent context.Context) (context.Context, context.CancelFunc) 
 			(*action)()
 		}
 		signal.Reset(os.Interrupt)
-		_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // so that a shell ends its script, too
-		time.Sleep(100 * time.Millisecond)
+		if pid := os.Getpid(); pid != 1 { // the kernel would not end process 1, and Go's runtime would exit with code 2
+			_ = syscall.Kill(pid, syscall.SIGINT) // so that a shell ends its script, too
+			time.Sleep(100 * time.Millisecond)
+		}
 		os.Exit(exitInterrupted)
 	})
 	return ctx, stop

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -144,7 +146,7 @@ func removeOld(folder string, keep int) error {
 		}
 	}
 	for _, name := range append(old, saved[:max(0, len(saved)-keep)]...) {
-		if err := os.Remove(filepath.Join(folder, name)); err != nil {
+		if err := os.Remove(filepath.Join(folder, name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // another command may have removed it
 			return err
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// States that a service of systemd's Type=notify tells.
+// The states that notifySystemd reports. started is systemd's READY=1: it does not say that the node is ready as /readyz does.
 const (
 	started  = daemon.SdNotifyReady
 	stopping = daemon.SdNotifyStopping

@@ -22,7 +22,7 @@ func newTxn() *cobra.Command {
 		Use:   "txn [FILE]",
 		Short: "Execute several commands as a transaction: all of them, or none",
 		Long: "Reads up to 128 commands from a file, or from the standard input, one a line, and executes all of them at one moment, or none. Two may not write\n" +
-			"the same key, and none may read what another writes. What a command writes or expects is what is there before the transaction.\n\n" +
+			"the same key, and none may read what another writes. What a command reads or expects is what is there before the transaction.\n\n" +
 			"  set KEY VALUE [--nx | --nex[=TEXT] | --if-version VERSION] [--px TIME]\n" +
 			"  get KEY\n" +
 			"  del KEY [--if-version VERSION]\n" +
@@ -75,7 +75,8 @@ func openOperations(command *cobra.Command, arguments []string, fenced []client.
 	return operations, errors.Join(err, file.Close())
 }
 
-// txnResult is what a transaction prints with -o json. The operations are there only if it took effect.
+// txnResult is what a transaction prints with -o json. The operations are there only if it took effect. Version is the last that a value got or, if the
+// transaction was not applied, that of the first key whose condition is not met.
 type txnResult struct {
 	Result     string      `json:"result"` // ok or not_applied
 	Version    string      `json:"version,omitempty"`

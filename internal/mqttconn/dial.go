@@ -34,7 +34,7 @@ func ParseAddress(text string) (Address, error) {
 		return Address{Host: text}, nil
 	}
 	parsed, err := url.Parse(text)
-	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") || parsed.RawQuery != "" || parsed.User != nil {
+	if err != nil || parsed.Hostname() == "" || (parsed.Path != "" && parsed.Path != "/") || parsed.RawQuery != "" || parsed.Fragment != "" || parsed.User != nil {
 		return Address{}, malformed
 	}
 	port, address := "1883", Address{}

@@ -95,7 +95,7 @@ func TestBrokerAddressesAreParsed(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"", "h", ":1883", "h:", "ftp://h", "mqtt://", "mqtt://h/x", "mqtt://u:p@h", "mqtt://h:x", "mqtt://h:99999", "h:0", "localhost:abc"} {
+	for _, text := range []string{"", "h", ":1883", "h:", "ftp://h", "mqtt://", "mqtt://h/x", "mqtt://h#f", "mqtt://u:p@h", "mqtt://h:x", "mqtt://h:99999", "h:0", "localhost:abc"} {
 		t.Run(text, func(t *testing.T) {
 			if got, err := ParseAddress(text); !errors.Is(err, ErrAddress) {
 				t.Errorf("%q: %+v, %v", text, got, err)

@@ -89,7 +89,7 @@ var errSessionKept = errors.New("the broker kept a session that was ended: askin
 // endSession ends a session at the broker, by a connection with a clean start and without a session expiry. A connection without a clean start
 // follows it: Mosquitto writes no session to its disk that a clean start began, so what waits in it would be lost when the broker restarts.
 func (s *session) endSession(ctx context.Context) error {
-	publisher, err := s.env.Login.Publisher(ctx, s.clientID)
+	publisher, err := s.env.Login.TryPublisher(ctx, s.clientID) // Run steps to the next address after a failure
 	if err != nil {
 		return err
 	}

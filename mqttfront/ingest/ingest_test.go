@@ -193,6 +193,36 @@ func (b *forgetfulBroker) dial(context.Context, string) (net.Conn, error) {
 	return near, nil
 }
 
+// A node that must end its old session first reaches the second broker although the first one refuses its connections.
+func TestSecondBrokerIsReachedIfTheFirstRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		works := &forgetfulBroker{connects: make(chan packets.Connect, 100)}
+		r := newRig(func(ctx context.Context, address string) (net.Conn, error) {
+			if address == "works:1883" {
+				return works.dial(ctx, address)
+			}
+			near, far := net.Pipe()
+			go mqtttest.Serve(far, func(*packets.ControlPacket) (packets.Packet, bool) {
+				return &packets.Connack{ReasonCode: packets.ConnackServerUnavailable, Properties: &packets.Properties{}}, true
+			})
+			return near, nil
+		})
+		r.env.Login.Dialer.Addresses = []mqttconn.Address{{Host: "refuses:1883"}, {Host: "works:1883"}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			r.Run(ctx)
+		}()
+		time.Sleep(28 * time.Second)
+		if err := r.Err(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // A broker that loses the subscription of a session that is up acknowledges probes and delivers nothing. The node begins a new session, clean, because
 // requests were missed. A broker that stands still is waited for: its queue has the requests.
 func TestSessionWhoseSubscriptionIsLostBeginsAnew(t *testing.T) {

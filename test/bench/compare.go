@@ -128,7 +128,7 @@ func (o *compareOptions) validate() error {
 	return nil
 }
 
-// environment makes the folders.
+// environment creates the folder of the results, and a temporary folder for the data. clean removes the data.
 func (o *compareOptions) environment() (env *environment, clean func(), err error) {
 	env = &environment{nodes: o.nodes}
 	if env.self, err = os.Executable(); err != nil {

@@ -41,7 +41,7 @@ type growthPoint struct {
 	P50         float64 `json:"p50"` // milliseconds
 	P99         float64 `json:"p99"`
 	P999        float64 `json:"p99.9"`
-	Memory      float64 `json:"mebibytes,omitempty"`         // of a node, anonymous
+	Memory      float64 `json:"mebibytes,omitempty"`         // anonymous memory of one node; on the axis keys, after the restart
 	BytesPerKey float64 `json:"overheadPerKey,omitempty"`    // beyond key and value
 	Restart     float64 `json:"restartSeconds,omitempty"`    // until it is ready again, after kill -9
 	WhileSaving float64 `json:"p99.9whileSaving,omitempty"`  // milliseconds, while snapshots are taken
@@ -243,7 +243,7 @@ func (g *growth) members(ctx context.Context, env *environment, members int) (*g
 	return g.sets(ctx, env, &growthPoint{What: "members", Size: members, Detail: setsUnderWay}, members, func(*loadOptions) {})
 }
 
-// watchers measures writes of keys of which a number are watched.
+// watchers measures SETs of benchKeys keys. The given number of these keys has one watcher each.
 func (g *growth) watchers(ctx context.Context, env *environment, watchers int) (*growthPoint, error) {
 	return g.sets(ctx, env, &growthPoint{What: "watchers", Size: watchers, Detail: setsUnderWay}, 3, func(o *loadOptions) { o.Watchers = watchers })
 }
@@ -264,7 +264,7 @@ func (g *growth) busyClients(ctx context.Context, env *environment, clients int)
 // extendWarmup adds what many new connections cost.
 func (o *loadOptions) extendWarmup() { o.Warmup += time.Duration(o.Connections) * 2 * time.Millisecond }
 
-// busyClients is what grows where each client has a request under way.
+// busyClients names the axis on which each client has one request under way.
 const busyClients = "busy clients"
 
 func (g *growth) write(all []*growthPoint) error {

@@ -1,6 +1,6 @@
-// Command bench measures Holdfast beside what a user would pick instead: etcd and NATS JetStream KV, beside a bare hashicorp/raft,
-// and beside what the broker can do at most. Every system runs as processes of its own on this machine; rounds are interleaved, and
-// medians are reported. It is a module of its own, because it links the peers.
+// Command bench measures Holdfast beside etcd and NATS JetStream KV, which a user would pick instead, beside a bare hashicorp/raft, and beside an echo: the
+// most that the broker allows. Every system runs as processes of its own on this machine; rounds are interleaved, and medians are reported. It is a module
+// of its own, because it links etcd and NATS.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "bench", Short: "Measure Holdfast beside its peers", SilenceUsage: true, SilenceErrors: true}
-	role := &cobra.Command{Use: "role", Short: "What bench starts of itself", Hidden: true}
+	role := &cobra.Command{Use: "role", Short: "Processes that bench starts from its own binary", Hidden: true}
 	role.AddCommand(newEtcdRole(), newNATSRole(), newRaftRole(), newEchoRole(), newLoadRole())
 	root.AddCommand(newCompare(), newAgainst(), newTLS(), newProcessor(), newGrowth(), role)
 	if err := root.ExecuteContext(ctx); err != nil {

@@ -113,5 +113,5 @@ func (l raftLoad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(result) // who does not read it has gone
+	_ = json.NewEncoder(w).Encode(result) // the client may have disconnected
 }

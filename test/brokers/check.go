@@ -281,7 +281,7 @@ func (r *result) watches(ctx context.Context, i *instance, c cluster) error {
 	case <-time.After(10 * time.Second):
 		return errors.New("no notification came")
 	}
-	<-time.After(6 * time.Second) // a younger watch does not end by PUBACK 0x10
+	<-time.After(6 * time.Second) // PUBACK 0x10 ends a watch only if it was last renewed more than 5 s before the change
 	left := time.Now()
 	if err := watcher.Close(); err != nil {
 		return err

@@ -23,8 +23,8 @@ type pressure struct {
 	mu           sync.Mutex
 	answered     int
 	failed       []error
-	longest      time.Duration // that an answered request took, since during began
-	acknowledged [loadClients]int
+	longest      time.Duration    // of an answered request, since during began
+	acknowledged [loadClients]int // the last acknowledged counter of each client
 	finished     [loadClients]int // requests of each client, also those that failed
 }
 

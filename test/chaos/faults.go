@@ -26,7 +26,7 @@ type injection struct {
 	healed time.Duration // when nothing was disturbed any more, if something was waited for afterwards
 }
 
-// errBusy says that all that was to be disturbed is disturbed already, in a way that does not go together with this.
+// errBusy says that the fault was not injected: other faults hold the locks that it needs.
 var errBusy = errors.New("other faults are there")
 
 func bodyLock(m *machine) *sync.Mutex { return &m.body } // of faults of the process or the disk
@@ -104,7 +104,7 @@ func (w *world) inject(ctx context.Context, f *fault) {
 	w.run.Healed = max(w.run.Healed, record.Duration(healed))
 }
 
-// run injects the fault. ctx ends its lasting; always is for what has to be done in any case.
+// run injects the fault, and heals it. The end of ctx cuts the fault short. always has no end: steps that inject or heal use it.
 func (in *injection) run(ctx, always context.Context) (effect bool, err error) {
 	what, where, _ := strings.Cut(in.kind, " of ")
 	switch {
@@ -336,8 +336,8 @@ func (in *injection) cutOff(ctx, always context.Context, chosen []*machine) (boo
 	})
 }
 
-// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. Faults
-// overlap: change counts, or the caller holds the machines' netLock.
+// withFirewallsChanged changes firewalls for a time: change(1) applies the change and change(-1) undoes it. Faults overlap. So change must add to a counter,
+// as firewall.set does, or the caller must hold the machines' netLock.
 func (in *injection) withFirewallsChanged(ctx, always context.Context, change func(by int)) (bool, error) {
 	change(1)
 	err := in.applyAll(always)

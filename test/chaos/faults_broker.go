@@ -38,8 +38,8 @@ func (in *injection) hasDatabase() error {
 	return err
 }
 
-// withoutBroker ends the broker by a verb of Docker, calls then while nothing runs, and starts the broker after a third of the fault's time: its clients are
-// away for longer than it is.
+// withoutBroker ends the broker by a verb of Docker, waits for a third of the fault's time, calls then, starts the broker, and returns. It waits for a third
+// only, because the broker's clients stay away longer than the broker.
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
 	in.brokerDown.Lock()
 	defer in.brokerDown.Unlock()

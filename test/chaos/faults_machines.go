@@ -12,8 +12,8 @@ import (
 	"holdfast/test/chaos/record"
 )
 
-// jump sets the clocks of a minority wrong, and right again at the end. An offset beyond harmless is for one node alone: one wrong clock is promised to have
-// no effect, but two of three reachable ones are not.
+// jump sets the clocks of a minority wrong, and right again at the end. An offset beyond harmless is for one node alone. The product promises that one wrong
+// clock has no effect. It does not promise that for two wrong clocks while only three nodes are reachable.
 func (in *injection) jump(ctx, _ context.Context) (bool, error) {
 	const most = 2 * time.Minute
 	offset, who := time.Duration(in.random.Int64N(int64(2*most)))-most, "a minority"
@@ -114,8 +114,7 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 	return in.stop(ctx, m, do)
 }
 
-// takeDisk waits, for as long as the fault is to last, until no disk is being lost and no other fault of the process or the disk is on the machine. It keeps
-// both so until free is called.
+// takeDisk locks damaging and the machine's body, until free is called. It tries again for as long as the fault is to last, and then returns false.
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
 		if in.damaging.TryLock() {
@@ -133,7 +132,7 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// stop is stopped for a caller that has called takeDisk. It reports false if do was not called or failed.
+// stop does what stopped does, except that its caller has called takeDisk. It reports false if it did not call do, or if anything failed.
 func (in *injection) stop(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {

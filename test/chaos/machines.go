@@ -90,7 +90,7 @@ func (m *machine) mark(damaged, removed bool) {
 
 // excuse lets a machine end by itself for a while.
 func (m *machine) excuse() {
-	const while = 45 * time.Second // a disk that hangs may do so for 30 s
+	const while = 45 * time.Second // a node ends when a call of its disk takes longer than 30 s, the DiskDeadline of the profile edge
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.excused = time.Now().Add(while)

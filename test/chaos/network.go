@@ -110,7 +110,7 @@ func (w *world) applyAll(ctx context.Context) error {
 	})
 }
 
-// heal puts all firewalls up. What does not succeed is done again before anybody judges.
+// heal puts all firewalls up. It only logs an error: healAll tries again before the run is judged.
 func (w *world) heal(ctx context.Context) {
 	if err := w.applyAll(ctx); err != nil {
 		w.say("healing: %v", err)

@@ -10,7 +10,7 @@ import (
 // fault is a planned fault.
 type fault struct {
 	kind  string
-	at    time.Duration // since the first possible moment: the clients run, and the firewalls are set
+	at    time.Duration // since the call of disturb: the clients run then, and the firewalls are set
 	lasts time.Duration
 	seed  uint64 // of random
 }

@@ -87,7 +87,8 @@ func markViolated(folder string) error {
 	return os.WriteFile(filepath.Join(folder, violated), nil, 0o644)
 }
 
-// makeRoom makes an empty folder. What another run has left there is removed, unless it is marked as violated: then it gets another name.
+// makeRoom makes an empty folder. It removes the folder of an earlier run, but renames one that is marked as violated. It refuses any other folder that is
+// not empty.
 func makeRoom(folder string) error {
 	info, err := os.Stat(folder)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// simulated returns the simulation's kind of fault for each kind of this harness. It is empty where the simulation has none: it has no kernel
-// and no real broker, or its clients do that anyway.
+// simulated returns the simulation's kind of fault for each kind of this harness. The value is empty if the simulation has no such kind: it has no kernel and
+// no real broker, or its clients do the same all the time.
 func simulated() map[string]string {
 	return map[string]string{
 		"power failure of the leader": "power failure", "power failure of a node": "power failure", "power failure of a majority": "power failure", "power failure of all": "kill all",

@@ -64,7 +64,8 @@ func judge(folder string) (findings *history.Findings, err error) {
 	return findings, nil
 }
 
-// addGaps notes when the broker has lost what it had acknowledged, and its clients could not know: it came back with old sessions.
+// addGaps adds gaps of all clients for each oldPersistence fault. The broker came back with old sessions and had lost what it had acknowledged since. Its
+// clients cannot notice that, because their sessions are present.
 func addGaps(h *history.History, faults []record.Fault) {
 	clients := make(map[string]bool)
 	for _, o := range h.Ops {
@@ -99,8 +100,8 @@ func during(faults []record.Fault, kind string, o *history.Op) bool {
 	})
 }
 
-// sameWay reports whether nothing kept two requests of a client from coming to the leader in their order: a request that passes the
-// leader by is executed later. It can when the leader's session with the broker began anew just then.
+// sameWay reports whether two requests of a client surely reached the leader in the order in which the client sent them. A request that the leader's own
+// session with the broker does not deliver is executed later. That can happen when the session began anew at that time, which some faults cause.
 func sameWay(faults []record.Fault, a, b *history.Op) bool {
 	const margin = 5 * time.Second
 	from, to := a.Call-margin, max(a.Replied, b.Replied)+margin

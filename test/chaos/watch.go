@@ -23,13 +23,13 @@ func (w *world) watch(ctx context.Context) {
 	watching.Wait()
 }
 
-// What counters tell the judge: that requests passed a node by, or that notifications were not sent.
+// Keys of record.Run.Counters: requests that a node did not keep, and notifications that were not sent.
 const (
 	lostRequests      = "requests"
 	lostNotifications = "notifications"
 )
 
-// counter is one of the product's, with a label value where only one series counts.
+// counter is a counter of the product. Only series with the label value count; empty is all series. tells is the key in record.Run.Counters.
 type counter struct{ name, label, tells string }
 
 // counted are the counters that the judge has to know.
@@ -176,7 +176,7 @@ func (w *world) revive(ctx context.Context, m *machine) {
 	output := m.logs(ctx, 40)
 	excused, useless := m.reasons()
 	w.say("%s has ended by itself (excused %v, useless %v): %s", m.ID, excused, useless, lastLine(output))
-	// A node that may end says why.
+	// Even a node with a reason to end must exit with an error, and not panic.
 	if !excused || strings.Contains(output, "panic:") || strings.Contains(output, "goroutine ") {
 		w.fail("%s has ended by itself: %s", m.ID, output)
 	}

@@ -32,11 +32,11 @@ type options struct {
 	duration time.Duration
 	folder   string // of the report
 	mutant   string
-	ingest   string   // by what session requests come
+	ingest   string   // value of cluster.ingest
 	kinds    []string // of faults; none is all
 	smoke    bool
-	keep     bool // the containers, at the end
-	command  string
+	keep     bool   // the containers, at the end
+	command  string // that runs it again
 }
 
 // world is the cluster under test, and what surrounds it.
@@ -53,9 +53,9 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   sync.Mutex // held while a fault destroys data of a machine
+	damaging   sync.Mutex // held from takeDisk until free: one machine at a time is stopped on purpose, and may lose its disk
 	clocks     sync.Mutex // held while some are wrong
-	brokerDown sync.Mutex
+	brokerDown sync.Mutex // held while a fault ends or pauses the broker, or pauses the clients
 
 	mu  sync.Mutex
 	run record.Run

@@ -178,8 +178,8 @@ func (r *responder) answer(p *paho.Publish) *packets.Publish {
 	}
 }
 
-// coalescingDelay stands for that of a node: 5 ms for a follower and 0 for an idle leader, as there. A busy leader's is a quarter of the time
-// that a request takes, at most 20 ms; 2 ms stand for it.
+// coalescingDelay stands for the coalescing delay of a node. As in a node it is 5 ms for a follower, and 0 for a leader with few requests under way. A busy
+// leader of the store waits at most a quarter of the average time of a request, and at most 20 ms. Here that is 2 ms.
 func (r *responder) coalescingDelay() time.Duration {
 	const enoughToDo = 16
 	switch {

@@ -1,8 +1,8 @@
-// Package disk is a file system over a folder that behaves like a disk under a machine that may lose power: what was not synced is
-// in memory only, and gone with the process. It can be slow, full, hang, or fail to sync.
+// Package disk is a file system over a folder that behaves like the disk of a machine that may lose power. A sync makes writes durable. The disk can be slow,
+// full, hang, or fail to sync.
 //
-// Of the writes that were not synced some reach the folder at once, drawn at random, as the kernel would have written some back: what
-// a crash leaves behind is any mixture. Names (create, rename, remove) are durable at once.
+// A write reaches the folder at once, or stays in memory until a sync and is lost with the process. Which of the two is drawn for each write: a kernel, too,
+// writes back some unsynced data. So a crash leaves any mixture. Sizes (truncate) and names (create, rename, remove) are durable at once.
 package disk
 
 import (
@@ -21,7 +21,7 @@ type Trouble struct {
 	SyncDelay time.Duration // added to each sync
 	FailSync  bool          // syncs fail with EIO
 	Full      bool          // what makes a file longer fails with ENOSPC
-	Hang      bool          // writes and syncs wait until it is over
+	Hang      bool          // writes, syncs and changes of a size wait until it is over
 }
 
 // Disk is a disk's state. Its methods may be called from several goroutines.

@@ -151,7 +151,7 @@ func (c *connection) open(id string, persistent bool, filters []string) (present
 	if !ok || connack.ReasonCode != 0 {
 		return false, fmt.Errorf("%s is refused: %v", id, answer.Content)
 	}
-	window := 20 // far below MQTT's default of 65,535: what is under way when a broker fails is sent again
+	window := 20 // if the CONNACK names none; far below MQTT's default of 65,535, because what is in flight when the broker fails may be lost
 	if connack.Properties != nil && connack.Properties.ReceiveMaximum != nil {
 		window = int(*connack.Properties.ReceiveMaximum)
 	}

@@ -1,4 +1,4 @@
-// Command load is the clients of the harness: it works, writes down what it sees, and is told over HTTP what to do next.
+// Command load runs the clients of the harness, and writes their history. The harness directs it over HTTP.
 package main
 
 import (
@@ -79,7 +79,7 @@ func (s *server) state(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *server) answer(w http.ResponseWriter, value any) {
-	_ = json.NewEncoder(w).Encode(value) // the caller has left
+	_ = json.NewEncoder(w).Encode(value) // the caller may have left
 }
 
 // start lets the clients work.

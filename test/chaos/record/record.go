@@ -37,10 +37,10 @@ type Trouble struct {
 // Fault is one that was injected.
 type Fault struct {
 	Kind   string   `json:"kind"`
-	On     string   `json:"on"`     // nodes, for people
+	On     string   `json:"on"`     // nodes, the broker or the clients; for people
 	From   Duration `json:"from"`   // since the beginning of the load
-	To     Duration `json:"to"`     //
-	Effect bool     `json:"effect"` // it was there: the process ended, the link was cut, ...
+	To     Duration `json:"to"`     // since the beginning of the load
+	Effect bool     `json:"effect"` // it was observed: a process ended, a node noticed the cut link, ...; for other kinds: no step failed
 	Note   string   `json:"note,omitempty"`
 }
 
@@ -88,7 +88,7 @@ type Load struct {
 	Disconnects int64    `json:"disconnects"` // of its clients from the broker
 }
 
-// Write writes a value as JSON.
+// Write writes a value as JSON. It is not atomic: a concurrent reader may find a part of the file.
 func Write(folder, name string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
