@@ -17,7 +17,7 @@ import (
 	"holdfast/fsm"
 )
 
-// Peer is an initial member, by the name that it has before it has an id.
+// Peer is an initial member. Name is its node name: the others learn its raft id only when it answers.
 type Peer struct {
 	Name    string
 	Address raft.ServerAddress

@@ -151,8 +151,8 @@ type MemberHealth struct {
 	LastIndex   uint64        `json:"lastIndex"`   // of the member's log
 	// Version is the newest log version that the member can apply; 0 if it did not answer the last poll.
 	Version         uint32 `json:"version"`
-	BrokerConnected bool   `json:"brokerConnected"`
-	Pinned          bool   `json:"keptNonVoter"` // an operator has pinned it as a non-voter
+	BrokerConnected bool   `json:"brokerConnected"` // also false if it did not answer the last poll
+	Pinned          bool   `json:"keptNonVoter"`    // an operator has pinned it as a non-voter
 }
 
 // health returns what autopilot found last, on the leader.

@@ -97,8 +97,8 @@ func lowerMedian(values []int64) int64 {
 	return values[(len(values)-1)/2]
 }
 
-// observeLogWall notes the time of an entry that is applied and moves the cluster's clock, in milliseconds since the Unix epoch. The entry is older than the
-// call, so the estimate that is furthest ahead is the best.
+// observeLogWall records the state's wall clock after an applied entry or a restored snapshot has set it, in milliseconds since the Unix epoch. It does not
+// change the cluster clock: update uses the record. The entry is older than the call, so the highest base is the best estimate.
 func (c *clusterClock) observeLogWall(wall int64) {
 	base := wall - c.own.Monotonic().Milliseconds()
 	c.mu.Lock()

@@ -58,7 +58,7 @@ type Config struct {
 	SnapshotBytes int64
 	// TrailingEntries is how many of the newest log entries compaction keeps although a snapshot covers them.
 	TrailingEntries uint64
-	// MaxClockOffset is how far this node's wall clock may be off the other members' without a warning.
+	// MaxClockOffset is how far this node's wall clock may be off the cluster's clock, in either direction, without a warning.
 	MaxClockOffset time.Duration
 	// CacheBytes bounds the entries that are kept in memory for followers that are a little behind.
 	CacheBytes int

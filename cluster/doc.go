@@ -1,11 +1,10 @@
 // Package cluster replicates the state machine with Raft: it proposes, reads, leads, joins, snapshots.
 //
 // A Node is one member: a facade over parts that know nothing of it (open.go makes them). self is what the member knows
-// of itself and its raft; the type commands takes commands while the member leads; leaderLoop begins and ends leaderships. While the
-// member leads, one goroutine (package propose) turns queued commands into log entries, another (package readindex)
-// answers reads by read index, and the Observer, which is the front end, is told of everything in the order in which it
-// was applied. Entries are given to raft in one place (lead.go) and those of a running member to the state machine in one
-// place (package replica).
+// of itself and its raft; commandRouter takes commands while the member leads; leaderLoop begins and ends leaderships. While the
+// member leads, one goroutine (package propose) turns queued commands into log entries. Two others (package readindex)
+// answer reads by read index: one the GETs, one the SCANs. On every member the Observer, which is the front end, gets each entry in the
+// order of the log. Only lead.go gives entries to raft. Only package replica gives a running member's entries to the state machine.
 //
 // What raft says of leadership is a hint, never a proof: its channels drop events, its State may be stale, and its
 // VerifyLeader accepts answers to questions that were asked before. So each leadership begins with a LeaderStart in the

@@ -25,7 +25,7 @@ type Metrics struct {
 	leaderChanges        prometheus.Counter
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics registers the metrics. It panics if the registry already has one of them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	seconds := func(name, help string) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{

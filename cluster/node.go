@@ -43,9 +43,9 @@ func (n *Node) SetOffer(wanted offer.Offer) { n.offerer.Set(wanted) }
 // ID returns the raft id of this member.
 func (n *Node) ID() raft.ServerID { return n.self.ID }
 
-// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. After Flush the command is proposed no
-// later than when no entry is in flight. If Propose returns true, the observer gets the tag exactly once, by Applied or by Failed. The command's byte slices
-// must not change any more.
+// Propose queues a command for the log. It returns false, and queues nothing, if this node does not serve as the leader. Flush has the command proposed at
+// once or, if few commands are queued, when no entry is in flight any more. If Propose returns true, the observer gets the tag exactly once, by Applied or by
+// Failed. The command's byte slices must not change any more.
 func (n *Node) Propose(command fsm.Command, tag any) bool { return n.commands.propose(command, tag) }
 
 // Read queues a GET or a SCAN. It returns false, and queues nothing, if this node does not serve as the leader. The read is made after the next Flush at the
@@ -55,7 +55,8 @@ func (n *Node) Read(command *fsm.Command, tag any) bool { return n.commands.read
 // Flush wakes the proposer and the readers. Commands that are queued before a Flush share log entries. Reads that are queued before it share a read-index round.
 func (n *Node) Flush() { n.commands.flush() }
 
-// SetPublished raises the delivery watermark of the current leadership. The next log entry carries it. The call has no effect while this node does not lead.
+// SetPublished raises the delivery watermark of the current leadership: the front end has published the outputs of all entries up to this log index. The next
+// log entry carries the watermark. A lower index has no effect. The call has no effect while this node does not lead.
 func (n *Node) SetPublished(index uint64) { n.commands.setPublished(index) }
 
 // Execute proposes a command and waits for its result. The error is ErrNotLeader, ErrNotDone, ErrOutcomeUnknown, or that of the context: then the outcome is
@@ -93,7 +94,8 @@ func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage fu
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }
 
-// Verify compares the states of all replicas at one index. The error is ErrNotLeader on any other node than the leader.
+// Verify compares the states of all replicas at the index of a new entry. The error is ErrNotLeader on any other node than the leader, and otherwise as
+// those of Execute. A member that does not answer is no error: see Verification.Complete.
 func (n *Node) Verify(ctx context.Context) (Verification, error) { return n.verifier.verify(ctx) }
 
 // Health returns autopilot's latest state; before its first one in a leadership it is unhealthy and without members. The error is ErrNotLeader on any other node

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// RegisterState registers gauges that read the node's state when they are scraped.
+// RegisterState registers gauges that read the node's state when they are scraped. It panics if the registry already has one of them.
 func RegisterState(registry prometheus.Registerer, node *Node) {
 	gauge := func(name, help string, value func(Status) float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(node.Status()) }))
@@ -37,7 +37,7 @@ func RegisterState(registry prometheus.Registerer, node *Node) {
 		}
 		return 0
 	})
-	gauge("holdfast_log_version", "Version of the log that every member can apply.", func(s Status) float64 { return float64(s.State.Version) })
+	gauge("holdfast_log_version", "Version of the log that is in force.", func(s Status) float64 { return float64(s.State.Version) })
 	gauge("holdfast_cluster_time_seconds", "Cluster time, which decides expiry.", func(s Status) float64 { return float64(s.State.Now) / 1000 })
 }
 

@@ -174,7 +174,8 @@ func requestTimeout(ctx context.Context) time.Duration {
 	return max(timeout, time.Millisecond) // raft waits for ever with 0
 }
 
-// await waits for the result of a membership change that raft has taken.
+// await waits for the result of a membership change. Raft has taken the change, or has returned an error within requestTimeout. The error wraps
+// peer.ErrNotDone or peer.ErrOutcomeUnknown. The raft call that returns the future blocks for up to requestTimeout. A cancelled context does not end it.
 func (m *Membership) await(ctx context.Context, change raft.IndexFuture) error {
 	done := make(chan error, 1)
 	if !m.env.Go(func() { done <- change.Error() }) {

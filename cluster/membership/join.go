@@ -15,7 +15,7 @@ import (
 type JoinRequest struct {
 	ID      raft.ServerID      `json:"id"`
 	Address raft.ServerAddress `json:"address"`
-	Version uint32             `json:"version"`
+	Version uint32             `json:"version"` // the newest log version that the node's build can apply
 }
 
 // HandleJoin adds a node on its own request. It starts as a non-voter; autopilot makes it a voter when it has caught up.
@@ -152,7 +152,8 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 }
 
 // removePredecessor removes the member that has the name or the address of a joining node: two ids must not share a name, and raft refuses two ids at one
-// address. It fails if that member answers at all, even with an error, or if the remaining voters would have no live majority.
+// address. It fails if that member answers the call, even with an error, or if the remaining voters would have no live majority. A refused handshake counts
+// as no answer.
 func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)

@@ -17,7 +17,7 @@ type Member struct {
 	State          string             `json:"state"` // leader, follower, candidate, joining (its node is not open yet) or unreachable
 	Voter          bool               `json:"voter"`
 	CommitIndex    uint64             `json:"commitIndex"`
-	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries
+	TrailsLeaderBy uint64             `json:"trailsLeaderBy"` // entries; for an unreachable member, the last index from which ListAsKnown counts
 }
 
 // List returns the members with what they say of themselves. The error is peer.ErrNotLeader if no majority confirms that this node leads.

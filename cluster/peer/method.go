@@ -28,10 +28,12 @@ func (m Method) Quick() bool { return m == MethodTerm }
 // Public reports whether the caller need not be a member.
 func (m Method) Public() bool { return m == MethodPeerStatus || m == MethodIsMember || m == MethodJoin }
 
-// Client calls other members. Call sends a request and returns the member's answer, computed after the call began. The error is the member's own,
-// which may wrap ErrUnreachable if the member could not reach the leader. Or it wraps ErrUnreachable because there was no connection, or no answer in
-// time: then the request may have been executed. Or it says that the request is too large. If the member has no id, Call reaches the process that
-// listens at the address. It is safe for concurrent use.
+// Client calls other members. It is safe for concurrent use. Call sends a request and returns the member's answer, computed after the call began. If the
+// member has no id, Call reaches the process that listens at the address. There are three kinds of errors:
+//
+//   - The member's own error. It may wrap ErrUnreachable, if the member could not reach the leader.
+//   - ErrUnreachable, wrapped: there was no connection, or no answer in time. A request that was sent may have been executed.
+//   - The request is too large. It was not sent.
 type Client interface {
 	Call(ctx context.Context, member raft.Server, method Method, request []byte) ([]byte, error)
 }

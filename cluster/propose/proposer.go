@@ -111,8 +111,8 @@ type Proposer struct {
 	// published is the delivery watermark of this leadership, 0 at first. That of an earlier leadership is not taken over, because this one may
 	// publish the same outputs again.
 	published       atomic.Uint64
-	watermarkMoved  atomic.Bool // SetPublished has woken Run since the last entry or tick check
-	number          uint64
+	watermarkMoved  atomic.Bool   // SetPublished has woken Run since the last entry or tick check
+	number          uint64        // of the last entry; only Run's goroutine uses this field and those below
 	lastClusterTime int64         // cluster time in the last entry
 	lastProposed    time.Duration // since startMonotonic, when the last entry was proposed
 	lastWatermark   uint64

@@ -15,8 +15,8 @@ import (
 )
 
 // ConvertLog converts a stopped node's log to the given kind, which must not be Auto. It copies the entries and the votes, and removes the old log when
-// the copy is on the disk. If a log of the given kind is already there, it is kept, or the error is ErrTwoLogs. ConvertLog may be called again after an
-// interruption. It reports whether there was a log of the other kind.
+// the copy is on the disk. If a log of the given kind is already there and is not older, it is kept and nothing is copied. If it is older, the error is
+// ErrTwoLogs. ConvertLog may be called again after an interruption. converted is false without an error if there is no log of the other kind.
 func ConvertLog(ctx context.Context, dataDir string, to Kind, log *slog.Logger) (converted bool, err error) {
 	from := to.other()
 	if !from.exists(dataDir) {

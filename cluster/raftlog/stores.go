@@ -58,7 +58,8 @@ var ErrLocked = errors.New("the data folder is in use by another process")
 // retainedSnapshots is how many snapshots are kept: the newest, and one in case it is damaged.
 const retainedSnapshots = 2
 
-// OpenStores opens the stores in a folder, which is made where it is missing.
+// OpenStores opens the stores in a folder, and creates the folder if it is missing. The error wraps ErrOtherStore if the folder has a log of another kind,
+// ErrLocked if another process uses it, and ErrShortened if the end of the log is missing.
 func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return Stores{}, fmt.Errorf("open stores: %w", err)

@@ -2,8 +2,8 @@ package replica
 
 import "sync"
 
-// byteCount counts the bytes of applied entries that are in no snapshot yet. It counts what is applied and not what is stored, so that a snapshot that is
-// captured in the middle of a start covers no more than what it holds. It is safe for concurrent use.
+// byteCount counts the bytes of applied entries that are in no snapshot yet. It counts applied and not stored entries: a snapshot that is captured while a
+// start replays the log must not count as covering the entries that are not applied yet. It is safe for concurrent use.
 type byteCount struct {
 	mu    sync.Mutex
 	total int64 // of all entries applied since the start

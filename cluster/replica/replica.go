@@ -147,7 +147,8 @@ func (r *Replica) BytesSinceSnapshot() int64 { return r.bytes.sinceSnapshot() }
 // Halt makes the replica refuse all further entries, and take no more snapshots.
 func (r *Replica) Halt() { r.halted.Store(true) }
 
-// Hash returns the state's hash as it was after the entry at an index. Only the last entries are known.
+// Hash returns the state's hash as it was after the command at an index. The hashes among at least the last 16,384 entries are known, but not those of no-ops,
+// configurations and entries that a snapshot replaced.
 func (r *Replica) Hash(index uint64) (hash uint64, known bool) { return r.hashes.at(index) }
 
 // Restore implements raft.FSM.

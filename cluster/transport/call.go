@@ -117,7 +117,7 @@ type connection struct {
 	lastID       uint64 // of a call
 	waiting      map[uint64]chan answer
 	lastReceived time.Time // when the last bytes arrived: a large answer takes long on a slow link
-	silentSince  time.Time // when the first call was sent that was given up since the last bytes arrived
+	silentSince  time.Time // send time of the call that was given up first since the last bytes arrived
 	endErr       error     // why it ended
 }
 

@@ -47,7 +47,7 @@ func joinTarget(id raft.ServerID, address raft.ServerAddress) raft.ServerAddress
 	return raft.ServerAddress(id) + "@" + address
 }
 
-// splitTarget is the reverse of target. A host has no '@'.
+// splitTarget is the reverse of joinTarget. A host has no '@'.
 func splitTarget(joined raft.ServerAddress) (raft.ServerID, string) {
 	at := strings.LastIndexByte(string(joined), '@')
 	if at < 0 {

@@ -76,7 +76,7 @@ type Transport struct {
 	closing sync.Once
 
 	admitting chan struct{} // one for each connection whose handshake is under way
-	stallTime time.Duration // see requests
+	stallTime time.Duration // stall of each requestConn
 	accepted  conns[*acceptedConn]
 	outbound  conns[*raftConn] // of raft
 }
@@ -166,8 +166,8 @@ func (t *Transport) accept() {
 	}
 }
 
-// Abort closes the connections that raft has dialled and all accepted ones, and allows no new ones of either. Raft's shutdown then does not wait for a
-// member that hangs.
+// Abort closes the connections that raft has dialled and all accepted ones. After it none is accepted, and none is dialled for raft or for calls. Raft's
+// shutdown then does not wait for a member that hangs.
 func (t *Transport) Abort() {
 	t.stop()
 	t.outbound.closeAll()

@@ -58,6 +58,7 @@ func histories() map[string][]*Op {
 		"": {
 			op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("b", Get, "r/1", "", 2, 3, "x", 1), op("b", Set, "r/1", "y", 2, 0, "?", 0),
 			op("a", Get, "r/1", "", 4, 5, "y", 2), op("a", Del, "r/1", "", 6, 7, "1", 2), op("a", Get, "r/1", "", 8, 9, "nil", 0),
+			op("a", Set, "element/1", "z", 10, 11, "OK", 3), op("b", Get, "element/1", "", 12, 13, "ERR "+errorOverloaded, 0),
 		},
 		"linearizability": {op("a", Set, "r/1", "x", 0, 1, "OK", 1), op("b", Get, "r/1", "", 2, 3, "nil", 0)},
 		"acknowledged write lost": {

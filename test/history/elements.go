@@ -22,7 +22,7 @@ func (j *judge) checkElements() {
 			}
 		}
 		for _, o := range ops {
-			if o.Verb != Get || !o.Known || added == nil || o.Call < added.Replied {
+			if o.Verb != Get || !o.Known || o.Reply.Error != "" || added == nil || o.Call < added.Replied {
 				continue
 			}
 			if value := string(o.Reply.Bulk); value != added.Value {

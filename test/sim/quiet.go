@@ -85,7 +85,7 @@ func (s *simulation) converge() {
 		s.violation("convergence", "after %v: %s", patience, apart)
 		return
 	}
-	s.trace.add("OPERATOR", "all replicas are the same")
+	s.trace.add("OPERATOR", "all nodes vote, and all replicas are compared")
 }
 
 // until asks at intervals what is wrong, until nothing is or the patience ends. It returns the last answer; empty is nothing.

@@ -127,15 +127,18 @@ func (s *simulation) peers() (peers []cluster.Peer) {
 // sleep waits, and reports whether the simulation goes on.
 func (s *simulation) sleep(d time.Duration) bool { return s.load.Sleep(d) }
 
-// maxViolations is how many are kept: the first tells most.
-const maxViolations = 20
-
 func (s *simulation) violation(check, format string, args ...any) {
 	v := history.Violation{Check: check, Text: fmt.Sprintf(format, args...)}
 	s.trace.add("VIOLATION", "%s: %s", v.Check, v.Text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.violations) < maxViolations {
+	same := 0
+	for i := range s.violations {
+		if s.violations[i].Check == check {
+			same++
+		}
+	}
+	if same < history.MaxViolations {
 		s.violations = append(s.violations, v)
 	}
 }

@@ -32,18 +32,23 @@ type Client struct {
 	random  *rand.Rand
 
 	mu       sync.Mutex
-	requests map[string]*Request // by correlation data
+	requests map[string]*awaited // by correlation data
 	clock    hlc.Clock
 	counter  int
 }
 
 // Request is an operation that waits for its reply.
 type Request struct {
-	Op         *history.Op
+	*awaited
 	payload    []byte
 	properties *packets.Properties
-	done       chan struct{} // closed at the first reply
-	next       string        // the continuation token of the reply; the history has its label
+}
+
+// awaited is what a Client keeps of a request until the end of the run, for late replies. It has no payload, which may be large.
+type awaited struct {
+	Op   *history.Op
+	done chan struct{} // closed at the first reply
+	next string        // the continuation token of the reply; the history has its label
 }
 
 // Publication is a request on its way to the broker, or a copy of it.
@@ -69,7 +74,7 @@ func (l *Load) Hire(id string, publish func(*Publication)) *Client {
 		seed = seed*31 + uint64(b)
 	}
 	return &Client{
-		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), requests: make(map[string]*Request),
+		ID: id, load: l, publish: publish, random: rand.New(rand.NewPCG(l.Seed, seed)), requests: make(map[string]*awaited),
 	}
 }
 
@@ -179,14 +184,14 @@ func (c *Client) Begin(o history.Op) *Request {
 		properties.User = append(properties.User, packets.User{Key: "__ft", Value: o.Token.String()})
 	}
 	r := &Request{
-		Op: recorded, done: make(chan struct{}), payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
+		awaited: &awaited{Op: recorded, done: make(chan struct{})}, payload: resp.AppendArray(nil, arguments(&o)...), properties: properties,
 	}
 	if o.Wrapped {
 		r.payload = resp.AppendArray(nil, "TXN", string(r.payload))
 	}
 	recorded.After = string(label([]byte(o.After)))
 	c.mu.Lock()
-	c.requests[correlation] = r
+	c.requests[correlation] = r.awaited
 	c.mu.Unlock()
 	c.send(r)
 	return r

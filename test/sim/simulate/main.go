@@ -105,6 +105,7 @@ func (o *options) simulate(ctx context.Context, folder string) error {
 		if known, err = recorded(); err != nil {
 			return err
 		}
+		pairs = slices.DeleteFunc(pairs, func(p pair) bool { _, is := known[p]; return is })
 		pairs = append(sorted(known), pairs...)
 	}
 	o.verbose = len(pairs) == 1

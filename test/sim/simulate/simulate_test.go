@@ -102,7 +102,7 @@ func TestRecordedPairsCanBeRead(t *testing.T) {
 }
 
 func TestKnownFindingsAreNoFailures(t *testing.T) {
-	known := map[pair]finding{{1, 2}: {open: true, checks: []string{"fencing"}, name: "x"}}
+	known := map[pair]finding{{1, 2}: {open: true, checks: []string{"fencing"}, name: "x"}, {1, 4}: {open: true, checks: []string{"end"}, name: "y"}}
 	result := func(schedule uint64, checks ...string) *sim.Result {
 		r := &sim.Result{Seed: 1, Schedule: schedule}
 		for _, check := range checks {
@@ -117,6 +117,7 @@ func TestKnownFindingsAreNoFailures(t *testing.T) {
 		"known":              {result(2, "fencing", "fencing"), false},
 		"known, and another": {result(2, "fencing", "versions"), true},
 		"gone":               {result(2), true},
+		"known, of a crash":  {result(4, "end"), false},
 		"another run":        {result(3, "fencing"), true},
 		"well":               {result(3), false},
 	} {
