@@ -41,6 +41,7 @@ func (n *Network) leave(gone *raft.InmemTransport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.members, raft.ServerID(gone.LocalAddr()))
+	delete(n.http, raft.ServerID(gone.LocalAddr()))
 	for _, other := range n.wires {
 		other.Disconnect(gone.LocalAddr())
 	}

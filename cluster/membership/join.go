@@ -152,8 +152,8 @@ func (m *Membership) UpdateOwnAddress(ctx context.Context) {
 }
 
 // removePredecessor removes the member that has the name or the address of a joining node: two ids must not share a name, and raft refuses two ids at one
-// address. It fails if that member answers the call, even with an error, or if the remaining voters would have no live majority. A refused handshake counts
-// as no answer.
+// address. It fails if that member runs, even if it answers with an error or refuses the connection, or if the remaining voters would have no live majority. A
+// member whose TLS handshake fails counts as one that does not run.
 func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Server) error {
 	probing, cancel := context.WithTimeout(ctx, peer.PollInterval)
 	_, err := peer.AskTerm(probing, m.env.Client, predecessor)
@@ -161,7 +161,7 @@ func (m *Membership) removePredecessor(ctx context.Context, predecessor raft.Ser
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: the predecessor was not asked: %w", peer.ErrNotDone, err)
 	}
-	if !errors.Is(err, peer.ErrUnreachable) {
+	if !errors.Is(err, peer.ErrUnreachable) || errors.Is(err, peer.ErrRejected) {
 		return fmt.Errorf("%w: %s runs at %s: two nodes of one name", peer.ErrRefused, predecessor.ID, predecessor.Address)
 	}
 	m.env.Log.Warn("removing the predecessor of a joining node", "id", predecessor.ID, "address", predecessor.Address)

@@ -279,6 +279,9 @@ func TestJoiningMemberMustAnswerUnderItsID(t *testing.T) {
 		"beside one of its name that answers with an error": {
 			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: peer.ErrNotDone,
 		},
+		"beside one of its name that refuses the leader's connection": {
+			there: &peer.Status{ID: "n2.2"}, request: JoinRequest{ID: "n2.2", Address: "other", Version: fsm.Version}, termErr: peer.ErrRejected,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFake(t)

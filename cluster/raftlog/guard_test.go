@@ -27,6 +27,20 @@ func TestTermNeverGoesBack(t *testing.T) {
 	}
 }
 
+// unreadable is a stable store whose values cannot be read.
+type unreadable struct{ *raft.InmemStore }
+
+func (unreadable) GetUint64([]byte) (uint64, error) { return 0, errors.New("input/output error") }
+
+// A term is not written while the one before cannot be read: it might go back.
+func TestTermIsNotWrittenUnread(t *testing.T) {
+	var exits []error
+	store := NewStableStore(unreadable{raft.NewInmemStore()}, Guard{Deadline: time.Minute, Exit: func(err error) { exits = append(exits, err) }})
+	if err := store.SetUint64([]byte("CurrentTerm"), 3); !errors.Is(err, ErrDisk) || len(exits) != 1 {
+		t.Errorf("%v, exits %v", err, exits)
+	}
+}
+
 // hangingLog is a disk that takes its time, or fails.
 type hangingLog struct {
 	raft.LogStore

@@ -33,7 +33,11 @@ func (s *StableStore) SetUint64(key []byte, value uint64) error {
 	err := s.guard.do("term", func() error {
 		s.terms.Lock()
 		defer s.terms.Unlock()
-		if before, err := s.StableStore.GetUint64(key); err == nil && before > value {
+		before, err := s.StableStore.GetUint64(key)
+		if err != nil && err.Error() != notFound {
+			return fmt.Errorf("read %s: %w", key, err)
+		}
+		if before > value {
 			lower = fmt.Errorf("%w: %s from %d to %d", ErrTermBack, key, before, value)
 			return nil
 		}
@@ -45,6 +49,9 @@ func (s *StableStore) SetUint64(key []byte, value uint64) error {
 	}
 	return err
 }
+
+// notFound is the text of a stable store's error for a key that it does not have, by which raft finds it, too.
+const notFound = "not found"
 
 // ErrTermBack says that a term was about to be replaced by an older one.
 var ErrTermBack = errors.New("refused to replace the term by an older one")

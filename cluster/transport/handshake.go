@@ -52,13 +52,13 @@ const (
 // protocolVersion is that of the handshake and of the frames behind it.
 const protocolVersion = 1
 
-// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent.
+// Errors of refused connections. Each wraps peer.ErrUnreachable: nothing was sent. Those that only the named member itself gives wrap peer.ErrRejected.
 var (
 	ErrProtocol    = fmt.Errorf("%w: it speaks another version of the protocol between members", peer.ErrUnreachable)
 	ErrCluster     = fmt.Errorf("%w: it belongs to another cluster", peer.ErrUnreachable)
 	ErrOtherMember = fmt.Errorf("%w: another member listens there", peer.ErrUnreachable)
-	ErrCertificate = fmt.Errorf("%w: it refuses this node's certificate", peer.ErrUnreachable)
-	ErrNotAMember  = fmt.Errorf("%w: it does not know this node as a member", peer.ErrUnreachable)
+	ErrCertificate = fmt.Errorf("%w: the certificate does not have the node's name", peer.ErrRejected)
+	ErrNotAMember  = fmt.Errorf("%w: it does not know this node as a member", peer.ErrRejected)
 )
 
 func (r refusal) err() error {
@@ -160,7 +160,7 @@ func (a admitter) judge(conn net.Conn, theirs *hello) refusal {
 	case theirs.Cluster != a.config.Cluster:
 		return refuseCluster
 	case theirs.To != a.config.ID && (theirs.To != "" || theirs.Kind != kindCall):
-		return refuseID
+		return refuseID // before the checks below, whose refusals mean that the named member runs
 	case theirs.To == "":
 		return "" // what it may ask for depends on its certificate
 	}
