@@ -82,7 +82,7 @@ func (g *growth) run(ctx context.Context) error {
 			continue
 		}
 		if err := axis.measure(); err != nil {
-			return fmt.Errorf("%s: %w", axis.name, err)
+			return errors.Join(fmt.Errorf("%s: %w", axis.name, err), g.write(all)) // what was measured before
 		}
 	}
 	return g.write(all)
@@ -273,7 +273,7 @@ func (g *growth) write(all []*growthPoint) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s. %d requests under way, one run of %v each.\n\n", describeMachine(), growthOutstanding, g.duration)
+	fmt.Fprintf(&b, "%s. %d requests under way (with busy clients: one of each client), one run of %v each.\n\n", describeMachine(), growthOutstanding, g.duration)
 	b.WriteString("| what | size | of | requests/s | p50 ms | p99 ms | p99.9 ms | MiB | bytes per key beyond key and value | restart s | p99.9 ms while snapshots are taken | snapshot s |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	rates, memory := map[string]*series{}, map[string]*series{}
 	var order []string

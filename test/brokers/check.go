@@ -119,7 +119,10 @@ func failures(ctx context.Context, t *tools, i *instance, c cluster) (*mode, err
 			if err := l.progress(200); err != nil {
 				return err
 			}
-			return errors.Join(leader.start(), c.waitReady())
+			if err := leader.start(); err != nil {
+				return err
+			}
+			return c.waitReady()
 		}
 	}
 	for _, step := range []struct {
@@ -182,6 +185,9 @@ func (r *result) attack(ctx context.Context, t *tools, i *instance) error {
 		"PATH="+shims+":"+os.Getenv("PATH"), "HOLDFAST_LIBRARIES=1")
 	passed, failed := tally(text)
 	r.attacks = fmt.Sprintf("%d of %d tests", passed, passed+failed)
+	if err == nil && passed == 0 {
+		err = errors.New("no test was run")
+	}
 	return err
 }
 

@@ -140,8 +140,8 @@ func (l *pressure) end(ctx context.Context, i *instance) error {
 	var lost []error
 	for number, counter := range l.acknowledged {
 		value, _, err := reader.Get(ctx, loadKey(number))
-		if err != nil {
-			return err
+		if err != nil && !errors.Is(err, client.ErrNotFound) {
+			return errors.Join(append(lost, fmt.Errorf("read %s: %w", loadKey(number), err))...)
 		}
 		var stored int
 		if _, err := fmt.Sscan(string(value), &stored); err != nil || stored < counter {

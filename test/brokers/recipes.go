@@ -119,28 +119,33 @@ type instance struct {
 	process *process
 }
 
-// launch starts a broker and waits until it listens.
-func launch(ctx context.Context, t *tools, b broker) (*instance, error) {
-	i := &instance{broker: b}
-	var err error
+// launch starts a broker and waits until it listens. After an error nothing of it is left.
+func launch(ctx context.Context, t *tools, b broker) (i *instance, err error) {
+	i = &instance{broker: b}
+	defer func() {
+		if err != nil {
+			i.close()
+			i = nil
+		}
+	}()
 	if i.root, err = root(ctx, b.suite); err != nil {
-		return nil, err
+		return i, err
 	}
 	if i.folder, err = os.MkdirTemp("/tmp", "holdfast-brokers-"); err != nil { // which a root has, too
-		return nil, err
+		return i, err
 	}
 	if err := os.Chmod(i.folder, 0o755); err != nil {
-		return nil, err
+		return i, err
 	}
 	version, err := inside(ctx, i.root, b.version[0], b.version[1:]...).CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", b.version[0], err, version)
+		return i, fmt.Errorf("%s: %w: %s", b.version[0], err, version)
 	}
 	i.version, _, _ = strings.Cut(strings.TrimSpace(string(version)), "-")
 	port := freePort()
 	i.address = fmt.Sprintf("127.0.0.1:%d", port)
 	if i.command, err = b.prepare(ctx, t, i.root, i.folder, port); err != nil {
-		return nil, err
+		return i, err
 	}
 	return i, i.start(t)
 }
@@ -159,5 +164,7 @@ func (i *instance) close() {
 	if i.process != nil {
 		i.process.kill()
 	}
-	_ = os.RemoveAll(i.folder)
+	if i.folder != "" {
+		_ = os.RemoveAll(i.folder) // what stays is in /tmp
+	}
 }

@@ -258,7 +258,7 @@ func (in *injection) cutLinks(ctx, always context.Context, links [][2]*machine) 
 	noticed := false
 	for until := in.now() + in.lasts; in.now() < until && sleep(ctx, 200*time.Millisecond); {
 		after := in.leader()
-		noticed = noticed || before != after && after != nil
+		noticed = noticed || before != nil && after != nil && before != after
 		for _, m := range in.machines {
 			m.mu.Lock()
 			noticed = noticed || m.leads && m.answers < len(in.machines)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"holdfast/test/chaos/record"
@@ -249,8 +250,12 @@ func (in *injection) removeMember(ctx, _ context.Context) (bool, error) {
 
 // rollingRestart restarts one machine after the other, each when the one before it is back.
 func (in *injection) rollingRestart(ctx, _ context.Context) (bool, error) {
+	var restarted []string
 	for _, m := range in.choose("all") {
-		if done, err := in.stopped(ctx, m, func() error { return nil }); !done || err != nil {
+		done, err := in.stopped(ctx, m, func() error { return nil })
+		restarted = append(restarted, in.on...)
+		in.on = restarted // stopped has set it to the one machine
+		if !done || err != nil {
 			return false, err
 		}
 	}
@@ -300,7 +305,9 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 			sleep(ctx, 200*time.Millisecond)
 			continue
 		}
-		in.on = append(in.on, leader.ID)
+		if !slices.Contains(in.on, leader.ID) {
+			in.on = append(in.on, leader.ID)
+		}
 		var links [][2]*machine
 		for _, m := range in.machines {
 			if m != leader {

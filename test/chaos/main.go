@@ -60,6 +60,9 @@ func command() *cobra.Command {
 					}
 				}
 			}
+			if !o.smoke && len(drawPlan(o.seed, o.duration, o.kinds)) == 0 {
+				return fmt.Errorf("--duration: %v is too short for a fault", o.duration)
+			}
 			return runOnce(c.Context(), o)
 		},
 	}

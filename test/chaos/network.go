@@ -100,9 +100,9 @@ func (w *world) cutBroker(m *machine, change int) {
 // applyAll puts all firewalls up.
 func (w *world) applyAll(ctx context.Context) error {
 	return all(w.machines, func(m *machine) error {
-		for attempt := 0; ; attempt++ { // it may be started anew just then
+		for attempt := 0; ; attempt++ { // it may be stopped or started just then
 			err := m.apply(ctx)
-			if err == nil || attempt == 5 || !m.running(ctx) {
+			if err == nil || attempt == 5 {
 				return err
 			}
 			sleep(ctx, 200*time.Millisecond)

@@ -45,6 +45,9 @@ func runOnce(ctx context.Context, o options) error {
 	if err := errors.Join(err, record.Write(w.folder, "run.json", &w.run)); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("interrupted: %w", err)
+	}
 	findings, err := judge(w.folder)
 	switch {
 	case err != nil:
@@ -138,6 +141,9 @@ func (w *world) live(ctx context.Context) error {
 	}
 	shown, began := w.progress(ctx), w.now()
 	w.disturb(ctx, plan)
+	if err := ctx.Err(); err != nil { // what fails from here on, fails because of the interruption
+		return err
+	}
 	w.awaitService(ctx)
 	if w.smoke {
 		sleep(ctx, began+w.duration-w.now())

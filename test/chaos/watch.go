@@ -202,7 +202,7 @@ func (w *world) superviseBroker(ctx context.Context) {
 		if !w.brokerDown.TryLock() {
 			continue
 		}
-		if !w.broker.running(ctx) && ctx.Err() == nil {
+		if pid, err := w.broker.pid(ctx); err == nil && pid == "0" && ctx.Err() == nil {
 			w.fail("the broker has ended by itself: %s", w.broker.logs(ctx, 5))
 			if err := w.broker.do(ctx, "start"); err != nil {
 				w.say("%v", err)

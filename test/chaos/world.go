@@ -115,11 +115,13 @@ func newWorld(ctx context.Context, o options, built images) (*world, error) {
 	w.run = record.Run{
 		Seed: o.seed, Nodes: o.nodes, Duration: record.Duration(o.duration), Command: o.command, Mutant: o.mutant, Counters: map[string]float64{}, NotesComplete: !w.tiny,
 	}
-	if err := w.prepare(project, members, clients); err != nil {
+	if w.log, err = os.Create(filepath.Join(folder, "harness.log")); err != nil { // first: makeRoom knows the folder of a run by it
 		return nil, err
 	}
-	w.log, err = os.Create(filepath.Join(folder, "harness.log"))
-	return w, err
+	if err := w.prepare(project, members, clients); err != nil {
+		return nil, errors.Join(err, w.log.Close())
+	}
+	return w, nil
 }
 
 // freeNetworks returns the first three numbers of two /24 networks in 198.18.0.0/16 that no other run uses.
@@ -231,7 +233,7 @@ func (w *world) up(ctx context.Context) error {
 			return fmt.Errorf("the load does not start: %w", err)
 		}
 	}
-	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, time.Minute); err != nil {
+	if _, err := w.askLoad(ctx, http.MethodPost, "/probe", nil, 2*time.Minute); err != nil {
 		return fmt.Errorf("the cluster does not serve: %w", err)
 	}
 	if err := w.awaitVersion(ctx); err != nil {

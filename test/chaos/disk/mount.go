@@ -69,14 +69,16 @@ func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedd
 func (n *node) path() string { return filepath.Join(n.RootData.Path, n.Path(n.Root())) }
 
 // Open implements fs.NodeOpener.
-func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	opened, err := os.OpenFile(n.path(), int(flags)&^(syscall.O_APPEND|syscall.O_TRUNC)&^syscall.O_ACCMODE|syscall.O_RDWR, 0)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}
 	f, err := n.disk.open(opened)
 	if err == nil && flags&syscall.O_TRUNC != 0 {
-		err = f.unsynced.truncate(opened, 0)
+		if err = f.unsynced.truncate(opened, 0); err != nil {
+			f.Release(ctx) // the kernel does not release what was not opened
+		}
 	}
 	return f, 0, fs.ToErrno(err)
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,7 @@ type server struct {
 	prober      *link
 	disconnects atomic.Int64
 	finished    chan struct{}
+	ending      sync.Mutex // held while the history is finished or written
 }
 
 func run() error {
@@ -88,10 +90,14 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 	s.state(w, r)
 }
 
-// probe answers how long it took until a write and a read have worked, or a minute or more if they have not.
+// probe answers how long it took until a write and a read have worked, or with status 503 if they have not within a minute.
 func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	const patience = time.Minute
-	took, _ := s.prober.Probe(patience)
+	took, worked := s.prober.Probe(patience)
+	if !worked {
+		http.Error(w, "a write and a read did not work", http.StatusServiceUnavailable)
+		return
+	}
 	s.answer(w, record.Duration(took))
 }
 
@@ -119,6 +125,8 @@ const longestLife = 10 * time.Second
 
 // finish waits until keys have expired, reads all keys once more, checks the mirrors, writes the history, and ends the process.
 func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
+	s.ending.Lock()
+	defer s.ending.Unlock()
 	s.load.Sleep(longestLife)
 	for _, o := range s.prober.ReadAll() {
 		s.load.History.AddOdd("a read at the end was not answered: %s", o)
@@ -127,19 +135,26 @@ func (s *server) finish(w http.ResponseWriter, _ *http.Request) {
 	s.load.Sleep(3 * time.Second) // for what is still on its way to the clients
 	s.load.End()
 	s.load.Wait()
-	s.save(w, nil)
+	s.write(w)
 	close(s.finished)
 }
 
-// save writes the history.
+// save writes the history of clients that do not end as they should. It waits until a finish under way has ended.
 func (s *server) save(w http.ResponseWriter, _ *http.Request) {
+	s.ending.Lock()
+	defer s.ending.Unlock()
+	s.write(w)
+}
+
+// write writes the history.
+func (s *server) write(w http.ResponseWriter) {
 	h := s.load.History
-	if err := errors.Join(s.write("history.jsonl", h.Save), s.write("knossos.edn", h.WriteKnossos), s.write("elle.edn", h.WriteElle), s.write("elle-transactions.edn", h.WriteElleTransactions)); err != nil {
+	if err := errors.Join(s.writeFile("history.jsonl", h.Save), s.writeFile("knossos.edn", h.WriteKnossos), s.writeFile("elle.edn", h.WriteElle), s.writeFile("elle-transactions.edn", h.WriteElleTransactions)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
-func (s *server) write(name string, content func(io.Writer) error) error {
+func (s *server) writeFile(name string, content func(io.Writer) error) error {
 	file, err := os.Create(filepath.Join(s.folder, name))
 	if err != nil {
 		return err
