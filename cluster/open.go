@@ -82,7 +82,7 @@ func (n *Node) start(config Config, observer Observer) error {
 // openRaft starts raft with the stores and the transport. It bootstraps the cluster if config.Members is set and the stores are empty. After the context has
 // ended, a snapshot is written without pauses.
 func (n *Node) openRaft(ctx context.Context, config Config) (*raftlog.CheckedLog, *raftlog.SnapshotStore, error) {
-	exit := func(err error) { // halt the replica first: in tests Environment.Exit returns, and nothing may be applied after it
+	exit := func(err error) { // it halts the replica first: Environment.Exit returns in tests, and the replica must not apply entries after that
 		n.replica.Halt()
 		n.env.Exit(err)
 	}

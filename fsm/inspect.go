@@ -21,7 +21,7 @@ type KeyInfo struct {
 	Watchers []Receiver
 }
 
-// ListKeys returns at most limit keys with the prefix that come after the given one, in byte order. limit must be positive.
+// ListKeys returns at most limit keys with the prefix that come after the key after, in byte order. An empty after is before all keys. limit must be positive.
 func (m *Machine) ListKeys(prefix, after string, limit int) []KeyInfo {
 	var found []KeyInfo
 	m.scanKeys(prefix, after, func(r *record) bool {
@@ -48,8 +48,8 @@ func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInf
 	return found, all
 }
 
-// CountKeys counts at most limit keys with the prefix that come after the given one, and their bytes. It returns the last one that it counted.
-// limit must be positive.
+// CountKeys counts at most limit keys with the prefix that come after the key after, and their bytes. It returns the last key that it counted, from which the
+// caller goes on. limit must be positive.
 func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {
 	m.scanKeys(prefix, after, func(r *record) bool {
 		count++
@@ -105,9 +105,9 @@ type WatchInfo struct {
 
 func (w *WatchInfo) id() watchID { return watchID{w.Key, w.Pattern, w.ClientID} }
 
-// ListWatches returns at most limit watches on keys and patterns with the prefix, of one client or, when that is empty, of all, that come after the given
-// one in the order of keys, those of a key before those of the pattern with the same text, and clients. Only what identifies a watch counts of after.
-// limit must be positive.
+// ListWatches returns at most limit watches that come after the watch after. It returns those whose key or pattern begins with prefix, of the client clientID or, if
+// that is empty, of all clients. The order is that of the text, then keys before patterns, then client ids. Of after, only Key, Pattern and ClientID
+// matter; the zero WatchInfo is before all watches. limit must be positive.
 func (m *Machine) ListWatches(prefix, clientID string, after WatchInfo, limit int) []WatchInfo {
 	var found []WatchInfo
 	first := &watch{watchID: after.id()}

@@ -28,8 +28,8 @@ type Environment struct {
 	Metrics *metrics.Metrics
 }
 
-// Front is the MQTT side of one node. Run receives, Serve answers while the node leads; Applied, ReadDone and Failed are
-// called by the store. All methods are safe for concurrent use.
+// Front is the MQTT side of one node. Run receives requests on every node. Serve answers them while the node leads. The store calls Serve and the methods in
+// observer.go. All methods are safe for concurrent use.
 type Front struct {
 	config *Config
 	log    *slog.Logger
@@ -37,14 +37,14 @@ type Front struct {
 
 	store         role.Store
 	hasStore      chan struct{} // closed when there is a store
-	stopAdmitting func()        // the receiver admits no further request
+	stopAdmitting func()        // makes the receiver admit no further request; may be called again
 
 	dispatcher *role.Dispatcher
 	receiver   *role.Receiver
 	clients    *role.Clients
 	barrier    *ingest.Barrier
 	session    *ingest.NodeSession
-	// newLeaderSession is nil where each node's own session brings requests.
+	// newLeaderSession is nil if each node's own session receives requests (cluster.ingest is everywhere).
 	newLeaderSession func() *ingest.LeaderSession
 	leaderSession    atomic.Pointer[ingest.LeaderSession] // nil while there is none
 	disconnects      *broker.Feed
@@ -92,7 +92,7 @@ func (f *Front) newConnections(env Environment) {
 		f.newLeaderSession = func() *ingest.LeaderSession {
 			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.Wall, f.store.Confirm)
 		}
-		awaitSession = func(context.Context, time.Time) {} // the broker alone keeps requests, and no node drops any
+		awaitSession = func(context.Context, time.Time) {} // the broker keeps the requests for the leader's session: no other node has to
 	}
 	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
@@ -126,8 +126,8 @@ func (f *Front) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// DisconnectFeedErr returns why watches of clients that disconnect do not end now, or did not within the last 2 * (BackoffMax + ConnectTime). Otherwise,
-// and if the broker has no driver, it returns nil.
+// DisconnectFeedErr returns the last error of the feed of client disconnects, if that was within the last 2 * (BackoffMax + ConnectTime): watches of clients that
+// disconnect do not end meanwhile. Otherwise, and if the broker has no driver, it returns nil.
 func (f *Front) DisconnectFeedErr() error {
 	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTime))
 }

@@ -93,23 +93,23 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	connected, err := client.Connect(ctx, config)
+	store, err := client.Connect(ctx, config)
 	if err != nil {
 		return nil, &codeError{exitServerError, err.Error()} // nothing was sent, so this is no unknown outcome
 	}
-	return connected, nil
+	return store, nil
 }
 
 // do runs one command against the store.
 func (c *connection) do(command *cobra.Command, run func(context.Context, *client.Client) error) error {
-	connected, err := c.open(command.Context(), command)
+	store, err := c.open(command.Context(), command)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = connected.Close() }() // Close always returns nil
+	defer func() { _ = store.Close() }() // Close always returns nil
 	ctx, cancel := context.WithTimeout(command.Context(), c.timeout)
 	defer cancel()
-	return run(ctx, connected)
+	return run(ctx, store)
 }
 
 func readSecret(file string) ([]byte, error) {

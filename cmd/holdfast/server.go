@@ -116,22 +116,22 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	connected, err := newLinks(s, identity, config.Timing, log)
+	memberLinks, err := newLinks(s, identity, config.Timing, log)
 	if err != nil {
 		return err
 	}
-	config.Links = connected.Links
-	starting := &healthSource{waiting: connected.waiting}
-	servers, err := listenHealth(s, starting, config.Registry, log)
+	config.Links = memberLinks.Links
+	source := &healthSource{waiting: memberLinks.waiting}
+	servers, err := listenHealth(s, source, config.Registry, log)
 	if err != nil {
-		return errors.Join(err, closeLinks(connected))
+		return errors.Join(err, closeLinks(memberLinks))
 	}
-	notifySystemd(log, started) // not when the node is ready: that can take other members, which first need this one to listen
-	running, err := node.Start(command.Context(), config, identity, connected.assemble)
+	notifySystemd(log, started) // before the node is ready: readiness can need other members, which systemd may start only after this one
+	running, err := node.Start(command.Context(), config, identity, memberLinks.assemble)
 	if err == nil {
-		starting.setRunning(running)
+		source.setRunning(running)
 		var more []*httpapi.Server
-		more, err = listenAdmin(s, running, connected, log)
+		more, err = listenAdmin(s, running, memberLinks, log)
 		servers = append(servers, more...)
 		if err == nil {
 			log.Info("started", "version", version, "id", identity.RaftID(), "brokers", s.Broker.Addresses, "data", s.Node.DataDir)
@@ -146,7 +146,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	defer cancel()
 	err = errors.Join(err, closeServers(servers))
 	if running == nil {
-		return errors.Join(err, closeLinks(connected))
+		return errors.Join(err, closeLinks(memberLinks))
 	}
 	return errors.Join(err, running.Close(ctx))
 }
@@ -292,11 +292,11 @@ func timingOf(c *settings.Cluster) cluster.Timing {
 }
 
 // listenHealth starts the server of the health port.
-func listenHealth(s *settings.Settings, starting *healthSource, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
+func listenHealth(s *settings.Settings, source *healthSource, metrics prometheus.Gatherer, log *slog.Logger) ([]*httpapi.Server, error) {
 	if s.Health.Listen == "" {
 		return nil, nil
 	}
-	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(starting.ready, starting.notes, metrics), nil, log)
+	server, err := httpapi.Listen(s.Health.Listen, httpapi.Health(source.ready, source.notes, metrics), nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -306,12 +306,12 @@ func listenHealth(s *settings.Settings, starting *healthSource, metrics promethe
 
 // listenAdmin starts the admin API for the other members and, if admin.listen is set, for operators. It returns the servers that it started
 // also after an error: the caller closes them.
-func listenAdmin(s *settings.Settings, running *node.Node, connected *links, log *slog.Logger) ([]*httpapi.Server, error) {
+func listenAdmin(s *settings.Settings, running *node.Node, memberLinks *links, log *slog.Logger) ([]*httpapi.Server, error) {
 	handler := httpapi.Admin(httpapi.AdminConfig{
-		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: connected.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
+		Name: s.Node.ID, Node: running.Cluster, Ready: running.Ready, Notes: running.Notes, Dial: memberLinks.dialHTTP, Pprof: s.Admin.Pprof, Log: log,
 		Metrics: running.Registry(), Version: version, Mirrors: running.Front.Mirror(),
 	})
-	servers := []*httpapi.Server{httpapi.Serve(connected.http, handler, log)}
+	servers := []*httpapi.Server{httpapi.Serve(memberLinks.http, handler, log)}
 	if s.Admin.Listen == "" {
 		return servers, nil
 	}

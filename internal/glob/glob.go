@@ -284,19 +284,19 @@ func (p *Pattern) MatchesNothing() bool { return p.matchesNothing }
 // Steps returns an upper bound on the comparisons that it takes to match a key of a size in bytes. A search for a literal counts as one for each byte.
 func (p *Pattern) Steps(size int) int { return (size+1)*max(1, p.middleCost) + p.endsCost }
 
-// Weight returns how long it takes at most to match a long key, relative to a pattern of stars and literals, which has the weight 1.
+// Weight returns an upper bound on the time to match a long key, relative to a pattern of stars and literals, which has the weight 1.
 func (p *Pattern) Weight() int {
 	const (
-		perComparison = 8   // at each byte: a search for a literal handles many bytes a step
-		endsPerUnit   = 100 // comparisons at one position take as long as the search for a literal
+		perComparison = 8   // weight of one comparison at each byte of the key: a search for a literal handles many bytes in a step
+		endsPerUnit   = 100 // number of comparisons at one position that take as long as a search for a literal
 	)
 	return max(1, perComparison*p.middleCost, p.endsCost/endsPerUnit)
 }
 
-// Memory returns what counts as the memory of the compiled pattern, in bytes, beyond its text: its elements, without the ranges of classes. All members count
-// the same, whatever their build needs.
+// Memory returns an estimate of the memory of the compiled pattern, in bytes, without its text and the ranges of classes. The state machine uses it, so it is the
+// same in all builds.
 func (p *Pattern) Memory() int {
-	const elementBytes = 64
+	const elementBytes = 64 // for each element, whatever its size in a build
 	return elementBytes * len(p.elements)
 }
 

@@ -13,8 +13,8 @@ import (
 // NodeSession is the session that a node has whether it leads or not. All methods are safe for concurrent use.
 type NodeSession struct{ *session }
 
-// NewNodeSession returns a node's session that is not connected yet. requests says whether it brings requests. If not, it only tells whether the
-// broker is there, and does not use the barrier.
+// NewNodeSession returns a node's session that is not connected yet. requests says whether it subscribes to requests. If not, it only shows whether the broker can
+// be reached, and does not use the barrier.
 func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *Barrier, requests bool) *NodeSession {
 	clientID, topic := config.Cluster+"-"+config.Node+"-in", fmt.Sprintf("holdfast/%s/%s/probe", config.Cluster, config.Node)
 	s := newSession(config, env, handler, barrier, clientID, topic, env.Wall)
@@ -25,13 +25,13 @@ func NewNodeSession(config *Config, env *Environment, handler Handler, barrier *
 // UpSince reports whether the session has been up without interruption since a moment.
 func (s *NodeSession) UpSince(moment time.Time) bool { return s.status.upSince(moment) }
 
-// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection, or when the session was created. What the broker
-// received before may be lost to this node: with the process, with an earlier session, or for lack of room at the broker.
+// DeliveringSince returns when the broker acknowledged the subscriptions of the last connection; before the first connection, when NewNodeSession was called. This
+// node may lack requests that the broker received before: an earlier process had them, an earlier session did, or the broker had no room for them.
 func (s *NodeSession) DeliveringSince() time.Time {
 	return s.status.subscribed()
 }
 
-// Err returns nil if the session is up and the broker sends something by it, else what is wrong.
+// Err returns nil if the session is up and the broker has sent something by it within SilenceLimit. Otherwise the error says what is wrong.
 func (s *NodeSession) Err() error {
 	if up, text := s.status.state(); !up {
 		return fmt.Errorf("broker session: %s", text)
@@ -42,16 +42,17 @@ func (s *NodeSession) Err() error {
 	return nil
 }
 
-// stableUptime is how long an attempt that connected must have lasted for the delay to begin at BackoffMin again.
+// stableUptime is how long a connection must have been up for the next delay to be BackoffMin again.
 const stableUptime = time.Second
 
+// endedWithoutReason reports whether the broker closed the connection without a DISCONNECT, as some do at a session takeover.
 func endedWithoutReason(err error) bool { return errors.Is(err, errEnded) || errors.Is(err, io.EOF) }
 
 // Run keeps the session connected until the context ends.
 func (s *NodeSession) Run(ctx context.Context) {
 	delay := s.config.BackoffMin
 	logged := "" // the last error that was logged: attempts that fail alike are logged once
-	short := 0   // sessions in a row that ended soon after they began, without a reason
+	short := 0   // consecutive sessions that the broker ended without a reason within shortSession
 	for {
 		var probe *takeoverProbe
 		if short >= maxShort {
@@ -71,7 +72,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 			}
 		}
 		if short++; !wasUp || !endedWithoutReason(err) || time.Since(began) > shortSession {
-			short = 0 // a broker that cannot be reached, as when it is started anew, is another matter
+			short = 0 // not a session takeover: the broker could not be reached, for instance because it restarts
 		}
 		takenOver := mqttconn.IsTakenOver(err) || short > maxShort && probe.sawSessionTakeover(ctx, broker)
 		probe.close()
