@@ -20,7 +20,7 @@ type call struct {
 	publish     *paho.Publish
 	correlation string
 	done        chan answer // has room for one
-	watches     bool        // a KEYNOTIFY or its STOP
+	isKeyNotify bool        // a KEYNOTIFY or its STOP
 	began       time.Time
 	sent        bool // guarded by Client.mu
 }
@@ -126,7 +126,7 @@ func (c *Client) newCallLocked(ctx context.Context, correlation []byte, token hl
 	}
 	return &call{
 		publish:     &paho.Publish{Topic: c.config.InvokeTopic, QoS: 1, Payload: resp.AppendArray(nil, arguments...), Properties: properties},
-		correlation: string(correlation), done: make(chan answer, 1), watches: string(arguments[0]) == "KEYNOTIFY", began: time.Now(),
+		correlation: string(correlation), done: make(chan answer, 1), isKeyNotify: string(arguments[0]) == "KEYNOTIFY", began: time.Now(),
 	}
 }
 

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// changes is what one call of Follower.Changes has still to return: the keys that the copy had at first, and each key that has changed since, once. A key
+// changeQueue is what one call of Follower.Changes has still to return: the keys that the copy had at first, and each key that has changed since, once. A key
 // that was created and deleted before it was returned is left out. So the number of keys bounds the size, however slow the receiver is. It is guarded by
 // Follower.mu.
-type changes struct {
+type changeQueue struct {
 	first    []string            // keys that were there at first, in their order; the receiver's own
 	waiting  []string            // keys in the order of their first change; may have a key twice, and keys that are not queued any more
 	queued   map[string]struct{} // keys that wait
@@ -16,8 +16,8 @@ type changes struct {
 	wake     chan struct{}       // has room for one
 }
 
-func (f *Follower) addChanges() *changes {
-	own := &changes{queued: make(map[string]struct{}), reported: make(map[string]Version), wake: make(chan struct{}, 1)}
+func (f *Follower) addChanges() *changeQueue {
+	own := &changeQueue{queued: make(map[string]struct{}), reported: make(map[string]Version), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
 	own.first = slices.Collect(maps.Keys(f.copy.items))
 	f.changes = append(f.changes, own)
@@ -26,10 +26,10 @@ func (f *Follower) addChanges() *changes {
 	return own
 }
 
-func (f *Follower) removeChanges(own *changes) {
+func (f *Follower) removeChanges(own *changeQueue) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.changes = slices.DeleteFunc(f.changes, func(other *changes) bool { return other == own })
+	f.changes = slices.DeleteFunc(f.changes, func(other *changeQueue) bool { return other == own })
 }
 
 // changedLocked notes that a key of the copy has changed. Follower.mu must be held.
@@ -40,7 +40,7 @@ func (f *Follower) changedLocked(key string) {
 	}
 }
 
-func (c *changes) add(key string, exists bool) {
+func (c *changeQueue) add(key string, exists bool) {
 	if _, reported := c.reported[key]; !exists && !reported {
 		delete(c.queued, key)
 		c.compact()
@@ -58,7 +58,7 @@ func (c *changes) add(key string, exists bool) {
 }
 
 // compact drops keys that are not queued any more from waiting, when they are at least half of it.
-func (c *changes) compact() {
+func (c *changeQueue) compact() {
 	const least = 1024
 	if len(c.waiting) < least || len(c.waiting) < 2*len(c.queued) {
 		return
@@ -73,7 +73,7 @@ func (c *changes) compact() {
 }
 
 // next returns the next key, if there is one. It may not have changed since it was returned last.
-func (c *changes) next() (key string, found bool) {
+func (c *changeQueue) next() (key string, found bool) {
 	if len(c.first) > 0 {
 		key, c.first = c.first[0], c.first[1:]
 		return key, true
@@ -89,7 +89,7 @@ func (c *changes) next() (key string, found bool) {
 }
 
 // nextChange returns the next change, if one is waiting: what the copy has now of a key that has changed since it was returned last.
-func (f *Follower) nextChange(own *changes) (event Event, waiting bool) {
+func (f *Follower) nextChange(own *changeQueue) (event Event, waiting bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {

@@ -15,7 +15,7 @@ func (f *Follower) change(key string, version int64) {
 	f.changedLocked(key)
 }
 
-func (f *Follower) pull(own *changes) (all []string) {
+func (f *Follower) pull(own *changeQueue) (all []string) {
 	for {
 		event, waiting := f.nextChange(own)
 		if !waiting {

@@ -30,7 +30,7 @@ type Follower struct {
 	processed int // how many events of the watcher were processed by run
 	gaps      int // how many of these were gaps
 	covered   int // how many gaps the last completed pass covers; -1 until a pass has covered all gaps, and when the copy is no longer kept up to date
-	changes   []*changes
+	changes   []*changeQueue
 	err       error
 }
 

@@ -75,7 +75,7 @@ func startStore() (stop func(), err error) {
 	network, id := cluster.NewNetwork(), identity.RaftID()
 	running, err := node.Start(context.Background(), node.Config{
 		Cluster: "holdfast", Name: "n1", DataDir: filepath.Join(dir, "n1"), Timing: cluster.LAN(), Offer: cluster.DefaultConfig().Offer,
-		Front: front, Driver: server, Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
+		Front: front, Driver: server, Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},
 		Links: node.Links{
 			Address: raft.ServerAddress(id), Raft: network.Transport(id, cluster.LAN()), Peers: network, Attach: network.Attach,
 		},

@@ -18,9 +18,9 @@ import (
 // session is one connection to the broker. It begins with a clean start and has no session expiry, so nothing on the broker outlives it.
 type session struct {
 	deliver func(*paho.Publish) // a reply or a notification
-	// toSend marks a request as sent. It returns nil if its caller has stopped waiting. again says that it was sent before, by an
+	// markSent marks a request as sent. It returns nil if its caller has stopped waiting. again says that it was sent before, by an
 	// earlier session, or by this one when the invoke topic had no subscriber.
-	toSend          func(*call) (publish *paho.Publish, again bool)
+	markSent        func(*call) (publish *paho.Publish, again bool)
 	mqtt            *paho.Client
 	conn            *mqttconn.Conn
 	acks            *mqttconn.Acks
@@ -64,7 +64,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		deliver: c.deliver, toSend: c.toSend, brokerMaxPacket: math.MaxInt,
+		deliver: c.deliver, markSent: c.markSent, brokerMaxPacket: math.MaxInt,
 		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[subject]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
@@ -201,7 +201,7 @@ func (c *Client) resume(s *session) {
 		c.watchAgainLocked(watched, established)
 	}
 	for _, waiting := range c.order {
-		if waiting.watches {
+		if waiting.isKeyNotify {
 			c.replaceCorrelationLocked(waiting)
 		}
 		s.enqueue(waiting)
@@ -259,16 +259,16 @@ func (s *session) sendAll() {
 		s.queue = nil
 		s.mu.Unlock()
 		for _, waiting := range queue {
-			if publish, again := s.toSend(waiting); publish != nil {
+			if publish, again := s.markSent(waiting); publish != nil {
 				s.send(waiting, publish, again)
 			}
 		}
 	}
 }
 
-// toSend marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
+// markSent marks a request as sent and returns its message, and whether it was sent before. It returns nil if the caller has stopped waiting for the reply, or if
 // a copy might take effect a second time: it is older than maxResendAge. It then ends the wait.
-func (c *Client) toSend(waiting *call) (publish *paho.Publish, again bool) {
+func (c *Client) markSent(waiting *call) (publish *paho.Publish, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending[waiting.correlation] != waiting {

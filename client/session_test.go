@@ -55,7 +55,7 @@ func TestOldRequestIsNotSentAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			waiting := &call{correlation: "c", publish: &paho.Publish{}, sent: test.sent, began: time.Now().Add(-test.age), done: make(chan answer, 1)}
 			c := &Client{pending: map[string]*call{"c": waiting}}
-			publish, again := c.toSend(waiting)
+			publish, again := c.markSent(waiting)
 			if (publish != nil) != test.want || again != (test.sent && test.want) {
 				t.Errorf("message: %v, again: %v", publish != nil, again)
 			}

@@ -17,8 +17,8 @@ import (
 	"holdfast/fsm"
 )
 
-// Peer is an initial member. Name is its node name: the others learn its raft id only when it answers.
-type Peer struct {
+// InitialMember is an initial member. Name is its node name: the others learn its raft id only when it answers.
+type InitialMember struct {
 	Name    string
 	Address raft.ServerAddress
 }
@@ -28,9 +28,9 @@ type Peer struct {
 type Newcomer struct {
 	ID      raft.ServerID
 	Address raft.ServerAddress
-	Peers   []Peer // the initial members; empty is this node alone
+	Peers   []InitialMember // the initial members; empty is this node alone
 	// Reload reads the list of initial members again, which may change before the bootstrap; may be nil.
-	Reload func() ([]Peer, error)
+	Reload func() ([]InitialMember, error)
 	Log    interface{ Info(string, ...any) }
 
 	waiting atomic.Pointer[string]
@@ -103,7 +103,7 @@ func (c *Newcomer) reload() {
 // wait.
 func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []raft.Server, joined bool, err error) {
 	name := peer.NodeName(c.ID)
-	first := slices.MinFunc(c.Peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) }).Name
+	first := slices.MinFunc(c.Peers, func(a, b InitialMember) int { return strings.Compare(a.Name, b.Name) }).Name
 	members = []raft.Server{{ID: c.ID, Address: c.Address}}
 	var missing []error
 	for _, initial := range c.Peers {
@@ -130,7 +130,7 @@ func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []r
 	switch {
 	case len(missing) > 0:
 		return nil, false, errors.Join(missing...)
-	case !slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.Name == name }):
+	case !slices.ContainsFunc(c.Peers, func(p InitialMember) bool { return p.Name == name }):
 		return nil, false, fmt.Errorf("none of the peers has a cluster, and %s is not one of them", name)
 	case name != first:
 		return nil, false, fmt.Errorf("waiting for %s to bootstrap the cluster: its name is the first in byte order", first)
@@ -138,7 +138,7 @@ func (c *Newcomer) attempt(ctx context.Context, client peer.Client) (members []r
 	return members, false, nil
 }
 
-func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial Peer) (peer.Status, error) {
+func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial InitialMember) (peer.Status, error) {
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -146,7 +146,7 @@ func (c *Newcomer) askPeer(ctx context.Context, client peer.Client, initial Peer
 }
 
 // join makes this node a member of the cluster that the peer has.
-func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Peer, description *peer.Status) (bool, error) {
+func (c *Newcomer) join(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
 	if _, listed := peer.Find(description.Servers, c.ID); listed {
 		return c.isMember(ctx, client, initial, description)
 	}
@@ -164,7 +164,7 @@ func (c *Newcomer) join(ctx context.Context, client peer.Client, initial Peer, d
 
 // isMember reports whether a configuration that lists this node is committed: the leader says so, or the peer's log has the bootstrap entry alone.
 // The error says why that is not known, or that it is not.
-func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial Peer, description *peer.Status) (bool, error) {
+func (c *Newcomer) isMember(ctx context.Context, client peer.Client, initial InitialMember, description *peer.Status) (bool, error) {
 	const bootstrapped = 1 // the index of the first configuration
 	if description.LastIndex <= bootstrapped {
 		return true, nil

@@ -26,10 +26,10 @@ func (nobodyThere) Call(context.Context, raft.Server, peer.Method, []byte) ([]by
 // The list of initial members is read again until the cluster begins: one that was planned with two members may begin with one.
 func TestInitialMembersMayChangeBeforeTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own, other := Peer{"n1", "n1:7400"}, Peer{"n2", "n2:7400"}
-		lists := [][]Peer{{own, other}, nil, {own}} // nil stands for one that cannot be read
-		newcomer := &Newcomer{ID: "n1.1", Address: own.Address, Peers: []Peer{own, other}, Log: slog.New(slog.DiscardHandler)}
-		newcomer.Reload = func() ([]Peer, error) {
+		own, other := InitialMember{"n1", "n1:7400"}, InitialMember{"n2", "n2:7400"}
+		lists := [][]InitialMember{{own, other}, nil, {own}} // nil stands for one that cannot be read
+		newcomer := &Newcomer{ID: "n1.1", Address: own.Address, Peers: []InitialMember{own, other}, Log: slog.New(slog.DiscardHandler)}
+		newcomer.Reload = func() ([]InitialMember, error) {
 			list := lists[0]
 			lists = lists[1:]
 			if list == nil {
@@ -64,7 +64,7 @@ func TestListedNodeWaitsForTheLeaderAndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
 		newcomer := &Newcomer{
-			ID: "n2.1", Address: "n2:7400", Peers: []Peer{{"n1", "n1:7400"}, {"n2", "n2:7400"}}, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+			ID: "n2.1", Address: "n2:7400", Peers: []InitialMember{{"n1", "n1:7400"}, {"n2", "n2:7400"}}, Log: slog.New(slog.NewTextHandler(&logged, nil)),
 		}
 		var there uncommitted
 		members, err := newcomer.Assemble(t.Context(), &there)

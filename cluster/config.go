@@ -136,7 +136,7 @@ func raftConfig(c *Config, log *slog.Logger) *raft.Config {
 type Environment struct {
 	Stores    raftlog.Stores
 	Transport raft.Transport
-	Peers     peer.Client
+	Client    peer.Client
 	Clock     Clock
 	// Random returns 64 bits that nobody can predict: the nonce of a leadership may become the secret of continuation tokens.
 	Random func() uint64

@@ -72,9 +72,9 @@ func (n *Node) Confirm(ctx context.Context) error { return n.commands.confirm(ct
 // and keep no reference to the state.
 func (n *Node) View(f func(*fsm.Machine)) { n.replica.View(f) }
 
-// Wall returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks. If their number is even, the clock in
+// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: the lower median of the members' wall clocks. If their number is even, the clock in
 // the log counts as one more. Each member updates it after each poll that a majority of the voters has answered. It is 0 before the first one.
-func (n *Node) Wall() int64 { return n.clock.now() }
+func (n *Node) ClusterClock() int64 { return n.clock.now() }
 
 // ClockOffset returns this node's wall clock minus the cluster's clock, and an error if they differ by more than they may, in either direction.
 func (n *Node) ClockOffset() (time.Duration, error) { return n.memberWatch.clockOffset() }

@@ -202,8 +202,8 @@ func TestLeadershipTransferKeepsTheState(t *testing.T) {
 func TestConfirmNeedsAMajorityInThisTerm(t *testing.T) {
 	peers := &switchPeers{}
 	members := startCluster(t, 3, func(_ *Config, w *Environment) {
-		peers.set(w.Peers)
-		w.Peers = peers
+		peers.set(w.Client)
+		w.Client = peers
 	})
 	n := leader(t, members...)
 	term := n.raftForTest().CurrentTerm()

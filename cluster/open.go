@@ -31,7 +31,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		return err
 	}
 	n.self = &self{
-		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Peers,
+		Server: raft.Server{ID: config.ID, Address: config.Address}, client: n.env.Client,
 		wall: n.env.Clock.Wall, freeSpace: n.env.FreeSpace, brokerDownFor: observer.BrokerDownFor,
 	}
 	run := n.lifecycle.start
@@ -45,7 +45,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		return err
 	}
 
-	peers := peer.NewStatuses(config.ID, n.env.Peers, n.self.servers, n.env.Clock.Monotonic)
+	peers := peer.NewStatuses(config.ID, n.env.Client, n.self.servers, n.env.Clock.Monotonic)
 	n.memberWatch = &memberWatch{
 		self: n.self, maxClockOffset: config.MaxClockOffset, election: config.Timing.Election, exit: n.env.Exit,
 		leaderChanged: n.env.Metrics.leaderChanges.Inc, log: n.env.Log, peers: peers, clock: n.clock, serving: n.commands.serving, start: run,
@@ -55,7 +55,7 @@ func (n *Node) start(config Config, observer Observer) error {
 		Behind: n.memberWatch.behind, Execute: n.commands.execute, CallLeader: n.self.callLeader, Log: n.env.Log,
 	})
 	n.members = membership.New(membership.Environment{
-		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Peers, Statuses: peers,
+		Self: n.self.Server, Raft: n.self.raft, Client: n.env.Client, Statuses: peers,
 		Servers: n.self.servers, OwnStatus: n.self.status, Serving: n.commands.serving, Confirm: n.commands.confirm,
 		CallLeader: n.self.callLeader, Execute: n.commands.execute, Version: n.self.version, Pinned: n.self.pinned, Go: run, Log: n.env.Log,
 	})

@@ -17,13 +17,13 @@ const (
 	KindKeyNotify      Kind = 4
 	KindKeyNotifyStop  Kind = 5
 	KindGet            Kind = 6
-	KindInvalid        Kind = 7  // a request, or an operation of a TXN, that is an error under all settings: CaseError or Error
+	KindInvalid        Kind = 7  // a request, or an operation of a TXN, that always fails: with CaseError, if it is set and counts, otherwise with Error
 	KindReject         Kind = 8  // the leader refused these requests: as overload, or silently (Rejection.Silent)
 	KindClientGone     Kind = 9  // a client disconnected: its watches end
 	KindWatchEnd       Kind = 10 // a notification found no subscriber: the watch ends
 	KindLeaderStart    Kind = 11 // a leader begins to serve; always alone in its entry
 	KindConfigure      Kind = 12 // the settings change
-	KindAdvance        Kind = 13 // clocks and the version in force are raised; with nothing to raise, time moves
+	KindAdvance        Kind = 13 // raises the clocks and the version in force; with nothing to raise, its entry only moves cluster time
 	KindPinNonVoter    Kind = 14 // the member whose raft id is the key stays a non-voter
 	KindAllowPromotion Kind = 15 // the member whose raft id is the key may become a voter again
 	KindStage          Kind = 16 // one part of a snapshot to restore: Value at Offset; Nonce names the restore
@@ -105,7 +105,7 @@ type Command struct {
 	Unidentified bool
 
 	// BrokerTime orders the events of one client by its broker's own clock, in the unit of the broker's driver: for a KEYNOTIFY when it was
-	// published, for a ClientGone when the client disconnected. 0 is unknown.
+	// published, for a ClientGone when the client disconnected. 0 is unknown: a ClientGone with 0 ends no watch, and no ClientGone ends a watch with 0.
 	BrokerTime int64
 	// Everyone widens a ClientGone to all clients. The client id must then be empty.
 	Everyone bool
@@ -168,8 +168,8 @@ func (c *Command) ForVersion(version uint32) Command {
 	return before
 }
 
-// Refusal returns the command that refuses this one, which has an ID. A silent refusal answers neither the request nor its copies; the log must not
-// hold one before VersionProlong.
+// Refusal returns a Reject of this command. The command must have an ID. After a silent refusal the store answers neither the request nor its copies.
+// The log must not hold a silent refusal before VersionProlong.
 func (c *Command) Refusal(silent bool) Command {
 	return Command{Kind: KindReject, Rejected: []Rejection{{
 		ID: c.ID, ClientID: c.Principal.ClientID, Lifetime: c.Lifetime, Dialect: c.Dialect, Silent: silent,

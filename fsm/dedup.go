@@ -125,15 +125,15 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// removeExpired removes the groups of outcomes that have expired at now, the oldest first, and at most maxExpiredPerEntry outcomes. Those beyond
-// stay, and are still found, until later entries remove them.
+// removeExpired removes the groups that are due at now, the oldest first, and at most maxExpiredPerEntry outcomes. Later entries remove the rest. A group is
+// due when all of its outcomes have expired. Until its removal, an expired outcome is still found and still answers copies.
 func (d *dedup) removeExpired(now int64) {
 	for left := maxExpiredPerEntry; left > 0; {
 		key, group, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return
 		}
-		if left < group.len()-group.stale && !group.sorted { // the ids decide which of them go: a restore changes the order in the group
+		if left < group.len()-group.stale && !group.sorted { // only some go, in the order of ids: a replica restored from a snapshot has the group in another order
 			group = d.rebuild(key, group)
 		}
 		for group.len() > 0 {

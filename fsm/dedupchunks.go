@@ -14,8 +14,8 @@ const (
 	chunkSize  = 1 << chunkShift
 )
 
-// chunk has outcomes of one expiryGroup. A slot is written once, before its place is known outside of this file, and never changes. A chunk has 768 bytes, one
-// of Go's size classes: with eight more it would take 896.
+// chunk has outcomes of one expiryGroup. A slot is written once, before its place is known outside of this file, and never changes. A chunk has 768 bytes,
+// one of Go's size classes. With slots of 56 bytes it would have 896.
 type chunk [chunkSize]slot
 
 // slot is an outcome in 48 bytes. The due time is not in it, but in dueChunk: the cluster time at which all outcomes of the group have expired.
@@ -136,7 +136,7 @@ func (g *expiryGroup) add(c *chunks, m *dedupEntry) place {
 // first returns the first outcome. The group must not be empty.
 func (g *expiryGroup) first() (dedupEntry, place) { return g.at(g.start), g.place(g.start) }
 
-// removeFirst removes the first outcome, and its chunk if that was the last one in it.
+// removeFirst removes the first outcome. It also removes the first chunk, if no outcome is left in it.
 func (g *expiryGroup) removeFirst(c *chunks) {
 	if g.start++; g.start == chunkSize || g.start == g.end {
 		c.remove(g.numbers[0])
@@ -157,7 +157,7 @@ func (g *expiryGroup) all() iter.Seq2[dedupEntry, place] {
 	}
 }
 
-// captured has all outcomes at one moment, by the first expiryBits bits of their ids. It does not change.
+// captured has all outcomes at one moment, by the first expiryBits bits of their ids. Stale places are in it, too; inOrder skips them. It does not change.
 type captured [1 << expiryBits][]chunkRange
 
 // capture returns all outcomes as they are now. The time that it takes grows with the number of groups, not of outcomes.

@@ -9,6 +9,7 @@
 //   - cluster time (Status.Now) decides expiry, deduplication and the lifetime of watches. It is the value at the LeaderStart
 //     of the serving leader plus the leader's monotonic time since it applied that. It never goes back, never reads a wall
 //     clock, and stands still while there is no leader: no lock is lost early because a clock jumped or an election took long.
-//   - the cluster clock (wall) follows the world. It serves the versions and the checks of skew, and only ever grows.
+//   - the cluster clock (Status.Wall) is in milliseconds since the Unix epoch. The leader stamps each entry with the lower median
+//     of the members' wall clocks. Versions and skew checks use it. It never goes back.
 //   - the hybrid logical clock is what versions are made of; see package hlc.
 package fsm

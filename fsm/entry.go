@@ -14,7 +14,7 @@ type Entry struct {
 	Number     uint64 // 1, 2, 3 … since the LeaderStart
 	Elapsed    int64  // milliseconds of the leader's monotonic clock since it applied its LeaderStart
 	Wall       int64  // milliseconds since the Unix epoch: the cluster clock
-	Published  uint64 // everything up to this index was published
+	Published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
 	StorageLow bool   // the leader, or a member that answered its last poll, is short of disk space
 	Commands   []Command
 }

@@ -66,8 +66,8 @@ func (m *Machine) prolong(earlier dedupEntry, lifetime int64) {
 	}
 }
 
-// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table. If there is no room for it, there is no
-// reply: a copy could still be executed after an overload error.
+// recordRefusal remembers a refusal as the outcome of a request, in the reserve of the dedup table. If the reserve is full, the result is
+// CodeNoReply: an overload error would be wrong, because a later copy could still take effect.
 func (m *Machine) recordRefusal(id RequestID, client uint64, lifetime int64, result Result) Result {
 	if !m.dedup.hasReserve(client, &m.settings.Limits) {
 		return Result{Code: CodeNoReply}
@@ -117,7 +117,7 @@ func (m *Machine) RemembersFor(id RequestID, while int64) bool {
 	return ok && earlier.expires >= m.now+while
 }
 
-// write runs a client's write in the order of checks of the protocol.
+// write runs a client's write. It makes the checks in the order that the protocol defines.
 func (m *Machine) write(position int, command *Command, storageLow bool, outcome *EntryOutcome) {
 	result := &outcome.Results[position]
 	result.Dialect = m.settings.dialect(command.Dialect)

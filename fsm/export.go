@@ -5,7 +5,7 @@ import (
 	"holdfast/internal/glob"
 )
 
-// The bounds of a page of Export, beside those of a page of SCAN. No entry is applied while a page is read.
+// The bounds of a page of Export. Those of walkPage (maxPageVisits, maxPageSteps) apply, too. No entry is applied while a page is read.
 const (
 	maxExportKeys  = 1000
 	maxExportBytes = 1 << 20 // of keys and values; one key may have more

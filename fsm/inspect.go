@@ -49,7 +49,7 @@ func (m *Machine) ListExpiring(prefix string, limit, visits int) (found []KeyInf
 }
 
 // CountKeys counts at most limit keys with the prefix that come after the key after, and their bytes. It returns the last key that it counted, from which the
-// caller goes on. limit must be positive.
+// caller goes on, "" if none. The bytes are those of keys and values. limit must be positive.
 func (m *Machine) CountKeys(prefix, after string, limit int) (count int, bytes int64, last string) {
 	m.scanKeys(prefix, after, func(r *record) bool {
 		count++

@@ -72,8 +72,8 @@ func (m *Machine) clientGone(command *Command) {
 	}
 }
 
-// watchGrace is how long before a change, in milliseconds, a watch must have been made or renewed so that a notification without a
-// subscriber ends it: a client may watch first and subscribe then.
+// watchGrace is in milliseconds of cluster time. A notification without a subscriber ends a watch only if the watch was made or renewed at least
+// watchGrace before the change: a client may send KEYNOTIFY before it subscribes.
 const watchGrace = 5_000
 
 // anyAge is the NotificationIndex of a WatchEnd by an operator: it ends exactly one watch, whatever its age.

@@ -17,7 +17,7 @@ type Machine struct {
 	now        int64 // cluster time, milliseconds
 	wall       int64 // cluster clock, milliseconds since the Unix epoch
 	clock      hlc.Clock
-	published  uint64 // delivery watermark: the entries up to this index are published
+	published  uint64 // delivery watermark: no reply or notification up to this index is outstanding
 	logVersion uint32 // in force
 	hash       uint64
 
@@ -123,8 +123,8 @@ func (m *Machine) isNext(term uint64, entry *Entry) bool {
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
 
-// The bounds of the keys that one entry expires, and of the watches; maxExpiredPerEntry is that of the outcomes. A due key that is left reads as
-// absent, but counts against the quota. A due watch that is left still gets notifications.
+// maxExpired bounds the due keys, and also the due watches, that advance removes in one entry. maxExpiredPerEntry bounds the outcomes. A due key that is left
+// reads as absent, but counts against the quota; a command that writes it removes it first. A due watch that is left still gets notifications.
 const (
 	maxExpired    = 10_000
 	maxExpiryCost = 20_000_000 // bytes that are compared with the patterns of watches and mirrors, and with the policy: some tens of milliseconds

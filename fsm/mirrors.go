@@ -61,7 +61,7 @@ func (s mirrors) of(key string) (topic string, ok bool) {
 	return "", false
 }
 
-// cost returns how many bytes are compared to find the mirror of a key, at most, where literals are counted as one comparison.
+// cost returns an upper bound on the work to find the mirror of a key: the sum over all mirrors of glob.Pattern.Weight for each byte of the key.
 func (s mirrors) cost(key string) (cost int) {
 	if len(key) > glob.MaxWatchedKey {
 		return 0

@@ -117,7 +117,7 @@ func (x *patternIndex) granted(w *watch) grantedWatch {
 }
 
 // appendMatching appends to found each watch of a pattern that the key matches and whose client can be notified of it, those with the longest prefix
-// first. cost is how many bytes are compared for that, at most, where literals are counted as one comparison.
+// first. cost is an upper bound on the work: the sizes of the prefixes, and for each pattern whose prefix matches glob.Pattern.Weight for each byte of the key.
 func (x *patternIndex) appendMatching(found []grantedWatch, key string) (all []grantedWatch, cost int) {
 	if len(x.sizes) == 0 || len(key) > glob.MaxWatchedKey || !utf8.ValidString(key) {
 		return found, 0

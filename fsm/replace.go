@@ -42,6 +42,7 @@ func (m *Machine) stage(command *Command) Result {
 //
 //   - Each clock becomes the later one of both. So no version is given twice, every token that was given is older than the next, and no time goes back.
 //   - Keys of another store's snapshot keep the time to live that was left. Keys of this store's snapshot keep their deadlines: time has passed since.
+//     scanSecret identifies the store. A restore takes over the secret of the snapshot, so later snapshots of that other store count as this store's.
 //   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
 //   - Watches of both stay, but for those of patterns that exceed a bound.
 //   - Dedup entries of both stay: a copy of a request has no second effect.
@@ -90,7 +91,7 @@ func (m *Machine) restoreStaged(command *Command) Result {
 func (m *Machine) rebaseTo(now int64) {
 	shift := now - m.now
 	if shift <= 0 {
-		return // replace moves the clock of the present state forward instead
+		return // restoreStaged moves the clock of the present state forward instead
 	}
 	m.postpone(shift)
 	m.values.postpone(shift)

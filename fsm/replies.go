@@ -17,7 +17,7 @@ type keptReplies struct {
 }
 
 // The bounds of what is remembered of the replies of transactions, in bytes. When one is reached, transactions are refused as overloaded until outcomes
-// are forgotten. The values that were read have a bound of their own, so that no reader keeps others from writing. One transaction may pass a bound.
+// are forgotten. maxKeptValueBytes refuses only transactions with a GET, so that readers cannot keep others from writing. One transaction may pass a bound.
 const (
 	maxKeptReplyBytes = 128 << 20 // of all but the values
 	maxKeptValueBytes = 64 << 20

@@ -30,7 +30,7 @@ type Settings struct {
 	Mirrors []Mirror
 }
 
-// Limits bound the state. 0 is no limit, for Keys and TotalBytes.
+// Limits bound the state. 0 is no limit for Keys, TotalBytes and WatchesPerClient. Of the others, except DedupPerClient, 0 allows nothing.
 type Limits struct {
 	KeyBytes     int64 // of one key
 	ValueBytes   int64 // also of expected values

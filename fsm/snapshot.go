@@ -174,9 +174,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// Inspect reads a snapshot to its end, as Restore does, and returns what is in it without keeping it in memory. Unpublished, NextDeadline,
-// HasDeadline and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of order, and repeated keys, only
-// within parts of the snapshot.
+// Inspect reads a snapshot to its end, as Restore does, and returns what is in it. In memory it keeps 10,000 frames at most, whatever their size, and the
+// staged data. Unpublished, NextDeadline, HasDeadline and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of
+// order, and repeated keys, only within parts of 10,000 frames.
 func Inspect(r io.Reader) (Status, error) {
 	const part = 10_000 // frames that are in memory at once
 	head, body, frames := New(), New(), 0

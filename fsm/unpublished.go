@@ -1,6 +1,6 @@
 package fsm
 
-// unpublished holds the events above the delivery watermark that bound has not dropped, the oldest first. Elements of the slice are never modified
+// unpublished holds the events above the delivery watermark, the oldest first. The method bound drops the oldest. Elements of the slice are never modified
 // in place, so a copy of its header is a consistent copy of the list.
 type unpublished struct {
 	events        []Event

@@ -145,8 +145,8 @@ func (w *watches) setPolicy(p *policy.Policy) {
 	w.patterns.setPolicy(p)
 }
 
-// receivers returns who is notified of a change of the key, in the order of their client ids, and what it costs to find out, in bytes that are compared.
-// The slice may be shared.
+// receivers returns who is notified of a change of the key, in the order of their client ids, and an upper bound on the work to find them: that of
+// appendMatching, and the steps of the policy. Later calls and events may share the slice, so it must not be changed.
 func (w *watches) receivers(key string) ([]Receiver, int) {
 	if w.byKey.Len() == 0 {
 		return nil, 0

@@ -65,8 +65,8 @@ func Parse(text string) (Timestamp, error) {
 	return Timestamp{Wall: int64(wall), Counter: counter, NodeID: nodeID}, nil
 }
 
-// parseDigits reads an unsigned decimal number of any zero padding. strconv.ParseUint alone would do, but it is the
-// specification of this package, not of strconv, that no sign and no underscore is accepted.
+// parseDigits reads an unsigned decimal number of any zero padding. strconv.ParseUint refuses signs and underscores, too. The
+// explicit check makes that rule one of this package, independent of strconv.
 func parseDigits(text string) (uint64, error) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, ErrMalformed

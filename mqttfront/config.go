@@ -25,20 +25,20 @@ type Config struct {
 
 	role.Config
 
-	// SessionAge is the session expiry of the ingest sessions, in whole seconds. A request that may have been queued in a session for longer is not executed.
-	SessionAge time.Duration
+	// SessionExpiry is the session expiry of the ingest sessions, in whole seconds. A request that may have been queued in a session for longer is not executed.
+	SessionExpiry time.Duration
 	// DefaultExpiry stands for the message expiry of a request that has none.
 	DefaultExpiry time.Duration
 	MaxExpiry     time.Duration // bounds DefaultExpiry and the message expiry of each request
 	// ProbeInterval is how often a node sends a probe: a message to itself through the broker.
-	ProbeInterval time.Duration
-	KeepAlive     time.Duration // of MQTT, in whole seconds
-	ConnectTime   time.Duration // bounds a connection attempt
-	BackoffMin    time.Duration // first delay between attempts to connect; it doubles, and jitter takes away up to half of it
-	BackoffMax    time.Duration // longest delay
+	ProbeInterval  time.Duration
+	KeepAlive      time.Duration // of MQTT, in whole seconds
+	ConnectTimeout time.Duration // bounds a connection attempt
+	BackoffMin     time.Duration // first delay between attempts to connect; it doubles, and jitter takes away up to half of it
+	BackoffMax     time.Duration // longest delay
 
-	Publishers int // publishing connections
-	Window     int // unacknowledged messages on each
+	PublishingConnections int // publishing connections
+	Window                int // unacknowledged messages on each
 	// QueueNotifications bounds the notifications that wait on one publishing connection; beyond it the oldest are dropped.
 	QueueNotifications int
 	QueueBytes         int // bounds the keys and values of these notifications; a single larger one is kept
@@ -52,20 +52,20 @@ func StaticPassword(password string) func() []byte {
 // DefaultConfig returns the defaults. Node and Addresses must be set; Username, Password and Identity may be.
 func DefaultConfig() Config {
 	return Config{
-		Cluster: "holdfast", SessionAge: time.Minute, ProbeInterval: time.Second,
+		Cluster: "holdfast", SessionExpiry: time.Minute, ProbeInterval: time.Second,
 		DefaultExpiry: time.Minute, MaxExpiry: 10 * time.Minute, // the defaults of the protocol
-		KeepAlive: 30 * time.Second, ConnectTime: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
-		Publishers: 2, Window: 4096, QueueNotifications: 200_000, QueueBytes: 64 << 20,
+		KeepAlive: 30 * time.Second, ConnectTimeout: 10 * time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
+		PublishingConnections: 2, Window: 4096, QueueNotifications: 200_000, QueueBytes: 64 << 20,
 		Config: role.DefaultConfig(),
 	}
 }
 
 // decoder returns the decoder of requests. Margin is how long the dedup table keeps an outcome after the request has expired. In that time the client may send
-// a copy (DedupMargin), and the copy may wait in a session's queue (SessionAge) and at the leader (MaxWait).
+// a copy (DedupMargin), and the copy may wait in a session's queue (SessionExpiry) and at the leader (MaxWait).
 func (c *Config) decoder() wire.Decoder {
 	return wire.Decoder{
 		Identity: c.Identity, DefaultExpiry: c.DefaultExpiry, MaxExpiry: c.MaxExpiry,
-		Margin: c.DedupMargin + c.SessionAge + c.MaxWait(),
+		Margin: c.DedupMargin + c.SessionExpiry + c.MaxWait(),
 	}
 }
 
@@ -82,13 +82,13 @@ func (c *Config) Validate() error {
 		value int64
 	}{
 		{"len(Addresses)", int64(len(c.Addresses))},
-		{"SessionAge", int64(c.SessionAge)},
+		{"SessionExpiry", int64(c.SessionExpiry)},
 		{"DefaultExpiry", int64(c.DefaultExpiry)},
 		{"ProbeInterval", int64(c.ProbeInterval)},
 		{"KeepAlive", int64(c.KeepAlive)},
-		{"ConnectTime", int64(c.ConnectTime)},
+		{"ConnectTimeout", int64(c.ConnectTimeout)},
 		{"BackoffMin", int64(c.BackoffMin)},
-		{"Publishers", int64(c.Publishers)},
+		{"PublishingConnections", int64(c.PublishingConnections)},
 		{"Window", int64(c.Window)},
 		{"Executing", int64(c.Executing)},
 		{"HoldBytes", int64(c.HoldBytes)},
@@ -106,8 +106,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	switch {
-	case c.SessionAge%time.Second != 0 || c.SessionAge > math.MaxUint32*time.Second:
-		return fmt.Errorf("front end config: SessionAge is %v: must be whole seconds, at most %d", c.SessionAge, uint32(math.MaxUint32))
+	case c.SessionExpiry%time.Second != 0 || c.SessionExpiry > math.MaxUint32*time.Second:
+		return fmt.Errorf("front end config: SessionExpiry is %v: must be whole seconds, at most %d", c.SessionExpiry, uint32(math.MaxUint32))
 	case c.KeepAlive%time.Second != 0 || c.KeepAlive > math.MaxUint16*time.Second:
 		return fmt.Errorf("front end config: KeepAlive is %v: must be whole seconds, at most %d", c.KeepAlive, math.MaxUint16)
 	case c.BackoffMax < c.BackoffMin:

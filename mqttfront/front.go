@@ -77,10 +77,10 @@ func New(config Config, env Environment) (*Front, error) {
 func (f *Front) newConnections(env Environment) {
 	config := f.config
 	login := &mqttconn.Login{
-		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTime, Window: config.Window,
+		Dialer: env.Dialer, Username: config.Username, Password: config.Password, KeepAlive: config.KeepAlive, Timeout: config.ConnectTimeout, Window: config.Window,
 	}
 	sessions := ingest.Config{
-		Cluster: config.Cluster, Node: config.Node, SessionAge: config.SessionAge, ProbeInterval: config.ProbeInterval,
+		Cluster: config.Cluster, Node: config.Node, SessionExpiry: config.SessionExpiry, ProbeInterval: config.ProbeInterval,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}
 	outside := ingest.Environment{
@@ -90,13 +90,13 @@ func (f *Front) newConnections(env Environment) {
 	awaitSession := awaiting.await
 	if config.IngestAtLeader {
 		f.newLeaderSession = func() *ingest.LeaderSession {
-			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.Wall, f.store.Confirm)
+			return ingest.NewLeaderSession(&sessions, &outside, f.receiver, f.barrier, f.store.ClusterClock, f.store.Confirm)
 		}
 		awaitSession = func(context.Context, time.Time) {} // the broker keeps the requests for the leader's session: no other node has to
 	}
 	f.session = ingest.NewNodeSession(&sessions, &outside, f.receiver, f.barrier, !config.IngestAtLeader)
 	f.outbox = publish.NewOutbox(publish.Config{
-		Cluster: config.Cluster, Connections: config.Publishers, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
+		Cluster: config.Cluster, Connections: config.PublishingConnections, MaxNotifications: config.QueueNotifications, MaxNotificationBytes: config.QueueBytes,
 		BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
 	}, publish.Environment{
 		Connect: login.Publisher, Confirm: func(ctx context.Context) error { return f.store.Confirm(ctx) }, Pause: f.pause,
@@ -126,10 +126,10 @@ func (f *Front) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// DisconnectFeedErr returns the last error of the feed of client disconnects, if that was within the last 2 * (BackoffMax + ConnectTime): watches of clients that
+// DisconnectFeedErr returns the last error of the feed of client disconnects, if that was within the last 2 * (BackoffMax + ConnectTimeout): watches of clients that
 // disconnect do not end meanwhile. Otherwise, and if the broker has no driver, it returns nil.
 func (f *Front) DisconnectFeedErr() error {
-	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTime))
+	return f.disconnects.Err(2 * (f.config.BackoffMax + f.config.ConnectTimeout))
 }
 
 // Mirror returns what publishes the mirrors.

@@ -45,7 +45,7 @@ func (s *fakeStore) count() int {
 
 func (s *fakeStore) Read(*fsm.Command, any) bool       { return true }
 func (s *fakeStore) Flush()                            {}
-func (s *fakeStore) Wall() int64                       { return time.Now().UnixMilli() }
+func (s *fakeStore) ClusterClock() int64               { return time.Now().UnixMilli() }
 func (s *fakeStore) Alone() bool                       { return false }
 func (s *fakeStore) Broadcast(context.Context, []byte) {}
 func (s *fakeStore) Confirm(context.Context) error     { return nil }
@@ -97,11 +97,11 @@ func TestFrontConfigErrorsNameTheField(t *testing.T) {
 		"no node":               {func(c *Config) { c.Node = "" }, "Node"},
 		"slash in the node":     {func(c *Config) { c.Node = "a/b" }, "a/b"},
 		"no address":            {func(c *Config) { c.Addresses = nil }, "Addresses"},
-		"no publisher":          {func(c *Config) { c.Publishers = 0 }, "Publishers"},
+		"no publisher":          {func(c *Config) { c.PublishingConnections = 0 }, "PublishingConnections"},
 		"no time between tries": {func(c *Config) { c.BackoffMax = 0 }, "BackoffMax"},
 		"a broken second":       {func(c *Config) { c.KeepAlive = 1500 * time.Millisecond }, "KeepAlive"},
 		"keep-alive too long":   {func(c *Config) { c.KeepAlive = 19 * time.Hour }, "KeepAlive"},
-		"session expires at 0":  {func(c *Config) { c.SessionAge = 500 * time.Millisecond }, "SessionAge"},
+		"session expires at 0":  {func(c *Config) { c.SessionExpiry = 500 * time.Millisecond }, "SessionExpiry"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := DefaultConfig()

@@ -27,7 +27,7 @@ func AppendInteger(dst []byte, value int64) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// AppendBareMinusOne appends "-1\r\n", which no RESP type is: the protocol page documents it as the reply to a command whose
+// AppendBareMinusOne appends "-1\r\n", which is not valid RESP. The protocol page documents it as the reply to a command whose
 // condition was not met.
 func AppendBareMinusOne(dst []byte) []byte { return append(dst, "-1\r\n"...) }
 

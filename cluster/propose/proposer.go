@@ -74,8 +74,8 @@ type Environment struct {
 	Failed func(tag any, unknown bool)
 	// Monotonic is a clock that never goes back: the time since any fixed moment.
 	Monotonic func() time.Duration
-	// Wall returns the cluster's clock, in milliseconds since the Unix epoch.
-	Wall func() int64
+	// ClusterClock returns the cluster's clock, in milliseconds since the Unix epoch.
+	ClusterClock func() int64
 	// StorageLow reports whether a member's disk is nearly full.
 	StorageLow func() bool
 	// Proposed is called with each entry's number of commands and encoded size, before Submit.
@@ -281,7 +281,7 @@ func (p *Proposer) replaceLate(commands []fsm.Command, late []int) {
 func (p *Proposer) propose(commands []fsm.Command, tags []any) (*inFlightEntry, error) {
 	low := p.env.StorageLow()
 	p.watermarkMoved.Store(false)
-	wall := p.env.Wall()
+	wall := p.env.ClusterClock()
 	elapsed := p.elapsed()
 	entry := fsm.Entry{
 		Term: p.term, Number: p.number + 1, Elapsed: elapsed.Milliseconds(), Wall: wall,

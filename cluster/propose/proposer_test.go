@@ -158,7 +158,7 @@ func startWith(t *testing.T, config Config, wall func() int64) (f *fakeRaft, sto
 	f = &fakeRaft{t: t}
 	began := time.Now()
 	f.proposer = New(config, Environment{
-		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, Wall: wall,
+		Submit: f.submit, Status: f.Status, Monotonic: func() time.Duration { return time.Since(began) }, ClusterClock: wall,
 		Failed: func(tag any, _ bool) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -109,8 +109,8 @@ func (k Kind) open(path string, log *slog.Logger) (logAndVotes, error) {
 	return store, nil
 }
 
-// lockedWAL is a WAL whose folder is locked. raft-wal itself locks only its metadata, and bbolt would wait for that lock for ever.
-type lockedWAL struct {
+// walStore is a WAL whose folder is locked. raft-wal itself locks only its metadata, and bbolt would wait for that lock for ever.
+type walStore struct {
 	*wal.WAL
 	path string
 	meta *metadb.BoltMetaDB // closed here, too: not every version of raft-wal does that
@@ -149,11 +149,11 @@ func openWAL(path string, log *slog.Logger) (logAndVotes, error) {
 	if err != nil {
 		return nil, errors.Join(err, meta.Close(), lock.Close())
 	}
-	return &lockedWAL{store, path, meta, lock, unlisted}, nil
+	return &walStore{store, path, meta, lock, unlisted}, nil
 }
 
 // StoreLogs implements raft.LogStore. It appends at most appendLimit bytes at a time; a larger entry is appended alone.
-func (w *lockedWAL) StoreLogs(logs []*raft.Log) error {
+func (w *walStore) StoreLogs(logs []*raft.Log) error {
 	for len(logs) > 0 {
 		count, size := 1, len(logs[0].Data)
 		for count < len(logs) && size+len(logs[count].Data) <= appendLimit {
@@ -169,7 +169,7 @@ func (w *lockedWAL) StoreLogs(logs []*raft.Log) error {
 }
 
 // DeleteRange implements raft.LogStore.
-func (w *lockedWAL) DeleteRange(first, last uint64) error {
+func (w *walStore) DeleteRange(first, last uint64) error {
 	if err := w.WAL.DeleteRange(first, last); err != nil {
 		return err
 	}
@@ -177,4 +177,4 @@ func (w *lockedWAL) DeleteRange(first, last uint64) error {
 }
 
 // Close closes the log, then unlocks the folder.
-func (w *lockedWAL) Close() error { return errors.Join(w.WAL.Close(), w.meta.Close(), w.lock.Close()) }
+func (w *walStore) Close() error { return errors.Join(w.WAL.Close(), w.meta.Close(), w.lock.Close()) }

@@ -14,8 +14,8 @@ type SnapshotStore struct {
 	raft.SnapshotStore
 	written func(bytes int64)
 
-	mu     sync.Mutex
-	newest []position // of the retained snapshots, ascending
+	mu       sync.Mutex
+	retained []position // of the retained snapshots, ascending
 }
 
 // position is where a snapshot ends, and how many bytes it has.
@@ -36,9 +36,9 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, snapshot := range list {
-		s.newest = append(s.newest, position{snapshot.Index, snapshot.Term, snapshot.Size})
+		s.retained = append(s.retained, position{snapshot.Index, snapshot.Term, snapshot.Size})
 	}
-	slices.Reverse(s.newest) // the list begins with the newest
+	slices.Reverse(s.retained) // the list begins with the newest
 	return s, nil
 }
 
@@ -46,7 +46,7 @@ func NewSnapshotStore(store raft.SnapshotStore, written func(bytes int64)) (*Sna
 func (s *SnapshotStore) Newest(upTo uint64) (index, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slices.Backward(s.newest) {
+	for _, p := range slices.Backward(s.retained) {
 		if p.index <= upTo {
 			return p.index, p.term
 		}
@@ -58,10 +58,10 @@ func (s *SnapshotStore) Newest(upTo uint64) (index, term uint64) {
 func (s *SnapshotStore) NewestBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.newest) == 0 {
+	if len(s.retained) == 0 {
 		return 0
 	}
-	return s.newest[len(s.newest)-1].bytes
+	return s.retained[len(s.retained)-1].bytes
 }
 
 // Create implements raft.SnapshotStore. The sink's Close fails with ErrOlderSnapshot if a newer snapshot was closed meanwhile: raft v1.7.3
@@ -81,10 +81,10 @@ func (s *SnapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 func (s *SnapshotStore) closed(end position) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.newest); n > 0 && s.newest[n-1].index > end.index {
+	if n := len(s.retained); n > 0 && s.retained[n-1].index > end.index {
 		return ErrOlderSnapshot
 	}
-	s.newest = append(s.newest[max(0, len(s.newest)-retainedSnapshots+1):], end)
+	s.retained = append(s.retained[max(0, len(s.retained)-retainedSnapshots+1):], end)
 	return nil
 }
 

@@ -84,7 +84,7 @@ func OpenStores(dataDir string, kind Kind, log *slog.Logger) (Stores, error) {
 	if err != nil {
 		return Stores{}, fmt.Errorf("open stores: %s: %w", kind.path(dataDir), err)
 	}
-	if w, isWAL := opened.(*lockedWAL); isWAL && store.confirmed {
+	if w, isWAL := opened.(*walStore); isWAL && store.confirmed {
 		if err := w.removeUnlisted(); err != nil {
 			return Stores{}, fmt.Errorf("open stores: %w", errors.Join(err, store.Close()))
 		}

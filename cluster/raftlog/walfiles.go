@@ -137,7 +137,7 @@ func renameUnlisted(path string, meta *metadb.BoltMetaDB) (renamed []string, err
 
 // removeUnlisted removes the segments that were renamed when the WAL was opened. It is called only if the end mark has confirmed the log at this start. Those of
 // a start without a mark stay, because the next mark is written from what that start found.
-func (w *lockedWAL) removeUnlisted() (err error) {
+func (w *walStore) removeUnlisted() (err error) {
 	for _, name := range w.unlisted {
 		err = errors.Join(err, os.Remove(name))
 	}

@@ -45,7 +45,7 @@ func TestOutcomeOfAChangeWithoutAnAnswer(t *testing.T) {
 			case errors.As(err, &coded) && coded.code == exitUnknown:
 				got = unknown
 			case errors.Is(err, errUnavailable):
-				if got = unavailable; func() int { code, _ := exitCode(err); return code }() != exitServerError {
+				if got = unavailable; func() int { code, _ := exitCode(err); return code }() != exitError {
 					t.Error("the exit code says that the outcome is unknown")
 				}
 			case isUsage(err):

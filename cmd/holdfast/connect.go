@@ -95,7 +95,7 @@ func (c *connection) open(ctx context.Context, command *cobra.Command) (*client.
 	defer cancel()
 	store, err := client.Connect(ctx, config)
 	if err != nil {
-		return nil, &codeError{exitServerError, err.Error()} // nothing was sent, so this is no unknown outcome
+		return nil, &codeError{exitError, err.Error()} // nothing was sent, so this is no unknown outcome
 	}
 	return store, nil
 }

@@ -24,7 +24,7 @@ func newDriver(s *settings.Settings, front *mqttfront.Config, dialer *mqttconn.D
 		Cluster: s.Cluster.Name, Node: s.Node.ID, Username: front.Username, Password: front.Password,
 		Dialer: &mqttconn.Dialer{Addresses: dialer.Addresses, Renew: dialer.Renew, Timeout: dialer.Timeout},
 		Wall:   cluster.SystemClock().Wall, Boot: rand.Uint64(), Log: log, Trusted: s.Identity.ClientIDProperty != "",
-		KeepAlive: front.KeepAlive, ConnectTime: front.ConnectTime, SessionAge: front.SessionAge, Interval: front.ProbeInterval,
+		KeepAlive: front.KeepAlive, ConnectTimeout: front.ConnectTimeout, SessionExpiry: front.SessionExpiry, Interval: front.ProbeInterval,
 	}
 	switch s.Broker.Driver {
 	case "mosquitto":

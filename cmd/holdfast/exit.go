@@ -12,14 +12,14 @@ import (
 
 // Exit codes that scripts can rely on.
 const (
-	exitDone        = 0
-	exitNotApplied  = 1 // not found, the condition was not met, or a check failed
-	exitUsage       = 2
-	exitServerError = 3 // any other error, of the store or of this program
-	exitUnknown     = 4 // no answer in time, or one that is not understood: the outcome is unknown; of `raft verify`: a member did not answer
-	exitNoLock      = 5 // the lock could not be acquired
-	exitLockLost    = 6
-	exitRemoved     = 7 // this node was removed from its cluster
+	exitDone       = 0
+	exitNotApplied = 1 // not found, the condition was not met, or a check failed
+	exitUsage      = 2
+	exitError      = 3 // any other error, of the store or of this program
+	exitUnknown    = 4 // no answer in time, or one that is not understood: the outcome is unknown; of `raft verify`: a member did not answer
+	exitNoLock     = 5 // the lock could not be acquired
+	exitLockLost   = 6
+	exitRemoved    = 7 // this node was removed from its cluster
 )
 
 const exitHelp = `
@@ -43,17 +43,17 @@ func exitCode(err error) (code int, silent bool) {
 	case errors.As(err, &own):
 		return own.code, own.text == ""
 	case errors.As(err, &answered): // before the next case: the store and cobra, whose errors have no type, have the same text for an unknown command
-		return exitServerError, false
+		return exitError, false
 	case isUsage(err), errors.Is(err, settings.ErrInvalid), strings.HasPrefix(err.Error(), "unknown command"):
 		return exitUsage, false
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrNotApplied):
 		return exitNotApplied, false
 	case errors.Is(err, client.ErrNotExecuted): // definitely not done
-		return exitServerError, false
+		return exitError, false
 	case errors.Is(err, client.ErrOutcomeUnknown), errors.Is(err, client.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
 		return exitUnknown, false
 	default:
-		return exitServerError, false
+		return exitError, false
 	}
 }
 

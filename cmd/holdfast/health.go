@@ -62,12 +62,12 @@ func askHealth(ctx context.Context, out io.Writer, url string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without a proxy: the node is on this machine
 	response, err := client.Do(request)
 	if err != nil {
-		return &codeError{exitServerError, err.Error()}
+		return &codeError{exitError, err.Error()}
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxHealthBody))
 	if err != nil {
-		return &codeError{exitServerError, err.Error()}
+		return &codeError{exitError, err.Error()}
 	}
 	if response.StatusCode != http.StatusOK {
 		return &codeError{exitNotApplied, strings.TrimSpace(string(text))}

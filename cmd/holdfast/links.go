@@ -67,7 +67,7 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 				return nil, err
 			}
 			newcomer.Peers = peers
-			newcomer.Reload = func() ([]cluster.Peer, error) { return initialPeers(s) }
+			newcomer.Reload = func() ([]cluster.InitialMember, error) { return initialPeers(s) }
 			network.Serve(newcomer)
 			return newcomer.Assemble(ctx, network)
 		},
@@ -75,14 +75,14 @@ func newLinks(s *settings.Settings, identity cluster.Identity, timing cluster.Ti
 	}, nil
 }
 
-func initialPeers(s *settings.Settings) ([]cluster.Peer, error) {
+func initialPeers(s *settings.Settings) ([]cluster.InitialMember, error) {
 	list, err := s.InitialPeers()
 	if err != nil {
 		return nil, err
 	}
-	peers := make([]cluster.Peer, len(list))
+	peers := make([]cluster.InitialMember, len(list))
 	for i, peer := range list {
-		peers[i] = cluster.Peer{Name: peer.ID, Address: raft.ServerAddress(peer.Address)}
+		peers[i] = cluster.InitialMember{Name: peer.ID, Address: raft.ServerAddress(peer.Address)}
 	}
 	return peers, nil
 }

@@ -190,7 +190,7 @@ func verifyReplicas(a *administration, command *cobra.Command, _ []string) error
 		return err
 	}
 	if !v.Agree {
-		return &codeError{exitServerError, "the replicas do not agree"}
+		return &codeError{exitError, "the replicas do not agree"}
 	}
 	if !v.Complete {
 		return &codeError{exitUnknown, "not all members answered; those that did agree"}

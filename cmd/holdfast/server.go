@@ -110,7 +110,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 		if errors.Is(err, cluster.ErrRemoved) {
 			os.Exit(exitRemoved)
 		}
-		os.Exit(exitServerError)
+		os.Exit(exitError)
 	}
 	identity, err := node.Identify(s.Node.DataDir, s.Cluster.Name, s.Node.ID)
 	if err != nil {
@@ -126,7 +126,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	if err != nil {
 		return errors.Join(err, closeLinks(memberLinks))
 	}
-	notifySystemd(log, started) // before the node is ready: readiness can need other members, which systemd may start only after this one
+	notifySystemd(log, systemdReady) // before the node is ready: readiness can need other members, which systemd may start only after this one
 	running, err := node.Start(command.Context(), config, identity, memberLinks.assemble)
 	if err == nil {
 		source.setRunning(running)
@@ -141,7 +141,7 @@ func serve(command *cobra.Command, s *settings.Settings) error {
 	} else if command.Context().Err() != nil {
 		err = nil // told to stop while it waited for the others
 	}
-	notifySystemd(log, stopping)
+	notifySystemd(log, systemdStopping)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err = errors.Join(err, closeServers(servers))
@@ -254,7 +254,7 @@ func serverConfig(s *settings.Settings, log *slog.Logger) (node.Config, error) {
 	if err := check.Validate(); err != nil {
 		return node.Config{}, &usageError{fmt.Errorf("cluster.heartbeat and its like: %w", err)}
 	}
-	dialer := &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTime}
+	dialer := &mqttconn.Dialer{Addresses: front.Addresses, Renew: files.Client, Timeout: front.ConnectTimeout}
 	driver, err := newDriver(s, &front, dialer, log)
 	if err != nil {
 		return node.Config{}, err

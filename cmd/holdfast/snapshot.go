@@ -108,7 +108,7 @@ func (a *administration) saveFile(ctx context.Context, file string) (summary sna
 				})
 			})
 			if err == nil {
-				summary, err = inspect(partial) // what does not restore is no backup
+				summary, err = inspectSnapshot(partial) // what does not restore is no backup
 			}
 			return err
 		},
@@ -159,12 +159,12 @@ func restoreSnapshot(a *administration, command *cobra.Command, arguments []stri
 		if err := a.requireYes("replaces all keys of the cluster by those of the standard input"); err != nil {
 			return err
 		}
-		if err := a.put(command.Context(), command.InOrStdin()); err != nil {
+		if err := a.uploadSnapshot(command.Context(), command.InOrStdin()); err != nil {
 			return err
 		}
 		return a.done(command.OutOrStdout(), "the state of the cluster is that of the standard input")
 	}
-	summary, err := inspect(name)
+	summary, err := inspectSnapshot(name)
 	if err != nil {
 		return err
 	}
@@ -176,13 +176,13 @@ func restoreSnapshot(a *administration, command *cobra.Command, arguments []stri
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	if err := a.put(command.Context(), file); err != nil {
+	if err := a.uploadSnapshot(command.Context(), file); err != nil {
 		return err
 	}
 	return a.done(command.OutOrStdout(), "the state of the cluster is that of %s: %d keys", name, summary.Keys)
 }
 
-func (a *administration) put(ctx context.Context, snapshot io.Reader) error {
+func (a *administration) uploadSnapshot(ctx context.Context, snapshot io.Reader) error {
 	return a.request(ctx, http.MethodPut, "/v1/snapshot", io.NopCloser(snapshot), func(io.Reader) error { return nil })
 }
 
@@ -199,7 +199,7 @@ func newSnapshotInspect() *cobra.Command {
 		if a.output != "text" && a.output != "json" {
 			return usagef("--output is %q: must be text or json", a.output)
 		}
-		summary, err := inspect(arguments[0])
+		summary, err := inspectSnapshot(arguments[0])
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ type snapshotSummary struct {
 	Size    int64  `json:"size"` // of the file in bytes
 }
 
-func inspect(name string) (summary snapshotSummary, err error) {
+func inspectSnapshot(name string) (summary snapshotSummary, err error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return summary, err

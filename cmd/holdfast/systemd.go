@@ -6,10 +6,10 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// The states that notifySystemd reports. started is systemd's READY=1: it does not say that the node is ready as /readyz does.
+// The states that notifySystemd reports. systemdReady is systemd's READY=1: it does not say that the node is ready as /readyz does.
 const (
-	started  = daemon.SdNotifyReady
-	stopping = daemon.SdNotifyStopping
+	systemdReady    = daemon.SdNotifyReady
+	systemdStopping = daemon.SdNotifyStopping
 )
 
 // notifySystemd reports a state to systemd. It does nothing if systemd has not started this process with Type=notify.

@@ -78,7 +78,7 @@ func startAPIs(t *testing.T) (leader, follower *api) {
 			Stores: raftlog.Stores{
 				Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(), Offered: noOffer{}, Close: func() error { return nil },
 			},
-			Transport: network.Transport(server.ID, config.Timing), Peers: network, Clock: cluster.SystemClock(), Random: rand.Uint64,
+			Transport: network.Transport(server.ID, config.Timing), Client: network, Clock: cluster.SystemClock(), Random: rand.Uint64,
 			FreeSpace: func() (uint64, bool) { return 1 << 40, false }, Exit: func(err error) { t.Error(err) },
 			Log: slog.New(slog.DiscardHandler), Metrics: cluster.NewMetrics(prometheus.NewRegistry()),
 		}, idle{})

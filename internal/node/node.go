@@ -143,7 +143,7 @@ func start(ctx context.Context, config Config, identity cluster.Identity, assemb
 	raftConfig.Timing, raftConfig.Offer, raftConfig.MaxClockOffset = config.Timing, config.Offer, config.MaxClockOffset
 	raftConfig.Proposals.ProposalAge = config.Front.ProposalAge
 	member, err := cluster.Open(raftConfig, cluster.Environment{
-		Stores: stores, Transport: config.Links.Raft, Peers: config.Links.Peers, Clock: clock,
+		Stores: stores, Transport: config.Links.Raft, Client: config.Links.Peers, Clock: clock,
 		Random: unpredictable, FreeSpace: space.get, Exit: config.Exit, Log: config.Log, Metrics: cluster.NewMetrics(config.Registry),
 	}, observer)
 	if err != nil {

@@ -196,7 +196,7 @@ func (c *Cluster) startNode(network *cluster.Network, members []raft.Server, ide
 		LogStore: raftlog.BoltDB, // it takes 64 MiB less of the disk, which may be one in memory
 		Cluster:  s.Cluster.Name, Name: name, DataDir: filepath.Join(c.folder, name), MinFreeDisk: int64(s.Node.MinFreeDisk),
 		Timing: timing(), Offer: wanted, PolicyFile: s.FollowedPolicy(), Front: front, Driver: c.broker,
-		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTime},
+		Dialer: &mqttconn.Dialer{Addresses: front.Addresses, Timeout: front.ConnectTimeout},
 		Links:  links, MaxClockOffset: s.Cluster.MaxClockOffset,
 		Log: log.With("node", name), Registry: prometheus.NewRegistry(), Exit: c.reportExit,
 	}, identity, node.Members(members))

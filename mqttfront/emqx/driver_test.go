@@ -221,7 +221,7 @@ func newDriver(s *standIn, key string) *Driver {
 	config := presence.Config{
 		Cluster: "holdfast", Node: "n1", Wall: func() int64 { return time.Now().UnixMilli() }, Boot: 1, Log: slog.New(slog.DiscardHandler),
 		Dialer:    &mqttconn.Dialer{Addresses: []mqttconn.Address{{Host: s.address()}}, Timeout: time.Second},
-		KeepAlive: 30 * time.Second, ConnectTime: 5 * time.Second, SessionAge: time.Minute, Interval: 100 * time.Millisecond,
+		KeepAlive: 30 * time.Second, ConnectTimeout: 5 * time.Second, SessionExpiry: time.Minute, Interval: 100 * time.Millisecond,
 	}
 	return New(config, API{URL: s.api.URL + "/", Key: func() []byte { return []byte(key + "\n") }, Client: s.api.Client()})
 }

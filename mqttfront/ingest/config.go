@@ -21,8 +21,8 @@ const SilenceLimit = 2 * time.Second
 // Config is what sessions need to know. All fields are set.
 type Config struct {
 	Cluster, Node string // prefixes of the MQTT client ids
-	// SessionAge is how long the broker keeps a session, and how old a request may be.
-	SessionAge time.Duration
+	// SessionExpiry is how long the broker keeps a session, and how old a request may be.
+	SessionExpiry time.Duration
 	// ProbeInterval is how often a node sends itself a message through the broker.
 	ProbeInterval time.Duration
 	BackoffMin    time.Duration // between attempts to connect
@@ -42,13 +42,14 @@ type Environment struct {
 	Contact ContactStore
 	Wall    func() int64 // milliseconds since the Unix epoch
 	Random  func() uint64
-	// Pause waits for about a time, or until the context ends.
+	// Pause waits for between a half of d and d, or until the context ends.
 	Pause   func(ctx context.Context, d time.Duration)
 	Log     *slog.Logger
 	Metrics *Metrics
 }
 
-// Arrival says when a message came.
+// Arrival says when a message came. BrokerAfter need not hold for a redelivered message. On the leader's session it is the time of the connection attempt
+// until a probe returns, and need not hold for a queued message.
 type Arrival struct {
 	At          time.Time
 	BrokerAfter time.Time // the broker received the message after this moment
@@ -57,8 +58,8 @@ type Arrival struct {
 
 // Handler takes what a session brings. All methods are safe for concurrent use.
 type Handler interface {
-	// Receive takes a message of the invoke topic. done acknowledges it to the broker, and may be called later or never. Receive may
-	// block: then nothing more is read from the broker.
+	// Receive takes a message of the invoke topic. done acknowledges it to the broker, and may be called later or never. PUBACKs are sent in order: until
+	// done is called, no later message of the connection is acknowledged. Receive may block: then nothing more is read from the broker.
 	Receive(ctx context.Context, message mqttconn.Message, arrival Arrival, done func())
 	// Blocked reports whether Receive blocks.
 	Blocked() bool

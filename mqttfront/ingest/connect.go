@@ -39,7 +39,7 @@ func (s *session) connect(ctx context.Context) (broker string, err error) {
 	c.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: MaxPacket, Publish: c.received, Idle: s.handler.Flush, CoalescingDelay: s.handler.CoalescingDelay})
 	c.acks = mqttconn.NewAcks(c.conn)
 	c.client = paho.NewClient(paho.ClientConfig{
-		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionAge),
+		Conn: c.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: max(login.Timeout, s.config.SessionExpiry),
 		OnClientError:      c.end,
 		OnServerDisconnect: func(d *paho.Disconnect) { c.end(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})

@@ -23,8 +23,8 @@ type connection struct {
 
 	pauses       *pauseDetector
 	maxQueuedAge time.Duration   // upper bound on the age of the queued messages when the connection began
-	stale        atomic.Bool     // requests that arrive now may be older than Config.SessionAge: they are not executed
-	since        time.Time       // the broker received the messages that arrive now after this time. Owned by the receiving goroutine.
+	stale        atomic.Bool     // requests that arrive now may be older than Config.SessionExpiry: they are not executed
+	since        time.Time       // the broker received the messages that arrive now after this time, but see Arrival. Owned by the receiving goroutine.
 	unreturned   atomic.Int32    // probes that the broker has acknowledged since its last message
 	handlerCtx   context.Context // passed to Handler.Receive
 	reason       chan error      // why the connection ends; only the first is kept
@@ -88,8 +88,8 @@ const maxUnreturned = 10
 // subscriptions of the same client id with it.
 var errSubscriptionLost = errors.New("the broker acknowledges probes and delivers none: it has lost the subscription")
 
-// probeAcknowledged ends a session whose subscriptions the broker has lost, and lets the next one start clean: requests were missed. A broker that stands
-// still acknowledges nothing, and a node that does not read is not silent.
+// probeAcknowledged ends a connection whose subscriptions the broker has lost. A node's own session then starts clean, because requests were missed. Two
+// cases do not count as a loss: a broker that hangs acknowledges no probe, and while Receive blocks status.silence is 0.
 func (c *connection) probeAcknowledged() {
 	if c.unreturned.Add(1) >= maxUnreturned && c.status.silence(time.Now()) >= maxUnreturned/2*c.config.ProbeInterval {
 		c.probes.startClean()
@@ -128,7 +128,7 @@ func (c *connection) received(message mqttconn.Message) {
 	}
 }
 
-// tooOld reports whether a request that is read now may be older than Config.SessionAge. A suspended process sends no probes. When it resumes, requests
+// tooOld reports whether a request that is read now may be older than Config.SessionExpiry. A suspended process sends no probes. When it resumes, requests
 // may have been in its socket for the whole pause.
 func (c *connection) tooOld() bool {
 	probes := c.probes

@@ -70,7 +70,7 @@ func newWorld(network func(context.Context, string) (net.Conn, error), contact C
 
 func newConfig() *Config {
 	return &Config{
-		Cluster: "holdfast", Node: "n1", SessionAge: time.Minute, ProbeInterval: time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
+		Cluster: "holdfast", Node: "n1", SessionExpiry: time.Minute, ProbeInterval: time.Second, BackoffMin: 50 * time.Millisecond, BackoffMax: 2 * time.Second,
 	}
 }
 
@@ -266,7 +266,7 @@ func TestRequestLongAfterTheLastProbeIsNotTaken(t *testing.T) {
 		r := newRig(nil)
 		c, receive := r.connected(t)
 		probe := r.probe(time.Now())
-		time.Sleep(r.config.SessionAge - time.Second)
+		time.Sleep(r.config.SessionExpiry - time.Second)
 		receive(topics.Invoke, nil)
 		receive(r.probes.topic, probe) // it took its time, and tells that what follows came to the broker after it
 		receive(topics.Invoke, nil)
@@ -308,7 +308,7 @@ func TestRequestsAreTakenWithoutProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
 		c, receive := r.connected(t)
-		for range 2 * r.config.SessionAge / r.config.ProbeInterval {
+		for range 2 * r.config.SessionExpiry / r.config.ProbeInterval {
 			time.Sleep(r.config.ProbeInterval)
 			c.pauses.record(c.handleGap)
 		}

@@ -8,8 +8,9 @@ import (
 	"holdfast/internal/mqttconn"
 )
 
-// LeaderSession is the session of the cluster, which the leader has. The leader acknowledges a request to the broker when it has answered it. The broker
-// delivers all other requests to the next leader. A LeaderSession is that of one leadership. All methods are safe for concurrent use.
+// LeaderSession is the cluster's one ingest session, which the leader connects. The leader acknowledges a request to the broker after the reply. The broker
+// delivers all other requests to the next leader. Each leadership creates a new LeaderSession with the same client id. All methods are safe for concurrent
+// use; Run is called once.
 type LeaderSession struct {
 	*session
 	confirm func(ctx context.Context) error

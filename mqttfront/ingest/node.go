@@ -94,5 +94,5 @@ func (s *NodeSession) yield(ctx context.Context) {
 	s.setStatus(false, "another client uses this node's client id "+s.clientID)
 	s.env.Metrics.taken.Inc()
 	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker close the connection because of something that this node sends?", "client", s.clientID)
-	s.env.Pause(ctx, s.config.SessionAge)
+	s.env.Pause(ctx, s.config.SessionExpiry)
 }

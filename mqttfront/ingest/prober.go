@@ -11,13 +11,13 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// errStale says that the broker's queue for this node is older than its session may be.
+// errStale says that the broker's queue for this node may have requests that are older than Config.SessionAge.
 var errStale = errors.New("the session's queue is too old: starting a clean one")
 
 // prober sends probes to this node's own session through the broker. The broker keeps the order: it received everything that follows a probe in the
 // session's queue after that probe. So a probe that returns shows how old the requests behind it can be, and that the broker is alive.
 //
-// Requests behind a probe that is older than Config.SessionAge may be older than the dedup table remembers. They are not executed. A node's own session
+// Requests behind a probe that is older than Config.SessionExpiry may be older than the dedup table remembers. They are not executed. A node's own session
 // then ends and starts clean. The leader's session is kept: it executes requests again when a fresh probe returns.
 type prober struct {
 	config  *Config
@@ -76,7 +76,7 @@ func (p *prober) setDeliveredUpTo(moment time.Time) {
 	}
 }
 
-// setFresh records the arrival of a probe that is younger than Config.SessionAge.
+// setFresh records the arrival of a probe that is younger than Config.SessionExpiry.
 func (p *prober) setFresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *prober) lastFresh() time.Time {
 	return p.fresh
 }
 
-// run sends probes until the context ends. It calls acknowledged after each PUBACK.
+// run sends probes until the context ends. It calls acknowledged after each PUBACK without an error: a probe that the access rules deny does not count.
 func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func()) {
 	ticker := time.NewTicker(p.config.ProbeInterval)
 	defer ticker.Stop()
@@ -99,7 +99,7 @@ func (p *prober) run(ctx context.Context, client *paho.Client, acknowledged func
 	}
 	for {
 		payload := fmt.Appendf(nil, "%d %d %d", p.proberID, time.Since(p.start).Microseconds(), p.wall())
-		expiry := uint32(max(10*p.config.SessionAge/time.Second, 1)) // a stale probe has to return to show that the queue is stale
+		expiry := uint32(max(10*p.config.SessionExpiry/time.Second, 1)) // a stale probe has to return to show that the queue is stale
 		sending, cancel := context.WithTimeout(ctx, p.env.Login.KeepAlive)
 		_, err := client.Publish(sending, &paho.Publish{
 			Topic: p.topic, QoS: 1, Payload: payload, Properties: &paho.PublishProperties{MessageExpiry: &expiry},
@@ -154,7 +154,7 @@ func (p *prober) handle(payload []byte) (sent time.Time, fresh, isProbe bool) {
 	return sent, true, true
 }
 
-// setStale is called when the session delivers requests that may be older than Config.SessionAge. It drops those that arrived since the last fresh probe. A
+// setStale is called when the session delivers requests that may be older than Config.SessionExpiry. It drops those that arrived since the last fresh probe. A
 // node's own session starts clean next time, also after a restart.
 func (p *prober) setStale() {
 	p.drop(p.lastFresh())
@@ -172,7 +172,7 @@ func (p *prober) startClean() {
 }
 
 // resumable reports whether the session may be resumed: the broker must have received all messages that are still queued within the last
-// Config.SessionAge. It also returns the moment after which the broker received them. The moment is deliveredUpTo; after a restart it is what was saved, by the
+// Config.SessionExpiry. It also returns the moment after which the broker received them. The moment is deliveredUpTo; after a restart it is what was saved, by the
 // wall clock. It advances only when a probe returns or a session starts clean. A connection that ends before that may have left the oldest messages queued.
 func (p *prober) resumable() (since time.Time, ok bool) {
 	p.mu.Lock()
@@ -182,15 +182,15 @@ func (p *prober) resumable() (since time.Time, ok bool) {
 		wall, known := p.env.Contact.Load()
 		age := time.Duration(p.env.Wall()-wall) * time.Millisecond
 		if !known || age < 0 {
-			age = p.config.SessionAge
+			age = p.config.SessionExpiry
 		}
 		since = time.Now().Add(-age)
 	}
-	return since, !p.clean && time.Since(since) < p.config.SessionAge
+	return since, !p.clean && time.Since(since) < p.config.SessionExpiry
 }
 
 // tooOld reports whether the dedup table may have forgotten requests that follow a probe of this age.
-func (p *prober) tooOld(age time.Duration) bool { return age > p.config.SessionAge }
+func (p *prober) tooOld(age time.Duration) bool { return age > p.config.SessionExpiry }
 
 // sessionExpiry is how long the broker is to keep the session, in seconds.
-func (p *prober) sessionExpiry() uint32 { return uint32(p.config.SessionAge / time.Second) }
+func (p *prober) sessionExpiry() uint32 { return uint32(p.config.SessionExpiry / time.Second) }

@@ -40,8 +40,8 @@ func newSession(config *Config, env *Environment, handler Handler, barrier *Barr
 // and for up to 1.5 probe intervals.
 func (s *session) Silence(now time.Time) time.Duration { return s.status.silence(now) }
 
-// resumePoint reports whether to resume the session that the broker kept. If so, the broker received the queued messages after since. For the leader's
-// session nothing is known of that, and since is now. If resume is false, connect sets since anew.
+// resumePoint reports whether to resume the session that the broker kept. For a node's own session, the broker then received the queued messages after
+// since. For the leader's session, since is now: it says nothing of the queued messages. If resume is false, connect sets since anew.
 func (s *session) resumePoint() (since time.Time, resume bool) {
 	switch {
 	case !s.carriesRequests:

@@ -9,7 +9,7 @@ import (
 
 // An ingest session that ends soon after it began was perhaps taken over by another client with this node's client id. Or the broker restarted, or
 // something between node and broker closes connections. When short sessions repeat, a second connection with a random client id tells the cases
-// apart: only a session takeover leaves it alone.
+// apart: a session takeover does not end it, and the other causes do.
 const (
 	shortSession = 5 * time.Second
 	maxShort     = 2 // so many short sessions in a row, then the next one is probed

@@ -59,8 +59,8 @@ type Mirror struct {
 	session       *session   // nil while there is no connection
 	comparing     bool       // there is no connection, or the comparison has not ended, or another one is wanted
 	since         time.Time  // when comparing became true, or the last comparison ended; Status.Lag counts from it. Zero without mirrors
-	wanted        uint64     // how many times Resync was called
-	begun         uint64     // wanted when the last comparison began
+	resyncs       uint64     // how many times Resync was called
+	resyncsSeen   uint64     // wanted when the last comparison began
 	last          comparison // that has ended
 	corrected     comparison // what was found missing and stale since Resync was called last
 	ended         time.Time  // when the last comparison ended
@@ -170,7 +170,7 @@ func (m *Mirror) Resync() bool {
 	if !m.leading {
 		return false
 	}
-	m.wanted++
+	m.resyncs++
 	m.corrected = comparison{}
 	m.backlog.resetBackoff()
 	if m.session != nil { // otherwise the next connection begins with a comparison
@@ -268,7 +268,7 @@ const stableUptime = 5 * time.Second
 // idle waits until there may be mirrors, or the context ends.
 func (m *Mirror) idle(ctx context.Context) {
 	m.mu.Lock()
-	m.since, m.comparing, m.begun, m.last, m.fault = time.Time{}, false, m.wanted, comparison{}, ""
+	m.since, m.comparing, m.resyncsSeen, m.last, m.fault = time.Time{}, false, m.resyncs, comparison{}, ""
 	m.mu.Unlock()
 	select {
 	case <-ctx.Done():
@@ -386,7 +386,7 @@ func (m *Mirror) resign() {
 func (m *Mirror) comparisonBegun() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.begun = m.wanted
+	m.resyncsSeen = m.resyncs
 	m.compareLocked()
 }
 
@@ -394,7 +394,7 @@ func (m *Mirror) compared(found comparison) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last, m.ended, m.since, m.fault = found, time.Now(), time.Now(), ""
-	m.comparing = m.begun != m.wanted
+	m.comparing = m.resyncsSeen != m.resyncs
 	if found.unshown > 0 && !m.loggedUnshown {
 		m.loggedUnshown = true
 		m.env.Log.Warn("some keys of mirrors make no topic that brokers take: they are not shown", "keys", found.unshown)

@@ -53,7 +53,7 @@ func (p *Buffer) Bytes() int { return p.bytes }
 // Get returns the request that counts for an id, or nil.
 func (p *Buffer) Get(id fsm.RequestID) *Request { return p.byID[id] }
 
-// All returns the requests in their order. The current one may be removed.
+// All returns the requests in their order. The loop may remove the current request. It must not remove a later one: that would end the loop early.
 func (p *Buffer) All() iter.Seq[*Request] {
 	return func(yield func(*Request) bool) {
 		for element := p.order.Front(); element != nil; {
@@ -188,7 +188,7 @@ func (p *Buffer) EndLogging(r *Request) {
 // Logging returns how many requests of a client were submitted to the log and not yet ended.
 func (p *Buffer) Logging(client string) int { return p.logging[client] }
 
-// EndAllLogging ends them all, at the end of a leadership.
+// EndAllLogging ends what BeginLogging began for all requests. It is called at the end of a leadership.
 func (p *Buffer) EndAllLogging() {
 	for r := range p.All() {
 		r.logging = false
@@ -206,8 +206,8 @@ func (p *Buffer) NoConflictingWrite(r *Request) bool {
 }
 
 // KeepFirst resolves two copies of a request. A leader and the only holder buffer every copy; any other follower buffers one. The copy with the lower
-// Sequence keeps its place and absorbs the other. KeepFirst returns the other, and the caller removes it. It returns nil if there is no other copy, or if
-// that one is with the store or in a publish queue. In the latter case the caller calls KeepFirst again when that copy is held again.
+// Sequence keeps its place and absorbs the other. KeepFirst returns the absorbed copy, and the caller removes it. It returns nil if there is no other copy,
+// or if the absorbed copy is with the store or in a publish queue. Then the caller calls KeepFirst again with the absorbed copy when that is held again.
 func (p *Buffer) KeepFirst(r *Request) (dropped *Request) {
 	id := r.Command.ID
 	if id.IsZero() {

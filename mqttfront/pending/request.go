@@ -11,8 +11,8 @@ import (
 type Request struct {
 	wire.Request
 	Arrived time.Time // when it was taken from the connection
-	// SentEstimate is the message's deadline, or its arrival time if it has no deadline. A value that is greater by
-	// expiryRounding means that the client sent this copy later. Absorb does not change it.
+	// SentEstimate is the message's deadline, or its arrival time if it has no deadline. If it exceeds that of another copy by more than expiryRounding, the
+	// client sent this copy later. Absorb does not change it.
 	SentEstimate time.Time
 	// BrokerAfter is a moment after which the broker received this copy: the session had delivered everything from before it. Zero if nothing is known, as
 	// of what is redelivered. Absorb does not change it.
@@ -26,7 +26,8 @@ type Request struct {
 	Relayed bool
 
 	copied time.Time // when the last copy arrived, here or at another node, as far as this node knows; zero if there is none
-	// The fields below are guarded by the lock of the Buffer's caller.
+	// The lock of the Buffer's caller guards the fields below. From Buffer.Add on it also guards those that Absorb, CopyArrived and the roles change:
+	// Deadline, HoldUntil, Command.Lifetime, copied and Done. The other fields above do not change any more.
 	state          State
 	element        *list.Element // in Buffer.order
 	Began          time.Time     // when it was handed to the store, or its reply was queued if it never was
@@ -101,7 +102,8 @@ func (r *Request) NeedsLogEntry() bool { return !r.Read && !r.IsInvalid() }
 // UsesDedup reports whether the dedup table keeps the outcome of the request, or of its refusal.
 func (r *Request) UsesDedup() bool { return r.NeedsLogEntry() && !r.Command.ID.IsZero() }
 
-// Absorb makes one copy of a request stand for another as well: for as long as either is worth an answer.
+// Absorb makes r stand for another copy of the same request as well: r then expires when the later of the two does, and takes over what the other knows of
+// an outcome. other does not change.
 func (r *Request) Absorb(other *Request) {
 	if !r.Deadline.IsZero() && (other.Deadline.IsZero() || other.Deadline.After(r.Deadline)) {
 		r.Deadline = other.Deadline

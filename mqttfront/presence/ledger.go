@@ -3,13 +3,13 @@ package presence
 import "holdfast/mqttfront/broker"
 
 const (
-	// confirmAfter is the time in milliseconds after which a disconnect is reported again, if the client has not reconnected. Watches are
+	// recheckAfter is the time in milliseconds after which a disconnect is reported again, if the client has not reconnected. Watches are
 	// stamped Slack later and disconnects Slack earlier, so the first report may miss the newest watches. The 500 ms are for requests that
 	// arrive after the event.
-	confirmAfter = 2*int64(Slack/1e6) + 500
-	// maxAbsent bounds the disconnects that are reported again, and maxConnections the clients whose current connection is known. Further
+	recheckAfter = 2*int64(Slack/1e6) + 500
+	// maxRechecks bounds the disconnects that are reported again, and maxConnections the clients whose current connection is known. Further
 	// clients are not tracked.
-	maxAbsent      = 100_000
+	maxRechecks    = 100_000
 	maxConnections = 200_000
 )
 
@@ -67,20 +67,20 @@ func (l *ledger) event(e Event, now int64) {
 		}
 		delete(l.connections, e.ClientID)
 		l.emit(e.ClientID, l.processedAfter)
-		if len(l.recheckAt) < maxAbsent {
-			l.recheckAt[e.ClientID] = now + confirmAfter
+		if len(l.recheckAt) < maxRechecks {
+			l.recheckAt[e.ClientID] = now + recheckAfter
 		}
 	case Uptime:
-		l.brokerRuns(e.Ago.Milliseconds())
+		l.handleUptime(e.Ago.Milliseconds())
 	}
 }
 
-// brokerRuns handles the uptime of the broker, in milliseconds by its own clock, which it publishes repeatedly. The first known start of the broker, and each
+// handleUptime handles the uptime of the broker, in milliseconds by its own clock, which it publishes repeatedly. The first known start of the broker, and each
 // later one, ends the connections of all clients.
 //
 // That clock may stand still or go slower than this node's. So an estimated start that moves is no restart, if the broker was seen running after it. And
 // what is reported is earlier by as much as the clocks may differ.
-func (l *ledger) brokerRuns(uptime int64) {
+func (l *ledger) handleUptime(uptime int64) {
 	const (
 		tolerance = 5_000 // milliseconds
 		drift     = 1000  // the rates of the two clocks differ by at most 1/drift

@@ -158,10 +158,10 @@ func TestLedgerIsBounded(t *testing.T) {
 	for i := range maxConnections + 10 {
 		l.event(Event{Kind: Connected, ClientID: fmt.Sprint(i), Connection: 1}, 0)
 	}
-	for i := range maxAbsent + 10 {
+	for i := range maxRechecks + 10 {
 		l.event(Event{Kind: Disconnected, ClientID: fmt.Sprint("x", i)}, 0)
 	}
-	if len(l.recheckAt) != maxAbsent || len(l.connections) != maxConnections {
+	if len(l.recheckAt) != maxRechecks || len(l.connections) != maxConnections {
 		t.Errorf("%d absent, %d connections", len(l.recheckAt), len(l.connections))
 	}
 }

@@ -31,10 +31,10 @@ type Config struct {
 	// Trusted says that the broker adds the publisher's client id to each request.
 	Trusted bool
 
-	KeepAlive   time.Duration // of MQTT; in whole seconds
-	ConnectTime time.Duration // bounds an attempt to connect and subscribe
-	SessionAge  time.Duration // session expiry: how long the broker keeps events while the node is not connected; in whole seconds
-	Interval    time.Duration // of markers
+	KeepAlive      time.Duration // of MQTT; in whole seconds
+	ConnectTimeout time.Duration // bounds an attempt to connect and subscribe
+	SessionExpiry  time.Duration // session expiry: how long the broker keeps events while the node is not connected; in whole seconds
+	Interval       time.Duration // of markers
 }
 
 // maxPacket is the largest packet that is accepted.
@@ -81,7 +81,7 @@ func (w *Watcher) topic() string {
 // WatchDisconnects implements broker.Driver. It is called once at a time.
 func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disconnect)) error {
 	w.ledger.report = report
-	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTime)
+	dialing, cancel := context.WithTimeout(ctx, w.config.ConnectTimeout)
 	defer cancel()
 	network, err := w.config.Dialer.Dial(dialing)
 	if err != nil {
@@ -91,7 +91,7 @@ func (w *Watcher) WatchDisconnects(ctx context.Context, report func(broker.Disco
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxPacket, Publish: s.received})
 	s.acks = mqttconn.NewAcks(s.conn)
 	s.client = paho.NewClient(paho.ClientConfig{
-		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: w.config.ConnectTime,
+		Conn: s.conn, Session: mqttconn.NewSession(), PingHandler: &mqttconn.Pinger{}, PacketTimeout: w.config.ConnectTimeout,
 		OnClientError:      s.ended,
 		OnServerDisconnect: func(d *paho.Disconnect) { s.ended(&mqttconn.ReasonCodeError{Reason: d.ReasonCode}) },
 	})
@@ -171,7 +171,7 @@ func (s *session) connect(resume bool) *paho.Connect {
 	if config.Password != nil {
 		password = config.Password()
 	}
-	age, receive, packet := uint32(config.SessionAge/time.Second), uint16(65535), uint32(maxPacket)
+	age, receive, packet := uint32(config.SessionExpiry/time.Second), uint16(65535), uint32(maxPacket)
 	return &paho.Connect{
 		ClientID: s.clientID(), CleanStart: !resume, KeepAlive: uint16(config.KeepAlive / time.Second),
 		Username: config.Username, UsernameFlag: config.Username != "", Password: password, PasswordFlag: password != nil,

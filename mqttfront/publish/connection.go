@@ -187,9 +187,9 @@ func (c *connection) send(ctx context.Context, publisher *mqttconn.Publisher, o 
 	return err == nil // an output that was not sent stays in flight; requeue sends it on the next connection without a loss
 }
 
-// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. The plugin for Mosquitto delivers
-// a notification that the client did not subscribe to as a copy, after the broker has handled the whole record. To keep the order, it makes a copy of all that
-// follows for that client in the record. In a new record, the broker delivers a reply itself.
+// startRecordIfNeeded begins a new TLS record before an output to a client that has a notification in the current record. If a client did not subscribe to
+// its notifications, the plugin for Mosquitto delivers them as copies, after the broker has handled the whole record. To keep the order, the plugin must also
+// copy each later output to that client in the same record. A copy gets a fixed message expiry. In a new record the broker delivers a reply without a copy.
 func (c *connection) startRecordIfNeeded(publisher *mqttconn.Publisher, o *Output) {
 	client := o.client()
 	if _, again := c.notified[client]; again || len(c.notified) >= maxNotified {

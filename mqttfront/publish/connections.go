@@ -20,8 +20,8 @@ type Connections struct {
 	closed    func()
 }
 
-// connect connects all connections. Leadership is confirmed before the first CONNECT and again after the last CONNACK, and nothing is published
-// before. Otherwise a deposed leader that was paused just before its CONNECT would disconnect the leader and repeat old replies.
+// connect connects all connections. It confirms the leadership before the first CONNECT and again after the last CONNACK. Nothing is published before the
+// second confirmation. Otherwise a deposed leader that was paused just before its CONNECT would disconnect the leader and repeat old replies.
 func (c *Connections) connect(ctx context.Context) (publishers []*mqttconn.Publisher, err error) {
 	defer func() {
 		if err != nil {

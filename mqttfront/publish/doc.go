@@ -6,5 +6,6 @@
 //
 // The package knows nothing of roles and of the log: it is given functions, and it tells a Handler what became of each Output.
 //
-// Locks: queue.mu, penalties.mu, takeoverLoop.mu and Outbox.mu are held alone.
+// Locks: queue.mu, penalties.mu, takeoverLoop.mu and Outbox.mu are last in the order: no other lock is taken while one of them is held. The caller of
+// Connections.Send may hold its own lock. No lock of this package is held while a Handler is called.
 package publish

@@ -7,9 +7,9 @@ import (
 	"holdfast/mqttfront/wire"
 )
 
-// A loss of an output is a connection that the broker probably ended because of an output in flight, this one among them (connection.brokerEnded). After
+// When the broker probably ended a connection because of an output (connection.brokerEnded), each output that was in flight on it counts one loss. After
 // soloAfter losses an output is sent alone. After abandonAfter losses it is dropped, and counts as published. A reply on which the broker ends connections
-// must not stall the rest. The first loss is no proof, even of a single output: something between node and broker may have ended the connection.
+// must not stall the rest. One loss is no proof, even if the output was alone in flight: something between node and broker may have ended the connection.
 const (
 	soloAfter    = 1
 	abandonAfter = 2
@@ -36,8 +36,8 @@ func newQueue(maxNotifications, maxBytes int, penaltyKey func(*wire.Request) str
 	return &queue{maxNotifications: maxNotifications, maxBytes: maxBytes, penaltyKey: penaltyKey, wake: make(chan struct{}, 1)}
 }
 
-// push queues an output. Replies are bounded by the requests that are taken up; notifications are bounded here: it returns the
-// oldest when there are too many, or too large ones.
+// push queues an output. Replies are bounded by the requests that are admitted. Notifications are bounded here: push drops and returns the oldest ones until
+// maxNotifications and maxBytes hold. The last one stays, whatever its size.
 func (q *queue) push(o *Output) (dropped []*Output) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

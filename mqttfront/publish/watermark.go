@@ -6,7 +6,7 @@ import "sort"
 // safe for concurrent use.
 //
 // The caller adds no index below the watermark, and adds all outputs of an entry before the first Done of that entry. So the watermark never passes an
-// output that is not added yet.
+// output that is not added yet. Each Done must match an Add: Done with an index that is not outstanding panics or counts for a later entry.
 type Watermark struct {
 	entries []markedEntry // ascending; the first has something left
 	index   uint64
@@ -20,7 +20,8 @@ type markedEntry struct {
 // Index returns the watermark, 0 until something was published.
 func (w *Watermark) Index() uint64 { return w.index }
 
-// Add notes an output of the entry at the index. 0 is for what is not in the log.
+// Add notes an output of the entry at the index. 0 is for what is not in the log. An index that was not added before and is lower than the last one counts
+// for the next entry above it. Done finds the same entry.
 func (w *Watermark) Add(index uint64) {
 	if index == 0 {
 		return

@@ -39,16 +39,16 @@ func (c *Clients) EndWatches(d broker.Disconnect) {
 	c.propose(fsm.Command{Kind: fsm.KindClientGone, Principal: principal(d.ClientID), Everyone: d.Everyone, BrokerTime: d.Time})
 }
 
-// Kick disconnects the publisher of a request with an invalid response topic. It does not wait for that. It is called
-// only while this node leads.
+// Kick disconnects the publisher of a request with an invalid response topic, or of a request whose reply was abandoned (publish.Handler). It does not wait
+// for that. It is called only while this node leads.
 func (c *Clients) Kick(r *wire.Request) {
 	c.kicker.Kick(broker.Publisher{ClientID: r.Command.Principal.ClientID, Username: r.Command.Principal.Username})
 }
 
-// subscribe subscribes a client to its notifications, and returns false if the driver cannot do that. If the client has a subscription already, or the broker
-// has no way to subscribe it, otherwise is proposed, unless it is nil. If the driver fails, or its queue is full, nothing is proposed: the next
-// notification without a subscriber tries again. The filter has a single-level wildcard
-// for the key, as the protocol's Rust library subscribes.
+// subscribe queues the subscription of a client to its notifications. It returns false, and does nothing, if the driver cannot subscribe clients. The command
+// otherwise is proposed if the client has a subscription already, if the broker does not know the client, or if the broker has no way to subscribe it. It may
+// be nil. If the driver fails, or its queue is full, nothing is proposed: the next notification without a subscriber tries again. The filter has a
+// single-level wildcard for the key, as the protocol's Rust library subscribes.
 func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
 	wanted := broker.Subscription{ClientID: clientID, Filter: topics.NotificationPrefix(clientID) + "+"}
 	if otherwise != nil {

@@ -71,9 +71,9 @@ func withoutRepeats(list []*pending.Request) []*pending.Request {
 	})
 }
 
-// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it sends a probe and waits until the probe returns, for at most
-// barrierTime. It repeats both until a probe has returned or untilConnected, a child of ctx, ends. It collects again each time: a request that arrived here in
-// the meantime settles only the requests before it in a peer's list.
+// CollectFromPeers returns the requests that other nodes hold. If this node lacks any of them, it asks for a probe and waits until one that was sent after the
+// collection returns, for at most barrierTime. It repeats both until such a probe has returned or untilConnected, a child of ctx, ends. It needs a new
+// collection each time: the barrier must pass the moment of the latest one, and a request that arrived here since may be an anchor (pending.Buffer.Settled).
 func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held PeerRequests) {
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx

@@ -181,8 +181,8 @@ func (d *Dispatcher) dedupLookup(r *pending.Request) (found dedupResult) {
 	return dedupResult{checked: true, index: d.markIfKnown(r)}
 }
 
-// dropSince removes the held requests that arrived after a moment, until now. It makes that time stale: other requests from it are removed when they
-// are held again.
+// dropSince removes the held requests that arrived after a moment, until now. It sets the stale range to this interval. So a request of the interval that the
+// store or a publish queue has is removed when it is held again. A second call replaces the range.
 func (d *Dispatcher) dropSince(moment time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,6 +6,7 @@
 // leader answers what it and the other nodes hold before it serves (leadership.go, collect.go, merge.go). All roles work on a tracker (tracker.go): the
 // requests that are not known to be answered (package pending), and what the node knows of the log. What depends on cluster.ingest is in ingest.go.
 //
-// tracker.mu guards the role, the pending requests and what is known of others. Locks are taken in this order: the store's state (View), tracker.mu, the
-// store's queue of proposals. A name that ends in Locked says that tracker.mu must be held.
+// tracker.mu guards the role, the pending requests and what is known of others. Locks are taken in this order: the store's state (View), tracker.mu, then one
+// of the store's queues (proposals, reads), the locks of package publish, or the acknowledgements of a session. A name that ends in Locked says that tracker.mu
+// must be held.
 package role

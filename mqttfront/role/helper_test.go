@@ -46,7 +46,7 @@ func (s *fakeStore) Read(_ *fsm.Command, tag any) bool {
 	return true
 }
 func (s *fakeStore) Flush()                                      {}
-func (s *fakeStore) Wall() int64                                 { return time.Now().UnixMilli() }
+func (s *fakeStore) ClusterClock() int64                         { return time.Now().UnixMilli() }
 func (s *fakeStore) Alone() bool                                 { return s.alone }
 func (s *fakeStore) Broadcast(_ context.Context, message []byte) { s.told = append(s.told, message) }
 

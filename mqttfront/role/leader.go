@@ -16,7 +16,8 @@ type Sender interface {
 	MaxPacket() int64
 }
 
-// Leader is the role of a node while it serves: it executes and answers requests. It is a publish.Handler. All methods are safe for concurrent use.
+// Leader is the role of a node in one leadership, from Begin until Run ends: it executes and answers requests. It is a publish.Handler. CollectFromPeers, Begin
+// and Run are called once, in this order. The publish.Handler methods are safe for concurrent use.
 type Leader struct {
 	*tracker
 	becomeLocked    func(*Leader) // makes this leader the node's role

@@ -32,8 +32,8 @@ func (u *load) remove(r *pending.Request) {
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
-// overloadReason returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than most,
-// "client_share" if its client has too much under way.
+// overloadReason returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than the limit
+// (the parameter most), "client_share" if its client has too much under way.
 func (u *load) overloadReason(r *pending.Request, waited, most time.Duration) string {
 	switch {
 	case waited > most:
@@ -103,7 +103,7 @@ func (c *scanCount) add(stage pending.ScanStage, n int) {
 	}
 }
 
-// byteShare is the part of Config.HoldBytes that one client may take.
+// byteShare is a divisor: one client may take Config.HoldBytes / byteShare.
 const byteShare = 4
 
 func newClientShares(config *Config) clientShares {

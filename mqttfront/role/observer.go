@@ -63,8 +63,8 @@ func (d *Dispatcher) ReadDone(tag any, _ uint64, result fsm.Result) {
 	d.role.readDoneLocked(tag.(*pending.Request), &result)
 }
 
-// Failed implements the store's observer. Nothing of it reaches a client: the request waits for the next leadership. One
-// without an identity whose outcome is unknown must never be proposed again, so it stays unanswered.
+// Failed implements the store's observer. unknown says that the command may have taken effect, or still may. No client is told: the request waits for the next
+// leadership. If unknown is true, a write without an identity must never be proposed again. It is dropped unanswered.
 func (d *Dispatcher) Failed(tag any, unknown bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

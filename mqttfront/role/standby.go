@@ -22,7 +22,7 @@ func (standby) leadsLocked() bool { return false }
 
 func (standby) hasRoomLocked(*pending.Request) bool { return true }
 
-// admitLocked leaves the request to the broker, which delivers it to the next leader. A stale one is counted, as where nodes hold requests.
+// admitLocked leaves the request to the broker, which delivers it to the next leader. It counts a stale request, as follower.admitLocked does.
 func (s standby) admitLocked(r *pending.Request, _ dedupResult) {
 	if s.stale.has(r) {
 		s.metrics.HeldDropped.WithLabelValues("stale").Inc()

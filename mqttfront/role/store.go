@@ -27,8 +27,8 @@ type Store interface {
 	// CollectHeld calls handlePage with each page of the requests that the other nodes have held for at least age. The calls come in order for each node,
 	// and concurrently for several.
 	CollectHeld(ctx context.Context, age time.Duration, handlePage func(node string, page []byte))
-	// Wall returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
-	Wall() int64
+	// ClusterClock returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
+	ClusterClock() int64
 	// SetPublished tells that everything up to the log index was published.
 	SetPublished(index uint64)
 }

@@ -44,8 +44,8 @@ type Violation struct {
 // Findings are a judge's.
 type Findings struct {
 	Violations []Violation
-	// Expected is how many notifications had to come, Repeated how many came again.
-	Expected, Repeated int
+	// ExpectedNotes is how many notifications had to come, Repeated how many came again.
+	ExpectedNotes, Repeated int
 	// Checked is how many keys and banks were held against their model. Undecided is how many of them took too long.
 	Checked, Undecided int
 	// Sums is how many times all accounts of a bank were read at once.

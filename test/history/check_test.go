@@ -20,7 +20,7 @@ func version(n int64) hlc.Timestamp { return hlc.Timestamp{Wall: n, NodeID: hlc.
 // op returns an operation with its times in seconds; a reply of "?" is none.
 func op(client string, verb Verb, key, value string, call, replied float64, reply string, v int64) *Op {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	o := &Op{Client: client, Verb: verb, Key: key, Value: value, Call: seconds(call), Copies: []Sending{{Receivers: []string{"broker"}}}}
+	o := &Op{Client: client, Verb: verb, Key: key, Value: value, Call: seconds(call), Sendings: []Sending{{Receivers: []string{"broker"}}}}
 	if reply == "?" {
 		return o
 	}

@@ -69,8 +69,8 @@ type Op struct {
 	ScanNumber int    // SCAN: among its client's, from 1 on; the pages of one have the same
 	After      string // SCAN: the continuation token, or its label; empty for the first page
 
-	Call   time.Duration // first publication
-	Copies []Sending
+	Call     time.Duration // first publication
+	Sendings []Sending     `json:"Copies"` // the first publication and all copies
 	// What came back: the first reply counts, others of a write have to be equal.
 	Replied time.Duration
 	Known   bool
@@ -210,7 +210,7 @@ func (o *Op) Overloaded() bool {
 }
 
 // Singly reports whether the request was published once, and is known to have reached a session (simulation) or the broker (chaos).
-func (o *Op) Singly() bool { return len(o.Copies) == 1 && len(o.Copies[0].Receivers) > 0 }
+func (o *Op) Singly() bool { return len(o.Sendings) == 1 && len(o.Sendings[0].Receivers) > 0 }
 
 // Notification is a notification as its client saw it.
 type Notification struct {

@@ -183,7 +183,7 @@ func (j *judge) checkComplete(watching map[string][]*Op) {
 				if o.Verb == Txn || !o.Applied() || !within(covered, o) {
 					continue
 				}
-				j.findings.Expected++
+				j.findings.ExpectedNotes++
 				if c := (change{key, o.Version, o.Verb != Set}); !told[c] {
 					j.violation("notifications", "%s was not told of %s", client, o)
 				}
@@ -211,7 +211,7 @@ func (j *judge) checkCompleteTransactions(watching map[string][]*Op) {
 				if !within(covered[set.Key], o) {
 					continue
 				}
-				j.findings.Expected++
+				j.findings.ExpectedNotes++
 				if !told[set.Key+" "+set.Value] {
 					j.violation("notifications", "%s was not told of %s", client, o)
 				}

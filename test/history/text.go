@@ -12,7 +12,7 @@ import (
 func (h *History) Write(w io.Writer) {
 	for _, o := range h.Ops {
 		fmt.Fprintln(w, o)
-		for _, c := range o.Copies {
+		for _, c := range o.Sendings {
 			fmt.Fprintf(w, "    sent at %.6f to %v\n", c.At.Seconds(), c.Receivers)
 		}
 		for _, again := range o.Again {

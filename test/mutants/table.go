@@ -190,9 +190,9 @@ func frontEnd() []Mutant {
 		},
 		{
 			Name: "old_session", What: "session resumed however old it is", Check: "exactly once", Edits: []overlay.Edit{
-				{File: "mqttfront/ingest/prober.go", Old: "return since, !p.clean && time.Since(since) < p.config.SessionAge", New: "return since, true"},
-				{File: "mqttfront/ingest/prober.go", Old: "{ return age > p.config.SessionAge }", New: "{ return false }"},
-				{File: "mqttfront/ingest/prober.go", Old: "{ return uint32(p.config.SessionAge / time.Second) }", New: "{ return 3600 }"},
+				{File: "mqttfront/ingest/prober.go", Old: "return since, !p.clean && time.Since(since) < p.config.SessionExpiry", New: "return since, true"},
+				{File: "mqttfront/ingest/prober.go", Old: "{ return age > p.config.SessionExpiry }", New: "{ return false }"},
+				{File: "mqttfront/ingest/prober.go", Old: "{ return uint32(p.config.SessionExpiry / time.Second) }", New: "{ return 3600 }"},
 			},
 		},
 		one("id_by_setting", "a request's identity depends on a node's own settings", "exactly once", "mqttfront/wire/decode.go",

@@ -94,7 +94,7 @@ type message struct {
 	properties *packets.Properties
 	expires    time.Time // zero for never
 	retain     bool      // asked for by the publisher; to a subscriber: it was there before the subscription
-	best       bool      // at QoS 0
+	qos0       bool      // at QoS 0
 }
 
 // delivery is a message on its way to one client.
@@ -274,7 +274,7 @@ func (b *broker) subscribe(a *attachment, filter string) {
 	if strings.HasSuffix(filter, "#") {
 		for _, topic := range slices.Sorted(maps.Keys(b.retained)) {
 			if m := *b.retained[topic]; matches(filter, topic) {
-				m.best = true
+				m.qos0 = true
 				a.session.queue = append(a.session.queue, &m)
 			}
 		}
@@ -331,7 +331,7 @@ func (b *broker) publish(m *message) (receivers []string, err error) {
 		}
 		receivers = append(receivers, s.id)
 		sent := *m
-		sent.retain, sent.best = false, strings.HasSuffix(s.filters[at], "#")
+		sent.retain, sent.qos0 = false, strings.HasSuffix(s.filters[at], "#")
 		s.queue = append(s.queue, &sent)
 		if s.attached != nil {
 			s.attached.poke()
@@ -364,13 +364,13 @@ func (b *broker) next(a *attachment) (out []delivery) {
 	}
 	s.again = 0
 	now := time.Now()
-	for len(s.queue) > 0 && (len(s.flight) < s.limit || s.queue[0].best) {
+	for len(s.queue) > 0 && (len(s.flight) < s.limit || s.queue[0].qos0) {
 		m := s.queue[0]
 		s.queue = s.queue[1:]
 		if !m.expires.IsZero() && !now.Before(m.expires) {
 			continue
 		}
-		if m.best {
+		if m.qos0 {
 			out = append(out, delivery{message: m})
 			continue
 		}

@@ -151,7 +151,7 @@ func appendDelivery(out []byte, d *delivery) []byte {
 		properties.MessageExpiry = &left
 	}
 	packet := &packets.Publish{Topic: d.topic, Payload: d.payload, QoS: 1, PacketID: d.id, Duplicate: d.dup, Retain: d.retain, Properties: &properties}
-	if d.best {
+	if d.qos0 {
 		packet.QoS = 0
 	}
 	return mqttconn.AppendPublish(out, packet)

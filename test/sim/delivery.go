@@ -207,10 +207,10 @@ func (s *simulation) checkDelivered() {
 		last := d.lastEntry(id, to-late)
 		at, passed := d.passed(last.index)
 		replied, ever := d.replied[o.Correlation()]
-		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.Publishers, at, to) {
+		if !applied || last.index == 0 || !passed || at > to-late || ever && replied <= to || !d.served(s.load.History.Ops, o.Client, s.tunables.front.PublishingConnections, at, to) {
 			continue
 		}
-		sessions := nodeSessions(o.Copies[0].Receivers)
+		sessions := nodeSessions(o.Sendings[0].Receivers)
 		if len(sessions) < receivers || last.mayBeUnanswered(from, s.tunables.front.ProposalAge) {
 			continue
 		}

@@ -20,11 +20,11 @@ type executions struct {
 }
 
 type outcome struct {
-	at       time.Duration
-	lifetime time.Duration // for which the log has to remember it from then on; 0 for a request without an identity
-	effect   bool          // the request took effect
-	took     time.Duration // when it did so first
-	term     uint64        // of the leader that executed it then
+	at          time.Duration
+	lifetime    time.Duration // for which the log has to remember it from then on; 0 for a request without an identity
+	effect      bool          // the request took effect
+	firstEffect time.Duration // when it did so first
+	term        uint64        // of the leader that executed it then
 }
 
 func newExecutions() executions {
@@ -81,9 +81,9 @@ func (e *executions) record(command *fsm.Command, result *fsm.Result, term uint6
 	if effect && now-known.at < max(known.lifetime/2, known.lifetime-commitTime) {
 		e.again = append(e.again, what)
 	}
-	next := outcome{at: now, lifetime: lifetime, effect: effect || known.effect, took: known.took, term: known.term}
+	next := outcome{at: now, lifetime: lifetime, effect: effect || known.effect, firstEffect: known.firstEffect, term: known.term}
 	if effect && !known.effect {
-		next.took, next.term = now, term
+		next.firstEffect, next.term = now, term
 	}
 	e.last[what] = next
 }
@@ -94,7 +94,7 @@ func isOfOne(key, value string) bool { return value != "" && !strings.HasPrefix(
 // effect returns when a SET took effect first, if it did, and the host whose node executed it, if it is known.
 func (e *executions) effect(o *history.Op) (at time.Duration, by *host, ok bool) {
 	known := e.last[o.Key+" "+o.Value]
-	return known.took, e.led[known.term], known.effect && o.Verb == history.Set
+	return known.firstEffect, e.led[known.term], known.effect && o.Verb == history.Set
 }
 
 // begin notes that a node begins to serve.

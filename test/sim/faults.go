@@ -333,7 +333,7 @@ func (s *simulation) injectBrokerFault(f *fault, victim *host) bool {
 			id = clusterName + "-ingest"
 		}
 		if f.kind == takePublishing {
-			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.Publishers)
+			id = fmt.Sprintf("%s-out-%d", clusterName, f.variant%s.tunables.front.PublishingConnections)
 		}
 		a, _, err := s.broker.attach(id, f.variant%2 == 0, time.Minute, 100)
 		if err != nil {
@@ -398,8 +398,8 @@ func (s *simulation) resetClocks() bool {
 // setClocks sets clocks. At any time there is at most one machine whose clock is wrong, unless the seed wants it otherwise.
 func (s *simulation) setClocks(f *fault, victims []*host) bool {
 	if !s.tunables.clockWild {
-		s.setting.Lock()
-		defer s.setting.Unlock()
+		s.clockLock.Lock()
+		defer s.clockLock.Unlock()
 		if !s.resetClocks() {
 			return false
 		}

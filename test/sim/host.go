@@ -311,7 +311,7 @@ func (p *process) run(ctx context.Context) error {
 	config.Timing, config.Offer = t.timing, offer.Offer{Settings: t.offer, KeepPolicy: true}
 	t.cluster(&config)
 	node, err := cluster.Open(config, cluster.Environment{
-		Stores: stores, Transport: links, Peers: network,
+		Stores: stores, Transport: links, Client: network,
 		Clock:     cluster.Clock{Wall: h.wall, Monotonic: func() time.Duration { return time.Since(base) }},
 		Random:    random,
 		FreeSpace: h.disk.free, Exit: p.exit, Log: p.log, Metrics: cluster.NewMetrics(p.registry),
@@ -358,7 +358,7 @@ func (p *process) openFront(random func() uint64) (*mqttfront.Front, error) {
 		config.RequestsPerClient = mqttfront.DefaultConfig().RequestsPerClient
 	}
 	front, err := mqttfront.New(config, mqttfront.Environment{
-		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTime, Network: p.dialBroker},
+		Dialer: &mqttconn.Dialer{Addresses: broker, Timeout: config.ConnectTimeout, Network: p.dialBroker},
 		Driver: mqttbroker.NoDriver{}, Contact: contactStore{p.mount}, Wall: h.wall, Random: random, Log: p.log,
 		Metrics: metrics.New(p.registry),
 	})

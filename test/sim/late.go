@@ -77,7 +77,7 @@ func (s *simulation) leadWithLateSession(ctx context.Context, f *fault, leader, 
 // node would drop such copies because its session is too old by then, or if it cannot be stopped, expireWithoutLeader does nothing and returns false.
 func (s *simulation) expireWithoutLeader(f *fault, late *host) bool {
 	stopped := f.lasts + f.delay
-	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionAge-time.Second {
+	if late.isAsleep() || !schedule.Replays || stopped > s.tunables.front.SessionExpiry-time.Second {
 		return false
 	}
 	var links []link

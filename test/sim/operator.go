@@ -266,8 +266,8 @@ func (s *simulation) rollIdentity(f *fault) {
 func (s *simulation) demoteAndJump(f *fault) bool {
 	wrong := s.hosts[f.node]
 	if !s.tunables.clockWild {
-		s.setting.Lock()
-		defer s.setting.Unlock()
+		s.clockLock.Lock()
+		defer s.clockLock.Unlock()
 		defer wrong.offset.Store(0)
 		if !s.resetClocks() {
 			return false

@@ -236,14 +236,14 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 	case brokerCut:
 		f.shape = pick(r, isolated, deaf, mute)
 		f.others = pick(r, 0, 0, 1)
-		f.lasts = between(r, 500*time.Millisecond, 2*t.front.SessionAge)
+		f.lasts = between(r, 500*time.Millisecond, 2*t.front.SessionExpiry)
 	case deposeLeader:
 		f.leader, f.shape, f.classes = true, deaf, []class{classRaft}
 		f.lasts = between(r, time.Second, 2*time.Second)
 		f.delay = t.timing.LeaderLease * time.Duration(50+r.IntN(40)) / 100
 		f.offset = between(r, 0, f.delay/2) // from the loss of its broker connections to its fall
 	case lateSession:
-		f.delay, f.lasts = between(r, t.front.SessionAge/8, min(t.front.SessionAge*5/8, 3*time.Second)), between(r, 2*time.Second, 6*time.Second)
+		f.delay, f.lasts = between(r, t.front.SessionExpiry/8, min(t.front.SessionExpiry*5/8, 3*time.Second)), between(r, 2*time.Second, 6*time.Second)
 		if t.broker.inFlight == 1 { // each message takes as long
 			f.delay = between(r, 10*time.Millisecond, 40*time.Millisecond)
 		}
@@ -252,7 +252,7 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 	case sleepsThrough:
 		f.leader, f.lasts = false, t.remembered()+between(r, time.Second, 4*time.Second)
 	case lateNode:
-		f.leader, f.lasts = false, t.front.SessionAge*time.Duration(30+r.IntN(60))/100
+		f.leader, f.lasts = false, t.front.SessionExpiry*time.Duration(30+r.IntN(60))/100
 	case expireUnled:
 		f.leader, f.delay = false, between(r, 1500*time.Millisecond, 3*time.Second)              // from the next leader to the copies of the stopped node
 		f.lasts = time.Duration(t.expiry)*time.Second + between(r, 7*time.Second, 9*time.Second) // until the others have forgotten what expired
@@ -276,6 +276,6 @@ func (f *fault) draw(r *rand.Rand, t *tunables) {
 			f.others = r.IntN(t.nodes)
 		}
 	case brokerRestart, brokerAmnesia, brokerSilent:
-		f.lasts = pick(r, 50*time.Millisecond, time.Second, f.lasts, t.front.SessionAge+time.Second)
+		f.lasts = pick(r, 50*time.Millisecond, time.Second, f.lasts, t.front.SessionExpiry+time.Second)
 	}
 }

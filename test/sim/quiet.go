@@ -81,7 +81,7 @@ func (s *simulation) metric(name, label string) (sum float64) {
 // converge waits until all nodes are members that vote, and all replicas are the same.
 func (s *simulation) converge() {
 	const patience = 60 * time.Second
-	if apart := s.until(patience, 500*time.Millisecond, s.apart); apart != "" {
+	if apart := s.until(patience, 500*time.Millisecond, s.promoteAndCompare); apart != "" {
 		s.violation("convergence", "after %v: %s", patience, apart)
 		return
 	}
@@ -110,9 +110,9 @@ func (s *simulation) leadingMember() (node *cluster.Node, missing string) {
 	return node, ""
 }
 
-// apart says what still keeps the replicas from being the same; empty is nothing. It promotes a member that does not vote. If replicas differ at
+// promoteAndCompare says what still keeps the replicas from being the same; empty is nothing. It promotes a member that does not vote. If replicas differ at
 // one index, it records a violation and returns nothing, so that converge does not wait.
-func (s *simulation) apart() string {
+func (s *simulation) promoteAndCompare() string {
 	node, missing := s.leadingMember()
 	if missing != "" {
 		return missing

@@ -58,7 +58,7 @@ func (s *simulation) result(lasted, took time.Duration) *Result {
 	}
 	return &Result{
 		Seed: s.seed, Schedule: s.config.Schedule, Settings: s.settings.String(), Summary: s.summary, Nodes: len(s.hosts), Virtual: lasted, Real: took, Operations: s.load.Answered.Load(), Kinds: kinds, Faults: s.effects, Plan: plan, Clients: clients, Again: s.config.Again(),
-		RecoveryTime: s.recovered, OrderChecked: s.findings.Ordered, CompletenessChecked: s.findings.Complete, Expected: s.findings.Expected, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
+		RecoveryTime: s.recovered, OrderChecked: s.findings.Ordered, CompletenessChecked: s.findings.Complete, Expected: s.findings.ExpectedNotes, Repeated: s.findings.Repeated, Scans: s.findings.Scans, Pages: s.findings.Pages, Sums: s.findings.Sums, Undecided: s.findings.Undecided,
 		Violations: s.violations,
 	}
 }

@@ -62,7 +62,7 @@ type simulation struct {
 	effects    map[string]int // faults that had an effect, by kind
 	damaging   channelMutex   // while a machine loses what it has
 	restarting channelMutex   // the broker
-	setting    channelMutex   // clocks
+	clockLock  channelMutex   // clocks
 	lagging    channelMutex   // while a node's session lags
 	recovered  time.Duration  // how long it took until service was back
 
@@ -97,11 +97,11 @@ func newSimulation(config Config) *simulation {
 	s := &simulation{
 		seed: config.Seed, config: config, settings: settings, tunables: drawTunables(r, nodes), trace: newTrace(config.Log), findings: &history.Findings{},
 		effects: make(map[string]int), deliveries: newDeliveries(), executions: newExecutions(),
-		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), setting: make(channelMutex, 1), lagging: make(channelMutex, 1),
+		damaging: make(channelMutex, 1), restarting: make(channelMutex, 1), clockLock: make(channelMutex, 1), lagging: make(channelMutex, 1),
 	}
 	s.tunables.drawIngest(rand.New(rand.NewPCG(config.Seed, 4)), config.Ingest)
 	s.load = workload.New(workload.Settings{
-		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, RememberedFor: s.tunables.front.SessionAge,
+		Seed: s.seed, Expiry: s.tunables.expiry, DefaultExpiry: s.tunables.front.DefaultExpiry, CopyWindow: s.tunables.front.SessionExpiry,
 		Lifetime: s.tunables.remembered(), Pace: s.tunables.pace, LockTTL: s.tunables.lockTTL, Generation: 6 * time.Second,
 	})
 	s.network = newNetwork(rand.New(rand.NewPCG(config.Seed, 2)), s.tunables.latency)
@@ -117,9 +117,9 @@ func newSimulation(config Config) *simulation {
 	return s
 }
 
-func (s *simulation) peers() (peers []cluster.Peer) {
+func (s *simulation) peers() (peers []cluster.InitialMember) {
 	for _, h := range s.hosts {
-		peers = append(peers, cluster.Peer{Name: h.name, Address: raft.ServerAddress(h.address())})
+		peers = append(peers, cluster.InitialMember{Name: h.name, Address: raft.ServerAddress(h.address())})
 	}
 	return peers
 }

@@ -66,16 +66,16 @@ func drawTunables(r *rand.Rand, nodes int) *tunables {
 
 func (t *tunables) drawFront(r *rand.Rand) {
 	f := &t.front
-	f.SessionAge = time.Duration(2+r.IntN(6)) * time.Second
+	f.SessionExpiry = time.Duration(2+r.IntN(6)) * time.Second
 	if r.IntN(6) == 0 { // long enough for requests to expire, and to be forgotten, while a node is stopped
-		f.SessionAge, t.expiry = 18*time.Second, 4
+		f.SessionExpiry, t.expiry = 18*time.Second, 4
 	}
-	f.DedupMargin = f.SessionAge // for so long clients send copies
+	f.DedupMargin = f.SessionExpiry // for so long clients send copies
 	f.DefaultExpiry, f.MaxExpiry = 10*time.Second, 20*time.Second
 	f.ProbeInterval = pick(r, 200*time.Millisecond, 500*time.Millisecond, time.Second)
 	f.KeepAlive = time.Duration(2+r.IntN(4)) * time.Second
-	f.ConnectTime = 3 * time.Second
-	f.Publishers, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
+	f.ConnectTimeout = 3 * time.Second
+	f.PublishingConnections, f.Window = 1+r.IntN(3), pick(r, 1, 16, 4096)
 	f.OverloadAge = pick(r, 100*time.Millisecond, 5*time.Second)
 	f.ProposalAge = pick(r, 500*time.Millisecond, 5*time.Second)
 	switch r.IntN(6) {
@@ -94,7 +94,7 @@ func (t *tunables) drawFront(r *rand.Rand) {
 // remembered returns how long the outcome of a request of the usual expiry is remembered.
 func (t *tunables) remembered() time.Duration {
 	f := &t.front
-	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionAge + f.OverloadAge + f.ProposalAge
+	return time.Duration(t.expiry)*time.Second + f.DedupMargin + f.SessionExpiry + f.OverloadAge + f.ProposalAge
 }
 
 // drawIngest draws by what session requests come, and when they are proposed together.

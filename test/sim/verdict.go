@@ -45,7 +45,7 @@ func (s *simulation) roomForAll() bool {
 //   - They reached the session of the node that executed the later one, the broker did not lose it, and the earlier one did not expire in a queue.
 //     What the other nodes received does not matter.
 func (s *simulation) sameWay(a, b *history.Op) bool {
-	first, second := nodeSessions(a.Copies[0].Receivers), nodeSessions(b.Copies[0].Receivers)
+	first, second := nodeSessions(a.Sendings[0].Receivers), nodeSessions(b.Sendings[0].Receivers)
 	replied := max(a.Replied, b.Replied)
 	at, by, executed := s.executions.effect(b)
 	executorEnded := executed && by != nil && s.deliveries.endedBetween(by.name, a.Call, at)

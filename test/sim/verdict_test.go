@@ -34,7 +34,7 @@ func TestOrderIsCheckedWhileFewNodesEnd(t *testing.T) {
 				s.deliveries.end(host, 3*time.Second)
 			}
 			op := func() *history.Op {
-				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Copies: []history.Sending{{Receivers: []string{"h-n1-in", "h-n2-in", "h-n3-in"}}}}
+				return &history.Op{Call: 2 * time.Second, Replied: 4 * time.Second, Sendings: []history.Sending{{Receivers: []string{"h-n1-in", "h-n2-in", "h-n3-in"}}}}
 			}
 			if got := s.sameWay(op(), op()); got != test.want {
 				t.Errorf("checked: %t", got)

@@ -64,7 +64,7 @@ type Publication struct {
 func (p *Publication) Reached(receivers []string) {
 	p.client.mu.Lock()
 	defer p.client.mu.Unlock()
-	p.op.Copies[p.copy].Receivers = append([]string{}, receivers...)
+	p.op.Sendings[p.copy].Receivers = append([]string{}, receivers...)
 }
 
 // Hire returns a new client, whose publications go to publish.
@@ -200,8 +200,8 @@ func (c *Client) Begin(o history.Op) *Request {
 // send publishes a request, or a copy of it.
 func (c *Client) send(r *Request) {
 	c.mu.Lock()
-	r.Op.Copies = append(r.Op.Copies, history.Sending{At: c.load.Now()})
-	p := &Publication{Payload: r.payload, Properties: r.properties, client: c, op: r.Op, copy: len(r.Op.Copies) - 1}
+	r.Op.Sendings = append(r.Op.Sendings, history.Sending{At: c.load.Now()})
+	p := &Publication{Payload: r.payload, Properties: r.properties, client: c, op: r.Op, copy: len(r.Op.Sendings) - 1}
 	c.mu.Unlock()
 	c.publish(p)
 }
@@ -293,7 +293,7 @@ func (c *Client) Await(r *Request) bool {
 
 // sendLater sends a copy of a request that has its reply, within the time in which it has to be recognized.
 func (c *Client) sendLater(r *Request) {
-	wait := between(c.random, 0, c.load.RememberedFor)
+	wait := between(c.random, 0, c.load.CopyWindow)
 	c.load.Go(func() {
 		if c.load.Sleep(wait) {
 			c.send(r)

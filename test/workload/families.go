@@ -27,7 +27,7 @@ func (c *Client) unique() string {
 
 // pause waits between operations, and reports whether to go on.
 func (c *Client) pause() bool {
-	return c.load.loaded(between(c.random, c.load.Pace/2, c.load.Pace*3/2))
+	return c.load.waitUnlessOver(between(c.random, c.load.Pace/2, c.load.Pace*3/2))
 }
 
 // registers reads and writes a few keys that others read and write, too, with all conditions.
@@ -79,7 +79,7 @@ func (c *Client) pipeline() {
 	key := ""
 	var watch history.Op
 	var burst []*Request
-	for c.load.loaded(between(c.random, 300*time.Millisecond, 900*time.Millisecond)) {
+	for c.load.waitUnlessOver(between(c.random, 300*time.Millisecond, 900*time.Millisecond)) {
 		if now := c.key("p/"+c.ID, 0); now != key {
 			if key != "" {
 				watch.Verb = history.Stop
@@ -120,11 +120,11 @@ func (c *Client) repeat(r *Request) {
 // late sends copies around the moment at which the store forgets the outcome, most of them shortly before it. Their keys have no model: such a
 // request may take effect again when its outcome is forgotten.
 func (c *Client) late() {
-	for c.load.loaded(between(c.random, c.load.Pace, c.load.Pace*5)) {
+	for c.load.waitUnlessOver(between(c.random, c.load.Pace, c.load.Pace*5)) {
 		r := c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("late/%s/%d", c.ID, c.random.IntN(8)), Value: c.unique(), Late: true})
 		wait := between(c.random, c.load.Lifetime*3/4, c.load.Lifetime*17/16)
 		c.load.Go(func() {
-			if c.load.loaded(wait) {
+			if c.load.waitUnlessOver(wait) {
 				c.send(r)
 			}
 		})
@@ -144,7 +144,7 @@ func (c *Client) locks() {
 		token := acquired.Version
 		for range c.random.IntN(4) {
 			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique(), Token: token})
-			if !c.load.loaded(between(c.random, 0, ttl/4)) {
+			if !c.load.waitUnlessOver(between(c.random, 0, ttl/4)) {
 				return
 			}
 			if c.random.IntN(2) == 0 {
@@ -155,7 +155,7 @@ func (c *Client) locks() {
 		}
 		switch c.random.IntN(3) {
 		case 0: // it stalls, and does not know that its time is over
-			if !c.load.loaded(between(c.random, ttl, 3*ttl)) {
+			if !c.load.waitUnlessOver(between(c.random, ttl, 3*ttl)) {
 				return
 			}
 			c.Do(history.Op{Verb: history.Set, Key: protected, Value: c.unique(), Token: token})
@@ -200,7 +200,7 @@ func (c *Client) watchesSome() { c.watch(history.Op{Key: "w*/[02]", Glob: true})
 
 // watch begins the watches in turn, and ends one now and then.
 func (c *Client) watch(watches ...history.Op) {
-	for n := 0; c.load.loaded(between(c.random, 500*time.Millisecond, 2*time.Second)); n++ {
+	for n := 0; c.load.waitUnlessOver(between(c.random, 500*time.Millisecond, 2*time.Second)); n++ {
 		o := watches[n%len(watches)]
 		o.Verb = history.Notify
 		if c.random.IntN(10) == 0 {
@@ -261,7 +261,7 @@ func (c *Client) guest() {
 
 // floods sends much at once now and then, so that tables and queues fill up.
 func (c *Client) floods() {
-	for c.load.loaded(between(c.random, time.Second, 4*time.Second)) {
+	for c.load.waitUnlessOver(between(c.random, time.Second, 4*time.Second)) {
 		var burst []*Request
 		for i := range 20 + c.random.IntN(40) {
 			burst = append(burst, c.Begin(history.Op{Verb: history.Set, Key: fmt.Sprintf("flood/%s/%d", c.ID, i%8), Value: c.unique()}))
@@ -352,7 +352,7 @@ func scannedKey(name string) string { return fmt.Sprintf("scan/%s:%d", name, sca
 
 // changes sets and deletes the keys that others list.
 func (c *Client) changes() {
-	for c.load.loaded(between(c.random, c.load.Pace*2, c.load.Pace*10)) {
+	for c.load.waitUnlessOver(between(c.random, c.load.Pace*2, c.load.Pace*10)) {
 		o := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%02d", c.random.IntN(scannedKeys))), KeySize: scannedSize, Value: c.unique()}
 		if c.random.IntN(4) == 0 {
 			o.Verb, o.Value = history.Del, ""
@@ -363,7 +363,7 @@ func (c *Client) changes() {
 
 // scans lists these keys page by page. Before, it sets one of its own without waiting: a scan sees what its client sent before it.
 func (c *Client) scans() {
-	for number := 1; c.load.loaded(between(c.random, c.load.Pace*5, c.load.Pace*20)); number++ {
+	for number := 1; c.load.waitUnlessOver(between(c.random, c.load.Pace*5, c.load.Pace*20)); number++ {
 		own := history.Op{Verb: history.Set, Key: scannedKey(fmt.Sprintf("%s-%d", c.ID, number)), KeySize: scannedSize, Value: c.unique()}
 		set := c.Begin(own)
 		page := history.Op{Verb: history.Scan, Key: "scan/*", ScanNumber: number}

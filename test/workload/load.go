@@ -16,7 +16,7 @@ type Settings struct {
 	Seed          uint64
 	Expiry        int           // of requests, in seconds
 	DefaultExpiry time.Duration // that the store gives to requests without
-	RememberedFor time.Duration // within which a copy may be sent after the reply
+	CopyWindow    time.Duration // within which a copy may be sent after the reply
 	// Lifetime is how long the store remembers an outcome. With it, some clients send copies around the end of that; 0 is without them.
 	Lifetime   time.Duration
 	Pace       time.Duration // between the operations of one client
@@ -75,8 +75,8 @@ func (l *Load) Sleep(d time.Duration) bool {
 	}
 }
 
-// loaded waits, and reports whether the clients are to go on.
-func (l *Load) loaded(d time.Duration) bool {
+// waitUnlessOver waits, and reports whether the clients are to go on.
+func (l *Load) waitUnlessOver(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

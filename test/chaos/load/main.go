@@ -49,7 +49,7 @@ func run() error {
 	flag.Parse()
 	s := &server{broker: *broker, folder: *folder, finished: make(chan struct{})}
 	s.load = workload.New(workload.Settings{
-		Seed: *seed, Expiry: 10, DefaultExpiry: time.Minute, RememberedFor: 30 * time.Second, Pace: *pace, LockTTL: *lockTTL,
+		Seed: *seed, Expiry: 10, DefaultExpiry: time.Minute, CopyWindow: 30 * time.Second, Pace: *pace, LockTTL: *lockTTL,
 		Generation: 5 * time.Second,
 	})
 	s.prober = s.hire("prober-0", true)

@@ -197,7 +197,7 @@ func (r *Report) expected() string {
 	if !r.findings.Complete {
 		return "not checked"
 	}
-	return fmt.Sprint(r.findings.Expected)
+	return fmt.Sprint(r.findings.ExpectedNotes)
 }
 
 // Kind is how often a kind of fault was injected, and had an effect.

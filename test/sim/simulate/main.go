@@ -129,15 +129,15 @@ func (o *options) simulate(ctx context.Context, folder string) error {
 			text, _, _ := strings.Cut(v.Text, "\n")
 			fmt.Printf("seed %d schedule %d %s: %s: %s\n", r.Seed, r.Schedule, verdict, v.Check, text)
 		}
-		if total.seeds%20 == 0 {
-			fmt.Printf("%d of %d runs, %d failed, %.0f virtual seconds per real second\n", total.seeds, len(pairs), len(total.failures), total.virtual.Seconds()/time.Since(began).Seconds())
+		if total.runs%20 == 0 {
+			fmt.Printf("%d of %d runs, %d failed, %.0f virtual seconds per real second\n", total.runs, len(pairs), len(total.failures), total.virtual.Seconds()/time.Since(began).Seconds())
 		}
 		return true
 	})
 	total.print(os.Stdout, time.Since(began))
 	total.printFailures(os.Stdout)
 	if err == nil && len(total.failures) > 0 {
-		err = fmt.Errorf("%d of %d runs failed; what is needed to understand them is in %s", len(total.failures), total.seeds, o.report)
+		err = fmt.Errorf("%d of %d runs failed; what is needed to understand them is in %s", len(total.failures), total.runs, o.report)
 	}
 	if err == nil {
 		err = total.enough()

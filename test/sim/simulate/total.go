@@ -14,7 +14,7 @@ import (
 
 // total sums up results.
 type total struct {
-	seeds      int
+	runs       int
 	failures   []*sim.Result
 	virtual    time.Duration
 	operations int64
@@ -41,7 +41,7 @@ func newTotal() *total {
 
 // add counts a run. One that shows a finding that is known and not mended has not failed, and one that shows it no more has.
 func (t *total) add(r *sim.Result, known map[pair]finding) {
-	t.seeds++
+	t.runs++
 	t.virtual += r.Virtual
 	t.operations += r.Operations
 	for kind, count := range r.Kinds {
@@ -94,7 +94,7 @@ func (t *total) print(w io.Writer, took time.Duration) {
 	flushed(w, func(b *bufio.Writer) {
 		hours := t.virtual.Hours()
 		fmt.Fprintf(b, "\n%d runs, %d failed; %.2f virtual hours in %v: %.0f virtual seconds per real second\n",
-			t.seeds, len(t.failures), hours, took.Round(time.Second), t.virtual.Seconds()/took.Seconds())
+			t.runs, len(t.failures), hours, took.Round(time.Second), t.virtual.Seconds()/took.Seconds())
 		fmt.Fprintf(b, "%d operations (%.1f a virtual second), %d faults that had an effect (one each %v)\n",
 			t.operations, t.perSecond(), t.allFaults, t.faultGap().Round(100*time.Millisecond))
 		fmt.Fprintf(b, "%d stops of a node between two synchronisation points, %d delays of one goroutine\n", t.stops, t.delays)
@@ -141,7 +141,7 @@ func (t *total) enough() error {
 		return fmt.Errorf("only %.1f operations a virtual second: fewer than %d", t.perSecond(), leastOperations)
 	case t.faultGap() > mostBetween:
 		return fmt.Errorf("only one fault each %v: more than %v apart", t.faultGap(), mostBetween)
-	case t.seeds >= manySeeds && (t.undecided*manySeeds > t.seeds || t.ordered*3 < t.seeds || t.complete*4 < t.seeds || t.repeated == 0):
+	case t.runs >= manySeeds && (t.undecided*manySeeds > t.runs || t.ordered*3 < t.runs || t.complete*4 < t.runs || t.repeated == 0):
 		return fmt.Errorf("too many checks were left out: order checked in %d runs, completeness in %d, %d keys undecided", t.ordered, t.complete, t.undecided)
 	default:
 		return nil
