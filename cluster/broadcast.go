@@ -39,7 +39,7 @@ func (b *broadcaster) broadcast(ctx context.Context, message []byte) {
 const collectGrace = 50 * time.Millisecond
 
 // collectHeld is Node.CollectHeld.
-func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
+func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	servers := b.self.servers()
@@ -73,7 +73,7 @@ func (b *broadcaster) collectHeld(ctx context.Context, age time.Duration, handle
 }
 
 // collectFrom collects the requests that one member holds, and reports whether it sent all of them.
-func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte)) bool {
+func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age time.Duration, handlePage func(member string, page []byte, last bool)) bool {
 	for cursor := uint64(0); ; {
 		request := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, cursor), uint64((age + time.Millisecond - 1).Milliseconds())) // rounded up: 0 is all
 		body, err := b.self.client.Call(ctx, server, peer.MethodHeldRequests, request)
@@ -84,8 +84,9 @@ func (b *broadcaster) collectFrom(ctx context.Context, server raft.Server, age t
 			b.log.Debug("a member did not give all requests that it holds", "id", server.ID, "error", err)
 			return false
 		}
-		handlePage(string(server.ID), body[8:])
-		if cursor = binary.BigEndian.Uint64(body); cursor == 0 {
+		cursor = binary.BigEndian.Uint64(body)
+		handlePage(string(server.ID), body[8:], cursor == 0)
+		if cursor == 0 {
 			return true
 		}
 	}

@@ -88,9 +88,10 @@ func (n *Node) Broadcast(ctx context.Context, message []byte) { n.broadcaster.br
 
 // CollectHeld calls handlePage with each page of the requests that the front ends of the other members hold. If age is 0, all are sent. Otherwise two
 // kinds are left out: requests that were held for less than age, and requests with an outcome for which no report is awaited. One goroutine per member calls
-// handlePage with the member's pages in order. So handlePage must be safe for concurrent use. CollectHeld returns when each member has sent everything or
-// failed, 50 ms after more than half of all members (this one and non-voters included) have sent everything, or when the context ends.
-func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte)) {
+// handlePage with the member's pages in order, the last of all pages with last. So handlePage must be safe for concurrent use. CollectHeld returns when each
+// member has sent everything or failed, 50 ms after more than half of all members (this one and non-voters included) have sent everything, or when the context
+// ends.
+func (n *Node) CollectHeld(ctx context.Context, age time.Duration, handlePage func(member string, page []byte, last bool)) {
 	n.broadcaster.collectHeld(ctx, age, handlePage)
 }
 

@@ -296,7 +296,7 @@ func TestBroadcastReachesAllAndHeldRequestsAreCollected(t *testing.T) {
 		t.Errorf("%d were told", told)
 	}
 	pages := make(chan string, 10)
-	n.CollectHeld(t.Context(), 0, func(id string, page []byte) { pages <- id + "=" + string(page) })
+	n.CollectHeld(t.Context(), 0, func(id string, page []byte, _ bool) { pages <- id + "=" + string(page) })
 	if len(pages) != 6 { // two with content and an empty one of each
 		t.Errorf("%d pages", len(pages))
 	}

@@ -174,26 +174,30 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// Inspect reads a snapshot to its end, as Restore does, and returns what is in it. In memory it keeps 10,000 frames at most, whatever their size, and the
-// staged data. Unpublished, NextDeadline, HasDeadline and TimeIsPending of the status stay zero. Its errors are those of Restore, but it finds keys out of
-// order, and repeated keys, only within parts of 10,000 frames.
+// Inspect reads a snapshot to its end, as Restore does, and returns what is in it. It keeps only a part of the snapshot in memory: at most 10,000 frames that have
+// 16 MiB, or one frame, and the data of an unfinished restore. Unpublished, NextDeadline, HasDeadline and TimeIsPending of the status stay zero. Its errors are
+// those of Restore, but it finds keys out of order, and repeated keys, only within such a part.
 func Inspect(r io.Reader) (Status, error) {
-	const part = 10_000 // frames that are in memory at once
-	head, body, frames := New(), New(), 0
+	const (
+		maxFrames = 10_000
+		maxBytes  = 16 << 20
+	)
+	head, body, frames, size := New(), New(), 0, 0
 	var total Status
 	count := func() {
 		s := body.Status()
 		total.Keys, total.Bytes, total.Watches = total.Keys+s.Keys, total.Bytes+s.Bytes, total.Watches+s.Watches
 		total.Remembered, total.ReplyBytes = total.Remembered+s.Remembered, total.ReplyBytes+s.ReplyBytes
-		body = New()
+		body, frames, size = New(), 0, 0
 	}
 	err := readSnapshot(r, func(kind section, content []byte) error {
 		if kind <= sectionSettings {
 			return head.readFrame(kind, content)
 		}
-		if frames++; frames%part == 0 {
+		if frames == maxFrames || size+len(content) > maxBytes {
 			count()
 		}
+		frames, size = frames+1, size+len(content)
 		return body.readFrame(kind, content)
 	})
 	if err != nil {

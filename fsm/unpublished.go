@@ -6,6 +6,7 @@ type unpublished struct {
 	events        []Event
 	notifications int // one for each receiver of an event
 	bytes         int64
+	removedBytes  int64 // size of the removed events that the array of the slice may still hold
 }
 
 func (u *unpublished) add(event Event) {
@@ -38,12 +39,16 @@ func (u *unpublished) bound(limits *Limits) int {
 	return before - u.notifications
 }
 
+// removeFirst removes the oldest event. The array of the slice still refers to removed events: snapshots may share it. So the list gets a new array when these are
+// larger than those that are left.
 func (u *unpublished) removeFirst() {
+	const least = 64 << 10 // bytes of removed events that are not worth a new array
+	size := u.events[0].size()
 	u.notifications -= len(u.events[0].Receivers)
-	u.bytes -= u.events[0].size()
+	u.bytes, u.removedBytes = u.bytes-size, u.removedBytes+size
 	u.events = u.events[1:]
-	if len(u.events) == 0 {
-		u.events = nil // release the array
+	if len(u.events) == 0 || u.removedBytes > u.bytes+least {
+		u.events, u.removedBytes = append([]Event(nil), u.events...), 0
 	}
 }
 

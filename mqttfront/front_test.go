@@ -52,10 +52,10 @@ func (s *fakeStore) Confirm(context.Context) error     { return nil }
 func (s *fakeStore) View(f func(*fsm.Machine))         { f(s.machine) }
 func (s *fakeStore) SetPublished(uint64)               {}
 
-func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
+func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte, bool)) {
 	for node, pages := range s.held {
-		for _, page := range pages {
-			take(node, page)
+		for i, page := range pages {
+			take(node, page, i == len(pages)-1)
 		}
 	}
 }

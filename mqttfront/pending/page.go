@@ -1,6 +1,7 @@
 package pending
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -121,12 +122,12 @@ func (f *fields) milliseconds() time.Duration {
 	return time.Duration(value) * time.Millisecond
 }
 
-// ReadPage returns the requests of a page that another node wrote between the moments asked and now. They refer to the page, which must not change. ReadPage
-// leaves out a request that it cannot read, as one that a newer version wrote, and adds an error. It may return requests and an error. Times are counted from
-// now, but BrokerAfter from asked: it must not be too late.
+// ReadPage returns the requests of a page that another node wrote between the moments asked and now. They do not refer to the page: a request that is kept would
+// keep all of it. ReadPage leaves out a request that it cannot read, as one that a newer version wrote, and adds an error. It may return requests and an error.
+// Times are counted from now, but BrokerAfter from asked: it must not be too late.
 func ReadPage(page []byte, asked, now time.Time) (requests []*Request, faults error) {
 	for rest := (fields{rest: page}); len(rest.rest) > 0 && rest.err == nil; {
-		r, err := readRequest(fields{rest: rest.bytes()}, asked, now)
+		r, err := readRequest(fields{rest: bytes.Clone(rest.bytes())}, asked, now)
 		if err != nil {
 			faults = errors.Join(faults, err)
 			continue

@@ -209,7 +209,7 @@ func TestCollectDropsRepeats(t *testing.T) {
 	page := pages(other)
 	s.held = map[string][][]byte{"other": append(page, page...)}
 	var order string
-	for _, r := range leading(f).collect(t.Context(), 0)["other"] {
+	for _, r := range leading(f).collect(t.Context(), 0).byNode["other"] {
 		order += string(r.Correlation[:1])
 	}
 	if order != "abc" {

@@ -2,7 +2,6 @@ package role
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -36,29 +35,56 @@ type PeerRequests struct {
 
 // collection is what the other nodes hold, by node, each in its order.
 type collection struct {
-	mu     sync.Mutex
-	byNode map[string][]*pending.Request
+	mu       sync.Mutex
+	byNode   map[string][]*pending.Request
+	complete map[string]bool // nodes that sent all pages
 }
 
 // collect asks the other nodes what they have held for at least age.
-func (l *Leader) collect(ctx context.Context, age time.Duration) map[string][]*pending.Request {
+func (l *Leader) collect(ctx context.Context, age time.Duration) *collection {
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
 	asked := time.Now()
-	c := collection{byNode: make(map[string][]*pending.Request)}
-	l.store.CollectHeld(ctx, age, func(node string, page []byte) {
+	c := &collection{byNode: make(map[string][]*pending.Request), complete: make(map[string]bool)}
+	l.store.CollectHeld(ctx, age, func(node string, page []byte, last bool) {
 		requests, err := pending.ReadPage(page, asked, time.Now())
 		if err != nil {
 			l.log.Warn("what another node holds cannot be read", "from", node, "error", err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.byNode[node] = append(c.byNode[node], requests...)
+		c.byNode[node], c.complete[node] = append(c.byNode[node], requests...), last
 	})
 	for node, requests := range c.byNode {
 		c.byNode[node] = withoutRepeats(requests)
 	}
-	return c.byNode
+	return c
+}
+
+// update replaces each node's list by a later one. If a node has not sent all pages of the later list, the rest of the earlier list follows them.
+func (p *PeerRequests) update(later *collection) {
+	for node, list := range later.byNode {
+		if !later.complete[node] {
+			list = append(list, restAfter(list, p.byNode[node])...)
+		}
+		p.byNode[node] = list
+	}
+}
+
+// restAfter returns the part of an earlier list that comes after all requests that the first pages of a later list have, too. If they have none in common, the
+// node has removed the earlier ones: it appends new requests at the end.
+func restAfter(firstPages, earlier []*pending.Request) []*pending.Request {
+	sent := make(map[fsm.RequestID]bool, len(firstPages))
+	for _, r := range firstPages {
+		sent[r.Command.ID] = true
+	}
+	end := len(earlier)
+	for i, r := range earlier {
+		if sent[r.Command.ID] {
+			end = i + 1
+		}
+	}
+	return earlier[end:]
 }
 
 // withoutRepeats keeps the first of requests that are the same. A node that reorders its requests between two pages sends some of them twice.
@@ -78,7 +104,7 @@ func (l *Leader) CollectFromPeers(ctx, untilConnected context.Context) (held Pee
 	held.byNode = make(map[string][]*pending.Request)
 	waiting := ctx
 	for {
-		maps.Copy(held.byNode, l.collect(ctx, 0)) // a node that does not answer now may have answered before
+		held.update(l.collect(ctx, 0)) // the list of a node that does not answer now stays
 		held.received = time.Now()
 		if !l.lacks(held.byNode) {
 			return held
@@ -128,7 +154,7 @@ func (l *Leader) sweepOnce(ctx context.Context) {
 	if l.blocked() || at.IsZero() {
 		return // no room, or no probe has returned yet
 	}
-	byNode := l.collect(ctx, max(sweepInterval, time.Since(at)))
+	byNode := l.collect(ctx, max(sweepInterval, time.Since(at))).byNode
 	if ctx.Err() != nil || len(byNode) == 0 {
 		return
 	}

@@ -83,7 +83,7 @@ func TestNewLeaderExecutesWhatOnlyPeersHold(t *testing.T) {
 				other, _ := nodeHolding(t, requests...)
 				s.held[node] = pages(other)
 			}
-			byNode := leading(f).collect(context.Background(), 0)
+			byNode := leading(f).collect(context.Background(), 0).byNode
 			f.merge(s.machine, byNode)
 			order := f.order()
 			of := slices.DeleteFunc(order, func(name string) bool { return !strings.HasPrefix(name, "c:") })
@@ -103,7 +103,7 @@ func TestMergeOfRequestsWithErrorOutcomes(t *testing.T) {
 	arrive(other, get, strings.Repeat("d", 16), "__srcId", "c", "__protVer", "9.9")
 	f, s := newNode(t)
 	s.held = map[string][][]byte{"n2": append([][]byte{[]byte("\x08nonsense")}, pages(other)...)}
-	byNode := leading(f).collect(context.Background(), 0)
+	byNode := leading(f).collect(context.Background(), 0).byNode
 	f.merge(s.machine, byNode)
 	if f.held() != 4 {
 		t.Fatalf("%d of 4", f.held())

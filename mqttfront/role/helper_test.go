@@ -29,6 +29,7 @@ type fakeStore struct {
 	told      [][]byte
 	held      map[string][][]byte
 	asked     func() map[string][][]byte // replaces held if it is set
+	cut       bool                       // further pages of held do not arrive
 	machine   *fsm.Machine
 	proposed  []fsm.Command
 	tags      []any
@@ -50,14 +51,14 @@ func (s *fakeStore) ClusterClock() int64                         { return time.N
 func (s *fakeStore) Alone() bool                                 { return s.alone }
 func (s *fakeStore) Broadcast(_ context.Context, message []byte) { s.told = append(s.told, message) }
 
-func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte)) {
+func (s *fakeStore) CollectHeld(_ context.Context, _ time.Duration, take func(string, []byte, bool)) {
 	held := s.held
 	if s.asked != nil {
 		held = s.asked()
 	}
 	for node, pages := range held {
-		for _, page := range pages {
-			take(node, page)
+		for i, page := range pages {
+			take(node, page, i == len(pages)-1 && !s.cut)
 		}
 	}
 }

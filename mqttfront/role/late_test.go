@@ -158,6 +158,38 @@ func TestTakeoverAsksAgain(t *testing.T) {
 	})
 }
 
+// A node of which only the first page arrives the second time has not given up the requests of the pages that arrived before.
+func TestRequestsOfMissingPagesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newNode(t)
+		f.barrier.Advance(time.Now().Add(-time.Second))
+		all := make(map[string][]byte) // by request: a page with it alone
+		for _, name := range []string{"a", "b", "c", "d"} {
+			other, _ := newNode(t)
+			withExpiry(other, del, strings.Repeat(name, 16), 30, "__srcId", "c")
+			all[name] = pages(other)[0]
+		}
+		rounds := 0
+		s.asked = func() map[string][][]byte {
+			rounds++
+			if s.cut = rounds > 1; s.cut {
+				return map[string][][]byte{"other": {all["b"]}} // a was answered meanwhile
+			}
+			return map[string][][]byte{"other": {all["a"], all["b"], all["c"], all["d"]}}
+		}
+		untilConnected, connected := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, connected)
+		held := leading(f).CollectFromPeers(t.Context(), untilConnected)
+		order := ""
+		for _, r := range held.byNode["other"] {
+			order += string(r.Correlation[:1])
+		}
+		if rounds < 2 || order != "bcd" {
+			t.Errorf("the other node holds %q after %d rounds", order, rounds)
+		}
+	})
+}
+
 // What is settled is judged in Leader.Begin, after the collecting, with what this node's own session has brought by then.
 func TestSettledIsJudgedInBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

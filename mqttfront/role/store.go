@@ -25,9 +25,9 @@ type Store interface {
 	// Broadcast gives a message to the HandleBroadcast of the front ends of all other nodes that can be reached in time.
 	Broadcast(ctx context.Context, message []byte)
 	// CollectHeld calls handlePage with each page of the requests that the other nodes have held for at least age. The calls come in order for each node,
-	// and concurrently for several.
-	CollectHeld(ctx context.Context, age time.Duration, handlePage func(node string, page []byte))
-	// ClusterClock returns the cluster's clock, which no node's own can put wrong, in milliseconds since the Unix epoch, while this node leads.
+	// and concurrently for several. last says that the node has sent all pages.
+	CollectHeld(ctx context.Context, age time.Duration, handlePage func(node string, page []byte, last bool))
+	// ClusterClock returns the cluster's clock in milliseconds since the Unix epoch: a median of the members' wall clocks. It is valid while this node leads.
 	ClusterClock() int64
 	// SetPublished tells that everything up to the log index was published.
 	SetPublished(index uint64)

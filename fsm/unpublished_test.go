@@ -1,0 +1,31 @@
+package fsm
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+	"weak"
+)
+
+// The list bounds the memory of its events: what was removed is freed although later events remain.
+func TestRemovedEventsAreFreed(t *testing.T) {
+	var u unpublished
+	var removed []weak.Pointer[byte]
+	for index := range uint64(100) {
+		value := strings.Repeat("x", 1<<20)
+		removed = append(removed, weak.Make(unsafe.StringData(value)))
+		u.add(Event{Index: index, Key: "k", Value: value})
+	}
+	u.add(Event{Index: 100, Key: "k", Value: "small"})
+	u.release(99)
+	runtime.GC()
+	for index, value := range removed {
+		if value.Value() != nil {
+			t.Fatalf("event %d is still in memory", index)
+		}
+	}
+	if len(u.events) != 1 || u.bytes != u.events[0].size() {
+		t.Errorf("%d events of %d bytes are left", len(u.events), u.bytes)
+	}
+}
