@@ -54,7 +54,8 @@ func appendMeta(b []byte, m *Machine) []byte {
 		b = appendElement(b, 14, id)
 	}
 	b = appendUint(b, 15, m.staged.nonce)
-	return appendUint(b, 17, m.scanSecret) // 16 is in frames of its own
+	b = appendUint(b, 17, m.scanSecret) // 16 is in frames of its own
+	return appendUint(b, 18, m.storeID)
 }
 
 func (m *Machine) readMeta(r *reader) {
@@ -94,6 +95,8 @@ func (m *Machine) readMeta(r *reader) {
 			m.staged.data = append(m.staged.data, r.bytes()...)
 		case 17:
 			m.scanSecret = r.uint()
+		case 18:
+			m.storeID = r.uint()
 		default:
 			r.unknown("Meta")
 		}

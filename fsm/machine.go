@@ -31,6 +31,9 @@ type Machine struct {
 	// scanSecret seals continuation tokens. It is the nonce of the first leadership in which VersionScan was in force; 0 before. A KindRestore
 	// replaces it by that of the restored snapshot, if that has one.
 	scanSecret uint64
+	// storeID identifies this store in its snapshots: the cluster times of two stores cannot be compared. It is the scanSecret at the moment when
+	// VersionStoreID came into force; 0 before. It never changes after that.
+	storeID uint64
 
 	values      values
 	watches     watches
@@ -110,6 +113,10 @@ func (m *Machine) raiseVersion(version uint32) {
 	if m.logVersion >= VersionScan && m.scanSecret == 0 {
 		m.scanSecret = m.leader.nonce
 		m.mixIntoStateHash('T', m.scanSecret)
+	}
+	if m.logVersion >= VersionStoreID && m.storeID == 0 {
+		m.storeID = m.scanSecret
+		m.mixIntoStateHash('I', m.storeID)
 	}
 }
 

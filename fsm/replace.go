@@ -42,7 +42,6 @@ func (m *Machine) stage(command *Command) Result {
 //
 //   - Each clock becomes the later one of both. So no version is given twice, every token that was given is older than the next, and no time goes back.
 //   - Keys of another store's snapshot keep the time to live that was left. Keys of this store's snapshot keep their deadlines: time has passed since.
-//     scanSecret identifies the store. A restore takes over the secret of the snapshot, so later snapshots of that other store count as this store's.
 //   - Settings stay those in force, unless none was ever configured. Continuation tokens of the snapshot's store stay valid.
 //   - Watches of both stay, but for those of patterns that exceed a bound.
 //   - Dedup entries of both stay: a copy of a request has no second effect.
@@ -56,7 +55,7 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	if err := readSnapshot(bytes.NewReader(data), restored.readFrame); err != nil {
 		return Result{Code: CodeError, Error: ErrorSyntax}
 	}
-	if m.logVersion >= VersionForeignTTL && restored.scanSecret != 0 && restored.scanSecret != m.scanSecret {
+	if m.logVersion >= VersionForeignTTL && m.isForeign(restored) {
 		restored.rebaseTo(m.now)
 	}
 	m.postpone(max(0, restored.now-m.now))
@@ -84,6 +83,19 @@ func (m *Machine) restoreStaged(command *Command) Result {
 	}
 	m.mixIntoStateHash('R', xxhash.Sum64(data), uint64(m.now), uint64(m.clock.Wall), m.clock.Counter)
 	return Result{Code: CodeOK}
+}
+
+// isForeign reports whether a snapshot is of another store. Before VersionStoreID the scanSecret identifies a store. A restore replaces it, so a second snapshot of
+// the other store then counts as this store's.
+func (m *Machine) isForeign(restored *Machine) bool {
+	if m.logVersion < VersionStoreID {
+		return restored.scanSecret != 0 && restored.scanSecret != m.scanSecret
+	}
+	id := restored.storeID
+	if id == 0 { // an older snapshot
+		id = restored.scanSecret
+	}
+	return id != 0 && id != m.storeID
 }
 
 // rebaseTo moves the state of another store's snapshot to a later cluster time, as if no time had passed. Each store's cluster time counts from its own

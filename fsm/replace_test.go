@@ -109,12 +109,15 @@ func TestReplaceInAYoungCluster(t *testing.T) {
 func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 	for name, test := range map[string]struct {
 		version uint32
-		term    uint64 // decides the secret, by which a store is known
+		term    uint64 // decides the id of the store
+		times   int    // how often the backup is restored
 		kept    bool
 	}{
-		"another store": {VersionForeignTTL, 10, true},
-		"this store":    {VersionForeignTTL, 0, false},
-		"an older log":  {VersionForeignTTL - 1, 10, false},
+		"another store":                      {VersionStoreID, 10, 1, true},
+		"another store again":                {VersionStoreID, 10, 2, true},
+		"another store, before it has an id": {VersionForeignTTL, 10, 1, true},
+		"this store":                         {VersionStoreID, 0, 1, false},
+		"an older log":                       {VersionForeignTTL - 1, 10, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			young := newLeaderOf(t, test.version)
@@ -129,11 +132,13 @@ func TestTimesToLiveOfAnotherStoreStay(t *testing.T) {
 			old.start()
 			old.configure(func(s *Settings) { s.WatchTTL = 120_000 })
 			old.pass(864_000_000)
-			old.stageAll(backup, 7, MaxStageBytes)
-			if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
-				t.Fatalf("%+v", r)
+			for range test.times {
+				old.stageAll(backup, 7, MaxStageBytes)
+				if r := old.do(Command{Kind: KindRestore, Nonce: 7, Offset: uint64(len(backup))}); r.Code != CodeOK {
+					t.Fatalf("%+v", r)
+				}
+				old.pass(49_000)
 			}
-			old.pass(49_000)
 			kept := func() bool { return old.get("lock").Code == CodeValue }
 			_, _, remembered := old.m.Remembered(id)
 			if watched := len(old.m.ListWatches("lock", "watcher", WatchInfo{}, 1)) == 1; kept() != test.kept || remembered != test.kept || watched != test.kept {

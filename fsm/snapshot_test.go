@@ -68,7 +68,7 @@ func everythingOf(t testing.TB, version uint32) *testLeader {
 
 // Old snapshots of every released format stay readable: the files in testdata/snapshot are never written anew, only added to.
 func TestOldSnapshotsStayReadable(t *testing.T) {
-	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL} {
+	for file, version := range map[string]uint32{"format-1.snap": 1, "format-1-log-5.snap": VersionScan, "format-1-log-6.snap": VersionPatternWatch, "format-1-log-7.snap": VersionTxn, "format-1-log-8.snap": VersionMirrors, "format-1-log-9.snap": VersionForeignTTL, "format-1-log-10.snap": VersionStoreID} {
 		t.Run(file, func(t *testing.T) {
 			path := filepath.Join("testdata", "snapshot", file)
 			l := everythingOf(t, version)
