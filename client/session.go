@@ -32,9 +32,9 @@ type session struct {
 	sending         sync.WaitGroup
 
 	ids chan uint16 // free packet ids; there are as many as requests may be unacknowledged: the broker's Receive Maximum, at most maxWindow
-	// watching counts the goroutines of watchAgainLocked; guarded by Client.mu.
-	watching map[subject]int
-	wake     chan struct{} // has room for one
+	// watchAgainCount counts the goroutines of watchAgainLocked; guarded by Client.mu.
+	watchAgainCount map[subject]int
+	wake            chan struct{} // has room for one
 
 	encoded []byte // of the request that is being sent: sendAll's own
 
@@ -65,7 +65,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		deliver: c.deliver, markSent: c.markSent, brokerMaxPacket: math.MaxInt,
-		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watching: make(map[subject]int),
+		began: time.Now(), reason: make(chan error, 1), wake: make(chan struct{}, 1), watchAgainCount: make(map[subject]int),
 	}
 	s.conn = mqttconn.NewConn(network, mqttconn.Receiver{MaxPacket: maxReceivedPacket, Publish: s.received, Puback: s.acknowledged, CoalescingDelay: c.coalescingDelay})
 	s.acks = mqttconn.NewAcks(s.conn)
@@ -226,7 +226,7 @@ func (c *Client) renewWatches(s *session) {
 		c.mu.Lock()
 		if c.session == s {
 			for watched := range c.watchers.bySubject {
-				if s.watching[watched] == 0 { // else that one still tries
+				if s.watchAgainCount[watched] == 0 { // else that one still tries
 					c.watchAgainLocked(watched, nil)
 				}
 			}

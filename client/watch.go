@@ -210,7 +210,7 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 	if session == nil {
 		return // the next session watches all keys again
 	}
-	session.watching[watched]++
+	session.watchAgainCount[watched]++
 	go func() { // ends with the session at the latest
 		defer c.endWatchAgain(session, watched)
 		const retry = 500 * time.Millisecond
@@ -243,8 +243,8 @@ func (c *Client) watchAgainLocked(watched subject, missed []*Watcher) {
 func (c *Client) endWatchAgain(s *session, watched subject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.watching[watched]--; s.watching[watched] == 0 {
-		delete(s.watching, watched)
+	if s.watchAgainCount[watched]--; s.watchAgainCount[watched] == 0 {
+		delete(s.watchAgainCount, watched)
 	}
 }
 

@@ -14,7 +14,7 @@ type Metrics struct {
 	commands             prometheus.Counter
 	entryBytes           prometheus.Histogram
 	applySeconds         prometheus.Histogram
-	confirmSeconds       prometheus.Histogram
+	readIndexSeconds     prometheus.Histogram
 	skipped              prometheus.Counter
 	droppedNotifications prometheus.Counter
 	leader               prometheus.Gauge
@@ -43,7 +43,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(64, 4, 10),
 		}),
 		applySeconds:         seconds("holdfast_apply_seconds", "Time to apply a log entry to the state machine."),
-		confirmSeconds:       seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
+		readIndexSeconds:     seconds("holdfast_read_confirm_seconds", "Time to confirm the leadership for a batch of reads and to apply the log up to their read index."),
 		skipped:              counter("holdfast_log_entries_skipped_total", "Committed log entries that the state machine ignored: not of the leader that serves, or out of sequence."),
 		droppedNotifications: counter("holdfast_notifications_given_up_total", "Notifications dropped because the unpublished ones exceeded a limit, on their number or on their bytes."),
 		leader:               prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_leader", Help: "1 while this node leads, else 0."}),
@@ -56,7 +56,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "holdfast_store_seconds", Help: "Time of one write to the disk: append or delete log entries, a vote, or a term.", Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18),
 	}, []string{"what"})
 	m.leaderChanges = counter("holdfast_leader_changes_total", "Changes of the leader that this node saw in its polls, the first leader included.")
-	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.confirmSeconds, m.skipped, m.droppedNotifications,
+	registry.MustRegister(m.storeSeconds, m.leaderChanges, m.entries, m.commands, m.entryBytes, m.applySeconds, m.readIndexSeconds, m.skipped, m.droppedNotifications,
 		m.leader, m.leaderships, m.snapshotSeconds, m.snapshotBytes)
 	return m
 }
@@ -75,7 +75,7 @@ func (m *Metrics) applied(outcome *fsm.EntryOutcome, took time.Duration) {
 	}
 }
 
-func (m *Metrics) observeReadIndex(took time.Duration) { m.confirmSeconds.Observe(took.Seconds()) }
+func (m *Metrics) observeReadIndex(took time.Duration) { m.readIndexSeconds.Observe(took.Seconds()) }
 
 func (m *Metrics) setLeading(leads bool) {
 	if leads {

@@ -54,8 +54,8 @@ const (
 	expiryBits  = 6
 )
 
-// maxExpiredPerEntry bounds how many outcomes one log entry removes. Outcomes beyond it are removed by later entries.
-const maxExpiredPerEntry = 50_000
+// maxExpiredOutcomes bounds how many outcomes one log entry removes. Outcomes beyond it are removed by later entries.
+const maxExpiredOutcomes = 50_000
 
 func newDedup() dedup {
 	return dedup{places: make(map[RequestID]place), clients: make(map[uint64]int64), replies: newReplyTable()}
@@ -125,10 +125,10 @@ func (m *dedupEntry) expiryKey() int64 {
 	return (m.expires+1<<expiryShift-1)>>expiryShift<<expiryBits | int64(m.id[0]>>(8-expiryBits))
 }
 
-// removeExpired removes the groups that are due at now, the oldest first, and at most maxExpiredPerEntry outcomes. Later entries remove the rest. A group is
+// removeExpired removes the groups that are due at now, the oldest first, and at most maxExpiredOutcomes outcomes. Later entries remove the rest. A group is
 // due when all of its outcomes have expired. Until its removal, an expired outcome is still found and still answers copies.
 func (d *dedup) removeExpired(now int64) {
-	for left := maxExpiredPerEntry; left > 0; {
+	for left := maxExpiredOutcomes; left > 0; {
 		key, group, ok := d.byExpiry.Min()
 		if !ok || key>>expiryBits > now>>expiryShift {
 			return

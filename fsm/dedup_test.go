@@ -137,7 +137,7 @@ func inOrder(d *dedup) (all []dedupEntry) {
 // or restored them from a snapshot.
 func TestForgettingDoesNotDependOnOrder(t *testing.T) {
 	live := newDedup()
-	for i := range uint32(maxExpiredPerEntry + 1000) {
+	for i := range uint32(maxExpiredOutcomes + 1000) {
 		var m dedupEntry
 		binary.LittleEndian.PutUint32(m.id[:], i*2654435761) // not in the order of the ids
 		live.put(m, nil)

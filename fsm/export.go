@@ -23,15 +23,15 @@ func (m *Machine) Export(pattern *glob.Pattern, after string) (keys []KeyInfo, n
 		if len(keys) == maxExportKeys || len(keys) > 0 && bytes+len(r.data) > maxExportBytes {
 			return 0, false
 		}
-		keys = append(keys, m.exported(r))
+		keys = append(keys, m.infoWithoutWatchers(r))
 		bytes += len(r.data)
 		return 0, true
 	})
 	return keys, next
 }
 
-// exported returns the KeyInfo of a key without its watchers.
-func (m *Machine) exported(r *record) KeyInfo {
+// infoWithoutWatchers returns the KeyInfo of a key without its watchers.
+func (m *Machine) infoWithoutWatchers(r *record) KeyInfo {
 	info := KeyInfo{Key: r.key(), Value: r.value(), Version: r.version().Timestamp(hlc.StoreNodeID), Token: r.token, TTL: -1}
 	if r.deadline != noDeadline {
 		info.TTL = r.deadline - m.now

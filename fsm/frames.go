@@ -259,7 +259,7 @@ func (m *Machine) readDedupEntry(r *reader) {
 		case 12:
 			values = append(values, r.string())
 		default:
-			r.unknown("Memory")
+			r.unknown("DedupEntry")
 		}
 	}
 	if (kept.code == CodeReplies) != (len(codes) > 0) || bytes.Count(codes, []byte{byte(CodeValue)}) != len(values) {

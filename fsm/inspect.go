@@ -66,7 +66,7 @@ func (m *Machine) FindKey(key string) (KeyInfo, bool) {
 	if !ok || found.deadline <= m.now {
 		return KeyInfo{}, false
 	}
-	info := m.exported(found)
+	info := m.infoWithoutWatchers(found)
 	info.Watchers, _ = m.watches.lookup(key)
 	return info, true
 }
@@ -87,7 +87,7 @@ func (m *Machine) scanKeys(prefix, after string, visit func(*record) bool) {
 }
 
 func (m *Machine) keyInfo(r *record) KeyInfo {
-	info := m.exported(r)
+	info := m.infoWithoutWatchers(r)
 	for _, w := range m.watches.ofKey(info.Key) {
 		info.Watchers = append(info.Watchers, Receiver{ClientID: w.clientID, Dialect: w.dialect})
 	}

@@ -130,18 +130,18 @@ func (m *Machine) isNext(term uint64, entry *Entry) bool {
 // back, and no wall clock has a part in it.
 func (m *Machine) timeOf(entry *Entry) int64 { return max(m.now, m.leader.start+entry.Elapsed) }
 
-// maxExpired bounds the due keys, and also the due watches, that advance removes in one entry. maxExpiredPerEntry bounds the outcomes. A due key that is left
-// reads as absent, but counts against the quota; a command that writes it removes it first. A due watch that is left still gets notifications.
+// maxExpiredKeysOrWatches bounds the due keys, and also the due watches, that advance removes in one entry. maxExpiredOutcomes bounds the outcomes. A due key that
+// is left reads as absent, but counts against the quota; a command that writes it removes it first. A due watch that is left still gets notifications.
 const (
-	maxExpired    = 10_000
-	maxExpiryCost = 20_000_000 // bytes that are compared with the patterns of watches and mirrors, and with the policy: some tens of milliseconds
+	maxExpiredKeysOrWatches = 10_000
+	maxExpiryCost           = 20_000_000 // bytes that are compared with the patterns of watches and mirrors, and with the policy: some tens of milliseconds
 )
 
 // advance moves cluster time and ends what is due by it.
 func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	m.now = now
 	cost := 0
-	for range maxExpired {
+	for range maxExpiredKeysOrWatches {
 		due, ok := m.values.due(now)
 		if !ok || cost >= maxExpiryCost {
 			break
@@ -150,7 +150,7 @@ func (m *Machine) advance(now int64, outcome *EntryOutcome) {
 	}
 	m.dedup.removeExpired(now)
 	if m.settings.WatchTTL > 0 {
-		for range maxExpired {
+		for range maxExpiredKeysOrWatches {
 			oldest, ok := m.watches.byRenewal.Min()
 			if !ok || oldest.renewed+m.settings.WatchTTL > now {
 				break
@@ -242,33 +242,33 @@ func (m *Machine) get(key []byte, result *Result) {
 
 // Status is a summary of the state.
 type Status struct {
-	Index         uint64 // of the last entry applied
-	LeaderTerm    uint64 // of raft, when the present leader began
-	LeaderNonce   uint64 // tells two leaderships of one term apart
-	Number        uint64 // of the last entry since the LeaderStart
-	LeaderStart   int64  // cluster time at elapsed time 0
-	Now           int64  // cluster time, in milliseconds
-	Wall          int64  // cluster clock, in milliseconds since the Unix epoch
-	Clock         hlc.Clock
-	Published     uint64 // delivery watermark: an index of the log
-	Version       uint32 // of the log, in force: every member can apply at least this
-	Hash          uint64
-	Keys          int
-	Bytes         int64 // of keys and values
-	Watches       int
-	Remembered    int   // outcomes in the dedup table
-	ReplyBytes    int64 // of the replies of transactions in the dedup table
-	Unpublished   int   // notifications, one for each receiver of an event
-	Configured    bool
-	NextDeadline  int64 // cluster time at which the next key expires, if HasDeadline
-	HasDeadline   bool
-	TimeIsPending bool // something waits for cluster time to move
+	Index           uint64 // of the last entry applied
+	LeaderTerm      uint64 // of raft, when the present leader began
+	LeaderNonce     uint64 // tells two leaderships of one term apart
+	Number          uint64 // of the last entry since the LeaderStart
+	LeaderStartTime int64  // cluster time at elapsed time 0
+	Now             int64  // cluster time, in milliseconds
+	Wall            int64  // cluster clock, in milliseconds since the Unix epoch
+	Clock           hlc.Clock
+	Published       uint64 // delivery watermark: an index of the log
+	Version         uint32 // of the log, in force: every member can apply at least this
+	Hash            uint64
+	Keys            int
+	Bytes           int64 // of keys and values
+	Watches         int
+	Remembered      int   // outcomes in the dedup table
+	ReplyBytes      int64 // of the replies of transactions in the dedup table
+	Unpublished     int   // notifications, one for each receiver of an event
+	Configured      bool
+	NextDeadline    int64 // cluster time at which the next key expires, if HasDeadline
+	HasDeadline     bool
+	TimeIsPending   bool // something waits for cluster time to move
 }
 
 // Status returns a summary of the state.
 func (m *Machine) Status() Status {
 	status := Status{
-		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStart: m.leader.start,
+		Index: m.index, LeaderTerm: m.leader.term, LeaderNonce: m.leader.nonce, Number: m.leader.number, LeaderStartTime: m.leader.start,
 		Now: m.now, Wall: m.wall, Clock: m.clock, Published: m.published, Version: m.logVersion, Hash: m.hash,
 		Keys: m.values.len(), Bytes: m.values.bytes, Watches: m.watches.len(), Remembered: m.dedup.len(), ReplyBytes: m.dedup.replies.bytes(),
 		Unpublished: m.unpublished.notifications, Configured: m.configured,

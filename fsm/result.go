@@ -24,8 +24,8 @@ const (
 	ErrorQoS
 	ErrorMissingCorrelationData
 	ErrorReplyTooLarge
-	ErrorInvalidToken // never in the log
-	errorCodes        // the number of codes; not one of them
+	ErrorInvalidContinuationToken // never in the log
+	errorCodes                    // the number of codes; not one of them
 )
 
 // Text returns the error as the protocol spells it, without "-ERR ".
@@ -63,7 +63,7 @@ func (e ErrorCode) Text() string {
 		return "missing correlation data"
 	case ErrorReplyTooLarge:
 		return "the reply is larger than the broker accepts"
-	case ErrorInvalidToken:
+	case ErrorInvalidContinuationToken:
 		return "invalid continuation token"
 	default:
 		return "internal error"

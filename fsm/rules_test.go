@@ -224,14 +224,14 @@ func TestKeyIsAbsentFromItsExpiryOn(t *testing.T) {
 // What is due is absent for every command, even before its turn to be removed: an entry removes only so many.
 func TestDueIsAbsentBeyondTheBoundOfOneEntry(t *testing.T) {
 	l := newLeader(t)
-	for i := range maxExpired/1000 + 1 {
+	for i := range maxExpiredKeysOrWatches/1000 + 1 {
 		commands := make([]Command, 1000)
 		for j := range commands {
 			commands[j] = l.set(fmt.Sprintf("k%08d", i*1000+j), "v", ttl(50))
 		}
 		l.apply(commands...)
 	}
-	last := fmt.Sprintf("k%08d", maxExpired+999)
+	last := fmt.Sprintf("k%08d", maxExpiredKeysOrWatches+999)
 	l.do(watching("w", last))
 	l.elapsed += 51
 	outcome := l.apply(l.set(last, "new", when(IfAbsent)))

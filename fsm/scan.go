@@ -33,9 +33,9 @@ const (
 	maxPageSteps  = 2 << 20   // comparisons for the pattern and the policy, as an upper bound
 )
 
-// MaxToken is the size in bytes of the longest continuation token that scan accepts. A token is up to 145 bytes longer than its key. So a SCAN of keys that are
-// nearly as long, which limits.keyBytes forbids by default, may return a token that scan refuses.
-const MaxToken = 1 << 20
+// MaxContinuationToken is the size in bytes of the longest continuation token that scan accepts. A token is up to 145 bytes longer than its key. So a SCAN of keys
+// that are nearly as long, which limits.keyBytes forbids by default, may return a token that scan refuses.
+const MaxContinuationToken = 1 << 20
 
 func (m *Machine) checkScan(command *Command) ErrorCode {
 	switch {
@@ -43,8 +43,8 @@ func (m *Machine) checkScan(command *Command) ErrorCode {
 		return ErrorUnknownCommand
 	case command.Oversize, len(command.Key) > glob.MaxSize:
 		return ErrorQuota
-	case len(command.Value) > MaxToken:
-		return ErrorInvalidToken
+	case len(command.Value) > MaxContinuationToken:
+		return ErrorInvalidContinuationToken
 	case command.Unidentified:
 		return ErrorNotAuthorized
 	default:
@@ -69,7 +69,7 @@ func (m *Machine) scan(command *Command, result *Result) {
 	if command.Value != nil {
 		var valid bool
 		if cursor, valid = page.sealer.open(string(command.Value)); !valid {
-			result.fail(ErrorInvalidToken)
+			result.fail(ErrorInvalidContinuationToken)
 			return
 		}
 	}

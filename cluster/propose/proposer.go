@@ -393,7 +393,7 @@ func (p *Proposer) untilTick() time.Duration {
 		wait = min(wait, p.lastProposed+watermarkDelay-elapsed)
 	}
 	if status.HasDeadline && (status.NextDeadline > p.lastClusterTime || len(p.unapplied) == 0) {
-		deadline := time.Duration(min(status.NextDeadline-status.LeaderStart, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		deadline := time.Duration(min(status.NextDeadline-status.LeaderStartTime, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 		wait = min(wait, deadline-elapsed)
 	}
 	return wait

@@ -78,7 +78,7 @@ func (s *NodeSession) Run(ctx context.Context) {
 		probe.close()
 		if takenOver {
 			short = 0
-			s.yield(ctx)
+			s.backOffAfterTakeover(ctx)
 		} else if text := err.Error(); wasUp || text != logged { // not once for each attempt
 			logged = text
 			s.env.Log.Warn("no broker session", "was_up", wasUp, "error", err)
@@ -89,8 +89,8 @@ func (s *NodeSession) Run(ctx context.Context) {
 	}
 }
 
-// yield leaves the client id to another client for a while. Taking it back at once would make the two disconnect each other for ever.
-func (s *NodeSession) yield(ctx context.Context) {
+// backOffAfterTakeover leaves the client id to another client for a while. Taking it back at once would make the two disconnect each other for ever.
+func (s *NodeSession) backOffAfterTakeover(ctx context.Context) {
 	s.setStatus(false, "another client uses this node's client id "+s.clientID)
 	s.env.Metrics.taken.Inc()
 	s.env.Log.Error("another client has taken over this node's session; is there a second node of this name? Or does the broker close the connection because of something that this node sends?", "client", s.clientID)

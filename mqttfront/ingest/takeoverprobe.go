@@ -19,9 +19,9 @@ const (
 
 // takeoverProbe is the second connection. A nil probe has seen nothing.
 type takeoverProbe struct {
-	publisher *mqttconn.Publisher
-	broker    string      // address
-	leaves    *time.Timer // closes the connection: a session that lasted is not suspicious
+	publisher  *mqttconn.Publisher
+	broker     string      // address
+	closeTimer *time.Timer // closes the connection: a session that lasted is not suspicious
 }
 
 // startTakeoverProbe connects a probe under a client id. It returns nil if that fails: then the session is tried again as if it was not taken over.
@@ -54,7 +54,7 @@ func (p *takeoverProbe) sawSessionTakeover(ctx context.Context, broker string) b
 
 func (p *takeoverProbe) close() {
 	if p != nil {
-		p.leaves.Stop()
+		p.closeTimer.Stop()
 		p.publisher.Close()
 	}
 }

@@ -50,7 +50,7 @@ func (s *session) compareAll(ctx context.Context) {
 	for delay := s.config.BackoffMin; ctx.Err() == nil; {
 		err := s.compare(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.failed(err)
+			s.comparisonFailed(err)
 			s.env.Log.Warn("the retained messages of mirrors could not be compared with the state, will retry", "client", s.config.comparingID(), "error", err)
 			s.env.Pause(ctx, delay)
 			delay = min(2*delay, s.config.BackoffMax)
@@ -71,9 +71,9 @@ func (s *session) compare(ctx context.Context) error {
 	s.backlog.setComparing(true)
 	defer s.backlog.setComparing(false)
 	var all comparison
-	corrected := make(map[topic]string) // version, by topic
+	queuedVersions := make(map[topic]string) // version, by topic
 	for number := range maxPasses {
-		found, err := s.runPass(ctx, corrected)
+		found, err := s.runPass(ctx, queuedVersions)
 		if err != nil || ctx.Err() != nil {
 			s.corrected(found)
 			return err
@@ -123,11 +123,11 @@ func (s *session) awaitCorrections(ctx context.Context) {
 
 // pass is one connection of a comparison.
 type pass struct {
-	s         *session
-	began     time.Time
-	client    *paho.Client
-	corrected map[topic]string // version that this pass or an earlier one has queued to be published; guarded by mu
-	ended     chan error       // why the connection ended; only the first is kept
+	s              *session
+	began          time.Time
+	client         *paho.Client
+	queuedVersions map[topic]string // version that this pass or an earlier one has queued to be published; guarded by mu
+	ended          chan error       // why the connection ended; only the first is kept
 
 	lastRetained atomic.Int64 // when the last retained message came, in nanoseconds since began
 	marked       atomic.Bool  // the marker that is published behind the subscription has come back
@@ -140,9 +140,9 @@ type pass struct {
 	unretained int
 }
 
-// runPass is one attempt of compare. It adds what it corrects to corrected. After an error, found has what it corrected before.
-func (s *session) runPass(ctx context.Context, corrected map[topic]string) (found comparison, err error) {
-	p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{}), ended: make(chan error, 1)}
+// runPass is one attempt of compare. It adds the versions that it queues to queuedVersions. After an error, found has what it corrected before.
+func (s *session) runPass(ctx context.Context, queuedVersions map[topic]string) (found comparison, err error) {
+	p := &pass{s: s, began: time.Now(), queuedVersions: queuedVersions, unlike: make(map[topic]struct{}), ended: make(chan error, 1)}
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return found, err
@@ -387,7 +387,7 @@ func (p *pass) count(number *int) {
 func (p *pass) wasPublished(t topic, version string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	published, is := p.corrected[t]
+	published, is := p.queuedVersions[t]
 	return is && published == version && !p.s.backlog.isTouched(t)
 }
 
@@ -395,7 +395,7 @@ func (p *pass) wasPublished(t topic, version string) bool {
 func (p *pass) correct(t topic, version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.corrected) < maxVerified {
-		p.corrected[t.clone()] = version
+	if len(p.queuedVersions) < maxVerified {
+		p.queuedVersions[t.clone()] = version
 	}
 }

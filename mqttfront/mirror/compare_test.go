@@ -45,7 +45,7 @@ func TestUnretainedTopicsAreFoundByTheSecondLook(t *testing.T) {
 	s := m.connected()
 	corrected := make(map[topic]string)
 	look := func() *pass {
-		p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{})}
+		p := &pass{s: s, began: time.Now(), queuedVersions: corrected, unlike: make(map[topic]struct{})}
 		s.scan(func(t topic, _ *wanted) { s.backlog.expect(t) })
 		message := mqttconn.Message{Publish: &paho.Publish{Topic: "t/old", Retain: true, Payload: []byte("of yesterday")}}
 		p.received(message)
@@ -110,7 +110,7 @@ func TestRefusedClearingIsNotForgotten(t *testing.T) {
 			s := before(m, m.connected())
 			corrected := make(map[topic]string)
 			for range 2 { // a comparison looks once more
-				p := &pass{s: s, began: time.Now(), corrected: corrected, unlike: make(map[topic]struct{})}
+				p := &pass{s: s, began: time.Now(), queuedVersions: corrected, unlike: make(map[topic]struct{})}
 				p.received(mqttconn.Message{Publish: &paho.Publish{Topic: gone.String(), Retain: true, Payload: []byte("v")}})
 				if e := s.backlog.take(time.Now()); e != nil {
 					s.backlog.done(e, false)
@@ -158,7 +158,7 @@ func TestChangeOfARefusedTopicIsNotForgotten(t *testing.T) {
 			s.backlog.done(s.backlog.take(time.Now()), false)
 			w, _ := s.lookup(hot)
 			s.backlog.setComparing(true)
-			compare(&pass{s: s, began: time.Now(), corrected: make(map[topic]string), unlike: make(map[topic]struct{})}, &w, func() {
+			compare(&pass{s: s, began: time.Now(), queuedVersions: make(map[topic]string), unlike: make(map[topic]struct{})}, &w, func() {
 				m.Applied(&fsm.EntryOutcome{Mirrored: []fsm.MirroredKey{{Topic: "t/", Key: "hot"}}})
 			})
 			s.backlog.dropSynced()
@@ -191,10 +191,10 @@ func TestChangesDuringAComparisonAreNoCorrections(t *testing.T) {
 	hot := topic{"t/", "hot"}
 	s.backlog.change(hot)
 	s.backlog.done(s.backlog.take(time.Now()), true)
-	p := &pass{s: s, began: time.Now(), corrected: make(map[topic]string), unlike: make(map[topic]struct{})}
+	p := &pass{s: s, began: time.Now(), queuedVersions: make(map[topic]string), unlike: make(map[topic]struct{})}
 	p.received(mqttconn.Message{Publish: &paho.Publish{Topic: "t/hot", Retain: true, Payload: []byte("older")}})
-	if p.stale != 0 || len(p.corrected) != 0 {
-		t.Errorf("%d are stale, %d corrected", p.stale, len(p.corrected))
+	if p.stale != 0 || len(p.queuedVersions) != 0 {
+		t.Errorf("%d are stale, %d corrected", p.stale, len(p.queuedVersions))
 	}
 	if e := s.backlog.take(time.Now()); e == nil || e.topic != hot {
 		t.Errorf("%+v is published again", e)

@@ -305,7 +305,7 @@ func (m *Mirror) serve(ctx context.Context, prefixes []string) (lived time.Durat
 	}
 	s := &session{
 		config: &m.config, env: &m.env, prefixes: prefixes, backlog: m.backlog, publisher: publisher, maxPacket: publisher.MaxPacket(),
-		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, failed: m.setFault, onRefused: m.warnRefused, tooLarge: make(map[topic]string),
+		begun: m.comparisonBegun, corrected: m.addCorrected, compared: m.compared, comparisonFailed: m.setFault, onRefused: m.warnRefused, tooLarge: make(map[topic]string),
 	}
 	began := time.Now()
 	m.attach(s)

@@ -23,17 +23,17 @@ const (
 
 // session is one publishing connection to the broker, with the comparisons that belong to it.
 type session struct {
-	config    *Config
-	env       *Environment
-	prefixes  []string // of the topics of all mirrors
-	backlog   *backlog
-	publisher *mqttconn.Publisher
-	maxPacket int              // that the broker accepts, in bytes
-	begun     func()           // called when a comparison begins
-	corrected func(comparison) // called after each pass of a comparison, with what it has found
-	compared  func(comparison) // called when a comparison has ended
-	failed    func(error)      // called when it could not be made, and is tried again
-	onRefused func(topic)      // called when the broker refuses a topic
+	config           *Config
+	env              *Environment
+	prefixes         []string // of the topics of all mirrors
+	backlog          *backlog
+	publisher        *mqttconn.Publisher
+	maxPacket        int              // that the broker accepts, in bytes
+	begun            func()           // called when a comparison begins
+	corrected        func(comparison) // called after each pass of a comparison, with what it has found
+	compared         func(comparison) // called when a comparison has ended
+	comparisonFailed func(error)      // called when it could not be made, and is tried again
+	onRefused        func(topic)      // called when the broker refuses a topic
 
 	mu       sync.Mutex
 	tooLarge map[topic]string // version of the value that the broker has refused as too large

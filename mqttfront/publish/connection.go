@@ -157,7 +157,7 @@ func (c *connection) pump(ctx context.Context, publisher *mqttconn.Publisher) {
 			}
 			continue
 		}
-		publisher.Expedite(o.losses >= soloAfter) // the next one waits for its PUBACK
+		publisher.Expedite(o.blamedLosses >= soloAfter) // the next one waits for its PUBACK
 		if !c.send(ctx, publisher, o) {
 			return
 		}

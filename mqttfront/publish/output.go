@@ -24,10 +24,10 @@ type Output struct {
 	TTL      time.Duration // how long after Queued a notification is worth delivering
 
 	// The fields below are guarded by queue.mu.
-	lost     bool // its connection ended before the broker acknowledged it
-	losses   int  // see soloAfter
-	finished bool
-	dropped  bool // for lack of room in the queue
+	lost         bool // its connection ended before the broker acknowledged it
+	blamedLosses int  // see soloAfter
+	finished     bool
+	dropped      bool // for lack of room in the queue
 }
 
 // size returns the bytes that a notification keeps in memory.

@@ -80,7 +80,7 @@ func (q *queue) next() (o *Output, wait bool) {
 		q.droppedInWaiting--
 	}
 	if len(q.waiting) == 0 ||
-		(len(q.inFlight) > 0 && (q.waiting[0].losses >= soloAfter || q.inFlight[len(q.inFlight)-1].losses >= soloAfter)) {
+		(len(q.inFlight) > 0 && (q.waiting[0].blamedLosses >= soloAfter || q.inFlight[len(q.inFlight)-1].blamedLosses >= soloAfter)) {
 		return nil, true
 	}
 	o = q.waiting[0]
@@ -123,11 +123,11 @@ func (q *queue) requeue(blamed bool) (abandoned []*Output) {
 	var again []*Output
 	for _, o := range q.inFlight {
 		if o.lost && blamed {
-			o.losses++
+			o.blamedLosses++
 		}
 		switch {
 		case o.finished:
-		case o.losses >= abandonAfter:
+		case o.blamedLosses >= abandonAfter:
 			abandoned = append(abandoned, o)
 		default:
 			again = append(again, o)

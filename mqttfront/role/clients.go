@@ -46,13 +46,13 @@ func (c *Clients) Kick(r *wire.Request) {
 }
 
 // subscribe queues the subscription of a client to its notifications. It returns false, and does nothing, if the driver cannot subscribe clients. The command
-// otherwise is proposed if the client has a subscription already, if the broker does not know the client, or if the broker has no way to subscribe it. It may
+// ifNotMade is proposed if the client has a subscription already, if the broker does not know the client, or if the broker has no way to subscribe it. It may
 // be nil. If the driver fails, or its queue is full, nothing is proposed: the next notification without a subscriber tries again. The filter has a
 // single-level wildcard for the key, as the protocol's Rust library subscribes.
-func (c *Clients) subscribe(clientID string, otherwise *fsm.Command) bool {
+func (c *Clients) subscribe(clientID string, ifNotMade *fsm.Command) bool {
 	wanted := broker.Subscription{ClientID: clientID, Filter: topics.NotificationPrefix(clientID) + "+"}
-	if otherwise != nil {
-		wanted.NotMade = func() { c.propose(*otherwise) }
+	if ifNotMade != nil {
+		wanted.NotMade = func() { c.propose(*ifNotMade) }
 	}
 	return c.subscriber.Subscribe(wanted)
 }

@@ -114,14 +114,14 @@ func (d *Dispatcher) Serving() bool {
 	return leads && l.serving
 }
 
-// fullShown is how long DroppedLately stays true after a drop.
-const fullShown = 10 * time.Second
+// droppedLatelyFor is how long DroppedLately stays true after a drop.
+const droppedLatelyFor = 10 * time.Second
 
 // DroppedLately reports whether there was no room for a request within the last 10 s.
 func (d *Dispatcher) DroppedLately() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return time.Since(d.fullAt) < fullShown
+	return time.Since(d.fullAt) < droppedLatelyFor
 }
 
 func (d *Dispatcher) leads() bool {

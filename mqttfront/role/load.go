@@ -32,11 +32,11 @@ func (u *load) remove(r *pending.Request) {
 	u.scans.move(r.ClientKey(), &r.Scan, pending.ScanNone)
 }
 
-// overloadReason returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than the limit
-// (the parameter most), "client_share" if its client has too much under way.
-func (u *load) overloadReason(r *pending.Request, waited, most time.Duration) string {
+// overloadReason returns the reason to refuse a request, as the metric of refusals names it, or an empty string: "age" if it waited for longer than limit,
+// "client_share" if its client has too much under way.
+func (u *load) overloadReason(r *pending.Request, waited, limit time.Duration) string {
 	switch {
-	case waited > most:
+	case waited > limit:
 		return "age"
 	case u.clients.full(r.ClientKey(), r.Size):
 		return "client_share"
@@ -103,11 +103,11 @@ func (c *scanCount) add(stage pending.ScanStage, n int) {
 	}
 }
 
-// byteShare is a divisor: one client may take Config.HoldBytes / byteShare.
-const byteShare = 4
+// byteShareDivisor is a divisor: one client may take Config.HoldBytes / byteShareDivisor.
+const byteShareDivisor = 4
 
 func newClientShares(config *Config) clientShares {
-	return clientShares{count: config.RequestsPerClient, bytes: config.HoldBytes / byteShare, byClient: make(map[string]clientShare)}
+	return clientShares{count: config.RequestsPerClient, bytes: config.HoldBytes / byteShareDivisor, byClient: make(map[string]clientShare)}
 }
 
 // full reports whether another request of a client, of a size in bytes, would be more than its share.

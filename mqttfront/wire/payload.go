@@ -164,7 +164,7 @@ func parseScan(arguments [][]byte, command *fsm.Command) fsm.ErrorCode {
 		return fsm.ErrorSyntax
 	}
 	if len(arguments) == 2 {
-		if command.Value = arguments[1]; len(command.Value) == 0 || len(command.Value) > fsm.MaxToken {
+		if command.Value = arguments[1]; len(command.Value) == 0 || len(command.Value) > fsm.MaxContinuationToken {
 			command.Value = []byte{0} // as invalid, and neither lost nor large where a command is encoded
 		}
 	}

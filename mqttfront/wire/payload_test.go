@@ -81,7 +81,7 @@ func TestParsePayloadErrorsByCaseSetting(t *testing.T) {
 
 // A continuation token that is empty or too long stays a token, and an invalid one.
 func TestTokenOutOfBoundsStaysAToken(t *testing.T) {
-	for _, token := range []string{"", strings.Repeat("x", fsm.MaxToken+1)} {
+	for _, token := range []string{"", strings.Repeat("x", fsm.MaxContinuationToken+1)} {
 		var command fsm.Command
 		if ParsePayload(resp.AppendArray(nil, "SCAN", "*", token), &command); string(command.Value) != "\x00" {
 			t.Errorf("%d bytes: the token is %.10q", len(token), command.Value)

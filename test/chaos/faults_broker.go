@@ -41,8 +41,8 @@ func (in *injection) hasDatabase() error {
 // withoutBroker ends the broker by a verb of Docker, waits for a third of the fault's time, calls then, starts the broker, and returns. It waits for a third
 // only, because the broker's clients stay away longer than the broker.
 func (in *injection) withoutBroker(ctx, always context.Context, verb string, then func() error) (bool, error) {
-	in.brokerDown.Lock()
-	defer in.brokerDown.Unlock()
+	in.brokerLock.Lock()
+	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the broker"}, in.now()
 	before, err := in.loadState(always)
 	if err != nil {
@@ -61,8 +61,8 @@ func (in *injection) withoutBroker(ctx, always context.Context, verb string, the
 
 // pauseBroker freezes the broker: its connections stay open and silent.
 func (in *injection) pauseBroker(ctx, always context.Context) (bool, error) {
-	in.brokerDown.Lock()
-	defer in.brokerDown.Unlock()
+	in.brokerLock.Lock()
+	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the broker"}, in.now()
 	err := in.broker.do(always, "pause")
 	sleep(ctx, in.lasts)

@@ -112,20 +112,20 @@ func (in *injection) stopped(ctx context.Context, m *machine, do func() error) (
 		return false, errBusy
 	}
 	defer free()
-	return in.stop(ctx, m, do)
+	return in.stopLocked(ctx, m, do)
 }
 
-// takeDisk locks damaging and the machine's body, until free is called. It tries again for as long as the fault is to last, and then returns false.
+// takeDisk locks diskLock and the machine's body, until free is called. It tries again for as long as the fault is to last, and then returns false.
 func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok bool) {
 	for given := in.now() + in.lasts; ; {
-		if in.damaging.TryLock() {
+		if in.diskLock.TryLock() {
 			if _, done, err := in.occupy([]*machine{m}, bodyLock); err == nil {
 				if in.began == 0 {
 					in.began = in.now()
 				}
-				return func() { done(); in.damaging.Unlock() }, true
+				return func() { done(); in.diskLock.Unlock() }, true
 			}
-			in.damaging.Unlock()
+			in.diskLock.Unlock()
 		}
 		if in.now() > given || !sleep(ctx, 200*time.Millisecond) {
 			return nil, false
@@ -133,8 +133,8 @@ func (in *injection) takeDisk(ctx context.Context, m *machine) (free func(), ok 
 	}
 }
 
-// stop does what stopped does, except that its caller has called takeDisk. It reports false if it did not call do, or if anything failed.
-func (in *injection) stop(ctx context.Context, m *machine, do func() error) (bool, error) {
+// stopLocked does what stopped does, except that its caller has called takeDisk. It reports false if it did not call do, or if anything failed.
+func (in *injection) stopLocked(ctx context.Context, m *machine, do func() error) (bool, error) {
 	const patience = time.Minute
 	if _, missing := in.settle(ctx, patience); missing != "" {
 		in.note = "not done: " + missing
@@ -166,7 +166,7 @@ func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	}
 	defer free()
 	flipped := false
-	_, err := in.stop(ctx, m, func() error {
+	_, err := in.stopLocked(ctx, m, func() error {
 		path, err := newest(filepath.Join(m.folder, "data"), pattern)
 		if err != nil || path == "" {
 			in.note = "there is no " + pattern
@@ -186,7 +186,7 @@ func (in *injection) flip(ctx context.Context, pattern string) (bool, error) {
 	})
 	if _, useless := m.reasons(); err == nil && useless {
 		in.note += ", not noticed"
-		_, err = in.stop(ctx, m, m.wipe)
+		_, err = in.stopLocked(ctx, m, m.wipe)
 	}
 	return flipped, err
 }
@@ -336,8 +336,8 @@ func (in *injection) depose(ctx, always context.Context) (bool, error) {
 
 // pauseClients stops all clients, holders of locks among them.
 func (in *injection) pauseClients(ctx, always context.Context) (bool, error) {
-	in.brokerDown.Lock() // a fault that ends the broker asks the clients whether they noticed
-	defer in.brokerDown.Unlock()
+	in.brokerLock.Lock() // a fault that ends the broker asks the clients whether they noticed
+	defer in.brokerLock.Unlock()
 	in.on, in.began = []string{"the clients"}, in.now()
 	err := in.load.do(always, "pause")
 	sleep(ctx, in.lasts)

@@ -18,13 +18,13 @@ func (m *machine) hold() {
 	defer m.life.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.down++
+	m.holds++
 }
 
 func (m *machine) held() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.down > 0
+	return m.holds > 0
 }
 
 // release starts a machine that nobody else holds, with the faults of its network.
@@ -32,8 +32,8 @@ func (w *world) release(ctx context.Context, m *machine) error {
 	m.life.Lock()
 	defer m.life.Unlock()
 	m.mu.Lock()
-	m.down--
-	held := m.down > 0
+	m.holds--
+	held := m.holds > 0
 	m.mu.Unlock()
 	if held {
 		return nil
@@ -53,7 +53,7 @@ func (m *machine) start(ctx context.Context) error {
 func (m *machine) alive() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.process != "" && exists("/proc/"+m.process)
+	return m.pidText != "" && exists("/proc/"+m.pidText)
 }
 
 // setTrouble changes what is wrong with a machine.
@@ -97,11 +97,11 @@ func (m *machine) excuse() {
 }
 
 // reasons reports whether the machine has a reason to end by itself, and whether its disk has to be emptied for it to run again.
-func (m *machine) reasons() (excused, useless bool) {
+func (m *machine) reasons() (excused, mustWipe bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	useless = m.damaged || m.removed
-	return useless || time.Now().Before(m.excused), useless
+	mustWipe = m.damaged || m.removed
+	return mustWipe || time.Now().Before(m.excused), mustWipe
 }
 
 // leader returns the machine that leads, as far as is known.

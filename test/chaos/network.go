@@ -64,7 +64,7 @@ func (m *machine) apply(ctx context.Context) error {
 		return err
 	}
 	m.mu.Lock()
-	m.process = pid
+	m.pidText = pid
 	m.mu.Unlock()
 	if _, err := runProgram(ctx, m.firewall.rules(), "nsenter", "-n", "-t", pid, "nft", "-f", "-"); err != nil {
 		return err

@@ -199,7 +199,7 @@ func lastLine(text string) string {
 // superviseBroker starts the broker again when it has ended by itself.
 func (w *world) superviseBroker(ctx context.Context) {
 	for sleep(ctx, 5*time.Second) {
-		if !w.brokerDown.TryLock() {
+		if !w.brokerLock.TryLock() {
 			continue
 		}
 		if pid, err := w.broker.pid(ctx); err == nil && pid == "0" && ctx.Err() == nil {
@@ -208,6 +208,6 @@ func (w *world) superviseBroker(ctx context.Context) {
 				w.say("%v", err)
 			}
 		}
-		w.brokerDown.Unlock()
+		w.brokerLock.Unlock()
 	}
 }

@@ -53,9 +53,9 @@ type world struct {
 	began    time.Time // of the load
 	tiny     bool      // the queues of the broker
 
-	damaging   sync.Mutex // held from takeDisk until free: one machine at a time is stopped on purpose, and may lose its disk
+	diskLock   sync.Mutex // held from takeDisk until free: one machine at a time is stopped on purpose, and may lose its disk
 	clocks     sync.Mutex // held while some are wrong
-	brokerDown sync.Mutex // held while a fault ends or pauses the broker, or pauses the clients
+	brokerLock sync.Mutex // held while a fault ends or pauses the broker, or pauses the clients
 
 	mu  sync.Mutex
 	run record.Run
@@ -76,8 +76,8 @@ type machine struct {
 	net  sync.Mutex // of faults of its network
 
 	mu      sync.Mutex
-	process string // process id, on the host, of the container's first process
-	down    int    // how many faults keep it from running
+	pidText string // process id, on the host, of the container's first process
+	holds   int    // how many faults keep it from running
 	damaged bool
 	removed bool
 	excused time.Time // until then, an end of the node by itself is no failure
